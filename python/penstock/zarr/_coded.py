@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -74,13 +74,14 @@ class Failures:
         raise self._first
 
 
-def read_coded(layout: ArrayLayout, parts: Sequence[ChunkPart], target: Target, box: Any) -> None:
+def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
     """Fills the target, which is an array. Errors as for load()."""
     files = ChunkFiles(layout)
     failures = Failures()
     under_way: deque[_Group] = deque()
+    chunk_bytes = layout.chunk_bytes
     try:
-        for some in groups(layout, parts, MOST_DECODED_BYTES, lambda part: layout.chunk_bytes):
+        for some in groups(parts, MOST_DECODED_BYTES, lambda part: chunk_bytes):
             under_way.append(_Group(layout, files, some, target, box))
             if len(under_way) >= _GROUPS_UNDER_WAY:
                 under_way.popleft().finish(failures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from penstock.zarr._coded import read_coded, threads
 from penstock.zarr._layouts import layout_of
 from penstock.zarr._on_gpu import read_on_gpu
 from penstock.zarr._plain import read_plain
-from penstock.zarr._plan import ArrayLayout, Region, Unsupported, chunk_parts, region_of
+from penstock.zarr._plan import ArrayLayout, ChunkPart, Region, Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import Target, target_for
 
 __all__ = ["Explanation", "explain", "load"]
@@ -153,20 +154,19 @@ def _on_host(values: Any) -> Any:
 
 
 def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> None:
-    parts = list(chunk_parts(layout, region))
     plain = is_plain(layout, target.dtype)
-    if not target.is_array and (not plain or any(part.pattern.scattered for part in parts)):
+    if not target.is_array and (not plain or any(part.pattern.scattered for part in chunk_parts(layout, region))):
         # Memory that this process cannot index: put together on the host, and moved at once.
         host = target_for(region.shape, target.dtype, None, None)
         _read(layout, region, host, decode)
         target.assign_all(host.result)
         return
     target.prepare()
-    read_parts(layout, parts, target, target.as_box(region.lengths), decode)
+    read_parts(layout, chunk_parts(layout, region), target, target.as_box(region.lengths), decode)
     target.settle()
 
 
-def read_parts(layout: ArrayLayout, parts: list[Any], target: Target, box: Any, decode: str) -> None:
+def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decode: str) -> None:
     """Fills the parts of a target that was prepared."""
     if is_plain(layout, target.dtype):
         read_plain(layout, parts, target, box)

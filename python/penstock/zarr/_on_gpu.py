@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,16 +13,18 @@ import penstock
 from penstock.zarr._coded import Failures, check_size, decode_alone
 from penstock.zarr._nvcomp import Payload
 from penstock.zarr._plan import ArrayLayout, ChunkPart
-from penstock.zarr._reads import Read, start_reads
+from penstock.zarr._reads import Outcome, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
 from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Decoder", "read_on_gpu"]
 
-# Decoded bytes of one group of chunks, but for one chunk that is larger. Two groups are under way: one that is read, one that is decoded.
-# Besides the result they take the encoded bytes of both and, for zstd, three times this for nvCOMP. Fewer chunks leave parts of a GPU idle.
+# Decoded bytes that the decoder is asked for at once, but for one chunk that is larger: fewer chunks leave parts of a GPU idle. Besides the
+# result, their encoded bytes are in GPU memory and, for zstd, three times this for nvCOMP; and the encoded bytes of the batches under way,
+# which are read while others are decoded. A batch has as many chunks as files may be open.
 MOST_DECODED_BYTES = 1 << 30
-_GROUPS_UNDER_WAY = 2
+_MOST_BATCH_BYTES = 256 << 20
+_BATCHES_UNDER_WAY = 3
 
 _ALIGNMENT = 256  # of chunks in GPU memory: more than any algorithm asks for
 
@@ -41,74 +43,106 @@ class Decoder(Protocol):
     ) -> np.ndarray[Any, Any]: ...
 
 
-def read_on_gpu(layout: ArrayLayout, parts: Sequence[ChunkPart], target: Target, box: Any, decoder: Decoder, payload: Payload) -> None:
+def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decoder: Decoder, payload: Payload) -> None:
     """Fills the target, which is an array on a device. Errors as for load().
 
     Chunks that the decoder refuses are decoded by the CPU, which says what is wrong with them where anything is.
     """
     files = ChunkFiles(layout)
-    failures = Failures()
-    under_way: deque[_Group] = deque()
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())
+    chunk_bytes = layout.chunk_bytes
+    work = _Work(layout, target, box, payload)
+    under_way: deque[_Batch] = deque()
     try:
-        for some in groups(layout, parts, most_bytes, lambda part: layout.chunk_bytes):
-            under_way.append(_Group(layout, files, some, target, box, payload))
-            if len(under_way) >= _GROUPS_UNDER_WAY:
-                under_way.popleft().finish(decoder, failures)
+        for some in groups(parts, min(_MOST_BATCH_BYTES, most_bytes), lambda part: chunk_bytes):
+            under_way.append(_Batch(layout, files, some, target, box, payload))
+            if len(under_way) > _BATCHES_UNDER_WAY:
+                work.add(under_way.popleft())
+            if work.chunks * chunk_bytes >= most_bytes:
+                work.decode(decoder)
         while under_way:
-            under_way.popleft().finish(decoder, failures)
+            work.add(under_way.popleft())
+        work.decode(decoder)
     finally:
         # After an error nothing may write to memory that is given back.
-        for group in under_way:
-            group.abandon()
-    failures.check()
+        for batch in under_way:
+            batch.wait()
+    work.failures.check()
 
 
-class _Group:
-    """Some chunks, from the opening of their files to their elements in the result."""
+class _Batch:
+    """Chunks that are read as they are stored into memory of the device."""
 
     def __init__(
         self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any, payload: Payload
     ) -> None:
+        self.chunks, missing = files.find(parts)
+        for part in missing:
+            target.fill(box, part, layout.fill_value)
+        for chunk in self.chunks:
+            check_size(layout, chunk)
+        # The payload is aligned, not what stands before it.
+        rooms = [_aligned(chunk.size + payload.before) for chunk in self.chunks]
+        self.encoded = target.scratch(sum(rooms) + _ALIGNMENT)
+        target.settle()
+        base = _address(self.encoded)
+        first = _aligned(base + payload.before) - base - payload.before
+        self.starts = first + np.cumsum([0, *rooms])[:-1]
+        self.payloads = (base + payload.before + self.starts).astype(np.uint64)
+        reads = [Read(chunk.file, self.encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self.chunks, self.starts.tolist())]
+        self._pending = start_reads(reads)
+
+    def wait(self) -> list[Outcome]:
+        """Until all is read. The files are let go."""
+        outcomes = self._pending.wait()
+        self.chunks = [chunk.without_file() for chunk in self.chunks]
+        return outcomes
+
+
+class _Encoded(NamedTuple):
+    """One chunk as it is stored, in memory of the device."""
+
+    chunk: StoredChunk
+    data: Any
+    payload: np.uint64  # its address
+
+
+class _Work:
+    """Chunks that have been read, until the decoder is asked for them."""
+
+    def __init__(self, layout: ArrayLayout, target: Target, box: Any, payload: Payload) -> None:
+        self.failures = Failures()
         self._layout = layout
         self._target = target
         self._box = box
         self._payload = payload
-        self._chunks, missing = files.find(parts)
-        for part in missing:
-            target.fill(box, part, layout.fill_value)
-        for chunk in self._chunks:
-            check_size(layout, chunk)
-        # The payload is aligned, not what stands before it.
-        rooms = [_aligned(chunk.size + payload.before) for chunk in self._chunks]
-        self._encoded = target.scratch(sum(rooms) + _ALIGNMENT)
-        target.settle()
-        base = _address(self._encoded)
-        first = _aligned(base + payload.before) - base - payload.before
-        self._starts = first + np.concatenate([[0], np.cumsum(rooms)[:-1]]).astype(np.int64) if rooms else np.zeros(0, np.int64)
-        self._sources = (base + payload.before + self._starts).astype(np.uint64)
-        reads = [Read(chunk.file, self._encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self._chunks, self._starts.tolist())]
-        self._pending = start_reads(reads)
+        self._ready: list[_Encoded] = []
 
-    def finish(self, decoder: Decoder, failures: Failures) -> None:
-        """Waits for the reads and decodes. Raises errors of reads; notes damaged chunks."""
-        outcomes = self._pending.wait()
-        whole: list[StoredChunk] = []
-        rows: list[int] = []
-        for row, (chunk, outcome) in enumerate(zip(self._chunks, outcomes)):
+    @property
+    def chunks(self) -> int:
+        return len(self._ready)
+
+    def add(self, batch: _Batch) -> None:
+        """Waits for a batch. Raises errors of its reads; notes chunks that were cut."""
+        for number, outcome in enumerate(batch.wait()):
+            chunk = batch.chunks[number]
             if isinstance(outcome, BaseException):
                 raise outcome
+            at = int(batch.starts[number])
+            encoded = _Encoded(chunk, batch.encoded[at : at + chunk.size], batch.payloads[number])
             if outcome != chunk.size:
-                failures.add(chunk, ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes"))
+                self.failures.add(chunk, ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes"))
             elif chunk.size > self._payload.before + self._payload.behind:
-                whole.append(chunk)
-                rows.append(row)
+                self._ready.append(encoded)
             else:
-                self._by_cpu(row, chunk, failures)
-        if whole:
-            self._decode(decoder, whole, rows, failures)
+                self._by_cpu(encoded)
 
-    def _decode(self, decoder: Decoder, chunks: list[StoredChunk], rows: list[int], failures: Failures) -> None:
+    def decode(self, decoder: Decoder) -> None:
+        """Decodes what is ready, and puts it into the result. Blocks."""
+        ready, self._ready = self._ready, []
+        if not ready:
+            return
+        chunks = [encoded.chunk for encoded in ready]
         chunk_bytes = self._layout.chunk_bytes
         direct = np.array([self._is_direct(decoder, chunk) for chunk in chunks])
         room = _aligned(chunk_bytes)
@@ -119,7 +153,7 @@ class _Group:
         places = np.where(direct, here, _address(apart) + slots).astype(np.uint64)
         sizes = np.array([chunk.size for chunk in chunks], np.uint64) - np.uint64(self._payload.before + self._payload.behind)
         try:
-            good = decoder.decode(self._sources[rows], sizes, places, chunk_bytes)
+            good = decoder.decode(np.array([encoded.payload for encoded in ready], np.uint64), sizes, places, chunk_bytes)
         except RuntimeError as error:
             _logger.warning("penstock.zarr: the CPU decodes %d chunks: %s", len(chunks), error)
             good = np.zeros(len(chunks), bool)
@@ -127,7 +161,7 @@ class _Group:
             at = int(slots[number])
             self._place(chunks[number].part, apart[at : at + chunk_bytes])
         for number in np.flatnonzero(~good).tolist():
-            self._by_cpu(rows[number], chunks[number], failures)
+            self._by_cpu(ready[number])
         self._target.settle()  # apart may be used again
 
     def _is_direct(self, decoder: Decoder, chunk: StoredChunk) -> bool:
@@ -145,26 +179,22 @@ class _Group:
         values = elements.view(self._target.dtype).reshape(shape)
         self._target.assign(self._box, part, values.transpose(np.argsort(layout.stored_axes).tolist())[part.pattern.inner])
 
-    def _by_cpu(self, row: int, chunk: StoredChunk, failures: Failures) -> None:
+    def _by_cpu(self, encoded: _Encoded) -> None:
         """Decodes a chunk that the decoder has refused."""
-        at = int(self._starts[row])
+        chunk = encoded.chunk
         data = np.empty(chunk.size, np.uint8)
         if chunk.size:
-            penstock.copy(data, self._encoded[at : at + chunk.size])
+            penstock.copy(data, encoded.data)
         try:
             values = np.ascontiguousarray(decode_alone(self._layout, chunk.part, data), self._target.dtype)
         except ValueError as error:
-            failures.add(chunk, error)
+            self.failures.add(chunk, error)
             return
         _logger.info("penstock.zarr: the CPU decoded %s", chunk.words)
         there = self._target.scratch(values.nbytes)
         self._target.settle()
         penstock.copy(there, values)
         self._target.assign(self._box, chunk.part, self._target.as_elements(there, values.shape))
-
-    def abandon(self) -> None:
-        """Waits for the reads and forgets them."""
-        self._pending.wait()
 
 
 def _in_order(data: Any, stored: np.dtype[Any], wanted: np.dtype[Any]) -> Any:

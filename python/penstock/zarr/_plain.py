@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.zarr._plan import ArrayLayout, ChunkPart
@@ -15,15 +15,15 @@ __all__ = ["read_plain"]
 
 # Chunks whose rows are scattered are read whole into memory of their own: so much of it is in use at a time, but for one chunk.
 _STAGED_BYTES_PER_WINDOW = 64 << 20
-_WINDOWS_UNDER_WAY = 2
+_WINDOWS_UNDER_WAY = 3
 
 
-def read_plain(layout: ArrayLayout, parts: Sequence[ChunkPart], target: Target, box: Any) -> None:
+def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
     """Fills the target. Its box may be None where no part is scattered. Errors as for load()."""
     files = ChunkFiles(layout)
     under_way: deque[_Window] = deque()
     try:
-        for some in groups(layout, parts, _STAGED_BYTES_PER_WINDOW, _staged_bytes):
+        for some in groups(parts, _STAGED_BYTES_PER_WINDOW, _staged_bytes):
             under_way.append(_Window(layout, files, some, target, box))
             if len(under_way) >= _WINDOWS_UNDER_WAY:
                 under_way.popleft().finish()
@@ -53,8 +53,9 @@ class _Window:
         found, missing = files.find(parts)
         for part in missing:
             target.fill(box, part, layout.fill_value)
+        chunk_bytes = layout.chunk_bytes
         for chunk in found:
-            self._add(chunk)
+            self._add(chunk, chunk_bytes)
         if self._staged:
             target.settle()
         self._pending = start_reads(self._reads)
@@ -74,10 +75,10 @@ class _Window:
         """Waits for the reads and forgets them."""
         self._ended()
 
-    def _add(self, chunk: StoredChunk) -> None:
-        if chunk.size != self._layout.chunk_bytes:
+    def _add(self, chunk: StoredChunk, chunk_bytes: int) -> None:
+        if chunk.size != chunk_bytes:
             where = f"chunk file {chunk.path}" if self._layout.shards is None else chunk.words
-            raise ValueError(f"{where} has {chunk.size} bytes, a chunk of this array {self._layout.chunk_bytes}")
+            raise ValueError(f"{where} has {chunk.size} bytes, a chunk of this array {chunk_bytes}")
         part, file, memory = chunk.part, chunk.file, self._target.memory
         pattern = part.pattern
         if pattern.scattered:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,18 +16,23 @@ from penstock.zarr._reads import Read, start_reads
 
 __all__ = ["ChunkFiles", "StoredChunk", "groups"]
 
+_FIRST_FILES = 16  # of the first group
+
 _NO_CHUNK = np.uint64(2**64 - 1)  # offset and size of a chunk that a shard lacks
 
 
-@dataclass(frozen=True)
-class StoredChunk:
+class StoredChunk(NamedTuple):
     """The bytes of one chunk."""
 
     part: ChunkPart
     path: str
-    file: penstock.File
+    file: Any  # a penstock.File
     offset: int
     size: int
+
+    def without_file(self) -> StoredChunk:
+        """The same, of which the file may be closed."""
+        return self._replace(file=None)
 
     @property
     def words(self) -> str:
@@ -35,9 +40,13 @@ class StoredChunk:
         return f"chunk {self.part.chunk} at {self.offset} of {self.path}"
 
 
-def groups(layout: ArrayLayout, parts: Iterable[ChunkPart], most_bytes: int, cost: Any) -> Iterator[list[ChunkPart]]:
-    """Parts in groups that bound the files and the memory in use: a group costs more than most_bytes only where one part does."""
-    most_files = files_at_once()
+def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPart], int]) -> Iterator[list[ChunkPart]]:
+    """Parts in groups that bound the files and the memory in use: a group costs more than most_bytes only where one part does.
+
+    The first groups are small, so that the first bytes are under way while the files of the others are opened.
+    """
+    limit = files_at_once()
+    most_files = min(limit, _FIRST_FILES)
     group: list[ChunkPart] = []
     names: set[str] = set()
     total = 0
@@ -46,6 +55,7 @@ def groups(layout: ArrayLayout, parts: Iterable[ChunkPart], most_bytes: int, cos
         if group and (total + adds > most_bytes or (len(names) >= most_files and part.name not in names)):
             yield group
             group, names, total = [], set(), 0
+            most_files = min(limit, most_files * 2)
         group.append(part)
         names.add(part.name)
         total += adds
