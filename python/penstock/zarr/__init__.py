@@ -4,6 +4,7 @@
     array = zarr.open_array(store, path="temperature")
     values = penstock.zarr.load(array, device="cuda:0")     # a cupy array
     print(penstock.zarr.explain(array))                     # how load() reads it, and why
+    penstock.zarr.install()                                 # zarr's array[...] reads and decodes as load() does; zarr 3
     store = penstock.zarr.RemoteStore("s3://bucket/data.zarr")  # for reading; zarr 3
 
 Importing this needs zarr: `pip install "penstock[zarr]"`.
@@ -25,10 +26,11 @@ from penstock.zarr._layouts import ZARR_MAJOR
 from penstock.zarr._load import Explanation, explain, load
 
 if TYPE_CHECKING or ZARR_MAJOR >= 3:
+    from penstock.zarr._pipeline import CodecPipeline, install
     from penstock.zarr._remote import RemoteStore
     from penstock.zarr._store3 import GDSStore
 
-    __all__ = ["Explanation", "GDSStore", "RemoteStore", "explain", "load"]
+    __all__ = ["CodecPipeline", "Explanation", "GDSStore", "RemoteStore", "explain", "install", "load"]
 else:
     from penstock.zarr._store2 import GDSStore
 

@@ -13,7 +13,7 @@ import penstock
 from penstock.zarr._codecs import Stored, byte_codecs2, stored3
 from penstock.zarr._plan import ArrayLayout, Unsupported
 
-__all__ = ["ZARR_MAJOR", "layout_of"]
+__all__ = ["ZARR_MAJOR", "layout_of", "layout_of_metadata"]
 
 ZARR_MAJOR = int(zarr.__version__.split(".")[0])
 
@@ -25,43 +25,52 @@ def layout_of(array: Any) -> ArrayLayout:
     """Raises TypeError for what is no zarr array, Unsupported when only zarr can read its chunks."""
     if not isinstance(array, zarr.Array):
         raise TypeError(f"penstock.zarr reads a zarr.Array, not a {type(array).__name__}")
-    dtype = np.dtype(array.dtype)
-    if dtype.kind not in _PLAIN_KINDS or dtype.hasobject or dtype.itemsize == 0:
-        raise Unsupported(f"its dtype {dtype} is not of plain elements")
-    return _layout3(array) if ZARR_MAJOR >= 3 else _layout2(array)
-
-
-def _layout3(array: Any) -> ArrayLayout:
-    metadata = array.metadata.to_dict()
-    dtype = np.dtype(array.dtype)
+    if ZARR_MAJOR < 3:
+        return _layout2(array)
     config = getattr(getattr(array, "async_array", None), "config", None)
     if not getattr(config, "read_missing_chunks", True):
         raise Unsupported("its configuration makes missing chunks an error")
-    if metadata["zarr_format"] == 2:
-        chunk_shape = tuple(metadata["chunks"])
-        codecs = byte_codecs2(metadata.get("filters"), metadata.get("compressor"))
-        stored = Stored(chunk_shape, dtype, _axes2(metadata.get("order", "C"), chunk_shape), codecs, None)
-        name = _v2_names(metadata.get("dimension_separator", "."))
+    return layout_of_metadata(array.metadata, array.store, array.path)
+
+
+def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
+    """Of zarr 3. Files are named by their paths under the folder of the store. Errors as for layout_of()."""
+    told = metadata.to_dict()
+    if told["zarr_format"] == 2:
+        dtype = _plain_dtype(metadata.dtype.to_native_dtype())
+        chunk_shape = tuple(told["chunks"])
+        codecs = byte_codecs2(told.get("filters"), told.get("compressor"))
+        stored = Stored(chunk_shape, dtype, _axes2(told.get("order", "C"), chunk_shape), codecs, None)
+        name = _v2_names(told.get("dimension_separator", "."))
     else:
-        _check_v3(metadata)
-        chunk_shape = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
-        stored = stored3(metadata["codecs"], chunk_shape, dtype)
-        name = array.metadata.encode_chunk_key
-    path_of, opened, far = _files3(array.store, array.path)
+        dtype = _plain_dtype(metadata.data_type.to_native_dtype())
+        _check_v3(told)
+        chunk_shape = tuple(told["chunk_grid"]["configuration"]["chunk_shape"])
+        stored = stored3(told["codecs"], chunk_shape, dtype)
+        name = metadata.encode_chunk_key
+    path_of, opened, far = _files3(store, folder)
     return ArrayLayout(
         path_of=path_of,
         open=opened,
         far=far,
-        shape=tuple(array.shape),
+        shape=tuple(metadata.shape),
         chunk_shape=stored.chunk_shape,
         dtype=dtype,
-        fill_value=array.metadata.fill_value,
+        fill_value=metadata.fill_value,
         chunk_name=name,
         stored_dtype=stored.dtype,
         stored_axes=stored.axes,
         codecs=stored.codecs,
         shards=stored.shards,
     )
+
+
+def _plain_dtype(dtype: Any) -> np.dtype[Any]:
+    """Raises Unsupported for elements that are not plain bytes of one size."""
+    found: np.dtype[Any] = np.dtype(dtype)
+    if found.kind not in _PLAIN_KINDS or found.hasobject or found.itemsize == 0:
+        raise Unsupported(f"its dtype {found} is not of plain elements")
+    return found
 
 
 def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any], bool]:
@@ -107,17 +116,17 @@ def _layout2(array: Any) -> ArrayLayout:
     readers = (plain.__getitem__, GDSStore.__getitem__)
     if not (isinstance(store, plain) and type(store).__getitem__ in readers):
         raise Unsupported(f"its store is a {type(store).__name__}, not a folder of the local file system")
-    chunk_shape = tuple(array.chunks)
+    dtype, chunk_shape = _plain_dtype(array.dtype), tuple(array.chunks)
     return ArrayLayout(
         path_of=lambda name: os.path.join(store.path, name),
         open=penstock.open,
         far=False,
         shape=tuple(array.shape),
         chunk_shape=chunk_shape,
-        dtype=np.dtype(array.dtype),
+        dtype=dtype,
         fill_value=array.fill_value,
         chunk_name=lambda coordinates: store._normalize_key(array._chunk_key(coordinates or (0,))),
-        stored_dtype=np.dtype(array.dtype),
+        stored_dtype=dtype,
         stored_axes=_axes2(array.order, chunk_shape),
         codecs=byte_codecs2(array.filters, array.compressor),
     )

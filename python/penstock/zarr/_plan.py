@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ __all__ = [
     "SMALLEST_RUN_BYTES",
     "ArrayLayout",
     "ChunkPart",
+    "FileParts",
     "Pattern",
     "Region",
     "Shards",
@@ -70,6 +71,13 @@ class ArrayLayout:
     def chunk_bytes(self) -> int:
         """Bytes of every decoded chunk, those at the edge included: they are padded."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        """Elements of a file, per axis."""
+        if self.shards is None:
+            return self.chunk_shape
+        return tuple(map(operator.mul, self.chunk_shape, self.shards.chunks))
 
     @property
     def in_order(self) -> bool:
@@ -172,13 +180,13 @@ class _Piece(NamedTuple):
     outer: slice
 
 
-def _pieces(start: int, length: int, chunk: int, target_stride: int) -> list[_Piece]:
-    """The chunks of one axis that a range touches, in order."""
+def _pieces(start: int, length: int, chunk: int, target_stride: int, target_start: int = 0) -> list[_Piece]:
+    """The chunks of one axis that a range touches, in order, the first of them at target_start in the result."""
     stop = start + length
     pieces = []
     for index in range(start // chunk, -(-stop // chunk)):
         first, last = max(start, index * chunk), min(stop, (index + 1) * chunk)
-        outer = slice(first - start, last - start)
+        outer = slice(target_start + first - start, target_start + last - start)
         pieces.append(_Piece(index, (first - index * chunk, last - first), outer.start * target_stride, outer))
     return pieces
 
@@ -212,14 +220,42 @@ def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
         yield ChunkPart(name, slot, chunk, pattern, sum(offsets), outer)
 
 
+class FileParts:
+    """The parts of one file after another, for a caller who knows which range of each goes where in a result. One thread at a time."""
+
+    def __init__(self, layout: ArrayLayout, lengths: tuple[int, ...]) -> None:
+        """lengths: of the result per axis, dropped axes counted."""
+        self._layout = layout
+        self._region = Region((0,) * len(lengths), lengths, ())
+        self._strides = _strides(lengths, layout.dtype.itemsize)
+        self._patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
+
+    def of(self, name: str, ranges: Sequence[tuple[int, int, int]]) -> Iterator[ChunkPart]:
+        """Per axis: the first element of the file, how many, and where the first one goes in the result."""
+        layout = self._layout
+        axes = [_pieces(first, length, size, stride, to) for (first, length, to), size, stride in zip(ranges, layout.chunk_shape, self._strides)]
+        for pieces in itertools.product(*axes):
+            chunk, place, offsets, outer = zip(*pieces) if pieces else ((), (), (), ())
+            pattern = self._patterns.get(place)
+            if pattern is None:
+                pattern = self._patterns[place] = _pattern(layout, self._region, place)
+            slot = 0 if layout.shards is None else _slot(chunk, layout.shards)
+            yield ChunkPart(name, slot, chunk, pattern, sum(offsets), outer)
+
+
 def _file_of(layout: ArrayLayout, chunk: tuple[int, ...]) -> tuple[str, int]:
     """The name of a chunk's file, and its place in that file's index."""
     if layout.shards is None:
         return layout.chunk_name(chunk), 0
+    coordinates = tuple(index // count for index, count in zip(chunk, layout.shards.chunks))
+    return layout.chunk_name(coordinates), _slot(chunk, layout.shards)
+
+
+def _slot(chunk: tuple[int, ...], shards: Shards) -> int:
     slot = 0
-    for index, count in zip(chunk, layout.shards.chunks):
+    for index, count in zip(chunk, shards.chunks):
         slot = slot * count + index % count
-    return layout.chunk_name(tuple(index // count for index, count in zip(chunk, layout.shards.chunks))), slot
+    return slot
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -274,7 +274,7 @@ class GDSStore(GatheringStore, LocalStore):
     requests that arrive in one turn of the event loop are submitted together, so let zarr have more chunks under way. With
     `zarr.config.set({"codec_pipeline.batch_size": 16})` (zarr's default is 1) before an array is opened it has up to the square
     of its "async.concurrency" (10), and half the work of its own per chunk; with {"async.concurrency": 64} alone it has 64. To
-    read a whole uncompressed array, `penstock.zarr.load` is several times faster still: it goes past zarr's work per chunk.
+    spare most of that work, call `penstock.zarr.install()`, after which zarr hands whole selections to penstock, or `penstock.zarr.load`.
 
     root: the folder, made when missing unless read_only.
     read_only: refuse writes with ValueError.

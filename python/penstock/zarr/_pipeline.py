@@ -1,0 +1,146 @@
+"""A codec pipeline for zarr 3: `array[...]` reads whole selections as `load` does, where the array and the selection allow it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import zarr
+from zarr.core.array import create_codec_pipeline
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.registry import register_pipeline
+from zarr.storage import StorePath
+
+from penstock.zarr._layouts import layout_of_metadata
+from penstock.zarr._load import read_parts
+from penstock.zarr._plan import ArrayLayout, ChunkPart, FileParts, Unsupported
+from penstock.zarr._targets import Target, target_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CodecPipeline", "install"]
+
+_Range = tuple[int, int, int]  # of an axis: first element in the file, how many, where they go in the result
+
+
+def install() -> Any:
+    """Has zarr read the arrays that are opened from now on through penstock: `array[...]` then reads and decodes as load() does.
+
+    That is for arrays in local files or a RemoteStore, with codecs that load() decodes, and selections of numbers and slices with step 1; all else,
+    and writing, is left to zarr. With `zarr.config.enable_gpu()` the bytes go straight to the GPU, and nvCOMP decodes them there where it is
+    installed. Gives zarr's configuration, which as a context manager takes the setting back at its end:
+
+        with penstock.zarr.install():
+            array = zarr.open_array("data.zarr")
+    """
+    return zarr.config.set({"codec_pipeline.path": f"{CodecPipeline.__module__}.{CodecPipeline.__qualname__}"})
+
+
+@dataclass(frozen=True)
+class CodecPipeline(BatchedCodecPipeline):
+    """zarr's own pipeline, but for reading what load() could read. See install()."""
+
+    origin: Any = field(default=None, compare=False, repr=False)  # metadata and store of an array, where it has been told
+
+    @classmethod
+    def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Self:
+        plain: Any = create_codec_pipeline(array_metadata)  # of the class that is set: this one
+        made: Self = replace(plain, origin=(array_metadata, store))
+        return made
+
+    def evolve_from_array_spec(self, array_spec: Any) -> Self:
+        plain: Any = super().evolve_from_array_spec(array_spec)
+        made: Self = replace(plain, origin=self.origin)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_layout"}
+
+    async def read(self, batch_info: Iterable[Any], out: Any, drop_axes: tuple[int, ...] = ()) -> Any:
+        batch = list(batch_info)
+        selected = None if drop_axes or not batch else self._selected(batch, out)
+        if selected is None:
+            return await super().read(batch, out, drop_axes)
+        await asyncio.to_thread(selected)
+        # What newer versions of zarr want to know of missing chunks they ask only where these are an error.
+        return ({"status": "present"},) * len(batch)
+
+    def _selected(self, batch: list[Any], out: Any) -> Callable[[], None] | None:
+        """What reads a selection; None where zarr has to."""
+        layout = self._known_layout()
+        first, spec = batch[0][0], batch[0][1]
+        if layout is None or not isinstance(first, StorePath) or first.store is not self.origin[1]:
+            return None
+        if not getattr(spec.config, "read_missing_chunks", True):
+            return None
+        array = out.as_ndarray_like()
+        if array.dtype != layout.dtype or not array.flags.c_contiguous:
+            return None
+        file_shape = layout.file_shape
+        plans: list[tuple[str, list[_Range]]] = []
+        for getter, _, inner, outer, *_ in batch:
+            ranges = _ranges(inner, outer, file_shape)
+            if ranges is None:
+                return None
+            plans.append((getter.path, ranges))
+        lengths = _lengths(batch[0][2], array.shape)
+        return lambda: _read(layout, plans, target_for(tuple(array.shape), layout.dtype, None, array), lengths)
+
+    def _known_layout(self) -> ArrayLayout | None:
+        if "_layout" not in self.__dict__:
+            object.__setattr__(self, "_layout", _layout_of(self.origin))
+        layout: ArrayLayout | None = self.__dict__["_layout"]
+        return layout
+
+
+def _layout_of(origin: Any) -> ArrayLayout | None:
+    if origin is None:
+        return None
+    try:
+        return layout_of_metadata(origin[0], origin[1], "")
+    except Unsupported:
+        return None
+
+
+def _ranges(inner: Any, outer: Any, file_shape: tuple[int, ...]) -> list[_Range] | None:
+    """What a pair of zarr's selections means, of a file and of the result; None where it is no box."""
+    if not isinstance(inner, tuple) or not isinstance(outer, tuple) or len(inner) != len(file_shape):
+        return None
+    ranges: list[_Range] = []
+    places = iter(outer)
+    for item, size in zip(inner, file_shape):
+        if isinstance(item, int):
+            ranges.append((item, 1, 0))
+            continue
+        place = next(places, None)
+        if not isinstance(item, slice) or not isinstance(place, slice) or item.step not in (None, 1) or place.step not in (None, 1):
+            return None
+        first, stop, _ = item.indices(size)
+        if place.start is None or place.stop is None or place.stop - place.start != stop - first:
+            return None
+        ranges.append((first, stop - first, place.start))
+    return ranges if next(places, None) is None else None
+
+
+def _lengths(inner: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The result's shape with the axes that were selected by a number."""
+    kept = iter(shape)
+    return tuple(1 if isinstance(item, int) else next(kept) for item in inner)
+
+
+def _read(layout: ArrayLayout, plans: list[tuple[str, list[_Range]]], target: Target, lengths: tuple[int, ...]) -> None:
+    files = FileParts(layout, lengths)
+    target.prepare()
+    read_parts(layout, _parts(files, plans), target, target.as_box(lengths), "auto")
+    target.settle()
+
+
+def _parts(files: FileParts, plans: list[tuple[str, list[_Range]]]) -> Iterator[ChunkPart]:
+    for name, ranges in plans:
+        yield from files.of(name, ranges)
+
+
+register_pipeline(CodecPipeline)
