@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How fast one uncompressed zarr array is read: by zarr from its own store, from penstock's and KvikIO's, and by penstock.zarr.load.
+"""How fast zarr arrays are read, plain and compressed: by zarr from its own store, from penstock's and KvikIO's, and by penstock.zarr.load.
 
     bench/zarr_bench.py                          4 GiB in chunks of 1 MiB, into host memory, from a warm page cache
-    bench/zarr_bench.py --device cuda:0          into the memory of a GPU (needs cupy; KvikIO's store is measured where installed)
+    bench/zarr_bench.py --device cuda:0          into the memory of a GPU (needs cupy; nvCOMP and KvikIO's store are measured where installed)
+    bench/zarr_bench.py --sets zstd,lz4          only these arrays, of plain, zstd, lz4, blosc, gzip and shards (of zstd; default plain,zstd)
     bench/zarr_bench.py --size 256M --json       one JSON object per row
 
-Each row is the best of --repeat reads, the data of the first is checked. GB/s are 10^9 bytes per second; CPU is user and system time of
-this process per GB. Two rows are no readers but limits: what zarr costs per chunk when the store has the memory ready, and the chunk
-files read with plain readinto() into memory that is there already.
+Each row is the best of --repeat reads, or of as many as take --seconds; the data of the last is checked. GB/s are 10^9 decoded bytes per second;
+CPU is user and system time of this process per GB. Compressed data are noise and runs in turn, and shrink to about half. Under each set stands how many
+times as fast penstock.zarr.load and zarr with penstock.zarr.install() are as the best of zarr's own rows. Two rows are no readers but limits: what
+zarr costs per chunk when the store has the memory ready, and the chunk files read with plain readinto() into memory that is there already.
 """
 
 from __future__ import annotations
@@ -21,16 +23,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+import numcodecs
 import numpy as np
 import zarr
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, MemoryStore
 
 import penstock.zarr
-from penstock.zarr import GDSStore
+from penstock.zarr import GDSStore, _nvcomp, _on_gpu
+
+SETS = ("plain", "zstd", "lz4", "blosc", "gzip", "shards")
+
+
+class Row(NamedTuple):
+    name: str
+    read: Callable[[], Any]
+    checked: bool = True
+    kind: str = ""  # "zarr" or "penstock": of rows that are compared
 
 
 class UngatheredStore(GDSStore):
@@ -61,11 +74,16 @@ class ReadyStore(MemoryStore):
 
 def main() -> int:
     arguments = parse_arguments()
-    folder = tempfile.mkdtemp(prefix="penstock-zarr-bench-", dir=arguments.folder)
-    try:
-        return run(arguments, folder)
-    finally:
-        shutil.rmtree(folder)
+    if arguments.group:
+        _on_gpu.MOST_DECODED_BYTES = arguments.group
+    correct = True
+    for name in arguments.sets.split(","):
+        folder = tempfile.mkdtemp(prefix="penstock-zarr-bench-", dir=arguments.folder)
+        try:
+            correct &= run(arguments, name, folder)
+        finally:
+            shutil.rmtree(folder)
+    return 0 if correct else 1
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -73,8 +91,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=size_of, default=4 << 30, help="of the array: bytes, or with K, M, G (default 4G)")
     parser.add_argument("--chunk", type=size_of, default=1 << 20, help="of a chunk, likewise (default 1M)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda:0, or host:0 (load only; default cpu)")
+    parser.add_argument("--sets", default="plain,zstd", help=f"arrays to read, separated by commas: {', '.join(SETS)}")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.5, help="after which a row is not repeated (default 2.5)")
+    parser.add_argument("--group", type=size_of, default=0, help="decoded bytes that nvCOMP is asked for at once (default: load's own)")
     parser.add_argument("--rows", default="", help="only rows whose name holds one of these words, separated by commas")
+    parser.add_argument("--all", action="store_true", help="more rows: zarr's with other settings")
     parser.add_argument("--folder", help="where to make the array (default: the folder for temporary files)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -85,84 +107,177 @@ def size_of(text: str) -> int:
     return int(text[:-1] if factor > 1 else text) * factor
 
 
-def run(arguments: argparse.Namespace, folder: str) -> int:
+def run(arguments: argparse.Namespace, name: str, folder: str) -> bool:
+    """Whether all rows of a set gave the right data."""
     rows = max(1, arguments.size // arguments.chunk)
     shape = (rows, arguments.chunk // 4)
-    array = zarr.create_array(LocalStore(folder), shape=shape, chunks=(1, shape[1]), dtype="f4", compressors=None)
-    expected = write(array, shape)
+    array, expected, stored = make(folder, name, shape)
     nbytes = int(array.nbytes)
+    measured = plain_rows(arguments, folder, array) if name == "plain" else packed_rows(arguments, folder, array)
+    words = arguments.rows.split(",")
+    measured = [row for row in measured if any(word in row.name for word in words)]
+    if not arguments.json:
+        packed = "" if name == "plain" else f", {stored / nbytes:.2f} of it stored"
+        print(f"{name}: zarr {zarr.__version__}, {nbytes / 1e9:.2f} GB in {rows} chunks of {arguments.chunk} bytes{packed}, into {arguments.device}")
+        print(f"  {penstock.zarr.explain(array, device=arguments.device)}")
+    correct = True
+    best: dict[str, float] = {}
+    with zarr_on(arguments.device):
+        for row in measured:
+            took, values = best_of(row.read, arguments.repeat, arguments.seconds)
+            right = not row.checked or check(values, expected)
+            del values
+            correct &= right
+            report(name, row.name, took, nbytes, right, arguments.json)
+            speed = nbytes / 1e9 / took[0]
+            key = "zarr" if row.kind == "zarr" else row.name
+            if row.kind:
+                best[key] = max(best.get(key, 0.0), speed)
+    if not arguments.json and "zarr" in best:
+        for each, speed in best.items():
+            if each != "zarr":
+                print(f"  {each}: {speed / best['zarr']:.2f} x the best of zarr's own")
+    return correct
 
-    def opened(store: Any) -> zarr.Array[Any]:
-        return zarr.open_array(store, mode="r")
 
-    def of(store: Callable[[], Any], concurrency: int, chunks_at_once: int = 1) -> Callable[[], Any]:
-        settings = {"async.concurrency": concurrency, "codec_pipeline.batch_size": chunks_at_once}
+def reader(store: Callable[[], Any], concurrency: int, chunks_at_once: int = 1, installed: bool = False) -> Callable[[], Any]:
+    """Reads all by zarr, in memory of the kind that zarr is set to."""
+    settings = {"async.concurrency": concurrency, "codec_pipeline.batch_size": chunks_at_once}
 
-        def read() -> Any:
-            with zarr.config.set(settings):
-                return opened(store())[...]
+    def read() -> Any:
+        with zarr.config.set(settings):
+            if not installed:
+                return zarr.open_array(store(), mode="r")[...]
+            with penstock.zarr.install():
+                return zarr.open_array(store(), mode="r")[...]
 
-        return read
+    return read
 
+
+def plain_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[Any]) -> list[Row]:
     def loaded(out: Any = None) -> Any:
         return penstock.zarr.load(array, device=arguments.device, out=out)
 
     ready_out = loaded()
     ready_store = ReadyStore({"zarr.json": metadata_of(folder)}, arguments.chunk)
-    measured: list[tuple[str, Callable[[], Any], bool]] = [
-        (f"zarr, LocalStore, concurrency {n}", of(lambda: LocalStore(folder), n), True) for n in (10, 64)
-    ]
-    measured += [
-        (f"zarr, GDSStore, concurrency {n}", of(lambda: GDSStore(folder), n), True) for n in (10, 64)
-    ]
-    measured.append(("zarr, GDSStore, concurrency 10, batch_size 16", of(lambda: GDSStore(folder), 10, 16), True))
-    measured += [
-        (f"zarr, GDSStore without gathering, concurrency {n}", of(lambda: UngatheredStore(folder), n), True) for n in (10, 64)
-    ]
-    measured += of_kvikio(folder, of) if arguments.device.startswith("cuda:") else []
-    measured += [
-        ("penstock.zarr.load", loaded, True),
-        ("penstock.zarr.load into out", lambda: loaded(ready_out), True),
-        ("limit: zarr, a store with ready memory", of(lambda: ready_store, 10), False),
-        ("limit: the same, batch_size 16", of(lambda: ready_store, 10, 16), False),
+    more = (10, 64) if arguments.all else (64,)
+    rows = [Row(f"zarr, LocalStore, concurrency {n}", reader(lambda: LocalStore(folder), n), kind="zarr") for n in more]
+    rows += [Row(f"zarr, GDSStore, concurrency {n}", reader(lambda: GDSStore(folder), n)) for n in more]
+    rows.append(Row("zarr, GDSStore, concurrency 10, batch_size 16", reader(lambda: GDSStore(folder), 10, 16)))
+    rows.append(Row("zarr, GDSStore, penstock.zarr.install()", reader(lambda: GDSStore(folder), 10, installed=True), kind="penstock"))
+    if arguments.all:
+        rows += [
+            Row(f"zarr, GDSStore without gathering, concurrency {n}", reader(lambda: UngatheredStore(folder), n)) for n in (10, 64)
+        ]
+    rows += of_kvikio(folder, more) if arguments.device.startswith("cuda:") else []
+    rows += [
+        Row("penstock.zarr.load", loaded, kind="penstock"),
+        Row("penstock.zarr.load into out", lambda: loaded(ready_out), kind="penstock"),
+        Row("limit: zarr, a store with ready memory", reader(lambda: ready_store, 10), False),
+        Row("limit: the same, batch_size 16", reader(lambda: ready_store, 10, 16), False),
     ]
     if arguments.device == "cpu":
-        measured.append(("limit: readinto() of each chunk file", lambda: plain(folder, rows, ready_out), True))
-
-    words = arguments.rows.split(",")
-    measured = [row for row in measured if any(word in row[0] for word in words)]
-    if not arguments.json:
-        print(f"zarr {zarr.__version__}, {nbytes / 1e9:.2f} GB in {rows} chunks of {arguments.chunk} bytes, into {arguments.device}")
-    correct = True
-    with zarr_on(arguments.device):
-        for name, read, checked in measured:
-            right = not checked or check(read(), expected)
-            correct &= right
-            report(name, best_of(read, arguments.repeat), nbytes, right, arguments.json)
-    return 0 if correct else 1
+        rows.append(Row("limit: readinto() of each chunk file", lambda: plain(folder, array.shape[0], ready_out)))
+    return rows
 
 
-def of_kvikio(folder: str, of: Callable[..., Callable[[], Any]]) -> list[tuple[str, Callable[[], Any], bool]]:
+def packed_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[Any]) -> list[Row]:
+    on_gpu = arguments.device.startswith("cuda:")
+
+    def loaded(decode: str) -> Callable[[], Any]:
+        return lambda: penstock.zarr.load(array, device=arguments.device, decode=decode)
+
+    def then_copied(read: Callable[[], Any]) -> Callable[[], Any]:
+        def read_and_copy() -> Any:
+            import cupy
+
+            with zarr.config.set(_CPU_BUFFERS):
+                values = read()
+            return cupy.asarray(values)
+
+        return read_and_copy
+
+    rows = []
+    for concurrency, chunks_at_once in [(10, 1), (64, 1), *([(10, 16)] if arguments.all else [])]:
+        read = reader(lambda: LocalStore(folder), concurrency, chunks_at_once)
+        words = f"concurrency {concurrency}" + (f", batch_size {chunks_at_once}" if chunks_at_once > 1 else "")
+        rows.append(Row(f"zarr, LocalStore, {words}", read, kind="zarr"))
+        if on_gpu:
+            rows.append(Row(f"zarr into NumPy, then cupy.asarray, {words}", then_copied(read), kind="zarr"))
+    rows.append(Row("zarr, GDSStore, penstock.zarr.install()", reader(lambda: GDSStore(folder), 10, installed=True), kind="penstock"))
+    rows.append(Row("penstock.zarr.load, the CPU decodes", loaded("cpu"), kind="penstock"))
+    if on_gpu and (why := _nvcomp.problem()):
+        print(f"nvCOMP is left out: {why}", file=sys.stderr)
+    elif on_gpu and penstock.zarr.explain(array, device=arguments.device).decoder == "gpu":
+        rows.append(Row("penstock.zarr.load, nvCOMP decodes", loaded("gpu"), kind="penstock"))
+    return rows
+
+
+# What zarr.config.enable_gpu() sets, taken back.
+_CPU_BUFFERS = {"buffer": "zarr.buffer.cpu.Buffer", "ndbuffer": "zarr.buffer.cpu.NDBuffer"}
+
+
+def of_kvikio(folder: str, concurrencies: tuple[int, ...]) -> list[Row]:
     """The rows of KvikIO's own store, where it is installed."""
     try:
         from kvikio.zarr import GDSStore as KvikioStore
     except ImportError as error:
         print(f"KvikIO's GDSStore is left out: {error}", file=sys.stderr)
         return []
-    rows = [(f"zarr, KvikIO's GDSStore, concurrency {n}", of(lambda: KvikioStore(folder), n), True) for n in (10, 64)]
-    return [*rows, ("zarr, KvikIO's GDSStore, concurrency 10, batch_size 16", of(lambda: KvikioStore(folder), 10, 16), True)]
+    rows = [Row(f"zarr, KvikIO's GDSStore, concurrency {n}", reader(lambda: KvikioStore(folder), n)) for n in concurrencies]
+    return [*rows, Row("zarr, KvikIO's GDSStore, concurrency 10, batch_size 16", reader(lambda: KvikioStore(folder), 10, 16))]
 
 
-def write(array: zarr.Array[Any], shape: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """Fills the array a piece at a time; returns a sum per row to check by."""
-    generator = np.random.default_rng(1)
+def make(folder: str, name: str, shape: tuple[int, int]) -> tuple[zarr.Array[Any], np.ndarray[Any, Any], int]:
+    """An array, a sum per row to check by, and the bytes of its chunk files."""
+    codecs: dict[str, Any] = {
+        "plain": (None, None),
+        "zstd": (zarr.codecs.ZstdCodec(level=1), numcodecs.Zstd(1)),
+        "lz4": (None, numcodecs.LZ4()),
+        "blosc": (zarr.codecs.BloscCodec(cname="zstd", clevel=1, shuffle="shuffle"), numcodecs.Blosc("zstd", 1)),
+        "gzip": (zarr.codecs.GzipCodec(level=1), numcodecs.GZip(1)),
+        "shards": (zarr.codecs.ZstdCodec(level=1), None),
+    }
+    codec, encoder = codecs[name]
+    options: dict[str, Any] = {"compressors": codec}
+    if name == "lz4":
+        from zarr.codecs.numcodecs import LZ4
+
+        options["compressors"] = LZ4()
+    if name == "shards":
+        options["shards"] = (min(64, shape[0]), shape[1])
+    array = zarr.create_array(LocalStore(folder), shape=shape, chunks=(1, shape[1]), dtype="f4", **options)
     sums = np.empty(shape[0])
-    step = max(1, (64 << 20) // (shape[1] * 4))
-    for start in range(0, shape[0], step):
-        piece = generator.random((min(step, shape[0] - start), shape[1]), dtype=np.float32)
-        array[start : start + step] = piece
-        sums[start : start + step] = row_sums(piece)
-    return sums
+    stored = 0
+    if name == "shards":
+        for start in range(0, shape[0], options["shards"][0]):
+            piece = np.concatenate([values_of(row, shape[1], True) for row in range(start, min(start + options["shards"][0], shape[0]))])
+            array[start : start + len(piece)] = piece
+            sums[start : start + len(piece)] = row_sums(piece)
+        stored = sum(os.path.getsize(os.path.join(at, file)) for at, _, files in os.walk(folder) for file in files)
+        return array, sums, stored
+
+    def write(row: int) -> int:
+        values = values_of(row, shape[1], name != "plain")
+        sums[row] = row_sums(values)[0]
+        data = values.tobytes() if encoder is None else encoder.encode(values)
+        os.makedirs(f"{folder}/c/{row}", exist_ok=True)
+        with open(f"{folder}/c/{row}/0", "wb") as file:
+            return file.write(data)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        stored = sum(pool.map(write, range(shape[0])))
+    return array, sums, stored
+
+
+def values_of(row: int, count: int, compressible: bool) -> np.ndarray[Any, Any]:
+    """One row of the array. Compressible: 128 bytes of noise in the lower 3 bytes of each number, then 128 bytes without."""
+    generator = np.random.default_rng(row)
+    if not compressible:
+        return generator.random((1, count), dtype=np.float32)
+    noise = np.frombuffer(generator.bytes(4 * count), np.uint32) & np.uint32(0x7FFFFF)
+    noise[np.arange(count) % 64 >= 32] = 0
+    return (noise + np.uint32(0x3F800000)).view(np.float32).reshape(1, count)
 
 
 def row_sums(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -174,7 +289,7 @@ def check(values: Any, expected: np.ndarray[Any, Any]) -> bool:
     if isinstance(values, penstock.DeviceBuffer):
         values = np.frombuffer(values.to_host(), "f4").reshape(len(expected), -1)
     elif hasattr(values, "__cuda_array_interface__"):
-        values = values.get()
+        return bool(np.array_equal(values.view(np.uint32).sum(axis=1, dtype=np.uint64).get(), expected.astype(np.uint64)))
     return bool(np.array_equal(row_sums(values), expected))
 
 
@@ -204,24 +319,28 @@ def zarr_on(device: str) -> Iterator[None]:
         yield
 
 
-def best_of(read: Callable[[], Any], repeat: int) -> tuple[float, float]:
-    """Seconds and CPU seconds of the fastest read."""
+def best_of(read: Callable[[], Any], repeat: int, seconds: float) -> tuple[tuple[float, float], Any]:
+    """Seconds and CPU seconds of the fastest read, and what the last one gave."""
     best = (float("inf"), 0.0)
+    values = None
+    begun = time.perf_counter()
     for _ in range(repeat):
+        values = None  # freed before the next is made
         cpu, start = time.process_time(), time.perf_counter()
         values = read()
         took = (time.perf_counter() - start, time.process_time() - cpu)
-        del values
         best = min(best, took)
-    return best
+        if time.perf_counter() - begun > seconds:
+            break
+    return best, values
 
 
-def report(name: str, took: tuple[float, float], nbytes: int, right: bool, as_json: bool) -> None:
+def report(set_name: str, name: str, took: tuple[float, float], nbytes: int, right: bool, as_json: bool) -> None:
     speed, cpu = nbytes / 1e9 / took[0], took[1] / (nbytes / 1e9)
     if as_json:
-        print(json.dumps({"name": name, "gb_per_s": round(speed, 3), "cpu_s_per_gb": round(cpu, 4), "correct": right}))
+        print(json.dumps({"set": set_name, "name": name, "gb_per_s": round(speed, 3), "cpu_s_per_gb": round(cpu, 4), "correct": right}))
     else:
-        print(f"{name:55} {speed:8.2f} GB/s {cpu:7.3f} CPU s/GB{'' if right else '  WRONG DATA'}", flush=True)
+        print(f"  {name:55} {speed:8.2f} GB/s {cpu:7.3f} CPU s/GB{'' if right else '  WRONG DATA'}", flush=True)
 
 
 if __name__ == "__main__":
