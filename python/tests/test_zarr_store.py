@@ -110,6 +110,20 @@ def test_a_negative_bound_is_refused(tmp_path: Path) -> None:
         GDSStore(tmp_path, max_open_files=-1)
 
 
+def test_arguments_of_zarr_2_are_accepted_or_refused_with_what_to_do(tmp_path: Path) -> None:
+    for store in (GDSStore(tmp_path, False, None), GDSStore(path=tmp_path, normalize_keys=False), GDSStore(tmp_path, dimension_separator=None)):
+        assert store.root == tmp_path
+    with pytest.raises(TypeError, match=r"GDSStore\(normalize_keys=True\): leave it out, zarr 3 uses keys as they are"):
+        GDSStore(tmp_path, True)
+    with pytest.raises(TypeError, match=r"GDSStore\(dimension_separator='/'\): leave it out, .*chunk_key_encoding="):
+        GDSStore(tmp_path, dimension_separator="/")
+    for wrong in ({"fsnyc": True}, {"path": tmp_path}):
+        with pytest.raises(TypeError, match="has no argument 'fsnyc'|takes one folder"):
+            GDSStore(tmp_path, **wrong)
+    with pytest.raises(TypeError, match="takes one folder"):
+        GDSStore()
+
+
 def test_ranges_are_clipped_to_the_value(tmp_path: Path) -> None:
     store = GDSStore(tmp_path)
     put(store, "k", b"0123456789")

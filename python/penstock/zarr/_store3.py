@@ -267,6 +267,25 @@ def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
     return value
 
 
+_ARGUMENTS_OF_ZARR2 = {
+    "normalize_keys": "zarr 3 uses keys as they are written; write them in lower case yourself",
+    "dimension_separator": 'with zarr 3 it belongs to the array: zarr.create_array(..., chunk_key_encoding={"name": "default", "separator": "/"}), '
+    "and arrays that are there know theirs",
+}
+
+
+def _check_arguments_of_zarr2(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """What GDSStore took under zarr 2 is accepted where it asks for nothing. Raises TypeError otherwise, with what to do instead."""
+    if len(positional) > len(_ARGUMENTS_OF_ZARR2):
+        raise TypeError(f"GDSStore() takes no {len(positional) + 1} positional arguments")
+    given = {**dict(zip(_ARGUMENTS_OF_ZARR2, positional)), **named}
+    for name, value in given.items():
+        if name not in _ARGUMENTS_OF_ZARR2:
+            raise TypeError(f"GDSStore() has no argument {name!r}")
+        if value not in (None, False):
+            raise TypeError(f"GDSStore({name}={value!r}): leave it out, {_ARGUMENTS_OF_ZARR2[name]}")
+
+
 class GDSStore(GatheringStore, LocalStore):
     """A zarr store in a folder of the local file system, read and written by penstock.
 
@@ -276,7 +295,7 @@ class GDSStore(GatheringStore, LocalStore):
     of its "async.concurrency" (10), and half the work of its own per chunk; with {"async.concurrency": 64} alone it has 64. To
     spare most of that work, call `penstock.zarr.install()`, after which zarr hands whole selections to penstock, or `penstock.zarr.load`.
 
-    root: the folder, made when missing unless read_only.
+    root: the folder, made when missing unless read_only; path= is another name of it.
     read_only: refuse writes with ValueError.
     fsync: return from a write only when the value and its name are on the disk. Without, a crash of the machine may lose
         the latest values, but never leaves a part of one: a value is written under a temporary name and renamed.
@@ -288,13 +307,19 @@ class GDSStore(GatheringStore, LocalStore):
 
     def __init__(
         self,
-        root: Path | str,
-        *,
+        root: Path | str | None = None,
+        *of_zarr2: Any,
         read_only: bool = False,
         fsync: bool = False,
         max_open_files: int = DEFAULT_OPEN_FILES,
+        path: Path | str | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(root, read_only=read_only)
+        _check_arguments_of_zarr2(of_zarr2, more)
+        folder = path if root is None else root
+        if folder is None or (root is not None and path is not None):
+            raise TypeError("GDSStore() takes one folder, as root or as path")
+        super().__init__(folder, read_only=read_only)
         self.fsync = fsync
         self.max_open_files = max_open_files
         self._start()
