@@ -6,9 +6,9 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,10 +79,11 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     files = ChunkFiles(layout)
     failures = Failures()
     under_way: deque[_Group] = deque()
+    memory = _Memory(_Spare(lambda nbytes: np.empty(nbytes, np.uint8)), _Spare(target.staging))
     chunk_bytes = layout.chunk_bytes
     try:
         for some in groups(parts, MOST_DECODED_BYTES, lambda part: chunk_bytes):
-            under_way.append(_Group(layout, files, some, target, box))
+            under_way.append(_Group(layout, files, some, target, box, memory))
             if len(under_way) >= _GROUPS_UNDER_WAY:
                 under_way.popleft().finish(failures)
         while under_way:
@@ -126,13 +127,40 @@ def _scratch(nbytes: int) -> np.ndarray[Any, Any]:
     return kept
 
 
+class _Spare:
+    """Host memory of groups that have ended, for those that follow: new memory costs a page fault for each page."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._make = make
+        self._free: list[Any] = []
+
+    def take(self, nbytes: int) -> Any:
+        """At least so many bytes."""
+        for number, memory in enumerate(self._free):
+            if len(memory) >= nbytes:
+                return self._free.pop(number)
+        if self._free:
+            self._free.pop()  # too small: it makes room
+        return self._make(nbytes)
+
+    def give(self, memory: Any) -> None:
+        """Nothing may use it any more."""
+        self._free.append(memory)
+
+
+class _Memory(NamedTuple):
+    encoded: _Spare
+    decoded: _Spare  # such as the device copies from fast
+
+
 class _Group:
     """Some chunks, from the opening of their files to their elements in the result."""
 
-    def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any) -> None:
+    def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any, memory: _Memory) -> None:
         self._layout = layout
         self._target = target
         self._box = box
+        self._memory = memory
         self._tasks: list[Future[list[tuple[StoredChunk, Exception]]]] = []
         self._decoding = threading.Event()
         self._problem: BaseException | None = None
@@ -141,7 +169,7 @@ class _Group:
             target.fill(box, part, layout.fill_value)
         for chunk in self._chunks:
             check_size(layout, chunk)
-        self._encoded = np.empty(sum(chunk.size for chunk in self._chunks), np.uint8)
+        self._encoded = memory.encoded.take(sum(chunk.size for chunk in self._chunks))
         self._starts = _starts([chunk.size for chunk in self._chunks])
         self._make_places()
         reads = [Read(chunk.file, self._encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self._chunks, self._starts)]
@@ -157,7 +185,7 @@ class _Group:
         self._starts = _starts([chunk.size for chunk in self._chunks])
         self._places = _starts(sizes)
         self._sizes = sizes
-        self._decoded = np.empty(sum(sizes), np.uint8)
+        self._decoded = self._memory.decoded.take(sum(sizes))
 
     def _decode(self, outcomes: list[Outcome]) -> None:
         """On the thread that tells of the reads: hands the chunks to the decoders."""
@@ -216,6 +244,8 @@ class _Group:
             raise self._problem
         if not self._target.on_host:
             self._upload(bad)
+            self._memory.decoded.give(self._decoded)
+        self._memory.encoded.give(self._encoded)
 
     def _upload(self, bad: set[int]) -> None:
         """Copies decoded parts to the device: neighbours at once, those whose rows lie apart through memory there."""
@@ -225,9 +255,10 @@ class _Group:
         if not apart:
             return
         start = self._places[apart[0]]
-        there = self._target.scratch(len(self._decoded) - start)
+        nbytes = sum(self._sizes) - start
+        there = self._target.scratch(nbytes)
         self._target.settle()
-        penstock.copy(there, self._decoded[start:])
+        penstock.copy(there, self._decoded[start : start + nbytes])
         for number in apart:
             chunk, at = self._chunks[number], self._places[number] - start
             if id(chunk) not in bad:

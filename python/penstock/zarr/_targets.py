@@ -162,6 +162,10 @@ class Target:
         """Uninitialized bytes in the same memory, with slices. penstock may read into them after settle()."""
         raise NotImplementedError
 
+    def staging(self, nbytes: int) -> Any:
+        """Uninitialized host memory, of bytes, that is copied here fast."""
+        return np.empty(nbytes, np.uint8)
+
     def as_array(self, data: Any) -> Any:
         """An array of the bytes from scratch(), or of a slice of them."""
         return data
@@ -245,6 +249,13 @@ class _CupyTarget(_ArrayTarget):
 
         with self._array.device:
             return cupy.empty(nbytes, np.uint8)
+
+    def staging(self, nbytes: int) -> Any:
+        import cupy
+
+        with self._array.device:
+            memory = cupy.cuda.alloc_pinned_memory(max(1, nbytes))  # cupy keeps it for the next one
+        return np.frombuffer(memory, np.uint8)[:nbytes]
 
     def assign(self, box: Any, part: ChunkPart, values: Any) -> None:
         with self._array.device:
