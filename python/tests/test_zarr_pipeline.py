@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,3 +210,12 @@ def test_cuda(tmp_path: Path, reads: list[int]) -> None:
                 found = again[selection]
                 np.testing.assert_array_equal(cupy.asnumpy(found), expected[selection])
     assert len(reads) == 3 * len(BOXES[:-1])
+
+
+def test_the_example_of_xarray_runs(tmp_path: Path) -> None:
+    if importlib.util.find_spec("xarray") is None:
+        pytest.skip("xarray is not installed")
+    example = Path(__file__).parents[2] / "examples" / "python" / "zarr_xarray.py"
+    done = subprocess.run([sys.executable, example, tmp_path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "10.4 MB in the store, 0.9 MB read; as written: True" in done.stdout
