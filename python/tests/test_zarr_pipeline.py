@@ -172,6 +172,15 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path: Path) -> None:
         reopened(array)[...]
 
 
+def test_where_missing_chunks_are_an_error_they_stay_one(tmp_path: Path, reads: list[int]) -> None:
+    if "read_missing_chunks" not in zarr.config.get("array"):
+        pytest.skip(f"zarr {zarr.__version__} has no array.read_missing_chunks")
+    array = zarr.create_array(GDSStore(tmp_path), shape=(9, 9), chunks=(2, 2), dtype="i4")
+    with zarr.config.set({"array.read_missing_chunks": False}), pytest.raises(Exception, match="not found"):
+        reopened(array)[...]
+    assert reads == []
+
+
 def test_the_setting_ends_with_its_block(tmp_path: Path) -> None:
     before = zarr.config.get("codec_pipeline.path")
     with install():

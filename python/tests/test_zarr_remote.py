@@ -62,6 +62,10 @@ def test_arrays_of_a_web_server_are_read(served, slash):
     numpy.testing.assert_array_equal(group["holes"][:], expected)
     assert all(headers["x-mine"] == "yes" for _, headers in asked)
     numpy.testing.assert_array_equal(penstock.zarr.load(group["plain"], numpy.s_[2:9]), VALUES[2:9])
+    for selection in (..., numpy.s_[3:33, 4:11], numpy.s_[7, 2:20]):
+        numpy.testing.assert_array_equal(penstock.zarr.load(group["packed"], selection), VALUES[selection])
+    numpy.testing.assert_array_equal(penstock.zarr.load(group["holes"]), expected)
+    assert "its chunks on a server are decoded (zstd)" in penstock.zarr.explain(group["packed"]).reason
     assert "RemoteStore" in repr(store) and store == pickle.loads(pickle.dumps(store)) == store.with_read_only(True)
 
 
