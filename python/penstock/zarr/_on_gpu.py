@@ -103,7 +103,8 @@ class _Encoded(NamedTuple):
     """One chunk as it is stored, in memory of the device."""
 
     chunk: StoredChunk
-    data: Any
+    memory: Any  # of its batch
+    at: int  # there
     payload: np.uint64  # its address
 
 
@@ -128,8 +129,7 @@ class _Work:
             chunk = batch.chunks[number]
             if isinstance(outcome, BaseException):
                 raise outcome
-            at = int(batch.starts[number])
-            encoded = _Encoded(chunk, batch.encoded[at : at + chunk.size], batch.payloads[number])
+            encoded = _Encoded(chunk, batch.encoded, int(batch.starts[number]), batch.payloads[number])
             if outcome != chunk.size:
                 self.failures.add(chunk, ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes"))
             elif chunk.size > self._payload.before + self._payload.behind:
@@ -144,12 +144,13 @@ class _Work:
             return
         chunks = [encoded.chunk for encoded in ready]
         chunk_bytes = self._layout.chunk_bytes
-        direct = np.array([self._is_direct(decoder, chunk) for chunk in chunks])
+        base = _address(self._target.memory)
+        direct = np.array([self._is_direct(chunk, base, decoder.alignment) for chunk in chunks])
         room = _aligned(chunk_bytes)
         apart = self._target.scratch(int((~direct).sum()) * room + _ALIGNMENT)
         start = _aligned(_address(apart)) - _address(apart)
         slots = start + (np.cumsum(~direct) - 1) * room
-        here = _address(self._target.memory) + np.array([chunk.part.target_offset for chunk in chunks])
+        here = base + np.array([chunk.part.target_offset for chunk in chunks])
         places = np.where(direct, here, _address(apart) + slots).astype(np.uint64)
         sizes = np.array([chunk.size for chunk in chunks], np.uint64) - np.uint64(self._payload.before + self._payload.behind)
         try:
@@ -164,12 +165,12 @@ class _Work:
             self._by_cpu(ready[number])
         self._target.settle()  # apart may be used again
 
-    def _is_direct(self, decoder: Decoder, chunk: StoredChunk) -> bool:
-        """Whether a chunk can be decoded to its place in the result."""
+    def _is_direct(self, chunk: StoredChunk, base: int, alignment: int) -> bool:
+        """Whether a chunk can be decoded to its place in the result, which begins at base."""
         layout, part = self._layout, chunk.part
         whole = part.pattern.lengths == layout.chunk_shape and part.pattern.runs == 1
         as_it_is = layout.in_order and layout.stored_dtype == self._target.dtype
-        return whole and as_it_is and (_address(self._target.memory) + part.target_offset) % decoder.alignment == 0
+        return whole and as_it_is and (base + part.target_offset) % alignment == 0
 
     def _place(self, part: ChunkPart, decoded: Any) -> None:
         """Puts the wanted part of a decoded chunk into the result, on the device."""
@@ -184,7 +185,7 @@ class _Work:
         chunk = encoded.chunk
         data = np.empty(chunk.size, np.uint8)
         if chunk.size:
-            penstock.copy(data, encoded.data)
+            penstock.copy(data, encoded.memory[encoded.at : encoded.at + chunk.size])
         try:
             values = np.ascontiguousarray(decode_alone(self._layout, chunk.part, data), self._target.dtype)
         except ValueError as error:
