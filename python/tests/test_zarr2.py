@@ -111,6 +111,22 @@ def test_filters_are_undone(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(array), DATA)
 
 
+def test_open_cupy_array_makes_uncompressed_arrays_and_opens_others(tmp_path: Path) -> None:
+    import penstock.kvikio.zarr
+    from penstock.zarr import open_cupy_array
+
+    assert penstock.kvikio.zarr.open_cupy_array is open_cupy_array
+    like = np.empty(())
+    made = open_cupy_array(tmp_path / "a", "w", meta_array=like, shape=DATA.shape, chunks=(10, 15), dtype="i4")
+    made[...] = DATA
+    assert made.compressor is None and isinstance(made.store, GDSStore)
+    np.testing.assert_array_equal(open_cupy_array(str(tmp_path / "a"), "r", meta_array=like)[...], DATA)
+    zarr.open_array(str(tmp_path / "b"), "w", shape=DATA.shape, dtype="i4")[...] = DATA
+    np.testing.assert_array_equal(open_cupy_array(tmp_path / "b", "r+", meta_array=like)[...], DATA)
+    with pytest.raises(TypeError):
+        open_cupy_array(made.store, meta_array=like)
+
+
 def test_chunks_are_in_memory_like_the_meta_array(tmp_path: Path) -> None:
     class Kind(np.ndarray[Any, Any]):
         pass

@@ -1,11 +1,19 @@
 """`kvikio.zarr`: GDSStore, for the zarr that is installed (2 or 3). See penstock.zarr. No compressors of nvCOMP's."""
 
+from typing import TYPE_CHECKING
+
+import penstock.zarr
 from penstock.zarr import GDSStore
 
 __all__ = ["MINIMUM_ZARR_VERSION", "GDSStore", "supported"]
 
 MINIMUM_ZARR_VERSION = "2.15"
 """The oldest zarr that a GDSStore works with; of zarr 3 it is 3.1."""
+
+if not TYPE_CHECKING and hasattr(penstock.zarr, "open_cupy_array"):  # with zarr 2
+    from penstock.zarr import open_cupy_array
+
+    __all__ += ["open_cupy_array"]
 
 supported = True
 """Whether the zarr that is installed is one of those: importing this fails where none is."""

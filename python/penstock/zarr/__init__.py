@@ -32,6 +32,6 @@ if TYPE_CHECKING or ZARR_MAJOR >= 3:
 
     __all__ = ["CodecPipeline", "Explanation", "GDSStore", "RemoteStore", "explain", "install", "load"]
 else:
-    from penstock.zarr._store2 import GDSStore
+    from penstock.zarr._store2 import GDSStore, open_cupy_array
 
-    __all__ = ["Explanation", "GDSStore", "explain", "load"]
+    __all__ = ["Explanation", "GDSStore", "explain", "load", "open_cupy_array"]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import zarr
 import zarr.storage
 
 import penstock
@@ -16,10 +17,11 @@ from penstock.zarr._files import MISSING, files_at_once, sync_folder, write_memo
 from penstock.zarr._places import HOST, Place, place_like
 from penstock.zarr._reads import Outcome, Read, start_reads
 
-__all__ = ["GDSStore"]
+__all__ = ["GDSStore", "open_cupy_array"]
 
 
-_zarr_storage: Any = zarr.storage  # its types, where any are installed, are those of zarr 3
+_zarr: Any = zarr  # its types, where any are installed, are those of zarr 3
+_zarr_storage: Any = zarr.storage
 
 
 class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
@@ -119,6 +121,23 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
             for file in files:
                 file.close()
         return {key: _value(read, outcome) for (key, read), outcome in zip(reads.items(), outcomes)}
+
+
+def open_cupy_array(
+    store: str | os.PathLike[str], mode: str = "a", *, compressor: Any = None, meta_array: Any = None, **options: Any
+) -> Any:
+    """zarr.open_array() of a folder through a GDSStore, for an array whose values are in GPU memory; KvikIO's function of that name.
+
+    mode, options: as for zarr.open_array(). compressor: of an array that is made; none unless given, so that chunks go straight to and from the GPU,
+    where KvikIO has nvCOMP's Snappy. meta_array: memory like this in place of cupy's. Raises ImportError without cupy, TypeError for what is no path.
+    """
+    if meta_array is None:
+        import cupy
+
+        meta_array = cupy.empty(())
+    if mode not in ("r", "r+"):
+        options["compressor"] = compressor
+    return _zarr.open_array(GDSStore(os.fspath(store)), mode=mode, meta_array=meta_array, **options)
 
 
 def _value(read: Read, outcome: Outcome) -> Any:
