@@ -18,7 +18,7 @@ __all__ = ["ChunkFiles", "StoredChunk", "groups"]
 
 _FIRST_FILES = 16  # of the first group
 
-_NO_CHUNK = np.uint64(2**64 - 1)  # offset and size of a chunk that a shard lacks
+_NO_CHUNK = 2**64 - 1  # offset and size of a chunk that a shard lacks
 
 
 class StoredChunk(NamedTuple):
@@ -68,7 +68,7 @@ class _Shard:
     path: str
     file: penstock.File
     size: int
-    index: np.ndarray[Any, Any]  # a row of offset and size for each chunk
+    index: list[list[int]]  # offset and size of each chunk; numbers of Python, which are looked up faster
 
 
 class ChunkFiles:
@@ -142,13 +142,14 @@ class ChunkFiles:
         return found
 
 
-def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarray[Any, Any]:
+def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> list[list[int]]:
     entries = data[:-4] if shards.index_checked else data
     if shards.index_checked:
         told, computed = int.from_bytes(data[-4:].tobytes(), "little"), crc32c(entries)
         if told != computed:
             raise ValueError(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, it was stored with {told:08x}")
-    return entries.view(shards.index_dtype).astype(np.uint64).reshape(-1, 2)
+    index: list[list[int]] = entries.view(shards.index_dtype).reshape(-1, 2).tolist()
+    return index
 
 
 def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]) -> tuple[list[StoredChunk], list[ChunkPart]]:
@@ -156,10 +157,10 @@ def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]
     missing: list[ChunkPart] = []
     for part in parts:
         shard = shards[part.name]
-        if shard is None or (shard.index[part.slot] == _NO_CHUNK).all():
+        offset, size = (_NO_CHUNK, _NO_CHUNK) if shard is None else shard.index[part.slot]
+        if shard is None or offset == size == _NO_CHUNK:
             missing.append(part)
             continue
-        offset, size = map(int, shard.index[part.slot])
         if offset + size > shard.size:
             raise ValueError(f"the index of shard {shard.path} has chunk {part.chunk} at {offset}, {size} bytes: the file has {shard.size}")
         found.append(StoredChunk(part, shard.path, shard.file, offset, size))
