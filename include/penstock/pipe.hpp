@@ -19,7 +19,8 @@
 // device, which goes from the sender's memory into the receiver's once the receiver has said where). How a tensor travels is chosen for the
 // memory that it goes from and to, and explain() tells it with the reason why each better way was refused.
 // Memory of a device is read and written in the order of a stream: after what that stream has when the call is made. The end of an
-// operation is told when the bytes are there; the calling thread and the stream never wait. Every operation ends exactly once, in order of
+// operation is told when the bytes are there; the calling thread and the stream never wait (but of receive_on_stream(), behind which work
+// of the stream finds the bytes). Every operation ends exactly once, in order of
 // its kind, also when the other process dies; its memory is not touched after that. Thread-safe: everything here may be called from any
 // thread, except that destroying or moving an object needs it to be otherwise unused.
 #pragma once
@@ -103,6 +104,19 @@ class PENSTOCK_API incoming_message {
   // gone; the message says who), cancelled and timed_out (here or there).
   [[nodiscard]] operation receive(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
                                   io_callback callback = {});
+  // The same in the order of the targets' streams, without the host: when the call returns, each stream has what it needs to bring its
+  // tensors, after the work that was queued before it and before the work that is queued from now on, which finds the bytes. Of targets in
+  // memory of the host, as with receive(), only the end tells that they are there.
+  // The operation ends when the streams have passed, and tells how it went. An operation that has ended with an error when the call
+  // returns may have put nothing onto a stream. Where the tensors fail to come later (the other end dies, cancel(), the deadline) the
+  // streams go on all the same: the targets then hold zeros, or what they held, in whole or in part, and the end says why. What is copied
+  // by the device itself waits for no host, and cannot be stopped once it is queued; it may also be what the sender wrote there later, if
+  // the sender has taken the message back, which the end says too.
+  // By xth, cma, cuda_xth and cuda_ipc; other channels bring the tensors into memory of the host first, at most 1 GiB of a message, and the
+  // stream waits for them: until then it stands still, as long as the other end takes, so give it a deadline. Errors too: unsupported (more
+  // than that; or the engine's options insist on another path than staged).
+  [[nodiscard]] operation receive_on_stream(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
+                                            io_callback callback = {});
   [[nodiscard]] const std::shared_ptr<pipes::arrived_message>& core() const noexcept { return core_; }
 
  private:

@@ -49,6 +49,9 @@ class channel {
   // What it brings is read out of the sender's memory, without the sender's doing: it counts if that was still the message afterwards, and
   // may be had although the connection was lost.
   [[nodiscard]] virtual bool reads_memory() const noexcept { return false; }
+  // It can bring bytes into memory of a device in the order of a stream (incoming::on_streams): by the time at which delivery::start()
+  // returns, the stream has all that it needs for that.
+  [[nodiscard]] virtual bool keeps_stream_order() const noexcept { return false; }
   // It goes over a network's fabric: both ends have to be able to, and a user may name it to have it over any network.
   [[nodiscard]] virtual bool over_fabric() const noexcept { return false; }
   // Who takes a tensor over of which it has brought nothing, by name; empty: nobody.

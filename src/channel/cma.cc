@@ -13,6 +13,7 @@ class cma_channel final : public channel {
     return not_readable(from, here, by.door);
   }
   [[nodiscard]] bool reads_memory() const noexcept override { return true; }
+  [[nodiscard]] bool keeps_stream_order() const noexcept override { return true; }
   [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {
     return std::make_unique<reading>(*this, with, owner);
   }

@@ -15,6 +15,7 @@ class cuda_ipc_channel final : public channel {
     return not_readable(from, here, by.door);
   }
   [[nodiscard]] bool reads_memory() const noexcept override { return true; }
+  [[nodiscard]] bool keeps_stream_order() const noexcept override { return true; }
   [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {
     if (!owner.is_local()) return nullptr;
     return std::make_unique<mapping>(*this, with, owner);

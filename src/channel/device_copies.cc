@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/no_memory.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::channel {
@@ -29,12 +30,47 @@ void device_copies::add(std::size_t tensor, std::uint64_t offset, std::uint64_t 
   added.of = &message_;
   added.kept = std::move(kept);
   added.via = message_.places[tensor].via;
+  added.on = message_.targets[tensor].stream;
   added.task.source = source;
   added.task.target = static_cast<std::byte*>(message_.targets[tensor].memory) + offset;
   added.task.bytes = bytes;
 }
 
+// Each stream has one copy behind the other, so no thread has anything left to do before what the user puts there next.
+void device_copies::put_onto_streams() noexcept {
+  for (auto& each : copies_) {
+    const auto put = each.via->session().copy(each.task.target, each.task.source, each.task.bytes, each.on);
+    if (!put.ok()) message_.fail(put.with_context("a copy on the stream of a target"));
+  }
+  mark_ends();
+  const auto count = copies_.size();
+  if (passed_.over()) {
+    message_.parts_ended(count);
+    return;
+  }
+  const auto passed = [](void* of, const status& outcome) {
+    auto& mine = *static_cast<device_copies*>(of);
+    if (!outcome.ok()) mine.message_.fail(outcome);
+    mine.message_.parts_ended(mine.copies_.size());
+  };
+  passed_.await(with_.runtime->feeders(), passed, this);
+}
+
+// As the last means to know when the source is free, the host waits.
+void device_copies::mark_ends() noexcept {
+  for (auto& each : copies_) {
+    const auto marked = or_no_memory([&] { return passed_.add(*each.via, each.on); });
+    if (marked.ok()) continue;
+    message_.fail(marked.with_context("the stream of a target"));
+    (void)each.via->session().synchronize(each.on);
+  }
+}
+
 void device_copies::start() noexcept {
+  if (message_.on_streams) {
+    put_onto_streams();
+    return;
+  }
   std::uint64_t bytes = 0;
   for (auto& each : copies_) {
     bytes += each.task.bytes;

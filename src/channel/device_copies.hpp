@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "channel/carrier.hpp"
+#include "channel/stream_turn.hpp"
 #include "staging/feeder.hpp"
 
 namespace penstock::channel {
@@ -25,13 +26,17 @@ class device_copies final : public delivery {
     incoming* of = nullptr;
     std::shared_ptr<const void> kept;
     staging::link* via = nullptr;
+    device::stream on = nullptr;  // of the target
     staging::copy_task task;
   };
+  void put_onto_streams() noexcept;
+  void mark_ends() noexcept;
 
   const tools& with_;
   const connection& over_;
   incoming& message_;
   std::vector<copy> copies_;
+  stream_turn passed_;  // of copies on the streams of the targets
 };
 
 }  // namespace penstock::channel

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/no_memory.hpp"
+#include "channel/stream_read.hpp"
 #include "core/file_core.hpp"
 #include "core/request/asynchronous.hpp"
 #include "source/process_memory.hpp"
@@ -32,12 +33,13 @@ class reading::arriving final : public delivery {
       cut(tensor);
     }
   }
-  [[nodiscard]] std::uint64_t parts() const noexcept override { return parts_.size() + requests_.size(); }
+  [[nodiscard]] std::uint64_t parts() const noexcept override { return parts_.size() + requests_.size() + on_streams_.size(); }
   void all_taken() override {
     for (std::size_t i = 0; i + 1 < parts_.size(); ++i) parts_[i].next_work = &parts_[i + 1];
   }
 
   void start() noexcept override {
+    for (auto& each : on_streams_) each->begin();
     begin_requests();
     std::uint64_t bytes = 0;
     for (const auto& each : parts_) bytes += each.bytes;
@@ -92,6 +94,15 @@ class reading::arriving final : public delivery {
   void add_request(std::size_t tensor) {
     const auto& facts = message_.tensors[tensor];
     auto memory = source::process_memory(with_.door, process_, facts.address, facts.length);
+    if (message_.on_streams) {
+      auto ended = [&message = message_](const status& outcome) {
+        if (!outcome.ok()) message.fail(outcome);
+        message.parts_ended(1);
+      };
+      auto source = core::file_core::make(with_.runtime, std::move(memory));
+      on_streams_.push_back(std::make_unique<stream_read>(with_, std::move(source), message_.targets[tensor], std::move(ended)));
+      return;
+    }
     auto& added = requests_.emplace_back();
     added.source = core::file_core::make(with_.runtime, std::move(memory));
     added.what = {static_cast<std::byte*>(message_.targets[tensor].memory), facts.length, 0, false};
@@ -123,6 +134,7 @@ class reading::arriving final : public delivery {
   staging::work_list list_;
   std::mutex requests_lock_;  // guards the operations of these
   std::vector<request> requests_;
+  std::vector<std::unique_ptr<stream_read>> on_streams_;
 };
 
 reading::arriving& reading::arriving_of(incoming& message) {

@@ -84,6 +84,8 @@ class incoming {
   std::vector<incoming_target> targets;
   std::vector<staging::place> places;  // of its targets
   std::uint64_t bytes = 0;             // of all tensors
+  // Targets in memory of devices are written in the order of their streams, which have it all when the call that begins this returns.
+  bool on_streams = false;
 
   std::vector<carrier*> by;  // of its tensors; null: it is in line, or empty
 

@@ -14,6 +14,7 @@ class xth_channel final : public channel {
     return not_this_process(from, here);
   }
   [[nodiscard]] bool reads_memory() const noexcept override { return true; }
+  [[nodiscard]] bool keeps_stream_order() const noexcept override { return true; }
   [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {
     return std::make_unique<reading>(*this, with, owner);
   }

@@ -84,6 +84,12 @@ operation incoming_message::receive(std::vector<incoming_target> targets, const 
   return begun(may, callback, [&] { return pipes::session::receive(core_, std::move(targets), options, callback); });
 }
 
+operation incoming_message::receive_on_stream(std::vector<incoming_target> targets, const pipe_operation_options& options,
+                                              io_callback callback) {
+  const auto may = core_ == nullptr ? status(errc::closed, "there is no message") : usable(core_->pipe, pipe_gone);
+  return begun(may, callback, [&] { return pipes::session::receive(core_, std::move(targets), options, callback, true); });
+}
+
 // --- pipe
 
 pipe::pipe(std::shared_ptr<pipes::session> made) noexcept : core_(std::move(made)) {}

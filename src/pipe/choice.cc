@@ -156,6 +156,28 @@ const channel::channel* session::find_channel(std::string_view name) const noexc
 }
 
 status session::choose(receive_operation& op, std::size_t tensor) {
+  return op.on_streams && op.places[tensor].on_device() ? choose_in_order(op, tensor) : choose_best(op, tensor);
+}
+
+// The best that keeps the order of a stream; where there is none, the best into memory of the host, for which the stream then waits.
+status session::choose_in_order(receive_operation& op, std::size_t tensor) {
+  const bool from_device = !op.tensors[tensor].device.empty();
+  for (std::size_t i = 0; i < carriers_.size(); ++i) {
+    const auto& each = *with_.channels[i];
+    if (!each.keeps_stream_order() || !each.serves(from_device, true) || !receiving_[i].refusal.empty()) continue;
+    if (carriers_[i]->take(op, tensor)) continue;
+    op.by[tensor] = carriers_[i].get();
+    return {};
+  }
+  if (op.by_host == nullptr) op.by_host = std::make_unique<gathered>(with_);
+  const auto room = op.by_host->add(op.targets[tensor], fmt::format("a tensor of {}", peer_name_));
+  if (!room) return room.error();
+  op.targets[tensor] = *room;
+  op.places[tensor] = {};
+  return choose_best(op, tensor);
+}
+
+status session::choose_best(receive_operation& op, std::size_t tensor) {
   const auto& from = op.tensors[tensor];
   const auto& to = op.places[tensor];
   const bool from_device = !from.device.empty();

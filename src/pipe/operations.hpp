@@ -14,6 +14,7 @@
 #include "core/request/admission.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/pipe.hpp"
+#include "pipe/gathered.hpp"
 
 namespace penstock::pipes {
 
@@ -166,6 +167,7 @@ class receive_operation final : public pipe_operation, public channel::incoming 
 
   std::shared_ptr<arrived_message> message;
   channel::stream_turn turn;
+  std::unique_ptr<gathered> by_host;  // null: no tensor comes through memory of the host
 
  private:
   void all_ended() noexcept override { owner().all_ended(*this); }

@@ -26,7 +26,7 @@ status received_before() { return {errc::invalid_argument, "this message was rec
 // --- beginning to receive
 
 core::operation* session::receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
-                                  const pipe_operation_options& options, io_callback callback) {
+                                  const pipe_operation_options& options, io_callback callback, bool on_streams) {
   auto& pipe = *message->pipe;
   auto* op = new receive_operation(message->pipe, pipe.with_.runtime);
   op->set_deadline(options.deadline);
@@ -36,6 +36,7 @@ core::operation* session::receive(const std::shared_ptr<arrived_message>& messag
   op->number = message->number;
   op->tensors = message->facts.tensors;
   op->targets = std::move(targets);
+  op->on_streams = on_streams;
   pipe.begin_receive(*op);
   if (!op->stop_reason().ok()) pipe.stop(*op);
   return op;
@@ -57,7 +58,7 @@ status session::prepare(receive_operation& op) {
     const auto found = place_of_part(*with_.runtime, target.memory, target.length, "target", i);
     if (!found) return found.error();
     op.places.push_back(*found);
-    if (!found->on_device()) continue;
+    if (!found->on_device() || op.on_streams) continue;
     if (auto problem = op.turn.add(*found->via, target.stream); !problem.ok()) {
       return problem.with_context(fmt::format("the stream of target {}", i));
     }
@@ -127,7 +128,10 @@ void session::begin_parts(receive_operation& op) noexcept {
     op.move_to(receive_operation::stage::begun);
     op.for_deliveries([&](channel::delivery& each) { each.ask(ended); });
   });
-  if (!begins) return;
+  if (!begins) {
+    if (op.by_host != nullptr) op.by_host->put_nothing();
+    return;
+  }
   auto in_line = op.message->in_line_bytes();
   for (std::size_t i = 0; i < op.targets.size() && !in_line.empty(); ++i) {
     const auto bytes = op.targets[i].length;
@@ -135,7 +139,9 @@ void session::begin_parts(receive_operation& op) noexcept {
     in_line = in_line.subspan(bytes);
   }
   op.for_deliveries([](channel::delivery& each) { each.start(); });
+  auto* const by_host = op.by_host.get();
   op.parts_ended(1);
+  if (by_host != nullptr) by_host->put_onto_streams();  // last: what comes sooner is not to wait behind them
 }
 
 // --- the end
@@ -164,11 +170,20 @@ bool session::hand_over(channel::incoming& message, std::size_t tensor, endings&
 
 void session::all_ended(receive_operation& op) noexcept {
   op.for_deliveries([](channel::delivery& each) { each.let_go(); });
+  auto outcome = outcome_of(op);
+  if (op.by_host == nullptr) {
+    finish(op, std::move(outcome));
+    return;
+  }
+  op.by_host->come(outcome, [this, &op](const status& ended) { finish(op, ended); });
+}
+
+// Of what has come, before it goes on from memory of the host.
+status session::outcome_of(receive_operation& op) noexcept {
   const auto& facts = op.message->facts;
-  const bool from_memory = op.reads_memory();
-  auto outcome = or_no_memory([&]() -> status {
+  return or_no_memory([&]() -> status {
     if (auto why = op.stop_reason(); !why.ok()) return why;
-    if (auto why = op.error(); !why.ok() || !from_memory) return why;
+    if (auto why = op.error(); !why.ok() || !op.reads_memory()) return why;
     // The tensors were still what they were when the last of them had been read.
     std::uint64_t word = 0;
     const auto read =
@@ -177,6 +192,10 @@ void session::all_ended(receive_operation& op) noexcept {
     if (has_died(read)) return read;
     return {errc::closed, "the sender has taken the message back"};
   });
+}
+
+void session::finish(receive_operation& op, status outcome) noexcept {
+  const bool from_memory = op.reads_memory();
   with_lock([&](endings& ended) {
     if (has_died(outcome)) outcome = {errc::closed, peer_name_ + " has died"};
     // Where it is known why, that is what is told.

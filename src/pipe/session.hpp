@@ -87,8 +87,9 @@ class session final : public channel::frame_user,
                         std::unique_ptr<channel::posting> posted = nullptr);
   // Null: they cannot be pushed.
   std::unique_ptr<channel::posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept;
+  // on_streams: see incoming.
   static core::operation* receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
-                                  const pipe_operation_options& options, io_callback callback);
+                                  const pipe_operation_options& options, io_callback callback, bool on_streams = false);
   void dropped(arrived_message& message) noexcept;
   // There was no room for its tensors, which the sender hears when it is dropped.
   void no_room_for(arrived_message& message, const status& why) noexcept;
@@ -219,8 +220,12 @@ class session final : public channel::frame_user,
   status start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting);
   status prepare(receive_operation& op);
   status choose(receive_operation& op, std::size_t tensor);
+  status choose_in_order(receive_operation& op, std::size_t tensor);
+  status choose_best(receive_operation& op, std::size_t tensor);
   void begin_receive(receive_operation& op) noexcept;
   void begin_parts(receive_operation& op) noexcept;
+  [[nodiscard]] status outcome_of(receive_operation& op) noexcept;
+  void finish(receive_operation& op, status outcome) noexcept;
 
   const pipe_shared with_;
   const bool local_;

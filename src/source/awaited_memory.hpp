@@ -1,0 +1,45 @@
+// Memory of the host into which somebody else brings bytes: whoever reads it waits until all of them have come. A far source, so that no
+// thread does that waiting. Read only. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "source/source.hpp"
+
+namespace penstock::source {
+
+class awaited_memory final : public source {
+ public:
+  // Errors: std::bad_alloc.
+  awaited_memory(std::string name, std::uint64_t length);
+  ~awaited_memory() override;
+
+  // Where the bytes are to be put. Nobody else looks there before come().
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
+  // All bytes are there, or why they never will be. Once. Ends the fills that wait, on this thread.
+  void come(const status& outcome) noexcept;
+
+  result<std::uint64_t> size() override { return length_; }
+  status sync() override { return {}; }
+  result<bool> ends_at(std::uint64_t offset) override { return offset >= length_; }
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  void begin_fill(far_fill& what) noexcept override;
+  void cancel(far_fill& what) noexcept override;
+  status close() override;
+
+ private:
+  void serve(far_fill& what) const noexcept;
+
+  const std::uint64_t length_;
+  const std::unique_ptr<std::byte[]> memory_;
+  std::mutex lock_;  // guards what follows
+  bool has_come_ = false;
+  status outcome_;  // does not change once it has come
+  far_fill* waiting_ = nullptr;
+};
+
+}  // namespace penstock::source
