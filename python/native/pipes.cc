@@ -209,6 +209,7 @@ future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::o
   return made;
 }
 
+template <bool on_stream>
 future receive_message(const python_message& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
   const auto where = std::make_shared<landing>();
@@ -217,6 +218,7 @@ future receive_message(const python_message& self, nb::handle into, const stream
   made->start_other(
       [&](io_callback told) {
         auto targets = where->room(*message);
+        if (on_stream) return message->receive_on_stream(*std::move(targets), within(timeout), std::move(told));
         return message->receive(*std::move(targets), within(timeout), std::move(told));
       },
       [message, where, finish = std::move(finish)] { return finished(finish, message, *where); });
@@ -312,7 +314,8 @@ void add_pipes(nb::module_& module) {
             }
             return out;
           })
-      .def("receive", &receive_message, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a);
+      .def("receive", &receive_message<false>, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a)
+      .def("receive_on_stream", &receive_message<true>, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a);
   nb::class_<python_pipe>(module, "_Pipe")
       .def("send", &send, "metadata"_a, "payloads"_a, "tensors"_a, "facts"_a, "devices"_a, "streams"_a, "timeout"_a.none())
       .def("next", &next, "timeout"_a.none(), "finish"_a)

@@ -445,6 +445,13 @@ class _PipeMessage:
         timeout: float | None,
         finish: Callable[[_PipeMessage, list[Any] | None], _T],
     ) -> Future[_T]: ...
+    def receive_on_stream(
+        self,
+        into: Sequence[_Buffer],
+        streams: Sequence[int],
+        timeout: float | None,
+        finish: Callable[[_PipeMessage, list[Any] | None], _T],
+    ) -> Future[_T]: ...
 
 class _Pipe:
     def send(

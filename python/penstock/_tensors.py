@@ -160,6 +160,29 @@ def _name_there(device: Any, argument: str) -> str:
 # --- streams
 
 
+def handle_of(stream: Any) -> int | None:
+    """The handle of a stream: an int, an object with __cuda_stream__, or one of PyTorch's or CuPy's. None: the current one of each tensor."""
+    if stream is None or isinstance(stream, bool):
+        if stream is None:
+            return None
+        raise TypeError("stream is an int, or an object with __cuda_stream__, cuda_stream or ptr, not bool")
+    if isinstance(stream, int):
+        return stream
+    pair = getattr(stream, "__cuda_stream__", None)
+    if pair is not None:
+        return int((pair() if callable(pair) else pair)[1])
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise TypeError(f"stream is an int, or an object with __cuda_stream__, cuda_stream or ptr, not {type(stream).__name__}")
+
+
+def streams_for(stream: Any, tensors: Sequence[Any]) -> list[int]:
+    """The handle of the stream for each; where none is given, of the one that works on it now."""
+    handle = handle_of(stream)
+    return streams_of(tensors) if handle is None else [handle] * len(tensors)
+
+
 def streams_of(tensors: Iterable[Any]) -> list[int]:
     """For each the handle of the stream that works on it now; 0 for the default stream, and for memory of the host."""
     torch = sys.modules.get("torch")
@@ -210,11 +233,13 @@ class Room:
 
     NumPy arrays for the host, CuPy arrays for a GPU (PyTorch tensors where CuPy is not installed and PyTorch imported, else a DeviceBuffer),
     DeviceBuffers for the host device; PyTorch tensors for a torch.device. A tensor of a type that the library has not becomes bytes. On a GPU
-    it is made in the library's stream of the moment, for which this remembers the one of the thread that asks for a device.
+    it is made in the library's stream of the moment, for which this remembers the one of the thread that asks for a device; or
+    in the one that is given.
     """
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Any = None, stream: Any = None) -> None:
         self._device = None
+        self._handle = handle_of(stream)  # of the stream that they are made and written in; None: the library's
         self._library: Any = None
         self._stream: Any = None
         self._made: list[tuple[Any, int]] = []
@@ -264,12 +289,15 @@ class Room:
                     array.record_stream(current)
         return [array for array, _ in self._made]
 
-    @staticmethod
-    def _current_stream(library: Any, name: str) -> Any:
+    def _current_stream(self, library: Any, name: str) -> Any:
         if library is None:
             return None
         if library.__name__ == "torch":
+            if self._handle is not None:
+                return library.cuda.ExternalStream(self._handle, name)
             return library.cuda.current_stream(name)
+        if self._handle is not None:
+            return library.cuda.ExternalStream(self._handle)
         return library.cuda.get_current_stream(number_of(name))
 
     def _make(self, name: str, told: _Told) -> tuple[Any, int]:
@@ -285,7 +313,7 @@ class Room:
             import numpy as np
 
             return np.empty(facts.shape if facts.dtype else (facts.nbytes,), facts.dtype or "u1"), 0
-        return _native.device(name).empty(facts.nbytes), 0
+        return _native.device(name).empty(facts.nbytes), self._handle or 0
 
     def _made_by_torch(self, torch: Any, name: str, told: _Told) -> tuple[Any, int]:
         nbytes = told[0]

@@ -13,7 +13,7 @@
 Tensors are NumPy and CuPy arrays, PyTorch tensors and whatever else is memory, of the host or of a GPU. A tensor goes from the sender's
 memory into the receiver's with one copy where that can be, else over the connection: pipe.explain() says which, and why. Memory of a GPU is
 read and written after the work that its current stream holds when the call is made (PyTorch's current stream, CuPy's, the default stream
-for others), and neither that stream nor the caller waits. All operations return a penstock.Future: result(), await, add_done_callback().
+for others; stream= names another), and neither that stream nor the caller waits. Descriptor.receive_on_stream() is for work that is queued behind. All operations return a penstock.Future: result(), await, add_done_callback().
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from . import _native
 from ._native import Future
 from ._plan import size_words
-from ._tensors import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_of, targets_of
+from ._tensors import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_for, targets_of
 
 __all__ = [
     "ChannelChoice",
@@ -37,6 +37,7 @@ __all__ = [
     "PipePlan",
     "PipeStats",
     "Route",
+    "StreamedMessage",
     "TensorFacts",
     "connect",
     "listen",
@@ -112,6 +113,8 @@ class PipeStats(list[ChannelStats]):
 
 # A device: its name ("cuda:0", "host:0", "host"), the number of a GPU, or a torch.device.
 _Device = Any
+# Of PyTorch or CuPy, an object with __cuda_stream__, or a handle.
+_Stream = Any
 
 
 class Message:
@@ -138,6 +141,14 @@ class Message:
         return f"<penstock.pipe.Message of {len(self.payloads)} payloads and {len(self.tensors)} tensors>"
 
 
+class StreamedMessage(Message):
+    """A message whose tensors come in the order of a stream: what the stream is given from now on finds the bytes. ended tells how it went."""
+
+    def __init__(self, metadata: bytes, payloads: list[bytes], tensors: list[Any], told: Sequence[tuple[int, bytes, str, str]], ended: Future[None]) -> None:
+        super().__init__(metadata, payloads, tensors, told)
+        self.ended = ended
+
+
 class Descriptor:
     """A message that has come, and whose tensors have not. Dropped before receive(), it tells the sender that nobody wants them."""
 
@@ -148,16 +159,50 @@ class Descriptor:
         self.tensors = [facts_of(*each) for each in native.tensors]
 
     def receive(
-        self, into: Sequence[Any] | None = None, device: _Device | None = None, timeout: float | None = None
+        self,
+        into: Sequence[Any] | None = None,
+        device: _Device | None = None,
+        timeout: float | None = None,
+        stream: _Stream | None = None,
     ) -> Future[Message]:
         """Brings the tensors into buffers, or into arrays that are made for them: as Pipe.receive(). Once."""
-        buffers, room = _room_of(into, device)
+        buffers, room = _room_of(into, device, stream)
         streams: list[int] = []
         if room is not None and room.needed_for(self.tensors):
             buffers, streams = room(self._native)
         elif buffers is not None:
-            streams = streams_of(buffers)
+            streams = streams_for(stream, buffers)
         return self._native.receive(buffers, streams, seconds_of(timeout), _finisher(buffers, room))
+
+    def receive_on_stream(
+        self,
+        into: Sequence[Any] | None = None,
+        device: _Device | None = None,
+        timeout: float | None = None,
+        stream: _Stream | None = None,
+    ) -> StreamedMessage:
+        """Puts onto a stream what brings the tensors into memory of a GPU, and returns: kernels and copies that you queue on that stream from
+        then on find the bytes, and no host waits between. Once.
+
+        Buffers and devices are those of receive(). stream: the current one of each tensor, unless you give one for all. The tensors of the
+        result are usable at once in the order of that stream; tensors in host memory, and the host itself, wait for ended.
+        ended: a future. It ends when the stream has passed the tensors, and raises what went wrong: where the other end dies, takes the message
+        back, or the timeout has come, the stream goes on, and the tensors hold zeros or what they held.
+        Channels that cannot do this by the GPU's own copies bring the tensors into host memory first (1 GiB for each message at most), and the
+        stream stands still until they have come: give such receives a timeout.
+        Raises what receive() raises, and what its future would raise before anything is on the stream.
+        """
+        buffers, room = _room_of(into, device, stream)
+        if room is not None:
+            buffers, streams = room(self._native)
+        else:
+            buffers = buffers or []
+            streams = streams_for(stream, buffers)
+        ended = self._native.receive_on_stream(buffers, streams, seconds_of(timeout), _nothing)
+        if ended.done():
+            ended.result()
+        told = self._native.tensors
+        return StreamedMessage(self.metadata, self.payloads, room.arrays() if room is not None else buffers, told, ended)
 
 
 class Pipe:
@@ -173,6 +218,7 @@ class Pipe:
         tensors: Iterable[Any] = (),
         devices: _Device | Sequence[_Device | None] | Mapping[_Device, _Device] | None = None,
         timeout: float | None = None,
+        stream: _Stream | None = None,
     ) -> Future[int]:
         """Sends a message; they arrive in the order of these calls. The future gives the bytes of its tensors.
 
@@ -182,6 +228,8 @@ class Pipe:
         devices: where the tensors are to be, by names of the receiver's: one for all ("cuda:1", "host:0", "host", the number of a GPU, a
         torch.device), a sequence with one for each (None: anywhere), or a mapping from a device of this process to one of the receiver's (a
         device map: tensors of devices that are not in it may go anywhere). The receiver is told, and decides.
+        stream: tensors of a GPU are sent after the work that it holds now, instead of the current stream of each: a stream of PyTorch's or
+        CuPy's, an object with __cuda_stream__, or a handle.
         Raises TypeError and BufferError for objects that have no memory or cannot be used, InvalidArgument for devices that do not fit the tensors.
         Errors of the future: InvalidArgument (a length above its limit, a wrong name of a device), Error (a payload of a device, no
         channel), Closed, Cancelled, TimedOut.
@@ -194,12 +242,16 @@ class Pipe:
             sent,
             facts,
             targets_of(devices, sent),
-            streams_of(sent),
+            streams_for(stream, sent),
             seconds_of(timeout),
         )
 
     def receive(
-        self, into: Sequence[Any] | None = None, device: _Device | None = None, timeout: float | None = None
+        self,
+        into: Sequence[Any] | None = None,
+        device: _Device | None = None,
+        timeout: float | None = None,
+        stream: _Stream | None = None,
     ) -> Future[Message]:
         """The next message with its tensors: in writable buffers of yours, one for each and as long as it, or in arrays made for them.
 
@@ -207,16 +259,18 @@ class Pipe:
         for a tensor; else on the host. device: "host" makes NumPy arrays; "cuda:N" or N CuPy arrays (where CuPy is not installed, PyTorch
         tensors if the program has imported torch, else a penstock.DeviceBuffer); "host:0" a DeviceBuffer; a torch.device PyTorch tensors. A tensor
         that was sent without dtype and shape, or with a dtype that the array's library lacks, becomes one dimension of bytes. timeout in seconds.
+        stream: buffers of a GPU are written after the work that it holds now, instead of the current stream of each; see send(). To queue work
+        behind a receive without waiting for it: next(), and then Descriptor.receive_on_stream().
         Buffers of a GPU that are given before the message is sent may be written by the sender's GPU at once: from then on it is too late to
         cancel, and the timeout does not hold.
         Raises TypeError; NotFound where there is no such device; ValueError for both into and device.
         Errors of the future: NotFound (there is no device of the name that the sender gave: pass device), InvalidArgument (into does not fit
         the message), Closed, Cancelled, TimedOut, Error (no channel leads there).
         """
-        buffers, room = _room_of(into, device)
+        buffers, room = _room_of(into, device, stream)
         if room is not None:
             return self._native.receive_anywhere(room.asks, room, seconds_of(timeout), _finisher(room=room))
-        return self._native.receive(buffers or [], streams_of(buffers or []), seconds_of(timeout), _finisher(buffers))
+        return self._native.receive(buffers or [], streams_for(stream, buffers or []), seconds_of(timeout), _finisher(buffers))
 
     def _send_memory(self, memory: list[Any], streams: list[int], timeout: float) -> Future[int]:
         """send() of many buffers whose types the receiver knows, with the handles of their streams (none: the default stream). Spares the time
@@ -279,10 +333,10 @@ class Listener:
         self.close()
 
 
-def _room_of(into: Sequence[Any] | None, device: _Device | None) -> tuple[list[Any] | None, Room | None]:
+def _room_of(into: Sequence[Any] | None, device: _Device | None, stream: _Stream | None) -> tuple[list[Any] | None, Room | None]:
     """One of them."""
     if into is None:
-        return None, Room(device)
+        return None, Room(device, stream)
     if device is not None:
         raise ValueError("into and device exclude each other: buffers have a device already")
     return buffers_of(into, "into"), None

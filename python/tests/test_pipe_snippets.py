@@ -1,4 +1,4 @@
-"""The programs that README.md and docs/PYTHON.md show for pipes say what came, and how."""
+"""The programs that README.md, docs/PYTHON.md and docs/PIPES.md show for pipes say what came, and how."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 # What each of them prints, among other things.
-PRINTED = {"README.md": ("step 3", "1000.0"), "docs/PYTHON.md": ("step 3", "host:0", "(1000, 1000)", "cma")}
+PRINTED = {"README.md": ("step 3", "1000.0"), "docs/PYTHON.md": ("step 3", "host:0", "(1000, 1000)", "cma"),
+           "docs/PIPES.md": ("999999.0 4000000",)}
 
 
 def snippets():
@@ -24,7 +25,8 @@ def test_every_page_has_one():
 
 
 @pytest.mark.parametrize("code, printed", list(snippets()))
-def test_a_snippet_runs(code, printed, capsys):
+def test_a_snippet_runs(code, printed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "snippet", "exec"), {})
     told = capsys.readouterr().out
     assert all(each in told for each in printed)
