@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -138,7 +139,7 @@ struct pipe_route {
   std::vector<channel_choice> channels;  // best first
 };
 struct pipe_plan {
-  std::string transport;  // "unix" or "tcp"
+  std::string transport;  // "unix", "tcp", or "tls"
   std::string peer;       // "process 4711 of user 1000", as far as it is known
   // By which the ends could send and receive at all, best first as the receiver of a tensor has them. Which one carries it hangs on its
   // memory too: of those here that serve host memory, as on both ends, the chosen one is marked.
@@ -206,6 +207,16 @@ class PENSTOCK_API pipe_listener {
   std::shared_ptr<pipes::listener> core_;
 };
 
+// Files in PEM. Of tcp: TLS 1.3, by OpenSSL's libssl.so.3, for all connections of a pipe.
+struct pipe_tls {
+  std::string certificate{};  // of this end, with those between it and the authority. Who listens needs one
+  std::string key{};          // to it
+  // The authorities that sign the certificates of the other ends. Empty: of who connects those that the system trusts; of who listens none,
+  // and whoever connects needs no certificate.
+  std::string ca{};
+  std::string server_name{};  // of who connects: that the certificate is to have; empty: the host of the URL
+};
+
 struct pipe_options {
   // The channels that may be used, by name, best first; empty: all, the quickest first. Of a tensor the receiver's decides: its first that
   // leads from the sender's memory to the target, and that the sender may use. "basic" alone sends everything over the connection.
@@ -213,7 +224,8 @@ struct pipe_options {
   // see docs/PYTHON.md on their safety.
   std::vector<std::string> channels{};
   // Of tcp: what both ends must know, at least 16 bytes. Each proves it to the other without sending it (HMAC-SHA256 of two challenges).
-  // What travels afterwards is neither encrypted nor signed: the secret keeps strangers out, and not who can read or change what passes.
+  // What travels afterwards is encrypted by TLS alone: without that the secret keeps strangers out, and not who can read or change what
+  // passes.
   std::string secret{};
   // Of a tcp pipe, 1 to 16, with its own: the others are made when its first large tensor is on its way, to a port that the end which has
   // accepted opens at that time for this pipe alone (channel "mpt"). As many as the end that wants fewer says.
@@ -221,17 +233,20 @@ struct pipe_options {
   // How long a pipe that is closed goes on sending what had been queued, and waits for the other end to close too. Then it lets go of the
   // connection, whatever the other end does; after a second where that has never spoken.
   std::chrono::milliseconds close_within{10'000};
-  // Of a tcp listener with a secret: how long whoever connects has to prove that it knows it. Those who say nothing, or are slow, may be
-  // turned away sooner where many come: beside 5,000 strangers a second, at a limit of 1,024 descriptors (256 places), an end that is 50 ms
-  // away is too slow.
+  // Of a tcp listener with a secret or TLS: how long whoever connects has to prove that it knows it, and to agree. Those who say nothing,
+  // or are slow, may be turned away sooner where many come: beside 5,000 strangers a second, at a limit of 1,024 descriptors (256 places),
+  // an end that is 50 ms away is too slow.
   std::chrono::milliseconds prove_within{5'000};
+  // Of tcp. Both ends have it, or neither. The channels of UCX are not used with it, since they are not encrypted.
+  std::optional<pipe_tls> tls{};
 };
 
 // Threads and settings that pipes share. Pipes and listeners keep what they need of it.
 class PENSTOCK_API pipe_context {
  public:
   // Errors: invalid_argument (no such channel, one named twice, a secret that is too short, a number of connections that there cannot be),
-  // unsupported (a secret, and no libcrypto), out_of_memory.
+  // unsupported (a secret, and no libcrypto; TLS, and no libssl, or channels of UCX's that are named), out_of_memory; of TLS
+  // invalid_argument too, for a file that cannot be used.
   static result<pipe_context> create(const engine& with, const pipe_options& options = {});
   explicit pipe_context(std::shared_ptr<pipes::server> made) noexcept;
   pipe_context(pipe_context&&) noexcept;
@@ -239,8 +254,9 @@ class PENSTOCK_API pipe_context {
   ~pipe_context();
 
   // unix:/path, unix:@name (abstract) or tcp://host:port; "unix:" and port 0 choose a name and a port. Of unix sockets only processes of
-  // this user are let in. Over tcp who knows the secret is let in; without one it binds to loopback addresses only, where anybody of this
-  // machine may connect. Nothing is encrypted. Errors: invalid_argument, not_found, permission_denied, io (in use).
+  // this user are let in. Over tcp who knows the secret is let in, and, with pipe_tls::ca, who has a certificate; without both it binds to
+  // loopback addresses only, where anybody of this machine may connect. Nothing is encrypted but with pipe_options::tls. Errors:
+  // invalid_argument, not_found, permission_denied, io (in use).
   [[nodiscard]] result<pipe_listener> listen(const std::string& url) const;
   // Waits for the name service, and over tcp for 100 ms at most until the connection is there. What fails later, as with a host that does
   // not answer, the first operation tells, with the URL. Errors: invalid_argument, not_found (no such host or path; nobody listens there),

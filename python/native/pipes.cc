@@ -233,15 +233,22 @@ future accept(const python_listener& self, seconds timeout, nb::object finish) {
   return made;
 }
 
-pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections) {
+// Certificate, key, authority, name of the server.
+using tls_words = std::optional<std::vector<std::string>>;
+
+pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections, const tls_words& tls) {
   const auto engine = shared_engine();
-  auto made = pipe_context::create(engine, {channels, text_of(secret), connections});
+  pipe_options options{channels, text_of(secret), connections};
+  if (tls && tls->size() != 4) throw nb::type_error("tls is a certificate, a key, an authority and a name");
+  if (tls) options.tls = pipe_tls{tls->at(0), tls->at(1), tls->at(2), tls->at(3)};
+  auto made = pipe_context::create(engine, options);
   if (!made) raise(made.error());
   return *std::move(made);
 }
 
-python_listener listen(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections) {
-  const auto context = context_of(channels, secret, connections);
+python_listener listen(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections,
+                       const tls_words& tls) {
+  const auto context = context_of(channels, secret, connections, tls);
   auto made = [&] {
     const without_gil unlocked;
     return context.listen(url);
@@ -250,8 +257,9 @@ python_listener listen(const std::string& url, const std::vector<std::string>& c
   return {std::make_shared<pipe_listener>(*std::move(made))};
 }
 
-python_pipe connect(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections) {
-  const auto context = context_of(channels, secret, connections);
+python_pipe connect(const std::string& url, const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections,
+                    const tls_words& tls) {
+  const auto context = context_of(channels, secret, connections, tls);
   auto made = [&] {
     const without_gil unlocked;
     return context.connect(url);
@@ -335,8 +343,8 @@ void add_pipes(nb::module_& module) {
         const without_gil unlocked;
         *self.target = pipe_listener();
       });
-  module.def("_pipe_listen", &listen, "url"_a, "channels"_a, "secret"_a, "connections"_a);
-  module.def("_pipe_connect", &connect, "url"_a, "channels"_a, "secret"_a, "connections"_a);
+  module.def("_pipe_listen", &listen, "url"_a, "channels"_a, "secret"_a, "connections"_a, "tls"_a = nb::none());
+  module.def("_pipe_connect", &connect, "url"_a, "channels"_a, "secret"_a, "connections"_a, "tls"_a = nb::none());
 }
 
 }  // namespace penstock::python

@@ -18,6 +18,7 @@ for others; stream= names another), and neither that stream nor the caller waits
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ __all__ = [
     "PipeStats",
     "Route",
     "StreamedMessage",
+    "Tls",
     "TensorFacts",
     "connect",
     "listen",
@@ -364,29 +366,57 @@ def _text_of(url: str) -> str:
     return url
 
 
-def listen(url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Listener:
+class Tls(NamedTuple):
+    """TLS 1.3 for pipes over tcp: the names of files in PEM."""
+
+    certificate: str = ""  # of this end, with those between it and the authority; a listener needs one
+    key: str = ""  # to it
+    ca: str = ""  # of the authorities that sign the other ends' certificates; without it see listen() and connect()
+    server_name: str = ""  # of who connects: that the listener's certificate is to have; without it the host of the URL
+
+
+def _words_of(tls: Tls | bool | None) -> list[str] | None:
+    if tls is None or tls is False:
+        return None
+    if tls is True:
+        return ["", "", "", ""]
+    if isinstance(tls, Tls):
+        return [os.fspath(each) for each in tls]
+    raise TypeError(f"tls is a penstock.pipe.Tls, True or None, not {type(tls).__name__}")
+
+
+def listen(
+    url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4, tls: Tls | None = None
+) -> Listener:
     """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port: see Listener.url.
 
     Over unix sockets the listener lets in processes of this user only. Over tcp the listener lets in every process that knows the secret (at
     least 16 bytes); both ends prove that they know it without sending it. Without a secret it binds to loopback addresses only, where any
-    process of this machine may connect. Messages over tcp are neither encrypted nor signed.
+    process of this machine may connect. Messages over tcp are neither encrypted nor signed, but with TLS.
+    tls: encrypts tcp; the other end must have it too. Tls(certificate, key) is what the listener shows those who connect. With ca, whoever
+    connects needs a certificate of that authority, and the listener may bind to any address without a secret.
     channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic" and
     "cuda_basic"; without it all, in this order. For each tensor Penstock takes the first channel in the receiver's list that the sender may
     use too and that connects its memory to the target.
     connections: 1 to 16, for tcp: large tensors go over that many at once (channel "mpt"). Of the two ends' numbers the smaller one holds.
     Raises InvalidArgument, NotFound, PermissionDenied, Error.
     """
-    return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections)))
+    words = _words_of(tls)
+    return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections), words))
 
 
-def connect(url: str, channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4) -> Pipe:
+def connect(
+    url: str, channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4, tls: Tls | bool | None = None
+) -> Pipe:
     """A pipe to the process that listens there. channels, secret and connections are those of listen(), for this end.
 
+    tls: encrypts tcp: Tls(ca=FILE) names the authority that signs the listener's certificate, and True stands for those that the system trusts;
+    certificate and key are for a listener that asks for them. The certificate has to have the host of the URL, or server_name.
     Over tcp it waits for the connection for 100 ms at most. Later errors are raised by the first future: PermissionDenied, say, for another secret.
 
     Raises InvalidArgument, NotFound (no such host or path; nobody listens there), Error.
     """
-    return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections)))
+    return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections), _words_of(tls)))
 
 
 def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:

@@ -131,8 +131,8 @@ class Given:
             "publish": (_native.PendingFile(self.path).publish, {"replace": True, "durable": False}),
             "PendingFile.__exit__": (_native.PendingFile(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
             "find": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).find, {"name": "a"}),
-            "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": [], "secret": b"", "connections": 4}),
-            "_pipe_connect": (_native._pipe_connect, {"url": "unix:@nobody", "channels": [], "secret": b"", "connections": 4}),
+            "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": [], "secret": b"", "connections": 4, "tls": None}),
+            "_pipe_connect": (_native._pipe_connect, {"url": "unix:@nobody", "channels": [], "secret": b"", "connections": 4, "tls": None}),
         }
 
 

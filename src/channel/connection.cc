@@ -35,12 +35,13 @@ status given_up() { return {errc::closed, "the connection was given up"}; }
 }  // namespace
 
 std::shared_ptr<connection> connection::make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over,
-                                             bool connecting) {
-  return std::make_shared<connection>(std::move(door), std::move(with), std::move(over), connecting);
+                                             bool connecting, std::unique_ptr<sys::tls_stream> secure) {
+  return std::make_shared<connection>(std::move(door), std::move(with), std::move(over), connecting, std::move(secure));
 }
 
-connection::connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting)
-    : door_(std::move(door)), reactor_(std::move(with)), socket_(std::move(over)), connecting_(connecting) {}
+connection::connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting,
+                       std::unique_ptr<sys::tls_stream> secure)
+    : door_(std::move(door)), reactor_(std::move(with)), socket_(std::move(over)), secure_(std::move(secure)), connecting_(connecting) {}
 
 connection::~connection() = default;
 
@@ -72,6 +73,7 @@ socket_handler::next connection::ready(bool readable, bool writable) noexcept {
     flush_up_to(most_in_turn);
   }
   if (readable) read_in_turn();
+  if (readable && secure_ != nullptr) flush_up_to(most_in_turn);  // what came may be what sending has waited for
   return readable || writable ? rest() : look_later();
 }
 
@@ -109,6 +111,7 @@ bool connection::takes_more_passed() noexcept {
 result<std::size_t> connection::receive(const iovec& part) {
   std::vector<sys::owned_descriptor> come;
   const used_socket::use here(socket_);
+  if (secure_ != nullptr) return secure_->receive(*door_, here.fd(), part);
   auto got = door_->receive(here.fd(), {&part, 1}, &come);
   if (come.empty()) return got;
   const std::lock_guard guard(passed_lock_);
@@ -206,7 +209,8 @@ bool connection::read_in_turn() noexcept {
 
 bool connection::read() noexcept {
   std::uint64_t left = most_in_turn;
-  while (left > 0 && !over_.load() && !abandoned_.load()) {
+  // What was decrypted is read to its end: the reactor would not tell of it.
+  while ((left > 0 || (secure_ != nullptr && secure_->has_unread())) && !over_.load() && !abandoned_.load()) {
     auto problem = flooded_.load() ? flooded() : or_no_memory([&] { return read_some(left); });
     if (problem.code() == errc::would_block) break;
     if (problem.ok()) continue;
@@ -230,7 +234,8 @@ status connection::read_some(std::uint64_t& left) {
     auto part = next_part();
     part.iov_len = std::min<std::size_t>(part.iov_len, most_in_turn);
     const auto got = get(part);
-    if (!got) return got.error().code() == errc::would_block ? got.error() : gone().with_context(got.error().message());
+    const bool tells_why = !got && (got.error().code() == errc::would_block || got.error().code() == errc::permission_denied);
+    if (!got) return tells_why ? got.error() : gone().with_context(got.error().message());
     if (*got == 0) return gone();
     bytes = *got;
   }
@@ -301,7 +306,7 @@ void connection::withdraw(std::uint64_t message) {
   for (auto each = queue_.begin(); each != queue_.end();) {
     if (each->head.message != message || each->lent.empty()) {
       ++each;
-    } else if (each == queue_.begin() && sent_of_first_ > 0) {
+    } else if (each == queue_.begin() && (sent_of_first_ > 0 || (secure_ != nullptr && secure_->has_taken()))) {
       const bool kept = or_without_memory(
           [&] {
             each->own.insert(each->own.end(), each->lent.begin(), each->lent.end());
@@ -336,9 +341,25 @@ result<std::size_t> connection::put(std::span<const iovec> parts) {
   return sent;
 }
 
+result<std::size_t> connection::send(int fd, std::span<const iovec> parts, std::span<const int> passed) {
+  if (secure_ == nullptr) return door_->send(fd, parts, passed);
+  return or_no_memory([&] { return secure_->send(*door_, fd, parts); });
+}
+
+// With out_lock_, where the socket took nothing. False: it would now. With TLS the thread that reads may have got what this one lacked, and
+// has left the sending to it.
+bool connection::wait_to_send(bool by_ring) noexcept {
+  using awaited = sys::tls_stream::awaited;
+  const auto lacks = secure_ == nullptr ? awaited::room : secure_->waits_for();
+  if (lacks == awaited::nothing) return false;
+  watch_writing(!by_ring && lacks == awaited::room);  // with a ring the other end calls
+  return true;
+}
+
 // One thread at a time sends, without the lock; the first frame stays where it is meanwhile.
 void connection::flush_up_to(std::uint64_t most) noexcept {
   const used_socket::use here(socket_);
+  if (secure_ != nullptr) secure_->flush(*door_, here.fd());
   for (std::uint64_t sent_now = 0;;) {
     std::array<iovec, 3> parts;
     std::size_t count = 0;
@@ -348,7 +369,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       const std::lock_guard guard(out_lock_);
       if (flushing_ || connecting_ || !ended_.ok()) return;
       if (queue_.empty()) {
-        watch_writing(false);
+        watch_writing(secure_ != nullptr && secure_->has_unsent());
         if (closing_) door_->finish(here.fd(), false);
         return;
       }
@@ -362,7 +383,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       flushing_ = true;
     }
     const auto to_send = std::span(parts).first(count);
-    const auto sent = by_ring ? put(to_send) : door_->send(here.fd(), to_send, std::span(&with, with < 0 ? 0 : 1));
+    const auto sent = by_ring ? put(to_send) : send(here.fd(), to_send, std::span(&with, with < 0 ? 0 : 1));
     std::function<void(const status&)> written;
     bool stop = false;
     {
@@ -382,8 +403,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       } else if (stop) {
         // It has ended meanwhile.
       } else if (sent.error().code() == errc::would_block) {
-        watch_writing(!by_ring);  // with a ring the other end calls
-        stop = true;
+        stop = wait_to_send(by_ring);
       } else {
         // Reading tells of it, behind what has arrived before.
         door_->finish(here.fd(), true);

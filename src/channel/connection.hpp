@@ -22,6 +22,7 @@
 #include "channel/used_socket.hpp"
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
+#include "sys/tls.hpp"
 
 namespace penstock::channel {
 
@@ -59,10 +60,11 @@ struct outgoing_frame {
 
 class connection final : public socket_handler, public std::enable_shared_from_this<connection> {
  public:
-  // over: connected, or where connecting has begun.
+  // over: connected, or where connecting has begun. secure: what passes there is encrypted by this; null: it is not.
   static std::shared_ptr<connection> make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over,
-                                          bool connecting);
-  connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting);
+                                          bool connecting, std::unique_ptr<sys::tls_stream> secure = nullptr);
+  connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting,
+             std::unique_ptr<sys::tls_stream> secure);
   ~connection() override;
 
   // From now on user is told. Once.
@@ -114,6 +116,8 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // As sys::peer has them.
   result<sys::credentials> credentials_of_other();
   result<sys::socket_address> address_of(bool of_other);
+  // Null: what passes is not encrypted.
+  [[nodiscard]] const sys::tls_stream* secure() const noexcept { return secure_.get(); }
 
   next ready(bool readable, bool writable) noexcept override;
   void due() noexcept override { abandon(); }
@@ -130,6 +134,8 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   result<std::size_t> receive(const iovec& part);
   result<std::size_t> get(const iovec& part);
   result<std::size_t> put(std::span<const iovec> parts);
+  result<std::size_t> send(int fd, std::span<const iovec> parts, std::span<const int> passed);
+  bool wait_to_send(bool by_ring) noexcept;
   status read_some(std::uint64_t& left);
   [[nodiscard]] iovec next_part();
   status take(std::size_t bytes);
@@ -143,6 +149,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   const std::shared_ptr<sys::peer> door_;
   const std::shared_ptr<reactor> reactor_;
   used_socket socket_;  // closed with the end of this
+  const std::unique_ptr<sys::tls_stream> secure_;
   std::uint64_t token_ = 0;
   std::weak_ptr<frame_user> user_;
 

@@ -11,14 +11,18 @@ namespace penstock::channel {
 // Somebody who has connected, until the first frame is there.
 class stripe_door::stranger final : public socket_handler, public std::enable_shared_from_this<stranger> {
  public:
-  stranger(std::weak_ptr<stripe_door> at, sys::owned_descriptor over) : at_(std::move(at)), socket(std::move(over)) {}
+  stranger(std::weak_ptr<stripe_door> at, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> by)
+      : at_(std::move(at)), socket(std::move(over)), secure(std::move(by)) {}
 
   next ready(bool readable, bool /*writable*/) noexcept override {
     const auto door = at_.lock();
     if (door == nullptr || !readable) return next::event;
     while (heard < words.size()) {
       const iovec part{words.data() + heard, words.size() - heard};
-      const auto got = or_no_memory([&] { return door->door_->receive(socket.get(), {&part, 1}); });
+      const auto got = or_no_memory([&] {
+        auto& by = *door->door_;
+        return secure != nullptr ? secure->receive(by, socket.get(), part) : by.receive(socket.get(), {&part, 1});
+      });
       if (!got && got.error().code() == errc::would_block) return next::event;
       if (!got || *got == 0) {
         door->turn_away(shared_from_this());
@@ -35,19 +39,20 @@ class stripe_door::stranger final : public socket_handler, public std::enable_sh
 
  public:
   sys::owned_descriptor socket;
-  std::uint64_t token = 0;  // the reactor's; with the door's lock
+  std::unique_ptr<sys::tls_stream> secure;  // null: the pipe is not encrypted
+  std::uint64_t token = 0;                  // the reactor's; with the door's lock
   std::size_t heard = 0;
   std::array<std::byte, sizeof(frame_head) + sizeof(sys::digest)> words{};
 };
 
 result<std::shared_ptr<stripe_door>> stripe_door::open(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with,
-                                                       const sys::socket_address& at, std::size_t connections,
-                                                       std::weak_ptr<stripe_host> of) {
+                                                       std::shared_ptr<connection> own, const sys::socket_address& at,
+                                                       std::size_t connections, std::weak_ptr<stripe_host> of) {
   auto socket = door->listen(at);
   if (!socket) return socket.error();
   const auto port = door->port_of(socket->get());
   if (!port) return port.error();
-  auto made = std::make_shared<stripe_door>(std::move(door), std::move(with), *std::move(socket), std::move(of));
+  auto made = std::make_shared<stripe_door>(std::move(door), std::move(with), std::move(own), *std::move(socket), std::move(of));
   made->offer_.port = *port;
   for (std::size_t i = 0; i < connections; ++i) {
     const auto token = sys::random_digest();
@@ -78,7 +83,13 @@ status stripe_door::accept_all() {
     if (closed_) return {};
     auto come = door_->accept(socket_.get());
     if (!come) return come.error();
-    auto made = std::make_shared<stranger>(weak_from_this(), *std::move(come));
+    std::unique_ptr<sys::tls_stream> secure;
+    if (own_->secure() != nullptr) {
+      auto another = own_->secure()->sibling();
+      if (!another) return another.error();
+      secure = *std::move(another);
+    }
+    auto made = std::make_shared<stranger>(weak_from_this(), *std::move(come), std::move(secure));
     strangers_.push_back(made);
     const auto token = reactor_->add(made->socket.get(), made, false);
     if (!token) {
@@ -112,6 +123,7 @@ void stripe_door::heard(const std::shared_ptr<stranger>& who) noexcept {
   std::memcpy(&head, who->words.data(), sizeof(head));
   const bool joins = head.kind == static_cast<std::uint32_t>(stripe_frame::joins) && head.length == sizeof(sys::digest);
   sys::owned_descriptor over;
+  std::unique_ptr<sys::tls_stream> secure;
   std::size_t index = 0;
   bool all = false;
   {
@@ -119,13 +131,14 @@ void stripe_door::heard(const std::shared_ptr<stranger>& who) noexcept {
     if (std::erase(strangers_, who) == 0) return;  // turned away meanwhile
     reactor_->remove(who->socket.get(), std::exchange(who->token, 0));
     over = std::move(who->socket);
+    secure = std::move(who->secure);
     index = which(std::span(who->words).subspan(sizeof(head)));
     if (!joins || index == used_.size()) return;
     used_[index] = true;
     all = std::find(used_.begin(), used_.end(), false) == used_.end();
   }
   if (all) close();
-  if (const auto host = host_.lock(); host != nullptr) host->came(index, std::move(over));
+  if (const auto host = host_.lock(); host != nullptr) host->came(index, std::move(over), std::move(secure));
 }
 
 void stripe_door::turn_away(const std::shared_ptr<stranger>& who) noexcept {

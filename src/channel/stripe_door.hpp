@@ -31,7 +31,8 @@ class stripe_host {
  public:
   virtual ~stripe_host() = default;
   // which: token it has brought. Of what it says all but the first frame is still to be read.
-  virtual void came(std::size_t which, sys::owned_descriptor over) noexcept = 0;
+  // secure: of a pipe that is encrypted.
+  virtual void came(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure) noexcept = 0;
   // Nobody comes any more.
   virtual void door_failed(const status& why) noexcept = 0;
 };
@@ -40,11 +41,13 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
  public:
   static constexpr std::size_t most_strangers = 32;
 
-  // at: port 0. Closes by itself when all have come.
+  // at: port 0. own: the pipe's, like which those who come are to be encrypted. Closes by itself when all have come.
   static result<std::shared_ptr<stripe_door>> open(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with,
-                                                   const sys::socket_address& at, std::size_t connections, std::weak_ptr<stripe_host> of);
-  stripe_door(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor socket, std::weak_ptr<stripe_host> of)
-      : door_(std::move(door)), reactor_(std::move(with)), host_(std::move(of)), socket_(std::move(socket)) {}
+                                                   std::shared_ptr<connection> own, const sys::socket_address& at, std::size_t connections,
+                                                   std::weak_ptr<stripe_host> of);
+  stripe_door(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, std::shared_ptr<connection> own, sys::owned_descriptor socket,
+              std::weak_ptr<stripe_host> of)
+      : door_(std::move(door)), reactor_(std::move(with)), own_(std::move(own)), host_(std::move(of)), socket_(std::move(socket)) {}
   [[nodiscard]] const stripe_offer& offer() const noexcept { return offer_; }
   // Nobody is let in any more; strangers are shut out.
   void close() noexcept;
@@ -59,6 +62,7 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
 
   const std::shared_ptr<sys::peer> door_;
   const std::shared_ptr<reactor> reactor_;
+  const std::shared_ptr<connection> own_;
   const std::weak_ptr<stripe_host> host_;
   stripe_offer offer_;
   std::mutex lock_;  // guards what follows

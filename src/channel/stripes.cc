@@ -122,7 +122,7 @@ status pipe_stripes::open_door() {
   auto at = lanes_[0].over->address_of(false);
   if (!at) return at.error();
   at->port = 0;
-  auto opened = stripe_door::open(door_, reactor_, *at, agreed() - 1, weak_from_this());
+  auto opened = stripe_door::open(door_, reactor_, lanes_[0].over, *at, agreed() - 1, weak_from_this());
   if (!opened) return opened.error();
   bool late = false;
   {
@@ -176,16 +176,23 @@ void pipe_stripes::make_all(const stripe_offer& offer) {
 status pipe_stripes::make_one(std::size_t which, const sys::socket_address& to, const sys::digest& token) {
   auto socket = door_->connect(to);
   if (!socket) return socket.error();
-  return start(which, *std::move(socket), &token);
+  std::unique_ptr<sys::tls_stream> secure;
+  if (const auto* const own = lanes_[0].over->secure(); own != nullptr) {
+    auto another = own->sibling();
+    if (!another) return another.error();
+    secure = *std::move(another);
+  }
+  return start(which, *std::move(socket), std::move(secure), &token);
 }
 
 // token: of who makes it, which the other end answers.
-status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, const sys::digest* token) {
+status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure,
+                           const sys::digest* token) {
   const auto reads = more_->next();
   if (!reads) return reads.error();
   const bool connecting = token != nullptr;
   const auto made = std::make_shared<stripe>(weak_from_this(), which + 2, agreed(), connecting);
-  made->over = connection::make(door_, *reads, std::move(over), connecting);
+  made->over = connection::make(door_, *reads, std::move(over), connecting, std::move(secure));
   (void)made->over->enqueue(
       frame_of(stripe_frame::joins, connecting ? std::vector<std::byte>(token->begin(), token->end()) : std::vector<std::byte>()));
   {
@@ -216,8 +223,8 @@ bool pipe_stripes::add_lane(const std::shared_ptr<stripe>& by) {
   return true;
 }
 
-void pipe_stripes::came(std::size_t which, sys::owned_descriptor over) noexcept {
-  const auto problem = or_no_memory([&] { return start(which, std::move(over), nullptr); });
+void pipe_stripes::came(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure) noexcept {
+  const auto problem = or_no_memory([&] { return start(which, std::move(over), std::move(secure), nullptr); });
   if (!problem.ok()) door_failed(problem);
 }
 

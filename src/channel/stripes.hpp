@@ -74,7 +74,7 @@ class pipe_stripes final : public stripe_host, public std::enable_shared_from_th
   void divert(std::uint64_t message);
   void close() noexcept;
 
-  void came(std::size_t which, sys::owned_descriptor over) noexcept override;
+  void came(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure) noexcept override;
   void door_failed(const status& why) noexcept override;
 
  private:
@@ -90,7 +90,7 @@ class pipe_stripes final : public stripe_host, public std::enable_shared_from_th
   status open_door();
   void make_all(const stripe_offer& offer);
   status make_one(std::size_t which, const sys::socket_address& to, const sys::digest& token);
-  status start(std::size_t which, sys::owned_descriptor over, const sys::digest* token);
+  status start(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure, const sys::digest* token);
   bool add_lane(const std::shared_ptr<stripe>& by);
   void joined(stripe& by);
   void lost(stripe& by, const status& why) noexcept;

@@ -77,6 +77,11 @@ status session::greeted(std::span<const std::byte> body) {
     return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
+  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // what it says was encrypted, by one with whom TLS was agreed on
+    secret_.has_begun.store(true);
+    secret_.is_proven = true;
+    make_carriers();
+  }
   peer_ = told->who;
   peer_name_ = fmt::format("process {}", peer_.pid);
   if (local_) {
@@ -277,7 +282,7 @@ result<pipe_plan> session::explain(deadline_clock::time_point until) {
   }
   if (!is_ready()) return why_over();
   pipe_plan told;
-  told.transport = local_ ? "unix" : "tcp";
+  told.transport = local_ ? "unix" : with_.tls != nullptr ? "tls" : "tcp";
   told.peer = peer_name_;
   const auto list = [&](const std::vector<channel::reached_channel>& from) {
     std::vector<channel_choice> out;

@@ -76,6 +76,12 @@ result<sys::owned_descriptor> connect_in_turn(sys::peer& door, const sys::socket
   }
 }
 
+// What pipes over tcp are encrypted by.
+result<std::shared_ptr<const sys::tls_context>> tls_of(const pipe_options& options) {
+  if (!options.tls) return std::shared_ptr<const sys::tls_context>();
+  return sys::tls_context::make({options.tls->certificate, options.tls->key, options.tls->ca, options.tls->server_name});
+}
+
 std::string chosen_name() {
   static std::atomic<unsigned> count{0};
   return fmt::format("penstock-{}-{}-{:x}", getpid(), count.fetch_add(1), channel::own_identity().process_token);
@@ -127,10 +133,16 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
     }
     if (auto problem = sys::can_prove(); !problem.ok()) return problem;
   }
+  auto tls = tls_of(options);
+  if (!tls) return tls.error();
+  shared.tls = *std::move(tls);
   auto channels = channels_of(options.channels, further_channels);
   if (!channels) return channels.error();
   shared.channels = *std::move(channels);
   const auto over_fabric = [](const auto* each) { return each->over_fabric(); };
+  if (shared.tls != nullptr && std::erase_if(shared.channels, over_fabric) > 0 && !options.channels.empty()) {
+    return status(errc::unsupported, "UCX does not encrypt what it sends: with TLS the channels ucx and cuda_gdr cannot be named");
+  }
   const bool named = !options.channels.empty() && std::any_of(shared.channels.begin(), shared.channels.end(), over_fabric);
   shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, options.secret.empty(), sysfs);
   // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
@@ -145,9 +157,15 @@ result<std::shared_ptr<listener>> server::listen(const std::string& url) const {
   auto at = url == "unix:" ? sys::socket_address{family::unix_abstract, chosen_name(), 0} : parse(url);
   if (!at) return at.error();
   const bool local = at->kind != family::tcp;
-  if (!local && !is_loopback(at->name) && with_.secret.empty()) {
+  const bool knows_who_connects = !with_.secret.empty() || (with_.tls != nullptr && with_.tls->asks_for_certificates());
+  if (!local && !is_loopback(at->name) && !knows_who_connects) {
     return status(errc::permission_denied,
-                  fmt::format("{}: without a secret tcp listens on loopback addresses only, since anybody could connect", url));
+                  fmt::format("{}: without a secret, or an authority (tls.ca) for the certificates of those who connect, "
+                              "tcp listens on loopback addresses only, since anybody could connect",
+                              url));
+  }
+  if (!local && with_.tls != nullptr && !with_.tls->can_accept()) {
+    return status(errc::invalid_argument, fmt::format("{}: to listen with TLS takes a certificate and the key to it", url));
   }
   auto socket = with_.door->listen(*at);
   if (!socket) return socket.error();
@@ -171,7 +189,13 @@ result<std::shared_ptr<session>> server::connect(const std::string& url) const {
     with_.door->await_connected(socket->get(), most_connecting);
     if (const auto problem = with_.door->connected(socket->get()); !problem.ok()) return nobody_listens(url, problem.with_context(url));
   }
-  return session::make(with_, *std::move(socket), url, local, true);
+  std::unique_ptr<sys::tls_stream> secure;
+  if (!local && with_.tls != nullptr) {
+    auto made = with_.tls->connect(to->name);
+    if (!made) return made.error();
+    secure = *std::move(made);
+  }
+  return session::make(with_, *std::move(socket), url, local, true, std::move(secure));
 }
 
 // --- listeners
@@ -240,14 +264,20 @@ status listener::admit(sys::owned_descriptor over) {
   const auto told = [self = weak_from_this()](const std::shared_ptr<session>& of, bool knows) {
     if (const auto listener = self.lock(); listener != nullptr) listener->proven(of, knows);
   };
-  auto made = session::make(with_, std::move(over), {}, local_, false, told);
+  std::unique_ptr<sys::tls_stream> secure;
+  if (with_.tls != nullptr) {
+    auto encrypts = with_.tls->accept();
+    if (!encrypts) return encrypts.error();
+    secure = *std::move(encrypts);
+  }
+  auto made = session::make(with_, std::move(over), {}, local_, false, std::move(secure), told);
   if (!made) return made.error();
   strangers_.push_back({*std::move(made), clock::now()});
   return {};
 }
 
 result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
-  const bool asks = !local_ && !with_.secret.empty();
+  const bool asks = !local_ && (!with_.secret.empty() || with_.tls != nullptr);
   for (unsigned admitted = 0;;) {
     if (!proven_.empty()) {
       pipe made(std::move(proven_.front()));
@@ -268,7 +298,7 @@ result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
       const auto who = with_.door->credentials_of(socket->get());
       if (!who || who->uid != geteuid()) continue;  // not let in
     }
-    auto made = session::make(with_, *std::move(socket), {}, local_, false);
+    auto made = session::make(with_, *std::move(socket), {}, local_, false, nullptr);
     if (!made) return made.error();
     return pipe(*std::move(made));
   }

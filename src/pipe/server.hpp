@@ -34,7 +34,8 @@ class server {
 
 class accept_operation;
 
-// Where a secret is asked for, whoever connects is a stranger until it has proved that it knows it:
+// Where a secret is asked for, or TLS, whoever connects is a stranger until it has proved that it knows the secret, and else until it has
+// agreed on TLS and greeted:
 // - It has pipe_options::prove_within for that, whatever it says meanwhile. One who says what it must not goes at once.
 // - There are only so many, and fewer where the process has used up most of its descriptors. For one more the oldest goes of those who have
 //   been here for a moment: of those who have said nothing, else of those who have. Nobody goes within that moment, in which one who is

@@ -38,22 +38,23 @@ std::span<const std::byte> arrived_message::in_line_bytes() const {
 // --- the beginning
 
 result<std::shared_ptr<session>> session::make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
-                                               bool connecting, proof_listener when_proven) {
+                                               bool connecting, std::unique_ptr<sys::tls_stream> secure, proof_listener when_proven) {
   auto made = std::make_shared<session>(with, url, local);
   if (!local && !with.secret.empty()) {
     auto asked = channel::proof::make(with.secret, connecting);
     if (!asked) return asked.error();
     made->secret_.proof = *std::move(asked);
-    made->secret_.when_proven = std::move(when_proven);
   }
-  if (auto problem = made->start(made, std::move(over), connecting); !problem.ok()) return problem;
+  made->secret_.when_proven = std::move(when_proven);
+  if (auto problem = made->start(made, std::move(over), connecting, std::move(secure)); !problem.ok()) return problem;
   return made;
 }
 
-status session::start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting) {
+status session::start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting,
+                      std::unique_ptr<sys::tls_stream> secure) {
   connects_ = connecting;
-  connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting);
-  if (connecting || !secret_.proof) make_carriers();  // else once it is known that the other end is no stranger
+  connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting, std::move(secure));
+  if (connecting || !secret_.when_proven) make_carriers();  // else once it is known that the other end is no stranger
   if (connecting && secret_.proof) {
     say(frame_kind::challenge, 0, secret_.proof->challenge());
   } else if (connecting) {

@@ -33,9 +33,11 @@ struct pipe_shared : channel::tools {
   std::vector<const channel::channel*> channels{};  // that may be used, best first
   std::string secret{};                             // of tcp; empty: none
   std::chrono::milliseconds prove_within{};
+  std::shared_ptr<const sys::tls_context> tls{};  // of tcp; null: nothing is encrypted
 };
 
-// Told once of a pipe whether its other end has proved to know the secret. Without the pipe's lock.
+// Told once of a pipe whether its other end has proved to know the secret, or, where none is asked for, has agreed on TLS. Without the
+// pipe's lock.
 using proof_listener = std::function<void(const std::shared_ptr<session>&, bool)>;
 
 // A message that has come, and who has it. Its facts do not change.
@@ -74,7 +76,7 @@ class session final : public channel::frame_user,
   // over: a socket that is connected or connecting. local: a unix socket.
   // url: that it leads to, of who connects.
   static result<std::shared_ptr<session>> make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
-                                               bool connecting, proof_listener when_proven = {});
+                                               bool connecting, std::unique_ptr<sys::tls_stream> secure, proof_listener when_proven = {});
   session(const pipe_shared& with, const std::string& url, bool local);
   ~session() override;
 
@@ -217,7 +219,7 @@ class session final : public channel::frame_user,
   void make_carriers();
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);
-  status start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting);
+  status start(const std::shared_ptr<session>& self, sys::owned_descriptor over, bool connecting, std::unique_ptr<sys::tls_stream> secure);
   status prepare(receive_operation& op);
   status choose(receive_operation& op, std::size_t tensor);
   status choose_in_order(receive_operation& op, std::size_t tensor);

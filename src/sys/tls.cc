@@ -1,0 +1,391 @@
+#include "sys/tls.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/no_memory.hpp"
+
+namespace penstock::sys {
+
+namespace {
+
+// Of openssl/ssl.h, bio.h and x509_vfy.h.
+constexpr int ctrl_mode = 33;
+constexpr int ctrl_min_proto_version = 123;
+constexpr int ctrl_set_host_name = 55;
+constexpr long release_buffers = 0x10;
+constexpr long version_1_3 = 0x0304;
+constexpr int pem_file = 1;
+constexpr int verify_peer = 1;
+constexpr int verify_needs_certificate = 2;
+constexpr int error_want_read = 2;
+constexpr int error_zero_return = 6;
+
+constexpr std::size_t most_taken = std::size_t{256} << 10;  // bytes that are encrypted before any leave
+constexpr std::size_t most_fetched = std::size_t{64} << 10;
+
+struct libssl {
+  const void* (*method)() = nullptr;
+  void* (*context_new)(const void*) = nullptr;
+  void (*context_free)(void*) = nullptr;
+  long (*context_ctrl)(void*, int, long, void*) = nullptr;
+  int (*use_certificate)(void*, const char*) = nullptr;
+  int (*use_key)(void*, const char*, int) = nullptr;
+  int (*check_key)(const void*) = nullptr;
+  int (*trust)(void*, const char*, const char*) = nullptr;
+  int (*trust_usual)(void*) = nullptr;
+  void (*verify)(void*, int, void*) = nullptr;
+  int (*tickets)(void*, std::size_t) = nullptr;
+  void* (*create)(void*) = nullptr;
+  void (*destroy)(void*) = nullptr;
+  void (*set_bio)(void*, void*, void*) = nullptr;
+  void (*accept_state)(void*) = nullptr;
+  void (*connect_state)(void*) = nullptr;
+  int (*handshake)(void*) = nullptr;
+  int (*read)(void*, void*, std::size_t, std::size_t*) = nullptr;
+  int (*write)(void*, const void*, std::size_t, std::size_t*) = nullptr;
+  int (*error)(const void*, int) = nullptr;
+  int (*pending)(const void*) = nullptr;
+  int (*set_host)(void*, const char*) = nullptr;
+  long (*ctrl)(void*, int, long, void*) = nullptr;
+  long (*verify_result)(const void*) = nullptr;
+  void* (*parameters)(void*) = nullptr;
+  int (*set_ip)(void*, const char*) = nullptr;
+  const char* (*verify_words)(long) = nullptr;
+  void* (*bio_new)(const void*) = nullptr;
+  const void* (*bio_memory)() = nullptr;
+  int (*bio_read)(void*, void*, int) = nullptr;
+  int (*bio_write)(void*, const void*, int) = nullptr;
+  std::size_t (*bio_pending)(void*) = nullptr;
+  unsigned long (*next_error)() = nullptr;
+  void (*error_words)(unsigned long, char*, std::size_t) = nullptr;
+  void (*clear_errors)() = nullptr;
+  bool usable = false;
+};
+
+libssl open_libssl() {
+  libssl found;
+  void* const opened = dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) return found;
+  found.usable = true;
+  const auto find = [&](auto& into, const char* name) {
+    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(opened, name));  // libcrypto's too, on which it depends
+    found.usable = found.usable && into != nullptr;
+  };
+  find(found.method, "TLS_method");
+  find(found.context_new, "SSL_CTX_new");
+  find(found.context_free, "SSL_CTX_free");
+  find(found.context_ctrl, "SSL_CTX_ctrl");
+  find(found.use_certificate, "SSL_CTX_use_certificate_chain_file");
+  find(found.use_key, "SSL_CTX_use_PrivateKey_file");
+  find(found.check_key, "SSL_CTX_check_private_key");
+  find(found.trust, "SSL_CTX_load_verify_locations");
+  find(found.trust_usual, "SSL_CTX_set_default_verify_paths");
+  find(found.verify, "SSL_CTX_set_verify");
+  find(found.tickets, "SSL_CTX_set_num_tickets");
+  find(found.create, "SSL_new");
+  find(found.destroy, "SSL_free");
+  find(found.set_bio, "SSL_set_bio");
+  find(found.accept_state, "SSL_set_accept_state");
+  find(found.connect_state, "SSL_set_connect_state");
+  find(found.handshake, "SSL_do_handshake");
+  find(found.read, "SSL_read_ex");
+  find(found.write, "SSL_write_ex");
+  find(found.error, "SSL_get_error");
+  find(found.pending, "SSL_pending");
+  find(found.set_host, "SSL_set1_host");
+  find(found.ctrl, "SSL_ctrl");
+  find(found.verify_result, "SSL_get_verify_result");
+  find(found.parameters, "SSL_get0_param");
+  find(found.set_ip, "X509_VERIFY_PARAM_set1_ip_asc");
+  find(found.verify_words, "X509_verify_cert_error_string");
+  find(found.bio_new, "BIO_new");
+  find(found.bio_memory, "BIO_s_mem");
+  find(found.bio_read, "BIO_read");
+  find(found.bio_write, "BIO_write");
+  find(found.bio_pending, "BIO_ctrl_pending");
+  find(found.next_error, "ERR_get_error");
+  find(found.error_words, "ERR_error_string_n");
+  find(found.clear_errors, "ERR_clear_error");
+  return found;
+}
+
+const libssl& ssl() {
+  static const libssl opened = open_libssl();
+  return opened;
+}
+
+// Of this thread's last call.
+std::string words_of_openssl() {
+  std::array<char, 256> words{};
+  const auto code = ssl().next_error();
+  if (code == 0) return "no reason was given";
+  ssl().error_words(code, words.data(), words.size());
+  ssl().clear_errors();
+  const std::string_view all(words.data());  // error:CODE:library:function:reason
+  const auto last = all.rfind(':');
+  return std::string(last == std::string_view::npos ? all : all.substr(last + 1));
+}
+
+status unusable(std::string_view what, const std::string& file) {
+  return {errc::invalid_argument, fmt::format("tls: the {} {} cannot be used: {}", what, file, words_of_openssl())};
+}
+
+status of_socket(std::string_view what) { return {errc::closed, fmt::format("tls: {}", what)}; }
+
+}  // namespace
+
+// --- contexts
+
+struct tls_context::contexts {
+  contexts() = default;
+  contexts(const contexts&) = delete;
+  contexts& operator=(const contexts&) = delete;
+  ~contexts() {
+    if (accepts != nullptr) ssl().context_free(accepts);
+    if (connects != nullptr) ssl().context_free(connects);
+  }
+  void* accepts = nullptr;  // null: there is no certificate
+  void* connects = nullptr;
+};
+
+namespace {
+
+result<void*> context_of(const tls_context::options& how, bool accepts) {
+  ssl().clear_errors();
+  void* const made = ssl().context_new(ssl().method());
+  if (made == nullptr) return status(errc::out_of_memory, "tls: no memory for a context");
+  const auto problem = [&]() -> status {
+    (void)ssl().context_ctrl(made, ctrl_min_proto_version, version_1_3, nullptr);
+    (void)ssl().context_ctrl(made, ctrl_mode, release_buffers, nullptr);
+    (void)ssl().tickets(made, 0);  // sessions are not resumed, and nothing is said that nobody has asked for
+    if (!how.certificate.empty()) {
+      if (ssl().use_certificate(made, how.certificate.c_str()) != 1) return unusable("certificate", how.certificate);
+      if (ssl().use_key(made, how.key.c_str(), pem_file) != 1 || ssl().check_key(made) != 1) return unusable("key", how.key);
+    }
+    if (!how.ca.empty()) {
+      if (ssl().trust(made, how.ca.c_str(), nullptr) != 1) return unusable("authority's certificate", how.ca);
+    } else if (!accepts) {
+      (void)ssl().trust_usual(made);
+    }
+    const int asks = !accepts ? verify_peer : how.ca.empty() ? 0 : verify_peer | verify_needs_certificate;
+    ssl().verify(made, asks, nullptr);
+    return {};
+  }();
+  if (problem.ok()) return made;
+  ssl().context_free(made);
+  return problem;
+}
+
+}  // namespace
+
+result<std::shared_ptr<const tls_context>> tls_context::make(const options& how) {
+  if (!ssl().usable) return status(errc::unsupported, "TLS needs OpenSSL's libssl.so.3, which is not there");
+  if (how.certificate.empty() != how.key.empty()) {
+    return status(errc::invalid_argument, "tls: a certificate and the key to it are given together");
+  }
+  auto made = std::make_unique<contexts>();
+  const auto connects = context_of(how, false);
+  if (!connects) return connects.error();
+  made->connects = *connects;
+  if (!how.certificate.empty()) {
+    const auto accepts = context_of(how, true);
+    if (!accepts) return accepts.error();
+    made->accepts = *accepts;
+  }
+  return std::make_shared<const tls_context>(how, std::move(made));
+}
+
+tls_context::tls_context(options how, std::unique_ptr<contexts> made) : how_(std::move(how)), contexts_(std::move(made)) {}
+tls_context::~tls_context() = default;
+
+result<std::unique_ptr<tls_stream>> tls_context::accept() const {
+  if (!can_accept()) return status(errc::invalid_argument, "tls: to listen takes a certificate and the key to it");
+  return made({});
+}
+
+result<std::unique_ptr<tls_stream>> tls_context::connect(const std::string& host) const {
+  return made(how_.server_name.empty() ? host : how_.server_name);
+}
+
+// --- streams
+
+struct tls_stream::state {
+  state() = default;
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+  ~state() {
+    if (of != nullptr) ssl().destroy(of);  // with both of these
+  }
+  void* of = nullptr;
+  void* in = nullptr;   // what has come, encrypted
+  void* out = nullptr;  // what is to be sent
+};
+
+result<std::unique_ptr<tls_stream>> tls_context::made(const std::string& name) const {
+  const auto no_room = [] { return status(errc::out_of_memory, "tls: no memory for a connection"); };
+  auto state = std::make_unique<tls_stream::state>();
+  state->of = ssl().create(name.empty() ? contexts_->accepts : contexts_->connects);
+  if (state->of == nullptr) return no_room();
+  state->in = ssl().bio_new(ssl().bio_memory());
+  state->out = ssl().bio_new(ssl().bio_memory());
+  if (state->in == nullptr || state->out == nullptr) return no_room();
+  ssl().set_bio(state->of, state->in, state->out);
+  if (name.empty()) {
+    ssl().accept_state(state->of);
+  } else {
+    ssl().connect_state(state->of);
+    // A number is compared with the numbers in the certificate, and not sent ahead (RFC 6066, 3).
+    const bool is_number = ssl().set_ip(ssl().parameters(state->of), name.c_str()) == 1;
+    if (!is_number && ssl().set_host(state->of, name.c_str()) != 1) return no_room();
+    if (!is_number) (void)ssl().ctrl(state->of, ctrl_set_host_name, 0, const_cast<char*>(name.c_str()));
+  }
+  return std::make_unique<tls_stream>(shared_from_this(), std::move(state), name);
+}
+
+tls_stream::tls_stream(std::shared_ptr<const tls_context> of, std::unique_ptr<state> made, std::string name)
+    : of_(std::move(of)), name_(std::move(name)), state_(std::move(made)) {}
+tls_stream::~tls_stream() = default;
+
+result<std::unique_ptr<tls_stream>> tls_stream::sibling() const { return of_->made(name_); }
+
+status tls_stream::fail(status why) {
+  if (failed_.ok()) failed_ = std::move(why);
+  return failed_;
+}
+
+bool tls_stream::all_is_out() const noexcept { return out_sent_ == out_.size() && ssl().bio_pending(state_->out) == 0; }
+
+// What the socket takes.
+void tls_stream::put_out(peer& door, int fd) {
+  if (out_sent_ == out_.size()) {
+    out_.clear();
+    out_sent_ = 0;
+  }
+  if (const auto more = ssl().bio_pending(state_->out); more > 0) {
+    const auto before = out_.size();
+    out_.resize(before + more);
+    const int got = ssl().bio_read(state_->out, out_.data() + before, static_cast<int>(more));
+    out_.resize(before + static_cast<std::size_t>(std::max(got, 0)));
+  }
+  while (out_sent_ < out_.size()) {
+    const iovec part{out_.data() + out_sent_, out_.size() - out_sent_};
+    const auto sent = door.send(fd, {&part, 1});
+    if (!sent) {
+      if (sent.error().code() != errc::would_block) (void)fail(sent.error());
+      return;
+    }
+    out_sent_ += *sent;
+  }
+}
+
+// More of what the other end says. Errors: would_block.
+status tls_stream::fetch(peer& door, int fd) {
+  std::array<std::byte, most_fetched> bytes;
+  const iovec part{bytes.data(), bytes.size()};
+  const auto got = door.receive(fd, {&part, 1});
+  if (!got) return got.error().code() == errc::would_block ? got.error() : fail(got.error());
+  if (*got == 0) {
+    return fail(of_socket(agreed_ ? "the other end has ended the connection"
+                                  : "the other end has ended the connection before both agreed; perhaps it uses no TLS"));
+  }
+  (void)ssl().bio_write(state_->in, bytes.data(), static_cast<int>(*got));
+  return {};
+}
+
+// Until the ends have agreed. Errors: would_block.
+status tls_stream::agree(peer& door, int fd) {
+  while (!agreed_) {
+    ssl().clear_errors();
+    const int done = ssl().handshake(state_->of);
+    const int why = done == 1 ? 0 : ssl().error(state_->of, done);
+    const auto words = done == 1 || why == error_want_read ? std::string() : words_of_openssl();
+    put_out(door, fd);  // also why this end breaks off
+    if (done == 1) {
+      agreed_ = true;
+    } else if (why != error_want_read) {
+      const auto verified = ssl().verify_result(state_->of);
+      if (verified == 0) return fail({errc::permission_denied, fmt::format("tls: the ends do not agree: {}", words)});
+      return fail({errc::permission_denied, fmt::format("tls: the certificate of the other end: {}", ssl().verify_words(verified))});
+    } else if (auto come = fetch(door, fd); !come.ok()) {
+      return come;
+    }
+  }
+  return {};
+}
+
+result<std::size_t> tls_stream::send(peer& door, int fd, std::span<const iovec> parts) {
+  const std::lock_guard guard(lock_);
+  if (!failed_.ok()) return failed_;
+  if (auto problem = agree(door, fd); !problem.ok()) return problem;
+  for (const auto& each : all_is_out() && taken_ == 0 ? parts : std::span<const iovec>()) {
+    if (taken_ == most_taken) break;
+    std::size_t taken = 0;
+    const auto size = std::min(each.iov_len, most_taken - taken_);
+    ssl().clear_errors();
+    if (ssl().write(state_->of, each.iov_base, size, &taken) != 1) return fail({errc::io, fmt::format("tls: {}", words_of_openssl())});
+    taken_ += taken;
+  }
+  put_out(door, fd);
+  if (!failed_.ok()) return failed_;
+  if (!all_is_out() || taken_ == 0) return status(errc::would_block, "the socket is full");
+  return std::exchange(taken_, 0);
+}
+
+result<std::size_t> tls_stream::receive(peer& door, int fd, const iovec& part) {
+  const std::lock_guard guard(lock_);
+  for (;;) {
+    if (!failed_.ok()) return failed_.code() == errc::closed && agreed_ ? result<std::size_t>(std::size_t{0}) : failed_;
+    if (auto problem = agree(door, fd); !problem.ok()) return problem;
+    std::size_t got = 0;
+    ssl().clear_errors();
+    if (ssl().read(state_->of, part.iov_base, part.iov_len, &got) == 1) return got;
+    const int why = ssl().error(state_->of, 0);
+    if (why == error_zero_return) return std::size_t{0};
+    if (why != error_want_read) {
+      const auto words = words_of_openssl();  // which may be what the other end has against this one's certificate
+      put_out(door, fd);
+      return fail({errc::permission_denied, fmt::format("tls: {}", words)});
+    }
+    if (auto come = fetch(door, fd); come.code() == errc::would_block) return come;
+  }
+}
+
+void tls_stream::flush(peer& door, int fd) noexcept {
+  const std::lock_guard guard(lock_);
+  if (!failed_.ok() || all_is_out()) return;
+  (void)or_no_memory([&]() -> status {
+    put_out(door, fd);
+    return {};
+  });
+}
+
+bool tls_stream::has_unsent() noexcept {
+  const std::lock_guard guard(lock_);
+  return failed_.ok() && !all_is_out();
+}
+
+bool tls_stream::has_taken() noexcept {
+  const std::lock_guard guard(lock_);
+  return taken_ > 0;
+}
+
+tls_stream::awaited tls_stream::waits_for() noexcept {
+  const std::lock_guard guard(lock_);
+  if (!failed_.ok()) return awaited::nothing;
+  if (!all_is_out()) return awaited::room;
+  return agreed_ ? awaited::nothing : awaited::other_end;
+}
+
+bool tls_stream::has_unread() noexcept {
+  const std::lock_guard guard(lock_);
+  return failed_.ok() && agreed_ && (ssl().pending(state_->of) > 0 || ssl().bio_pending(state_->in) > 0);
+}
+
+}  // namespace penstock::sys

@@ -1,0 +1,95 @@
+// The door to TLS: OpenSSL's libssl, opened when it is first asked for, so that nobody else needs it. TLS 1.3 alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/status.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::sys {
+
+class tls_context;
+
+// What one connection says, encrypted. Thread-safe; no call blocks. An error is the same for every call from then on; until the ends have
+// agreed it is permission_denied where one does not accept the other's certificate.
+class tls_stream {
+ public:
+  struct state;
+  tls_stream(std::shared_ptr<const tls_context> of, std::unique_ptr<state> made, std::string name);
+  tls_stream(const tls_stream&) = delete;
+  tls_stream& operator=(const tls_stream&) = delete;
+  ~tls_stream();
+
+  // As of peer, over this socket: the first call of who has connected begins. send() counts bytes once all of what they became has left;
+  // until then it says would_block, and has to be called with the same bytes again, or others in their place, which it takes for them.
+  result<std::size_t> send(peer& door, int fd, std::span<const iovec> parts);
+  result<std::size_t> receive(peer& door, int fd, const iovec& part);
+  // Sends what is left of what send() and receive() had to say.
+  void flush(peer& door, int fd) noexcept;
+  // There is some: the socket had no room.
+  [[nodiscard]] bool has_unsent() noexcept;
+  // What send() has taken, and said would_block for.
+  [[nodiscard]] bool has_taken() noexcept;
+  // What send() waits for now: room in the socket, or what the other end says; or nothing, since another call has got it meanwhile.
+  enum class awaited : std::uint8_t { nothing, room, other_end };
+  [[nodiscard]] awaited waits_for() noexcept;
+  // Bytes have come that receive() has not given.
+  [[nodiscard]] bool has_unread() noexcept;
+  // For a further connection between the same ends.
+  [[nodiscard]] result<std::unique_ptr<tls_stream>> sibling() const;
+
+ private:
+  status agree(peer& door, int fd);
+  status fail(status why);
+  status fetch(peer& door, int fd);
+  void put_out(peer& door, int fd);
+  [[nodiscard]] bool all_is_out() const noexcept;
+
+  const std::shared_ptr<const tls_context> of_;
+  const std::string name_;  // that the other end's certificate is to have; empty: of who has accepted
+  std::mutex lock_;         // guards what follows
+  const std::unique_ptr<state> state_;
+  bool agreed_ = false;
+  status failed_;
+  std::vector<std::byte> out_;  // encrypted
+  std::size_t out_sent_ = 0;
+  std::size_t taken_ = 0;  // bytes of which that is, by send()
+};
+
+// What one end uses for all of its connections. Thread-safe.
+class tls_context : public std::enable_shared_from_this<tls_context> {
+ public:
+  // Files in PEM.
+  struct options {
+    std::string certificate{};  // of this end, with those between it and the authority; needed to accept
+    std::string key{};          // to it
+    std::string ca{};           // who signs the other ends'; empty: those whom the system trusts, and whoever connects needs none
+    std::string server_name{};  // that a certificate is to have; empty: the host that one connects to
+  };
+  // Errors: unsupported (no libssl.so.3), invalid_argument (a file that cannot be read or used, a key to another certificate).
+  static result<std::shared_ptr<const tls_context>> make(const options& how);
+  struct contexts;
+  tls_context(options how, std::unique_ptr<contexts> made);
+  ~tls_context();
+
+  [[nodiscard]] bool can_accept() const noexcept { return !how_.certificate.empty(); }
+  // Whoever connects has to have a certificate.
+  [[nodiscard]] bool asks_for_certificates() const noexcept { return !how_.ca.empty(); }
+  [[nodiscard]] result<std::unique_ptr<tls_stream>> accept() const;
+  [[nodiscard]] result<std::unique_ptr<tls_stream>> connect(const std::string& host) const;
+
+ private:
+  friend class tls_stream;
+  [[nodiscard]] result<std::unique_ptr<tls_stream>> made(const std::string& name) const;
+
+  const options how_;
+  const std::unique_ptr<contexts> contexts_;
+};
+
+}  // namespace penstock::sys
