@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
+from ._converters import Converter, converter_of, memory_of
 from ._devices import device_name, is_gpu, is_torch_device, known_device, number_of
 from ._errors import InvalidArgument
 
@@ -237,8 +238,9 @@ class Room:
     in the one that is given.
     """
 
-    def __init__(self, device: Any = None, stream: Any = None) -> None:
+    def __init__(self, device: Any = None, stream: Any = None, kind: Any = None) -> None:
         self._device = None
+        self._converter = None if kind is None else converter_of(kind)
         self._handle = handle_of(stream)  # of the stream that they are made and written in; None: the library's
         self._library: Any = None
         self._stream: Any = None
@@ -265,6 +267,8 @@ class Room:
     @property
     def asks(self) -> bool | None:
         """Whether this is asked once the message is there: always, never (memory of the host), or where the sender names a device."""
+        if self._converter is not None:
+            return True
         if self._device is None:
             return None
         return self._device != "host" or self._library is not None
@@ -276,8 +280,22 @@ class Room:
         """Buffers for the tensors, and their streams. Raises NotFound where the sender names a device that there is none of."""
         told = native.tensors
         names = [self._device if self._device is not None else known_device(each[3] or "host") for each in told]
+        if self._converter is not None:
+            return self._converted(self._converter, names, told)
         self._made = [self._make(name, each) for name, each in zip(names, told)]
         return [array for array, _ in self._made], [stream for _, stream in self._made]
+
+    def _converted(self, converter: Converter, names: list[str], told: Sequence[_Told]) -> tuple[list[Any], list[int]]:
+        assert converter.empty is not None
+        made = []
+        for name, each in zip(names, told):
+            facts = facts_of(*each)
+            word, shape = _word_and_shape(each[1]) or ("|u1", (each[0],))
+            made.append(converter.empty(facts.shape or shape, facts.dtype or word, name) if each[0] > 0 or facts.dtype else bytearray())
+        memory = [memory_of(each) for each in made]
+        streams = streams_of(memory) if self._handle is None else [self._handle] * len(memory)
+        self._made = list(zip(made, streams))
+        return memory, streams
 
     def arrays(self) -> list[Any]:
         """What was made, for the calling thread: PyTorch's allocator hears of the stream that it works in."""
@@ -287,7 +305,8 @@ class Room:
                 current = torch.cuda.current_stream(array.device)
                 if int(current.cuda_stream) != stream:
                     array.record_stream(current)
-        return [array for array, _ in self._made]
+        finish = self._converter.finish if self._converter is not None else None
+        return [array if finish is None else finish(array) for array, _ in self._made]
 
     def _current_stream(self, library: Any, name: str) -> Any:
         if library is None:

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
+from ._converters import memory_of, register_converter
 from ._native import Future
 from ._plan import size_words
 from ._tensors import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_for, targets_of
@@ -43,6 +44,7 @@ __all__ = [
     "TensorFacts",
     "connect",
     "listen",
+    "register_converter",
 ]
 
 
@@ -166,14 +168,16 @@ class Descriptor:
         device: _Device | None = None,
         timeout: float | None = None,
         stream: _Stream | None = None,
+        kind: type | None = None,
     ) -> Future[Message]:
         """Brings the tensors into buffers, or into arrays that are made for them: as Pipe.receive(). Once."""
-        buffers, room = _room_of(into, device, stream)
+        buffers, room = _room_of(into, device, stream, kind)
         streams: list[int] = []
         if room is not None and room.needed_for(self.tensors):
             buffers, streams = room(self._native)
         elif buffers is not None:
-            streams = streams_for(stream, buffers)
+            streams = streams_for(stream, memory := [memory_of(each) for each in buffers])
+            return self._native.receive(memory, streams, seconds_of(timeout), _finisher(buffers))
         return self._native.receive(buffers, streams, seconds_of(timeout), _finisher(buffers, room))
 
     def receive_on_stream(
@@ -182,6 +186,7 @@ class Descriptor:
         device: _Device | None = None,
         timeout: float | None = None,
         stream: _Stream | None = None,
+        kind: type | None = None,
     ) -> StreamedMessage:
         """Puts onto a stream what brings the tensors into memory of a GPU, and returns: kernels and copies that you queue on that stream from
         then on find the bytes, and no host waits between. Once.
@@ -194,17 +199,18 @@ class Descriptor:
         stream stands still until they have come: give such receives a timeout.
         Raises what receive() raises, and what its future would raise before anything is on the stream.
         """
-        buffers, room = _room_of(into, device, stream)
+        buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
-            buffers, streams = room(self._native)
+            memory, streams = room(self._native)
         else:
             buffers = buffers or []
-            streams = streams_for(stream, buffers)
-        ended = self._native.receive_on_stream(buffers, streams, seconds_of(timeout), _nothing)
+            memory = [memory_of(each) for each in buffers]
+            streams = streams_for(stream, memory)
+        ended = self._native.receive_on_stream(memory, streams, seconds_of(timeout), _nothing)
         if ended.done():
             ended.result()
         told = self._native.tensors
-        return StreamedMessage(self.metadata, self.payloads, room.arrays() if room is not None else buffers, told, ended)
+        return StreamedMessage(self.metadata, self.payloads, room.arrays() if room is not None else buffers or [], told, ended)
 
 
 class Pipe:
@@ -238,6 +244,7 @@ class Pipe:
         """
         sent = buffers_of(tensors, "tensors")
         facts = [describe(each) for each in sent]
+        sent = [memory_of(each) for each in sent]
         return self._native.send(
             bytes_of(metadata, "metadata"),
             buffers_of(payloads, "payloads"),
@@ -254,6 +261,7 @@ class Pipe:
         device: _Device | None = None,
         timeout: float | None = None,
         stream: _Stream | None = None,
+        kind: type | None = None,
     ) -> Future[Message]:
         """The next message with its tensors: in writable buffers of yours, one for each and as long as it, or in arrays made for them.
 
@@ -263,16 +271,18 @@ class Pipe:
         that was sent without dtype and shape, or with a dtype that the array's library lacks, becomes one dimension of bytes. timeout in seconds.
         stream: buffers of a GPU are written after the work that it holds now, instead of the current stream of each; see send(). To queue work
         behind a receive without waiting for it: next(), and then Descriptor.receive_on_stream().
+        kind: a type that was given to register_converter(), of which the arrays are made.
         Buffers of a GPU that are given before the message is sent may be written by the sender's GPU at once: from then on it is too late to
         cancel, and the timeout does not hold.
         Raises TypeError; NotFound where there is no such device; ValueError for both into and device.
         Errors of the future: NotFound (there is no device of the name that the sender gave: pass device), InvalidArgument (into does not fit
         the message), Closed, Cancelled, TimedOut, Error (no channel leads there).
         """
-        buffers, room = _room_of(into, device, stream)
+        buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
             return self._native.receive_anywhere(room.asks, room, seconds_of(timeout), _finisher(room=room))
-        return self._native.receive(buffers or [], streams_for(stream, buffers or []), seconds_of(timeout), _finisher(buffers))
+        memory = [memory_of(each) for each in buffers or []]
+        return self._native.receive(memory, streams_for(stream, memory), seconds_of(timeout), _finisher(buffers))
 
     def _send_memory(self, memory: list[Any], streams: list[int], timeout: float) -> Future[int]:
         """send() of many buffers whose types the receiver knows, with the handles of their streams (none: the default stream). Spares the time
@@ -335,10 +345,14 @@ class Listener:
         self.close()
 
 
-def _room_of(into: Sequence[Any] | None, device: _Device | None, stream: _Stream | None) -> tuple[list[Any] | None, Room | None]:
+def _room_of(
+    into: Sequence[Any] | None, device: _Device | None, stream: _Stream | None, kind: type | None
+) -> tuple[list[Any] | None, Room | None]:
     """One of them."""
     if into is None:
-        return None, Room(device, stream)
+        return None, Room(device, stream, kind)
+    if kind is not None:
+        raise ValueError("into and kind exclude each other: buffers have a type already")
     if device is not None:
         raise ValueError("into and device exclude each other: buffers have a device already")
     return buffers_of(into, "into"), None
