@@ -218,6 +218,15 @@ class Pipe:
 
     def __init__(self, native: _native._Pipe) -> None:
         self._native = native
+        self._device_map: Mapping[_Device, _Device] | None = None
+
+    def set_device_map(self, devices: Mapping[_Device, _Device] | None) -> None:
+        """The device map of all messages sent from now on without devices=, as set_device_map() of torch.distributed.rpc has one for each worker:
+        from devices of this process to the receiver's. None: no map. Raises TypeError, NotFound."""
+        if devices is not None and not isinstance(devices, Mapping):
+            raise TypeError(f"devices is a mapping, not {type(devices).__name__}")
+        targets_of(devices, [])
+        self._device_map = None if devices is None else dict(devices)
 
     def send(
         self,
@@ -235,7 +244,8 @@ class Pipe:
         with them. timeout in seconds.
         devices: where the tensors are to be, by names of the receiver's: one for all ("cuda:1", "host:0", "host", the number of a GPU, a
         torch.device), a sequence with one for each (None: anywhere), or a mapping from a device of this process to one of the receiver's (a
-        device map: tensors of devices that are not in it may go anywhere). The receiver is told, and decides.
+        device map: tensors of devices that are not in it may go anywhere). Without devices the map of set_device_map() holds. The receiver is
+        told, and decides.
         stream: tensors of a GPU are sent after the work that it holds now, instead of the current stream of each: a stream of PyTorch's or
         CuPy's, an object with __cuda_stream__, or a handle.
         Raises TypeError and BufferError for objects that have no memory or cannot be used, InvalidArgument for devices that do not fit the tensors.
@@ -250,7 +260,7 @@ class Pipe:
             buffers_of(payloads, "payloads"),
             sent,
             facts,
-            targets_of(devices, sent),
+            targets_of(self._device_map if devices is None else devices, sent),
             streams_for(stream, sent),
             seconds_of(timeout),
         )

@@ -307,3 +307,22 @@ def test_pytorchs_allocator_keeps_what_another_stream_uses(ends):
         assert again.data_ptr() != address or torch.cuda.current_stream().query()
     torch.cuda.synchronize()
     assert torch.equal(twice, content * 2)
+
+
+def test_a_pipe_keeps_a_device_map(tmp_path):
+    with penstock.pipe.listen() as listener:
+        accepted = listener.accept(timeout=20)
+        there = penstock.pipe.connect(listener.url)
+        here = accepted.result()
+    here.set_device_map({"host": "host:0"})
+    content = np.arange(100_000, dtype="u1")
+    here.send(tensors=[content])
+    assert there.receive(timeout=20).result().tensors[0].device == "host:0"
+    here.send(tensors=[content], devices="host")
+    assert isinstance(there.receive(timeout=20).result().tensors[0], np.ndarray), "what a call names counts more"
+    here.set_device_map(None)
+    here.send(tensors=[content])
+    assert isinstance(there.receive(timeout=20).result().tensors[0], np.ndarray)
+    for wrong in ("host:0", [("host", "host:0")]):
+        with pytest.raises(TypeError):
+            here.set_device_map(wrong)
