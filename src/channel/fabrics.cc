@@ -28,13 +28,13 @@ std::optional<std::string> fabrics::refuses_gpus() {
   return std::nullopt;
 }
 
-fabrics::opened fabrics::open(const std::string& devices, device::session* session) {
+fabrics::opened fabrics::open(const std::string& devices, std::size_t rails, device::session* session) {
   if (const auto found = opened_.find(devices); found != opened_.end()) return found->second;
   const auto begin = [session] {
     staging::become_worker("penstock-ucx");
     if (session != nullptr) (void)session->make_current();  // UCX's copies of the GPU's memory need a context
   };
-  auto made = door_->open({devices.empty() && named_ && only_loopback_ ? "lo" : devices, !named_, begin});
+  auto made = door_->open({devices.empty() && named_ && only_loopback_ ? "lo" : devices, !named_, begin, rails});
   if (!made && made.error().code() == errc::out_of_memory) return made;
   opened_.emplace(devices, made);
   return made;
@@ -42,7 +42,7 @@ fabrics::opened fabrics::open(const std::string& devices, device::session* sessi
 
 fabrics::opened fabrics::of_host() {
   const std::lock_guard guard(lock_);
-  return open({}, nullptr);
+  return open({}, 0, nullptr);
 }
 
 fabrics::opened fabrics::of_gpu(device::session& session, const std::string& pci_bus_id) {
@@ -51,9 +51,9 @@ fabrics::opened fabrics::of_gpu(device::session& session, const std::string& pci
   if (card == cards_.end()) {
     const auto chosen = sys::choose_nic(pci_bus_id, sysfs_);
     if (chosen.device.empty()) return status(errc::unsupported, chosen.reason);
-    card = cards_.emplace(pci_bus_id, fmt::format("{}:{}", chosen.device, chosen.port)).first;
+    card = cards_.emplace(pci_bus_id, chosen.rails).first;
   }
-  auto made = open(card->second, &session);
+  auto made = open(fmt::format("{}", fmt::join(card->second, ",")), card->second.size(), &session);
   if (made && !(*made)->knows_cuda()) return status(errc::unsupported, "this UCX does not know CUDA's memory");
   return made;
 }

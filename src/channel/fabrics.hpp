@@ -1,4 +1,4 @@
-// The network fabrics of an engine's pipes: one for host memory, and one for each network card that is nearest to a GPU in use. Each is
+// The network fabrics of an engine's pipes: one for host memory, and one for the network cards that are nearest to a GPU in use. Each is
 // opened when it is first needed. Thread-safe.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "device/device.hpp"
 #include "penstock/status.hpp"
@@ -33,15 +34,15 @@ class fabrics {
 
  private:
   using opened = result<std::shared_ptr<sys::fabric>>;
-  opened open(const std::string& devices, device::session* session);
+  opened open(const std::string& devices, std::size_t rails, device::session* session);
 
   const std::shared_ptr<sys::fabrics> door_;
   const bool named_;
   const bool only_loopback_;
   const std::string sysfs_;
-  std::mutex lock_;                           // guards what follows; held while one is opened
-  std::map<std::string, opened> opened_;      // by the network card; empty: whichever the fabric likes. What has failed fails again
-  std::map<std::string, std::string> cards_;  // by PCI address
+  std::mutex lock_;                       // guards what follows; held while one is opened
+  std::map<std::string, opened> opened_;  // by the network cards; empty: whichever the fabric likes. What has failed fails again
+  std::map<std::string, std::vector<std::string>> cards_;  // by PCI address
 };
 
 }  // namespace penstock::channel

@@ -58,9 +58,10 @@ class fabric {
 };
 
 struct fabric_options {
-  std::string devices;                // "mlx5_0:1"; empty: whichever the fabric likes
+  std::string devices;                // "mlx5_0:1,mlx5_1:1"; empty: whichever the fabric likes
   bool only_rdma = false;             // nothing is to go, nor anybody let in, over tcp
   std::function<void()> on_thread{};  // called first on the fabric's thread, which sleeps while nothing is under way
+  std::size_t rails = 0;              // devices that one transfer may go over at once; 0: as many as the fabric likes
 };
 
 class fabrics {

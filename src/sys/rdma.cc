@@ -118,7 +118,14 @@ nic_choice choose_nic(const std::string& gpu_pci_bus_id, const std::string& root
   } else if (!gpu_path.empty()) {
     why = "no RDMA device is nearer";
   }
-  return {best->device, best->port, fmt::format("{} for the GPU at {}: {}", name_of(*best), gpu.address, why)};
+  nic_choice chosen{best->device, best->port, fmt::format("{} for the GPU at {}: {}", name_of(*best), gpu.address, why), {}};
+  std::string last;  // further ports of one device have no link of their own to the GPU
+  for (const auto& each : ports) {
+    if (!each.active() || each.device == last || worth(each) != worth(*best) || chosen.rails.size() == nic_choice::most_rails) continue;
+    chosen.rails.push_back(fmt::format("{}:{}", each.device, each.port));
+    last = each.device;
+  }
+  return chosen;
 }
 
 std::string rdma_door_to_gpus(const std::string& root) {

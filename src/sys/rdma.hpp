@@ -1,6 +1,7 @@
 // RDMA devices, from sysfs, and which of them serves a GPU. Thread-safe; reads small files, and may take milliseconds.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,12 @@ struct rdma_port {
 std::vector<rdma_port> list_rdma_ports(const std::string& root = "/sys");
 
 struct nic_choice {
+  static constexpr std::size_t most_rails = 4;
   std::string device;  // empty: none
   unsigned port = 0;
   std::string reason;  // which and why, or why none
+  // That one, and those that are as good: ports of further devices, at most so many, "mlx5_0:1".
+  std::vector<std::string> rails{};
 };
 // For a GPU at this PCI address: of the active ports the one whose device shares the longest part of its PCI path with the GPU; then one of
 // the GPU's NUMA node; then a physical function before a virtual one; then the first by name.

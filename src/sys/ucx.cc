@@ -816,6 +816,9 @@ status configure(ucp_config_t& config, const fabric_options& options) {
   if (!options.devices.empty()) {
     if (auto wrong = set("NET_DEVICES", options.devices.c_str()); !wrong.ok()) return wrong;
   }
+  if (options.rails > 0) {
+    if (auto wrong = set("MAX_RNDV_RAILS", std::to_string(options.rails).c_str()); !wrong.ok()) return wrong;
+  }
   // UCX 1.13 aborts the process where an endpoint of tcp fails with parts under way that it has not copied (uct_iface.h:884).
   if (!options.only_rdma) {
     if (auto wrong = set("ZCOPY_THRESH", "inf"); !wrong.ok()) return wrong;

@@ -182,6 +182,20 @@ TEST_F(pipe_fabric, a_ucx_that_does_not_know_cuda_leaves_memory_of_gpus_to_other
 }
 
 // The only way to it on a machine without GPUs: the memory is the host's, and everything above UCX takes it for a GPU's.
+TEST_F(pipe_fabric, cards_that_are_equally_near_to_a_gpu_share_its_tensors) {
+  add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
+  add_network_card("mlx5_1", "0000:3d:00.0", "4: ACTIVE");
+  add_module();
+  here_fabrics_->knows_cuda = true;
+  there_fabrics_->knows_cuda = true;
+  connect({});
+  EXPECT_EQ(send(gpu, gpu), "cuda_gdr");
+  ASSERT_EQ(here_fabrics_->opened().size(), 2U);
+  EXPECT_EQ(here_fabrics_->opened()[1].devices, "mlx5_0:1,mlx5_1:1");
+  EXPECT_EQ(here_fabrics_->opened()[1].rails, 2U);
+  EXPECT_EQ(here_fabrics_->opened()[0].rails, 0U) << "host memory: as UCX likes";
+}
+
 TEST_F(pipe_fabric, memory_of_a_gpu_goes_by_the_network_card_that_is_nearest_to_it) {
   add_network_card("mlx5_0", "0000:3c:00.0", "1: DOWN");
   add_network_card("mlx5_1", "0000:3d:00.0", "4: ACTIVE");

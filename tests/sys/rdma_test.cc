@@ -108,6 +108,17 @@ TEST_F(rdma_test, those_that_are_equally_near_go_by_their_names) {
   add_nic("pci0000:3a/0000:3a:02.0/0000:41:00.0", "mlx5_10", {up});
   add_nic("pci0000:3a/0000:3a:03.0/0000:42:00.0", "mlx5_2", {up});
   EXPECT_EQ(choose("0000:3b:00.0").device, "mlx5_2");
+  EXPECT_EQ(choose("0000:3b:00.0").rails, (std::vector<std::string>{"mlx5_2:1", "mlx5_10:1"}));
+}
+
+TEST_F(rdma_test, a_transfer_may_go_over_those_that_are_equally_near_one_port_of_each_and_four_at_most) {
+  add_gpu("pci0000:3a/0000:3a:01.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0");
+  add_nic("pci0000:3a/0000:3a:02.0/0000:40:00.0", "mlx5_0", {up});  // farther
+  for (int i = 1; i <= 6; ++i) {
+    add_nic("pci0000:3a/0000:3a:01.0/0000:3b:00.0/0000:3c:0" + std::to_string(i) + ".0/0000:4" + std::to_string(i) + ":00.0",
+            "mlx5_" + std::to_string(i), {i == 2 ? down : up, i == 2 ? down : up});
+  }
+  EXPECT_EQ(choose("0000:3d:00.0").rails, (std::vector<std::string>{"mlx5_1:1", "mlx5_3:1", "mlx5_4:1", "mlx5_5:1"}));
 }
 
 TEST_F(rdma_test, a_virtual_function_is_taken_where_there_is_nothing_better) {

@@ -1,5 +1,7 @@
 // Two ends of a line over UCX's tcp, in one process.
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -404,6 +406,32 @@ std::vector<sighandler_t> signal_handlers() {
 const auto handlers_at_start = signal_handlers();  // a sanitizer has some
 
 TEST_F(ucx_test, the_programs_signals_stay_its_own) { EXPECT_EQ(signal_handlers(), handlers_at_start); }
+
+// Names of those that have an address, separated by commas.
+std::string network_interfaces(std::size_t& count) {
+  ifaddrs* all = nullptr;
+  std::string names;
+  if (::getifaddrs(&all) != 0) return names;
+  for (const auto* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_UP) == 0) continue;
+    names += (names.empty() ? "" : ",") + std::string(each->ifa_name);
+    ++count;
+  }
+  ::freeifaddrs(all);
+  return names;
+}
+
+TEST_F(ucx_test, a_transfer_may_go_over_several_devices) {
+  std::size_t count = 0;
+  const auto names = network_interfaces(count);
+  if (count < 2) GTEST_SKIP() << "there is one network interface";
+  here_.reset();
+  there_.reset();
+  fabric_here_ = *door_->open({.devices = names, .rails = count});
+  fabric_there_ = *door_->open({.devices = names, .rails = count});
+  ASSERT_NO_FATAL_FAILURE(connect());
+  for (const std::size_t size : {std::size_t{1}, std::size_t{65'537}, (std::size_t{9} << 20) + 5}) carry(size, size);
+}
 
 TEST_F(ucx_test, devices_that_are_not_there_are_named_as_the_reason) {
   auto opened = door_->open({.devices = "no_such_device:1", .only_rdma = true});
