@@ -76,9 +76,8 @@ runtime::runtime(const engine_options& options, seams doors)
   host_pool_.tell_of_waits(stats_, share_.is_cut);
   for (auto* pool : {&cuda_pool_, &host_pool_})
     pool->ask_back([](void* book) { static_cast<ahead_book*>(book)->give_back(); }, ahead_.get());
-  paths_ = path_table_.make(
-      {doors_.kernel, &feeders_, options_.cufile_library, options_.cufile, options_.gpu_direct_piece_bytes, &pinned_pages_, &kept_pages_,
-       [this] { return stats_.ended_on_devices(); }});
+  paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, options_.cufile, options_.gpu_direct_piece_bytes,
+                             &pinned_pages_, &kept_pages_, [this] { return stats_.ended_on_devices(); }});
 }
 
 runtime::~runtime() {

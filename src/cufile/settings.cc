@@ -35,7 +35,7 @@ std::string printable(std::string text) {
   constexpr std::size_t longest = 120;
   if (text.size() > longest) text = text.substr(0, longest) + "...";
   std::ranges::replace_if(
-      text, [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; }, '?');
+      text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
   return text;
 }
 

@@ -41,11 +41,11 @@ class kept_pages;
 struct services {
   std::shared_ptr<sys::kernel> kernel;
   staging::feeders* feeders = nullptr;
-  std::string cufile_library{};        // as in engine_options
-  cufile_parameters cufile{};          // likewise
-  std::size_t direct_piece_bytes = 0;  // likewise
-  pinned_pages* pinned = nullptr;      // null: nothing of a file is pinned
-  kept_pages* kept = nullptr;          // null: what reads register is undone with them
+  std::string cufile_library{};                     // as in engine_options
+  cufile_parameters cufile{};                       // likewise
+  std::size_t direct_piece_bytes = 0;               // likewise
+  pinned_pages* pinned = nullptr;                   // null: nothing of a file is pinned
+  kept_pages* kept = nullptr;                       // null: what reads register is undone with them
   std::function<std::uint64_t()> ended_requests{};  // so many on memory of devices have ended; may be empty
 };
 
