@@ -371,11 +371,14 @@ class PENSTOCK_API engine {
   // Gives pinned staging memory that no request is using back to the system: stats().pinned_bytes less by what it returns, in bytes; and
   // the 32 MiB of each device through which pieces pass to many places, where none is under way. Later requests pin it anew (about 7 ms for
   // 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs. Where less than a sixteenth of all
-  // memory is left besides what file::pin() holds, that is given up too, as it is by the next read.
+  // memory is left besides what file::pin() holds, that is given up too, as it is by the next read. What reads have registered of the page
+  // cache (prefer = cpu) and nobody reads from now is let go of.
   std::size_t trim() const;
   // What the first transfer of memory of a GPU needs, as by file::prepare(), is made by a thread of the engine from here on: in the CUDA
   // context that is current on this thread, and only there, so that none is made; where none is current, nothing is. Does not wait.
   void prepare() const noexcept;
+  // Returns once that is made, so that the context may go. Blocks for some milliseconds.
+  void await_preparation() const noexcept;
   // An interface over this one has been called: counted in stats().usage.
   void note_call(noted_call what, bool ok) const noexcept;
   // Why no file of this machine can be read or written GPU-direct; ok where some may be.

@@ -416,6 +416,9 @@ std::size_t engine::trim() const { return core_ == nullptr || core_->forked() ? 
 void engine::prepare() const noexcept {
   if (core_ != nullptr) core_->prepare();
 }
+void engine::await_preparation() const noexcept {
+  if (core_ != nullptr) core_->await_preparation();
+}
 
 void engine::note_call(noted_call what, bool ok) const noexcept {
   struct places {

@@ -22,6 +22,10 @@ namespace penstock::core {
 
 namespace {
 
+// The last whose thread calls the driver unasked. While the process ends, it is waited for: handlers that were registered after the
+// driver's run before its own.
+constinit std::atomic<engine_core*> preparing_core{nullptr};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
 // Further file systems share the lanes of others.
 constexpr std::size_t most_mounts = 64;
 
@@ -52,6 +56,14 @@ void engine_core::destroy(engine_core* core) {
 }
 
 engine_core::~engine_core() {
+  await_preparation();
+  auto* here = this;
+  preparing_core.compare_exchange_strong(here, nullptr);
+}
+
+void engine_core::await_preparation() noexcept {
+  if (forked()) return;
+  const std::lock_guard guard(preparing_);
   if (preparer_.joinable()) preparer_.join();
 }
 
@@ -64,6 +76,11 @@ void engine_core::prepare() noexcept {
     const std::lock_guard guard(preparing_);
     if (is_preparing_.exchange(true)) return {};
     if (preparer_.joinable()) preparer_.join();  // it has ended
+    preparing_core.store(this);
+    static const int registered = std::atexit([] {
+      if (auto* const last = preparing_core.load(); last != nullptr) last->await_preparation();
+    });
+    (void)registered;
     try {
       preparer_ = std::thread([this, at = *current] {
         staging::become_worker("penstock-warm");
@@ -77,6 +94,9 @@ void engine_core::prepare() noexcept {
     } catch (const std::system_error& problem) {
       is_preparing_.store(false);
       return staging::no_worker(problem);
+    } catch (...) {
+      is_preparing_.store(false);
+      throw;
     }
     return {};
   });

@@ -30,6 +30,8 @@ class engine_core final : public runtime {
   [[nodiscard]] std::vector<request_info> under_way();
   // See engine::prepare().
   void prepare() noexcept;
+  // See engine::await_preparation().
+  void await_preparation() noexcept;
   // See engine::summary(), engine::advice(), and engine_options::log_summary: nothing in a forked child, and nothing twice.
   [[nodiscard]] std::string summary();
   [[nodiscard]] std::vector<penstock::advice> advice() const;

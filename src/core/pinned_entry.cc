@@ -19,10 +19,12 @@ result<std::shared_ptr<pinned_entry>> pinned_entry::make(file_core& file, std::u
   }
   const auto size = file.source().size();
   if (!size) return size.error().with_context(file.name());
-  if (auto full = with.has_room_to_pin(std::min(length, *size - std::min(*size, offset))); !full.ok())
-    return full.with_context(file.name());
   std::shared_ptr<pinned_entry> made(new pinned_entry(with.shared_from_this()));
-  const auto pin = [&] { return with.pinned_pages().pin(file.source(), offset, length, most, by); };
+  const auto pin = [&]() -> result<std::shared_ptr<path::pinned_pages::entry>> {
+    if (auto full = with.has_room_to_pin(std::min(length, *size - std::min(*size, offset))); !full.ok())
+      return full.with_context(file.name());
+    return with.pinned_pages().pin(file.source(), offset, length, most, by);
+  };
   auto pinned = pin();
   if (pinned.error().code() == errc::out_of_memory && with.kept_pages().trim()) pinned = pin();  // that counts, too
   if (!pinned) return pinned.error();

@@ -157,8 +157,22 @@ class planner {
   plan_input::part registered(std::uint64_t offset) {
     const plan_input::part none{end_, 0};
     if (!in_.registered || !registered_path() || (in_.memory_file_system && !spares_cpu())) return none;
-    const auto found = in_.registered(offset, end_ - offset);
-    return found.length >= least_registered ? found : none;
+    for (auto from = offset; from < end_;) {
+      const auto found = registered_run(from);
+      if (found.length >= least_registered || found.length == 0) return found;
+      from = found.offset + found.length;
+    }
+    return none;
+  }
+  // The first that is registered from there on, with what follows it at once.
+  plan_input::part registered_run(std::uint64_t offset) {
+    auto run = in_.registered(offset, end_ - offset);
+    while (run.length > 0 && run.offset + run.length < end_) {
+      const auto next = in_.registered(run.offset + run.length, end_ - run.offset - run.length);
+      if (next.length == 0 || next.offset != run.offset + run.length) break;
+      run.length += next.length;
+    }
+    return run;
   }
 
   [[nodiscard]] std::optional<path_kind> registered_path() const {

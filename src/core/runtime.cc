@@ -132,6 +132,7 @@ bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
 
 void runtime::give_up_pinned_pages_where_short() noexcept {
   if (pinned_pages_.empty() || forked() || !is_short_with(pinned_pages_.used_bytes())) return;
+  if (kept_pages_.trim() && !is_short_with(pinned_pages_.used_bytes())) return;  // nobody asked for these
   pinned_pages_.drop_all({errc::out_of_memory, "memory became short"});
 }
 

@@ -161,6 +161,7 @@ CUfileError_t driver::close() {
   if (uses_ == 0) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
   if (--uses_ > 0) return answer(CU_FILE_SUCCESS);
   open_.store(false, std::memory_order_release);
+  if (engine_) engine_->await_preparation();  // the program may destroy its context next
   release_all();
   settings_.close();
   log_.write(log_level::info, "closed");

@@ -1,5 +1,7 @@
 #include "path/kept_pages.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -20,21 +22,31 @@ constexpr int pause_share = 4;
 
 // While the process ends no driver is called: its own state may be gone. Whoever calls one then is waited for.
 struct process_end {
+  const ::pid_t process = ::getpid();
   std::mutex lock;  // held while something is undone
   bool has_come = false;
 };
 
+// Of this process: in a forked child the lock may be held by a thread that is not there. Never destroyed: threads may outlive static
+// objects.
 process_end& end_of_process() {
-  static auto* const end = [] {
-    auto* const made = new process_end;  // never destroyed: threads may outlive static objects
+  static std::atomic<process_end*> known{nullptr};
+  auto* now = known.load(std::memory_order_acquire);
+  if (now != nullptr && now->process == ::getpid()) return *now;
+  auto* const made = new process_end;
+  if (!known.compare_exchange_strong(now, made)) {
+    delete made;
+    return *now;
+  }
+  if (now == nullptr) {
     (void)std::atexit([] {
-      auto& here = end_of_process();
+      auto& here = *known.load(std::memory_order_acquire);
+      if (here.process != ::getpid()) return;
       const std::lock_guard guard(here.lock);
       here.has_come = true;
     });
-    return made;
-  }();
-  return *end;
+  }
+  return *made;
 }
 
 }  // namespace

@@ -175,7 +175,10 @@ class mapped final : public data_path {
       for (;;) {
         auto refusal = carry_to(reach, stop);
         if (refusal.ok()) return refusal;
-        if (std::exchange(dropped_kept_, false)) continue;  // they are not found again
+        if (std::exchange(dropped_kept_, false)) {
+          finds_ = false;  // whoever changes the file may do so again
+          continue;
+        }
         const auto now = of_.reach_of(item_);
         if (!now || *now >= reach) return refusal;
         reach = std::max(*now, item_.moved);
@@ -215,7 +218,7 @@ class mapped final : public data_path {
 
     // What is registered of it already, and good: the file is looked at before and after it is copied.
     std::shared_ptr<pinned_pages::pages> find(std::uint64_t offset, std::uint64_t bytes) {
-      auto pages = of_.pinned_at(*item_.file, offset, bytes);
+      auto pages = finds_ ? of_.pinned_at(*item_.file, offset, bytes) : nullptr;
       if (pages == nullptr) {
         gave_up_pinned_ = gave_up_pinned_ || item_.registered;
         return nullptr;
@@ -227,7 +230,7 @@ class mapped final : public data_path {
         return nullptr;
       }
       pages->note_use();
-      found_any_ = true;
+      found_.push_back(pages);
       return pages;
     }
 
@@ -239,10 +242,19 @@ class mapped final : public data_path {
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
       if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
       seen_requests_ = of_.ended_requests();
-      auto made = of_.register_pages(*item_.file, offset, bytes, {on_.session, item_.place.emulated()});
+      // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
+      const std::lock_guard one_at_a_time(of_.busy_);
+      if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
+      auto made = of_.pinned_->make(*item_.file, offset, bytes, {on_.session, item_.place.emulated()});
       if (!made) return made.error();
-      if (bytes < least_kept_bytes || !made->lasting || of_.kept_ == nullptr || !of_.kept_->keep(made->held)) passing_bytes_ += bytes;
+      if (!made->lasting || !keep(made->held, offset, bytes)) passing_bytes_ += bytes;
       return std::move(made->held);
+    }
+
+    // What overlaps something that is kept would be kept twice.
+    bool keep(const std::shared_ptr<pinned_pages::pages>& made, std::uint64_t offset, std::uint64_t bytes) {
+      if (of_.kept_ == nullptr || bytes < least_kept_bytes) return false;
+      return of_.pinned_->find(*item_.file, offset, bytes).length == 0 && of_.kept_->keep(made);
     }
 
     // A nap, in which what the driver held up goes on, shows whether requests of others end.
@@ -261,9 +273,11 @@ class mapped final : public data_path {
         if (is_registered && copies_ >= most_copies) {
           if (auto problem = wait(arrived, copied_bytes, paced_nap); !problem.ok()) return problem;
         }
+        is_unrecorded_ = true;
         auto queued = on_.session->copy(target + at, source + at, std::min(copied_bytes, bytes - at), on_.stream);
         if (queued.ok()) queued = on_.session->record(arrived.get(), on_.stream);
         if (!queued.ok()) return queued;
+        is_unrecorded_ = false;
         ++copies_;
       }
       return {};
@@ -275,12 +289,12 @@ class mapped final : public data_path {
       status outcome;
       if (copies_ > 0) outcome = wait(on_.arrived[(copies_ - 1) % most_copies], queued_ - item_.moved, {});
       // The pages may not go before the copies have ended, however that failed.
-      if (!outcome.ok() || copies_ == 0) (void)on_.session->synchronize(on_.stream);
-      for (const auto& each : held_) {
-        if (!outcome.ok() || !found_any_) break;
-        outcome = each->check(*item_.file);
+      if (!outcome.ok() || std::exchange(is_unrecorded_, false)) (void)on_.session->synchronize(on_.stream);
+      for (const auto& each : found_) {
+        if (outcome.ok()) outcome = each->check(*item_.file);
         if (!outcome.ok()) drop(*each, outcome);
       }
+      found_.clear();
       held_.clear();
       passing_bytes_ = 0;
       if (outcome.ok()) item_.moved = queued_;
@@ -306,18 +320,14 @@ class mapped final : public data_path {
     std::uint64_t passing_bytes_ = 0;  // of those held, that are not kept
     std::uint64_t seen_requests_ = 0;
     std::size_t copies_ = 0;
-    bool found_any_ = false;
     bool gave_up_pinned_ = false;  // of what a user has pinned
     bool dropped_kept_ = false;    // of the rest
+    bool finds_ = true;
+    bool is_unrecorded_ = false;  // a copy that no event stands behind
     std::vector<std::shared_ptr<pinned_pages::pages>> held_;
+    std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // of these, what was registered before
   };
 
-  // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
-  result<pinned_pages::made_pages> register_pages(source::source& file, std::uint64_t offset, std::uint64_t bytes,
-                                                  const pinning_session& by) {
-    const std::lock_guard one_at_a_time(busy_);
-    return pinned_->make(file, offset, bytes, by);
-  }
   [[nodiscard]] std::uint64_t ended_requests() const { return ended_requests_ != nullptr ? ended_requests_() : 0; }
 
   pinned_pages* const pinned_;

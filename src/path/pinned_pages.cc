@@ -17,6 +17,8 @@ namespace {
 
 // The clock of file systems ticks every 4 ms, or 10 on old kernels: within a tick a second change looks like the first.
 constexpr std::int64_t settled_after_ns = 20'000'000;
+// Of what nobody asked for more is demanded: direct I/O of others sets the time when it begins, and may change blocks under way long after.
+constexpr std::int64_t quiet_after_ns = 5'000'000'000;
 constexpr int most_version_looks = 10;
 
 std::int64_t wall_clock_ns() noexcept {
@@ -199,8 +201,7 @@ result<pinned_pages::made_pages> pinned_pages::make(source::source& file, std::u
   auto mapped = map(*held, file, {&by, 1});
   if (!mapped.ok()) return mapped;
   const auto age = age_ns(*version);
-  const bool is_settled = age < 0 || age >= settled_after_ns;
-  return made_pages{held, is_settled && held->check(file).ok()};
+  return made_pages{held, age >= quiet_after_ns && held->check(file).ok()};
 }
 
 std::shared_ptr<pinned_pages::entry> pinned_pages::keep(std::shared_ptr<pages> held) {

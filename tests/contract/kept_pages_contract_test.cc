@@ -1,7 +1,10 @@
 // What reads that spare CPU time have registered stays so for the next ones, as long as nobody needs the memory, and is never anything but
 // what the file holds. With the embedded device.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
-#include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <thread>
 
@@ -24,11 +27,13 @@ class told_kernel final : public forwarding_kernel {
  public:
   std::atomic<std::uint64_t> available_bytes{48ULL << 30};
   std::atomic<bool> changes_always = false;
+  // All files are an hour older than they are: nothing is kept of what was changed seconds ago.
   result<sys::file_info> describe(int fd) override {
     auto told = forwarding_kernel::describe(fd);
-    if (told && changes_always) {
-      const auto now = std::chrono::system_clock::now().time_since_epoch();
-      told->changed_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    constexpr std::int64_t hour_ns = 3'600'000'000'000;
+    if (told && !changes_always) {
+      told->modified_ns -= hour_ns;
+      told->changed_ns -= hour_ns;
     }
     return told;
   }
@@ -62,12 +67,6 @@ class kept_pages : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << told(opened.error());
     return opened.ok() ? *std::move(opened) : file();
   }
-  // So old that the next change will be noticed: pin() waits for that.
-  file open_settled(const std::string& name) {
-    auto opened = open(name);
-    EXPECT_TRUE(opened.pin(0, 1).ok());
-    return opened;
-  }
   void read_all(const file& from, const io_options& how = sparing) {
     guarded_memory memory(*house_, memory_place::device, size);
     const auto outcome = from.read(memory.data(), size, 0, how);
@@ -89,7 +88,7 @@ class kept_pages : public ::testing::Test {
 
 TEST_F(kept_pages, serve_the_next_reads_of_the_file_whoever_opens_it) {
   {
-    const auto first = open_settled(name_);
+    const auto first = open(name_);
     read_all(first);
   }
   EXPECT_EQ(registered(), size);
@@ -104,7 +103,7 @@ TEST_F(kept_pages, serve_the_next_reads_of_the_file_whoever_opens_it) {
 }
 
 TEST_F(kept_pages, go_with_trim_and_nobody_is_told_that_they_were_given_up) {
-  const auto from = open_settled(name_);
+  const auto from = open(name_);
   read_all(from);
   (void)owner().trim();
   EXPECT_EQ(registered(), 0U);
@@ -114,7 +113,7 @@ TEST_F(kept_pages, go_with_trim_and_nobody_is_told_that_they_were_given_up) {
 }
 
 TEST_F(kept_pages, of_a_file_that_has_changed_are_not_read_from) {
-  const auto from = open_settled(name_);
+  const auto from = open(name_);
   read_all(from);
   content_[4 * mib] ^= std::byte{1};
   store_file(name_, content_);
@@ -131,12 +130,37 @@ TEST_F(kept_pages, are_none_of_a_file_whose_next_change_might_not_be_noticed) {
 }
 
 TEST_F(kept_pages, are_none_where_memory_is_short) {
-  const auto from = open_settled(name_);
+  const auto from = open(name_);
   memory_->available_bytes = 1 * mib;
   (void)owner().trim();  // asks anew how much there is
   read_all(from);
   EXPECT_EQ(mapped().bytes, size);
   EXPECT_EQ(registered(), 0U);
+}
+
+TEST_F(kept_pages, go_before_what_users_have_pinned_where_memory_becomes_short) {
+  const auto other = directory_.file("other");
+  store_file(other, pattern::make(size, 4));
+  const auto pinned_file = open(other);
+  const auto pinned = pinned_file.pin();
+  ASSERT_TRUE(pinned.ok()) << told(pinned.error());
+  read_all(open(name_));
+  EXPECT_EQ(registered(), 2 * size);
+  memory_->available_bytes = (64ULL << 30) / 16 + size;  // enough for one of them
+  (void)owner().trim();
+  EXPECT_EQ(pinned->size(), size);
+  EXPECT_EQ(registered(), size);
+}
+
+TEST_F(kept_pages, do_not_keep_a_child_of_this_process_from_ending) {
+  const auto from = open(name_);
+  read_all(from);
+  const auto child = ::fork();
+  if (child == 0) std::exit(0);
+  int ended = -1;
+  EXPECT_EQ(::waitpid(child, &ended, 0), child);
+  EXPECT_TRUE(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+  read_all(from);
 }
 
 TEST_F(kept_pages, leave_what_users_pin_its_room) {
@@ -147,7 +171,7 @@ TEST_F(kept_pages, leave_what_users_pin_its_room) {
   const auto other = directory_.file("other");
   store_file(other, pattern::make(2 * size, 4));
   const auto wanted = open(other);
-  const auto from = open_settled(name_);
+  const auto from = open(name_);
   read_all(from);
   EXPECT_EQ(registered(), size);
   const auto pinned = wanted.pin();
@@ -156,7 +180,7 @@ TEST_F(kept_pages, leave_what_users_pin_its_room) {
 }
 
 TEST_F(kept_pages, a_failure_to_map_or_register_hands_the_read_on_and_leaves_nothing) {
-  const auto from = open_settled(name_);
+  const auto from = open(name_);
   for (const char* call : {"describe", "map_file"}) {
     (void)owner().trim();
     kernel_->fail({.call = call, .nth = 1, .error = EIO});
@@ -186,7 +210,7 @@ TEST_F(kept_pages, no_more_is_registered_while_others_copy) {
     whole.insert(whole.end(), tail.begin(), tail.end());
     store_file(big, whole);
   }
-  const auto from = open_settled(big);
+  const auto from = open(big);
   const auto small = open(name_);
   guarded_memory few(*house_, memory_place::device, 4096);
   guarded_memory memory(*house_, memory_place::device, 2 * before);
@@ -208,7 +232,7 @@ TEST_F(kept_pages, no_more_is_registered_while_others_copy) {
 }
 
 TEST_F(kept_pages, many_may_read_and_trim_at_once) {
-  const auto from = open_settled(name_);
+  const auto from = open(name_);
   std::vector<std::jthread> readers;
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&, i] {

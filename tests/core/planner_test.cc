@@ -608,6 +608,21 @@ TEST(planner, what_is_registered_is_mapped_in_one_piece_and_the_rest_goes_its_wa
   EXPECT_EQ(std::count_if(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.registered; }), 1);
 }
 
+// As it is kept: piece beside piece, the first of which is cut short by the request.
+TEST(planner, what_is_registered_in_pieces_is_mapped_in_one) {
+  auto input = device_read(64 * mib - 4096, 256 * mib);
+  input.registered = [](std::uint64_t from, std::uint64_t bytes) -> plan_input::part {
+    if (from >= 192 * mib) return {from + bytes, 0};
+    const auto ends = std::min({from + bytes, (from / (64 * mib) + 1) * 64 * mib, 192 * mib});
+    return {from, ends - from};
+  };
+  const auto pieces = plan_of(input);
+  expect_covered_once_in_order(input, pieces);
+  ASSERT_FALSE(pieces.empty());
+  EXPECT_TRUE(pieces[0].registered);
+  EXPECT_EQ(pieces[0].length, 128 * mib + 4096);
+}
+
 TEST(planner, what_is_registered_is_not_mapped_where_little_forced_elsewhere_or_on_tmpfs) {
   EXPECT_EQ(paths_of(plan_of(read_of_registered(20 * mib, mib - 1))), std::set<path_kind>{path_kind::staged});
   EXPECT_EQ(paths_of(plan_of(read_of_registered(20 * mib, mib))), std::set<path_kind>{path_kind::mapped});

@@ -146,7 +146,7 @@ io_result run(runtime& with, file_core& file, const transfer& what, const io_opt
   io_result outcome;
   outcome.error = or_no_memory([&] { return admitted.admit(with, file, what, options, asker::waits); });
   if (outcome.ok() && what.length > 0) {
-    if (!what.is_write && file.answers_late() && admitted.route().cache != cache_use::bypass) file.fetch_ahead(what.offset, what.length);
+    if (!what.is_write && file.answers_late() && file.asked_cache(options) != cache_use::bypass) file.fetch_ahead(what.offset, what.length);
     if (file.ahead() != nullptr && options.priority == request_priority::normal) return run_ahead(with, admitted, options);
     if (admitted.route().by == carrier::lanes || (file.is_limited() && !file.try_pass(what.length)))
       return run_pieces(with, admitted, options);

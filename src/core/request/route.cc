@@ -1,6 +1,9 @@
 #include "core/request/route.hpp"
 
+#include <algorithm>
 #include <cassert>
+
+#include "sys/page_size.hpp"
 
 namespace penstock::core {
 
@@ -11,7 +14,9 @@ namespace {
 bool suits_gpu_direct(runtime& with, const file_core& file, path_kind kind, const path::question& asked, const io_options& options,
                       cache_use cache, bool is_forced, const std::byte* address) {
   if (!options.gpu_direct || !file.not_direct().empty() || asked.memory->emulated() || with.path(kind).serves_nothing()) return false;
-  if ((asked.offset | asked.length | reinterpret_cast<std::uintptr_t>(address)) % path::direct_alignment != 0) return false;
+  // No page of the page cache may hold both an edge that somebody writes there and blocks that go past it.
+  const auto unit = asked.is_write ? std::max<std::uint64_t>(path::direct_alignment, sys::page_size()) : path::direct_alignment;
+  if ((asked.offset | asked.length) % unit != 0 || reinterpret_cast<std::uintptr_t>(address) % path::direct_alignment != 0) return false;
   if (asked.is_write || is_forced) return true;
   if (cache == cache_use::keep) return false;
   return file.source().resident_bytes(asked.offset, asked.length).value_or(0) < asked.length;
