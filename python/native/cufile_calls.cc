@@ -79,7 +79,8 @@ void count_transfer(std::uint64_t address, bool is_write, std::uint64_t bytes_do
   if (!engine) return;
   const status error = failed ? status(errc::io, "counted") : status();
   const auto began = cufile::counters::clock::now() - std::chrono::nanoseconds(took_ns);
-  counters.count_transfer({counters.gpu_of(*engine, reinterpret_cast<const void*>(address)), is_write}, {bytes_done, error}, began);
+  const int gpu = counters.gpu_of(*engine, reinterpret_cast<const void*>(address));
+  counters.count_transfer({.gpu = gpu, .is_write = is_write}, {bytes_done, error}, began);
 }
 
 const char* cufile_words(nb::handle status) {
