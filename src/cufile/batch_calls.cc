@@ -17,6 +17,8 @@ namespace {
 using penstock::io_request;
 using penstock::cufile::answer;
 using penstock::cufile::batch_state;
+using penstock::cufile::buffer_range;
+using penstock::cufile::buffers;
 using penstock::cufile::counted;
 using penstock::cufile::counters;
 using penstock::cufile::driver;
@@ -43,6 +45,12 @@ struct prepared {
   std::vector<counters::subject> abouts;  // empty where nothing is counted by GPU
 };
 
+// As an event tells it, in which NVIDIA's library has EIO for a range that leaves the registered one.
+int fault_of(const buffers& memory, const buffer_range& asked, bool is_write) {
+  const auto fault = memory.fault(asked, is_write);
+  return fault == CU_FILE_INVALID_MAPPING_RANGE ? EIO : fault;
+}
+
 // False when an entry is so wrong that none may run.
 bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepared& out) {
   out.files.reserve(entries.size());
@@ -54,7 +62,7 @@ bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepare
     int refused = 0;
     if (base == nullptr || memory_offset < 0 || file_offset < 0) refused = EINVAL;
     if (opcode != CUFILE_READ && opcode != CUFILE_WRITE) refused = EIO;
-    if (refused == 0 && !library.memory().may_use(base, memory_offset, size)) refused = EIO;
+    if (refused == 0) refused = fault_of(library.memory(), {base, memory_offset, size}, opcode == CUFILE_WRITE);
     if (refused == 0 && library.refuses(base)) refused = CU_FILE_CUDA_MEMORY_TYPE_INVALID;
     out.requests.push_back({refused == 0 ? &used->target : nullptr, static_cast<std::byte*>(base) + (refused == 0 ? memory_offset : 0),
                             size, file_offset, opcode == CUFILE_WRITE});

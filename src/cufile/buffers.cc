@@ -1,5 +1,6 @@
 #include "cufile/buffers.hpp"
 
+#include <algorithm>
 #include <mutex>
 
 #include "cufile/errors.hpp"
@@ -27,7 +28,7 @@ CUfileOpError code_for(const status& problem) {
 
 }  // namespace
 
-CUfileError_t buffers::add(const engine& owner, const void* base, std::size_t length, bool host_allowed, int& gpu) {
+CUfileError_t buffers::add(const engine& owner, const void* base, std::size_t length, buffer_use use, bool host_allowed, int& gpu) {
   gpu = counters::no_gpu;
   if (base == nullptr || length == 0) return answer(CU_FILE_INVALID_VALUE);
   {
@@ -37,7 +38,8 @@ CUfileError_t buffers::add(const engine& owner, const void* base, std::size_t le
   auto kept = keep(owner, base, length, host_allowed, gpu);
   if (!kept) return answer(code_for(kept.error()));
   const std::unique_lock guard(lock_);
-  if (!entries_.try_emplace(base, entry{length, std::move(*kept), gpu}).second) return answer(CU_FILE_MEMORY_ALREADY_REGISTERED);
+  if (!entries_.try_emplace(base, entry{length, std::move(*kept), gpu, use}).second) return answer(CU_FILE_MEMORY_ALREADY_REGISTERED);
+  if (use != buffer_use::both) ++one_way_;
   count_.fetch_add(1, std::memory_order_release);
   return answer(CU_FILE_SUCCESS);
 }
@@ -51,6 +53,7 @@ CUfileError_t buffers::remove(const void* base, int& gpu) {
   if (found == entries_.end()) return answer(CU_FILE_MEMORY_NOT_REGISTERED);
   gpu = found->second.gpu;
   ending = std::move(found->second.kept);
+  if (found->second.use != buffer_use::both) --one_way_;
   entries_.erase(found);
   count_.fetch_sub(1, std::memory_order_release);
   return answer(CU_FILE_SUCCESS);
@@ -59,6 +62,7 @@ CUfileError_t buffers::remove(const void* base, int& gpu) {
 void buffers::clear() {
   const std::unique_lock guard(lock_);
   entries_.clear();
+  one_way_ = 0;
   count_.store(0);
 }
 
@@ -71,13 +75,26 @@ std::array<std::uint64_t, counters::most_gpus> buffers::bytes_by_gpu() const {
   return bytes;
 }
 
-bool buffers::may_use(const void* base, std::int64_t offset, std::size_t length) const {
-  if (count_.load(std::memory_order_acquire) == 0) return true;
+CUfileOpError buffers::fault(const buffer_range& asked, bool is_write) const {
+  if (count_.load(std::memory_order_acquire) == 0) return CU_FILE_SUCCESS;
   const std::shared_lock guard(lock_);
-  const auto found = entries_.find(base);
-  if (found == entries_.end()) return true;
-  const auto start = static_cast<std::uint64_t>(offset);
-  return length <= found->second.length && start <= found->second.length - length;
+  if (const auto found = entries_.find(asked.base); found != entries_.end()) {
+    const auto start = static_cast<std::uint64_t>(asked.offset);
+    const std::size_t room = found->second.length;
+    if (asked.length > room || start > room - asked.length) return CU_FILE_INVALID_MAPPING_RANGE;
+  }
+  return one_way_ > 0 && forbids_locked(asked, is_write) ? CU_FILE_PERMISSION_DENIED : CU_FILE_SUCCESS;
+}
+
+// Every entry is looked at: they may lie over each other.
+bool buffers::forbids_locked(const buffer_range& asked, bool is_write) const {
+  const auto forbidding = is_write ? buffer_use::reads_of_files : buffer_use::writes_to_files;
+  const auto begin = reinterpret_cast<std::uintptr_t>(asked.base) + static_cast<std::uint64_t>(asked.offset);
+  return std::ranges::any_of(entries_, [&](const auto& each) {
+    const auto& [base, known] = each;
+    const auto first = reinterpret_cast<std::uintptr_t>(base);
+    return known.use == forbidding && first <= begin && begin - first <= known.length && asked.length <= known.length - (begin - first);
+  });
 }
 
 }  // namespace penstock::cufile

@@ -39,6 +39,12 @@ int version_now() {
   return text == nullptr ? advertised_version : parse_version(text).value_or(advertised_version);
 }
 
+// Of the process, and not of a driver: a forked child counts on, so that none of the parent's numbers fits its own.
+std::uint64_t next_opening() {
+  static std::atomic<std::uint64_t> latest{0};
+  return latest.fetch_add(1) + 1;
+}
+
 // What adopt() answers, in cuFile's words.
 CUfileError_t registration_error(const status& problem) {
   if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
@@ -108,6 +114,7 @@ CUfileError_t driver::open_locked() {
     return found;
   }
   note_direct_way();
+  opening_.store(next_opening(), std::memory_order_release);
   open_.store(true, std::memory_order_release);
   was_open_.store(true);
   log_.write(log_level::info, "open");
@@ -162,6 +169,7 @@ CUfileError_t driver::close() {
   if (--uses_ > 0) return answer(CU_FILE_SUCCESS);
   open_.store(false, std::memory_order_release);
   if (engine_) engine_->await_preparation();  // the program may destroy its context next
+  opening_.store(0, std::memory_order_release);
   release_all();
   settings_.close();
   log_.write(log_level::info, "closed");
@@ -241,8 +249,6 @@ status driver::refusal(const file& target) const {
   return planned ? status() : planned.error().with_context("allow_compat_mode is false");
 }
 
-void driver::deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, files_.remove(handle)); }
-
 // --- memory
 
 bool driver::refuses(const void* memory) const {
@@ -251,9 +257,9 @@ bool driver::refuses(const void* memory) const {
   return facts && facts->kind != memory_kind::device;
 }
 
-CUfileError_t driver::register_buffer(const void* base, std::size_t length) {
+CUfileError_t driver::register_buffer(const void* base, std::size_t length, buffer_use use) {
   int gpu = counters::no_gpu;
-  const auto outcome = buffers_.add(owner(), base, length, allows_host_memory_, gpu);
+  const auto outcome = buffers_.add(owner(), base, length, use, allows_host_memory_, gpu);
   counters_.count_buffer(gpu, counted::buffer_register, outcome.err == CU_FILE_SUCCESS);
   return outcome;
 }

@@ -89,6 +89,9 @@ class driver {
   void work_with(std::optional<engine> owner);
   [[nodiscard]] bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
   [[nodiscard]] long uses();
+  // A number of this opening that no other has, in no process that was forked from this one; 0 while it is closed. What was found out under
+  // another number is stale.
+  [[nodiscard]] std::uint64_t opening() const noexcept { return opening_.load(std::memory_order_acquire); }
 
   // --- valid once open
   [[nodiscard]] const engine& owner() const noexcept { return *engine_; }
@@ -108,13 +111,15 @@ class driver {
   // --- files. A descriptor has one handle.
   CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
   // Waits for what runs on the file, also when another thread is deregistering it.
-  void deregister_file(CUfileHandle_t handle);
+  void deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, release_file(handle)); }
+  // As deregister_file(), uncounted. True for the thread that released it.
+  bool release_file(CUfileHandle_t handle) noexcept { return files_.remove(handle); }
   [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept { return files_.find(handle); }
 
   // --- memory
   // True for host memory where the settings do not allow it. May call the GPU's driver, but not where they do.
   [[nodiscard]] bool refuses(const void* memory) const;
-  CUfileError_t register_buffer(const void* base, std::size_t length);
+  CUfileError_t register_buffer(const void* base, std::size_t length, buffer_use use = buffer_use::both);
   // DRIVER_CLOSING when the library was closed, or is being closed: then once that has ended, and nothing runs any more.
   CUfileError_t deregister_buffer(const void* base);
   [[nodiscard]] const buffers& memory() const noexcept { return buffers_; }
@@ -165,6 +170,7 @@ class driver {
   std::mutex lock_;  // guards opening and closing, uses_ and was_open_
   long uses_ = 0;
   std::atomic<bool> open_{false};
+  std::atomic<std::uint64_t> opening_{0};
   std::atomic<bool> was_open_{false};
   std::optional<engine> engine_;  // stays once made
   // As the settings say; a thread may ask while another opens the library anew.

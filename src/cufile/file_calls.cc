@@ -54,13 +54,14 @@ struct range {
 };
 
 // The errno for arguments that cannot be right, whatever the file; 0 for good ones.
-int fault_of(const driver& library, const range& asked) {
+int fault_of(const driver& library, const range& asked, bool is_write) {
   constexpr auto most = static_cast<std::size_t>(std::numeric_limits<ssize_t>::max());
   if (asked.base == nullptr) return EINVAL;
   if (asked.file_offset < 0) return CU_FILE_INVALID_VALUE;
   if (asked.memory_offset < 0) return CU_FILE_INTERNAL_ERROR;
   if (asked.size > most) return EINVAL;
-  if (!library.memory().may_use(asked.base, asked.memory_offset, asked.size)) return CU_FILE_INVALID_MAPPING_RANGE;
+  if (const auto fault = library.memory().fault({asked.base, asked.memory_offset, asked.size}, is_write); fault != CU_FILE_SUCCESS)
+    return fault;
   if (library.refuses(asked.base)) return CU_FILE_CUDA_MEMORY_TYPE_INVALID;
   return 0;
 }
@@ -73,7 +74,7 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   if (!used) return failed(CU_FILE_HANDLE_NOT_REGISTERED);
   const bool counting = library.stats().on();
   const auto began = counting ? counters::clock::now() : counters::clock::time_point();
-  if (const int fault = fault_of(library, asked); fault != 0) {
+  if (const int fault = fault_of(library, asked, is_write); fault != 0) {
     if (counting) library.stats().count_transfer({.is_write = is_write}, {0, refused_arguments()}, began);
     return failed(fault);
   }
@@ -104,7 +105,8 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
         total > static_cast<std::size_t>(std::numeric_limits<off_t>::max() - file_offset)) {
       return failed(EINVAL);
     }
-    if (!library.memory().may_use(pieces[i].base, 0, pieces[i].len)) return failed(CU_FILE_INVALID_MAPPING_RANGE);
+    if (const auto fault = library.memory().fault({pieces[i].base, 0, pieces[i].len}, is_write); fault != CU_FILE_SUCCESS)
+      return failed(fault);
     if (library.refuses(pieces[i].base)) return failed(CU_FILE_CUDA_MEMORY_TYPE_INVALID);
     requests.push_back({&used->target, pieces[i].base, pieces[i].len, file_offset + static_cast<off_t>(total - pieces[i].len), is_write});
   }

@@ -62,8 +62,9 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   const unsigned flags = library.flags_of(stream);
   // What is not fixed now, nobody knows before the stream gets there.
   constexpr unsigned range = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE;
-  if ((flags & range) == range && *at.memory_offset >= 0 && !library.memory().may_use(base, *at.memory_offset, *at.size)) {
-    return answer(CU_FILE_INVALID_MAPPING_RANGE);
+  if ((flags & range) == range && *at.memory_offset >= 0) {
+    const auto fault = library.memory().fault({base, *at.memory_offset, *at.size}, is_write);
+    if (fault != CU_FILE_SUCCESS) return answer(fault);
   }
   constexpr unsigned everything = range | CU_FILE_STREAM_FIXED_FILE_OFFSET;
   stream_request request;

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <thread>
 
+#include "cufile/driver.hpp"
 #include "cufile_fixture.hpp"
 #include "support/child.hpp"
 
@@ -25,6 +26,26 @@ TEST_F(cufile_test, each_open_counts_and_a_close_too_many_is_an_error) {
   EXPECT_EQ(cuFileDriverClose().err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverClose().err, CU_FILE_DRIVER_NOT_INITIALIZED);
   EXPECT_EQ(cuFileUseCount(), 0);
+}
+
+TEST_F(cufile_test, each_opening_has_a_number_of_its_own) {
+  const auto& library = cufile::driver::current();
+  EXPECT_EQ(library.opening(), 0U);
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  const auto first = library.opening();
+  EXPECT_NE(first, 0U);
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(library.opening(), first);
+  EXPECT_EQ(run_in_child([&] {
+              if (cufile::driver::current().opening() != 0) return 1;
+              (void)cuFileDriverOpen();
+              return cufile::driver::current().opening() == first ? 2 : 0;
+            }),
+            0);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cuFileDriverClose().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(library.opening(), 0U);
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  EXPECT_NE(library.opening(), first);
 }
 
 TEST_F(cufile_test, the_first_registration_opens_and_later_ones_do_not_count) {
@@ -326,6 +347,24 @@ TEST_F(cufile_test, a_transfer_may_not_leave_registered_memory) {
   EXPECT_EQ(with_errno(cuFileWrite(handle, memory.data(), 8193, 0, 0)), -CU_FILE_INVALID_MAPPING_RANGE);
   ASSERT_EQ(cuFileBufDeregister(memory.data()).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileRead(handle, memory.data(), 4096, 0, 4097), 4096);
+}
+
+TEST_F(cufile_test, memory_registered_for_one_direction_refuses_the_other) {
+  auto& library = cufile::driver::current();
+  const auto handle = handle_of(make_file("x", 64 * kib));
+  const auto memory = device_memory(64 * kib);
+  auto* const base = static_cast<std::byte*>(memory.data());
+  ASSERT_EQ(library.register_buffer(base, 8192, cufile::buffer_use::reads_of_files).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileRead(handle, base, 8192, 0, 0), 8192);
+  EXPECT_EQ(with_errno(cuFileWrite(handle, base, 4096, 0, 4096)), -CU_FILE_PERMISSION_DENIED);
+  EXPECT_EQ(with_errno(cuFileWrite(handle, base + 100, 1, 0, 0)), -CU_FILE_PERMISSION_DENIED) << "named by another base";
+  EXPECT_EQ(cuFileWrite(handle, base + 8000, 4096, 0, 0), 4096) << "not in the registered memory alone";
+  const CUfileIOVec_t piece{base, 10};
+  EXPECT_EQ(with_errno(cuFileWritev(handle, &piece, 1, 0, 0)), -CU_FILE_PERMISSION_DENIED);
+  ASSERT_EQ(cuFileBufDeregister(base).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileWrite(handle, base, 4096, 0, 4096), 4096);
+  ASSERT_EQ(library.register_buffer(base, 8192, cufile::buffer_use::writes_to_files).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(with_errno(cuFileRead(handle, base, 8192, 0, 0)), -CU_FILE_PERMISSION_DENIED);
 }
 
 TEST_F(cufile_test, memory_freed_before_it_is_deregistered_does_no_harm) {
