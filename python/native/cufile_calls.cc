@@ -1,12 +1,9 @@
 #include "cufile_calls.hpp"
 
-#include <chrono>
 #include <cstdint>
 
 #include "arguments.hpp"
 #include "cufile/cufile.h"
-#include "cufile/driver.hpp"
-#include "gil.hpp"
 
 namespace penstock::python {
 
@@ -70,19 +67,6 @@ nb::dict cufile_calls() {
   return told;
 }
 
-// A read or write that went past the C functions, with its error: counted as theirs are.
-void count_transfer(std::uint64_t address, bool is_write, std::uint64_t bytes_done, bool failed, std::int64_t took_ns) {
-  auto& counters = cufile::driver::current().stats();
-  if (!counters.on()) return;
-  const without_gil unlocked;
-  const auto engine = engine::shared();
-  if (!engine) return;
-  const status error = failed ? status(errc::io, "counted") : status();
-  const auto began = cufile::counters::clock::now() - std::chrono::nanoseconds(took_ns);
-  const int gpu = counters.gpu_of(*engine, reinterpret_cast<const void*>(address));
-  counters.count_transfer({.gpu = gpu, .is_write = is_write}, {bytes_done, error}, began);
-}
-
 const char* cufile_words(nb::handle status) {
   constexpr std::int64_t most = 8191;  // that the bits of the enumeration hold
   constexpr std::int64_t none = 1;
@@ -96,8 +80,6 @@ void add_cufile_calls(nb::module_& module) {
   module.def("_cufile_calls", &cufile_calls,
              "The addresses of the functions of cuFile's C interface over the engine of this process, by the names that cuda-python gives "
              "them.");
-  module.def("_cufile_count", &count_transfer, "address"_a, "is_write"_a, "bytes_done"_a, "failed"_a, "took_ns"_a,
-             "Counts a read or write of memory at an address in the statistics of cuFile's interface, where they are on.");
   module.def("_cufile_words", &cufile_words, "status"_a, "What a status of cuFile means.");
 }
 

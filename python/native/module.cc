@@ -5,6 +5,7 @@
 #include "checked.hpp"
 #include "completions.hpp"
 #include "cufile_calls.hpp"
+#include "cufile_driver.hpp"
 #include "cufile_settings.hpp"
 #include "device.hpp"
 #include "file.hpp"
@@ -33,6 +34,7 @@ NB_MODULE(_native_of_main, module) {
   add_info(module);
   add_cufile_settings(module);
   add_cufile_calls(module);
+  add_cufile_driver(module);
   add_pipes(module);
   add_tensors(module);
   add_models(module);

@@ -1,21 +1,23 @@
-"""What penstock.cufile stands on: its driver, with the files and buffers that are registered, and what they make of errors."""
+"""What penstock.cufile stands on: its driver, with the files that are registered, and what they make of errors.
+
+Whether the driver is open, how often, the registered buffers and the statistics are the C library's alone: penstock.cuda_bindings, which goes
+through it, changes them too. What is kept here of an opening is therefore kept with that opening's number.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import dataclasses
 import errno
 import fcntl
 import itertools
 import os
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import penstock
-from penstock._cufile_codes import CODE_NUMBERS, FileHandleType, OpError, Status, cuFileError
-from penstock._cufile_library import calls, words
+from penstock import _native
+from penstock._cufile_codes import CODE_NUMBERS, OpError, Status, cuFileError
+from penstock._cufile_library import Answer, calls, words
 from penstock._cufile_settings import Settings, read_settings
 from penstock._file_facts import direct_io_alignment, mode_of, mount_of, nvidia_fs_version
 from penstock._forks import forkable_lock
@@ -26,10 +28,10 @@ __all__ = [
     "CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY",
     "Driver",
     "Path",
-    "RegisteredBuffer",
     "RegisteredFile",
     "attempt",
     "check",
+    "counted",
     "descriptor_struct_bytes",
     "driver",
 ]
@@ -45,17 +47,19 @@ Path = Literal["posix", "staged", "mapped", "direct"]
 class RegisteredFile:
     """A registered file. Owns a duplicate of the caller's descriptor, so that closing that one redirects nothing."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, opening: int) -> None:
         self.told = descriptor
+        self.opening = opening
         self.path: Path | None = None
         self.priority: Literal["speed", "cpu"] | None = None
         self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
         self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
-        self._library_handle = 0  # of the C library, for what only that does
         # By whether it is O_DIRECT. Both stay open once used: a request may still be about to start on the other.
         self._opened = {self.direct: (self._descriptor, self._adopt(self._descriptor))}
+        self._for_library: dict[bool, _LibraryFile] = {}
+        self._closed = False
         self.identity = _identity(self._descriptor)
 
     @property
@@ -71,22 +75,40 @@ class RegisteredFile:
         return self._access != os.O_RDONLY
 
     def library_handle(self) -> int:
+        """Of the C library, over the descriptor in use, for what only that library does. Blocks. OSError: there is no room for a descriptor."""
         with self._lock:
-            if self._library_handle == 0:
-                self._library_handle = _library_handle_of(self._descriptor)
-            return self._library_handle
+            direct = self.direct
+            known = self._for_library.get(direct)
+            if known is not None:
+                return known.handle
+            self._require_open()
+            descriptor = fcntl.fcntl(self._opened[direct][0], fcntl.F_DUPFD_CLOEXEC, 0)
+        made = _LibraryFile(descriptor)
+        with self._lock:
+            kept = None if self._closed else self._for_library.setdefault(direct, made)
+        if kept is not made:
+            made.close()
+        if kept is None:
+            raise _deregistered()
+        return kept.handle
 
     def close(self) -> None:
         with self._lock:
-            if self._library_handle != 0:
-                calls.handle_deregister(self._library_handle)
-                self._library_handle = 0
-            for descriptor, file in self._opened.values():
-                file.close()
-                os.close(descriptor)
+            self._closed = True
+            for_library, self._for_library = self._for_library, {}
+        for each in for_library.values():
+            each.close()
+        for descriptor, file in self._opened.values():
+            file.close()
+            os.close(descriptor)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _deregistered()
 
     def change(self, props: Mapping[str, Any]) -> None:
         with self._lock:
+            self._require_open()
             if "direct_io" in props:
                 self._switch(props["direct_io"])
             if "path" in props:
@@ -160,89 +182,74 @@ class RegisteredFile:
         return self.file.explain(size, 0, memory=memory, write=is_write, path=self.path, prefer=self.priority)
 
 
-@dataclasses.dataclass(frozen=True)
-class RegisteredBuffer:
-    base: int
-    size: int
-    flags: int
+class _LibraryFile:
+    """A file that the C library knows. Takes over the descriptor, also where this fails."""
 
-    def holds(self, address: int, size: int) -> bool:
-        return self.base <= address and address + size <= self.base + self.size
+    def __init__(self, descriptor: int) -> None:
+        status, cuda_error, self.handle = _native._cufile_register_file(descriptor)
+        self._descriptor = descriptor
+        if status != 0:
+            os.close(descriptor)
+            check(Answer(status, cuda_error), "handle_register")
+
+    def close(self) -> None:
+        _native._cufile_release_file(self.handle)  # does nothing where the driver was closed since
+        os.close(self._descriptor)
 
 
 class Driver:
-    """What is registered in this process, and how often the driver was opened."""
+    """The files that are registered through penstock.cufile, and what the C library's driver was opened with."""
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
-        self._uses = 0
-        self._settings: Settings | None = None  # while it is open
+        self._known: tuple[int, Settings] | None = None  # of the opening with this number
         self._files: dict[int, RegisteredFile] = {}
-        self._buffers: dict[int, RegisteredBuffer] = {}
         self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
         self._handles = itertools.count(1)  # never given twice: a stale one is found out
-        self._started = False
-        self.counting = False
 
     def open(self) -> None:
-        with self._lock:
-            known = _open_library()
-            if self._settings is None:
-                self._take(known)
-            self._uses += 1
-
-    def _take(self, known: Settings) -> None:
-        self._settings = known
-        if int(known.values["profile.cufile_stats"]) > 0:
-            self._started = self.counting = True
-
-    def note_counting(self, started: bool | None) -> None:
-        """started: None, as before. The C library counts by itself what goes through it."""
-        with self._lock:
-            self._started = self._started if started is None else started
-            self.counting = self._started and _stats_level() > 0
+        _check_opening(calls.driver_open())
+        self._opened()
 
     def use(self) -> None:
         """Opens it, where it is not open."""
-        self.settings()
+        self._opened()
 
     def settings(self) -> Settings:
         """What it was opened with. Opens it, where it is not open."""
-        known = self._settings
-        if known is not None:
-            return known
-        with self._lock:
-            if self._settings is None:
-                self._take(_open_library())
-                self._uses = 1
-            assert self._settings is not None
-            return self._settings
+        return self._opened()[1]
 
-    def close(self) -> None:
+    def _opened(self) -> tuple[int, Settings]:
+        known = self._known
+        if known is not None and known[0] == _native._cufile_opening():
+            return known
+        found = _open_library()
+        self._known = found
+        self._forget_stale()
+        return found
+
+    def close(self) -> Answer | int:
+        """Undoes one opening, whoever's. The last one returns when nothing runs on any file any more. cuFile's number."""
+        status = calls.driver_close()
+        self._forget_stale()
+        return status
+
+    def _forget_stale(self) -> None:
+        """Of files that were registered before the driver was closed."""
+        opening = _native._cufile_opening()
         with self._lock:
-            if self._uses == 0:
-                raise cuFileError(OpError.CU_FILE_DRIVER_NOT_INITIALIZED, "driver_close: the driver is not open")
-            self._uses -= 1
-            if self._uses > 0:
-                calls.driver_close()
-                return
-            files = list(self._files.values())
-            buffers = list(self._buffers)
-            self._files.clear()
-            self._buffers.clear()
-            self._settings = None
-        for file in files:
+            stale = {handle: file for handle, file in self._files.items() if file.opening != opening}
+            for handle in stale:
+                del self._files[handle]
+        for file in stale.values():
             attempt(file.close)
-        # Another face may keep the library open.
-        for base in buffers:
-            calls.buf_deregister(base)
-        calls.driver_close()
         with self._lock:
             self._forget_ended()
 
     def add_file(self, descriptor: int) -> int:
-        made = attempt(lambda: RegisteredFile(descriptor))
-        refusal = self.settings().refusal(made.file)
+        opening, settings = self._opened()
+        made = attempt(lambda: RegisteredFile(descriptor, opening))
+        refusal = settings.refusal(made.file)
         if refusal is not None:
             made.close()
             raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: {refusal}")
@@ -257,7 +264,7 @@ class Driver:
 
     def find_file(self, handle: int) -> RegisteredFile:
         found = self._files.get(handle)
-        if found is None:
+        if found is None or found.opening != _native._cufile_opening():
             raise cuFileError(Status.CU_FILE_INVALID_HANDLE, f"{handle} is no handle of a registered file")
         return found
 
@@ -287,33 +294,25 @@ class Driver:
             with contextlib.suppress(penstock.Error):
                 each.wait()
 
-    def add_buffer(self, buffer: RegisteredBuffer) -> None:
-        with self._lock:
-            if buffer.base in self._buffers:
-                raise cuFileError(Status.CU_FILE_MEMORY_ALREADY_REGISTERED, f"buf_register: address {buffer.base:#x}")
-            check(calls.buf_register(buffer.base, buffer.size, buffer.flags), f"buf_register: address {buffer.base:#x}")
-            self._buffers[buffer.base] = buffer
+    def add_buffer(self, base: int, size: int, flags: int) -> None:
+        self.use()
+        check(Answer(*_native._cufile_register_buffer(base, size, flags)), f"buf_register: address {base:#x}")
 
     def remove_buffer(self, base: int) -> None:
-        with self._lock:
-            if self._buffers.pop(base, None) is None:
-                raise cuFileError(Status.CU_FILE_MEMORY_NOT_REGISTERED, f"buf_deregister: address {base:#x}")
-        calls.buf_deregister(base)  # waits for GPU-direct transfers
+        status = calls.buf_deregister(base)  # waits for GPU-direct transfers
+        if status in (OpError.CU_FILE_DRIVER_CLOSING, OpError.CU_FILE_DRIVER_NOT_INITIALIZED):
+            status = int(Status.CU_FILE_MEMORY_NOT_REGISTERED)  # a driver that is closed knows no buffers
+        check(status, f"buf_deregister: address {base:#x}")
 
     def check_buffer(self, base: int, offset: int, size: int, is_write: bool) -> None:
         """A base that is registered bounds its range; and no registered buffer that holds the range may forbid the direction."""
-        if not self._buffers:
+        fault = _native._cufile_buffer_fault(base, offset, size, is_write)
+        if fault == 0:
             return
-        with self._lock:
-            named = self._buffers.get(base)
-            holding = [known for known in self._buffers.values() if known.holds(base + offset, size)]
-        if named is not None and not named.holds(base + offset, size):
-            reason = f"{size} bytes at {offset} of a buffer registered with {named.size}"
-            raise cuFileError(OpError.CU_FILE_INVALID_MAPPING_RANGE, reason)
-        forbidding = CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY if is_write else CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY
-        if any(known.flags == forbidding for known in holding):
+        if fault == Status.CU_FILE_PERMISSION_DENIED:
             words = ("writes", "READ_ONLY") if is_write else ("reads", "WRITE_ONLY")
-            raise cuFileError(Status.CU_FILE_PERMISSION_DENIED, f"the buffer takes no {words[0]}: it is registered {words[1]}")
+            raise cuFileError(fault, f"the buffer takes no {words[0]}: it is registered {words[1]}")
+        raise cuFileError(fault, f"{size} bytes at {offset} of the buffer that is registered at {base:#x}, which ends before")
 
 
 driver = Driver()
@@ -333,29 +332,39 @@ def attempt(call: Callable[[], Outcome], used: RegisteredFile | None = None) -> 
 
 def check(status: int, what: str) -> None:
     if status != 0:
-        raise cuFileError(status, f"{what}: {words(status)}")
+        cuda_error = getattr(status, "cuda_error", 0)
+        raise cuFileError(int(status), f"{what}: {words(status)}" + (f" (CUDA error {cuda_error})" if cuda_error else ""))
 
 
-def _open_library() -> Settings:
-    """Counts one use of the C library's driver, which this module's is, and tells what it goes by."""
-    status = calls.driver_open()
+def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
+    """The outcome of a call that goes past the C library, counted in its statistics."""
+    try:
+        outcome = call()
+    except BaseException:
+        _native._cufile_count_call(what, False)
+        raise
+    _native._cufile_count_call(what, True)
+    return outcome
+
+
+def _deregistered() -> cuFileError:
+    return cuFileError(Status.CU_FILE_INVALID_HANDLE, "the file was deregistered meanwhile")
+
+
+def _check_opening(status: int) -> None:
     if status == OpError.CU_FILE_DRIVER_INVALID_PROPS:
         read_settings()  # says what is wrong with them
     check(status, "driver_open")
-    return read_settings()
 
 
-def _library_handle_of(descriptor: int) -> int:
-    handle = ctypes.c_uint64()
-    told = ctypes.create_string_buffer(struct.pack("=i4xi12x", FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD, descriptor), descriptor_struct_bytes)
-    check(calls.handle_register(ctypes.addressof(handle), ctypes.addressof(told)), "handle_register")
-    return handle.value
-
-
-def _stats_level() -> int:
-    level = ctypes.c_int()
-    check(calls.get_stats_level(ctypes.addressof(level)), "get_stats_level")
-    return level.value
+def _open_library() -> tuple[int, Settings]:
+    """The number of the opening, and its settings. Opens the C library's driver, where it is closed."""
+    while True:
+        _check_opening(Answer(*_native._cufile_use()))
+        opening = _native._cufile_opening()
+        settings = read_settings()
+        if opening != 0 and opening == _native._cufile_opening():  # nobody has closed it meanwhile
+            return opening, settings
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -9,7 +9,18 @@ from typing import Any
 
 from penstock import _native
 
-__all__ = ["calls", "words"]
+__all__ = ["Answer", "calls", "words"]
+
+
+class Answer(int):
+    """A status of cuFile. cuda_error: CUDA's own number beside it, 0 where CUDA has reported none."""
+
+    cuda_error: int
+
+    def __new__(cls, status: int, cuda_error: int = 0) -> Answer:
+        made = super().__new__(cls, status)
+        made.cuda_error = cuda_error
+        return made
 
 
 class _Outcome(ctypes.Structure):
@@ -82,7 +93,7 @@ _limits = {
 class _Calls:
     """Each function by its name in cuda-python. TypeError, OverflowError: an argument is no integer, or one that C's type does not hold.
 
-    A function whose result is a CUfileError_t in C returns its number here, 0 for success. One whose result is a count returns -1 for a
+    A function whose result is a CUfileError_t in C returns its number here, 0 for success; else an Answer. One whose result is a count returns -1 for a
     failure, and leaves the error in ctypes.get_errno(): one of cuFile's numbers, or of the system's.
     """
 
@@ -104,7 +115,9 @@ def _checked(name: str, call: Callable[..., Any], kinds: list[Any]) -> Callable[
         if len(arguments) != len(checks):
             raise TypeError(f"{name} takes {len(checks)} arguments, not {len(arguments)}")
         outcome = call(*[check(each) for check, each in zip(checks, arguments)])
-        return int(outcome.status if isinstance(outcome, _Outcome) else outcome)
+        if not isinstance(outcome, _Outcome):
+            return int(outcome)
+        return Answer(outcome.status, outcome.cuda_status) if outcome.status != 0 else 0
 
     return run
 

@@ -2,7 +2,7 @@
 
 Pointers, streams and handles are plain integers. A pointer may be to host memory, to memory of a GPU, or to memory of the host device.
 As in C, nothing keeps alive what an address points to: it must stay allocated until the call, or what was queued, has ended.
-Registering memory is never required. The first call of any kind opens the driver. Thread-safe.
+Registering memory is never required. The first call that needs the driver opens it. Thread-safe.
 
 What fails raises cuFileError, whose status is one of cuFile's numbers (docs.nvidia.com/gpudirect-storage, API reference). Programs
 written for cuda.bindings.cufile 13.x, of whose functions some take other arguments, import penstock.cuda_bindings.cufile, or run unchanged
@@ -30,16 +30,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import penstock
+from penstock import _native
 from penstock._cufile_codes import FeatureFlags, FileHandleType, OpError, Status, cuFileError
 from penstock._cufile_driver import (
     CU_FILE_BUF_REGISTER_FLAGS_NONE,
     CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY,
     CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY,
     Path,
-    RegisteredBuffer,
     RegisteredFile,
     attempt,
     check,
+    counted,
     descriptor_struct_bytes,
 )
 from penstock._cufile_driver import driver as _driver
@@ -109,7 +110,7 @@ def driver_close() -> None:
 
     The last one deregisters every file and buffer, waiting for what runs on them. cuFileError: CU_FILE_DRIVER_NOT_INITIALIZED, not open.
     """
-    _driver.close()
+    check(_driver.close(), "driver_close")
 
 
 def use_count() -> int:
@@ -118,7 +119,7 @@ def use_count() -> int:
 
 
 def driver_get_properties(props: int = 0) -> dict[str, Any]:
-    """What the driver goes by. Does not open it.
+    """What the driver goes by. Opens it, where it is not open.
 
     props: an address where the same is stored as a CUfileDrvProps_t, 56 bytes; 0: nowhere. Sizes are in KiB.
     nvfs: the version of the kernel module nvidia-fs, as (major, minor), (0, 0) where it is not loaded; poll_thresh_size, max_direct_io_size,
@@ -148,13 +149,12 @@ def handle_register(descr: int) -> int:
     CU_FILE_INVALID_FILE_OPEN_FLAG (O_APPEND), CU_FILE_HANDLE_ALREADY_REGISTERED, CU_FILE_IO_NOT_SUPPORTED (allow_compat_mode is false,
     and the file cannot be GPU-direct).
     """
-    _driver.use()
-    return _driver.add_file(_descriptor_in(descr))
+    return counted("handle_register", lambda: _driver.add_file(_descriptor_in(descr)))
 
 
 def handle_deregister(fh: int) -> None:
     """Forgets a handle, after what still runs on it. The caller's descriptor stays open. cuFileError: CU_FILE_INVALID_HANDLE."""
-    _driver.remove_file(fh)
+    counted("handle_deregister", lambda: _driver.remove_file(fh))
 
 
 def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803 - the documented name
@@ -167,19 +167,12 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
     CU_FILE_CUDA_POINTER_RANGE_ERROR (more than was allocated on the device), CU_FILE_CUDA_POINTER_INVALID (nothing was),
     CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED (host memory, and allow_system_memory is false).
     """
-    _driver.use()
-    if not 0 < devPtr_base < _addresses or not 0 < size < _most:
-        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: {size} bytes at {devPtr_base:#x}")
-    if flags not in _known_buffer_flags:
-        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags {flags:#x}; known are 0, 1 and 2")
-    _check_allocation(devPtr_base, size)
-    _refuse_host_memory(devPtr_base)
-    _driver.add_buffer(RegisteredBuffer(devPtr_base, size, flags))
+    counted("buf_register", lambda: _register_buffer(devPtr_base, size, flags))
 
 
 def buf_deregister(devPtr_base: int) -> None:  # noqa: N803
     """Forgets a registered buffer. cuFileError: CU_FILE_MEMORY_NOT_REGISTERED; CU_FILE_INVALID_VALUE for null."""
-    if devPtr_base <= 0:
+    if not 0 < devPtr_base < _addresses:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_deregister: address {devPtr_base:#x}")
     _driver.remove_buffer(devPtr_base)
 
@@ -203,23 +196,23 @@ def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
 def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
     """As read(), and returns the bytes really read: fewer than size at end of file, 0 past it."""
     used = _driver.find_file(fh)
-    memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
 
     def move() -> int:
+        memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
         return used.file.read_into(memory, file_offset, size, path=_path(used, memory), prefer=used.priority)
 
-    return _counted(move, used, memory, False) if _driver.counting else attempt(move, used)
+    return _moved(move, used, buf_ptr_base, is_write=False)
 
 
 def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
     """As write(), and returns the bytes written: size."""
     used = _driver.find_file(fh)
-    memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, True)
 
     def move() -> int:
+        memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, True)
         return used.file.write_from(memory, file_offset, size, path=_path(used, memory), prefer=used.priority)
 
-    return _counted(move, used, memory, True) if _driver.counting else attempt(move, used)
+    return _moved(move, used, buf_ptr_base, is_write=True)
 
 
 def read_async(
@@ -264,13 +257,13 @@ def readv(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, 
     read(), of the first piece that failed, whose bytes_done it tells; then nothing is stored.
     """
     used = _driver.find_file(fh)
-    _scatter(used, _pieces(used, iov, iovcnt, file_offset, False), bytes_read_ptr, False)
+    _scatter(used, iov, iovcnt, file_offset, bytes_read_ptr, False)
 
 
 def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, bytes_written_ptr: int) -> None:
     """Writes many pieces, as readv() reads them. Pieces must not overlap in the file."""
     used = _driver.find_file(fh)
-    _scatter(used, _pieces(used, iov, iovcnt, file_offset, True), bytes_written_ptr, True)
+    _scatter(used, iov, iovcnt, file_offset, bytes_written_ptr, True)
 
 
 def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
@@ -278,7 +271,9 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
 
     iocbp: IOParams, or the address of the first; fh is a handle of this module. Memory must stay until the operation's event.
     cuFileError, when nothing was started: CU_FILE_INVALID_HANDLE; CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR (no such batch, no room in it, no
-    operations); CU_FILE_INVALID_VALUE (flags other than 0). An operation whose memory or range is wrong is started, and fails by its event.
+    operations); CU_FILE_INVALID_VALUE (flags other than 0); CU_FILE_IO_NOT_SUPPORTED (set_file_properties() names a path for a file);
+    CU_FILE_NOMEM_ERROR (no room for a file descriptor). An operation whose memory, range or direction is wrong is started, and fails by its
+    event.
     """
     if not 0 < nr <= _most_operations:
         raise cuFileError(OpError.CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR, f"batch_io_submit: {nr} operations")
@@ -289,19 +284,16 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
 def set_stats_level(level: int) -> None:
     """Sets what is counted: 0 nothing, 1 operations, 2 their sizes too, 3 each GPU's too. cuFileError: CU_FILE_INVALID_VALUE."""
     check(calls.set_stats_level(level), f"set_stats_level: {level}")
-    _driver.note_counting(None)
 
 
 def stats_start() -> None:
     """Begins to count, where the level is 1 or more. Counted are reads and writes that block, batches, and buffers."""
     check(calls.stats_start(), "stats_start")
-    _driver.note_counting(True)
 
 
 def stats_stop() -> None:
     """Stops counting. The counters stay."""
     check(calls.stats_stop(), "stats_stop")
-    _driver.note_counting(False)
 
 
 def get_file_properties(fh: int) -> dict[str, Any]:
@@ -321,8 +313,8 @@ def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
 
     path: "automatic", or the one path that is to be taken: "posix", "staged", "mapped" or "direct"; what it cannot serve fails.
     direct_io: True: large aligned writes bypass the page cache. priority: "automatic", "speed", or "cpu" for the fewest CPU seconds per
-    byte. All three hold for read(), write(), readv(), writev() and their relatives; streams, whose path is "staged", refuse any other, and
-    have no priority. cuFileError: CU_FILE_INVALID_VALUE (unknown key, or value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io
+    byte. All three hold for read(), write(), readv(), writev() and their relatives. Streams, whose path is "staged", refuse any other, and
+    have no priority; batches refuse every path but "automatic", and have no priority either. cuFileError: CU_FILE_INVALID_VALUE (unknown key, or value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io
     where the file system has none), CU_FILE_INVALID_HANDLE.
     """
     used = _driver.find_file(fh)
@@ -338,15 +330,37 @@ def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
 
 def _operations_at(address: int, count: int) -> bytes:
     """A copy of operations in which the C library's handles stand for those of this module."""
-    found = bytearray(_read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations"))
+    found = bytearray(attempt(lambda: _read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations")))
     for at in range(_handle_in_operation, len(found), _operation_bytes):
         (handle,) = struct.unpack_from("=q", found, at)
-        struct.pack_into("=Q", found, at, _driver.find_file(handle).library_handle())
+        struct.pack_into("=Q", found, at, _handle_for_batch(_driver.find_file(handle)))
     return bytes(found)
 
 
-def _counted(move: Callable[[], int], used: RegisteredFile, memory: penstock.Pointer, is_write: bool) -> int:
-    """As attempt(), and for the statistics. memory: of a vector, its first piece, whose device counts for all."""
+def _handle_for_batch(used: RegisteredFile) -> int:
+    if used.path is not None:
+        reason = f"batch_io_submit: {used.name} is set to the path {used.path}, and batches choose their own"
+        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
+    return attempt(used.library_handle, used)
+
+
+def _register_buffer(base: int, size: int, flags: int) -> None:
+    if not 0 < base < _addresses or not 0 < size < _most:
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: {size} bytes at {base:#x}")
+    if flags not in _known_buffer_flags:
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags {flags:#x}; known are 0, 1 and 2")
+    _check_allocation(base, size)
+    _refuse_host_memory(base)
+    _driver.add_buffer(base, size, flags)
+
+
+def _moved(move: Callable[[], int], used: RegisteredFile, address: int, *, is_write: bool, is_vector: bool = False) -> int:
+    """As attempt(), and for the statistics, where they are on: what is refused is an error there.
+
+    address: of a vector, that of its first piece, whose device counts for all.
+    """
+    if not _native._cufile_counts():
+        return attempt(move, used)
     began = time.perf_counter_ns()
     bytes_done, failed = 0, True
     try:
@@ -356,7 +370,8 @@ def _counted(move: Callable[[], int], used: RegisteredFile, memory: penstock.Poi
         bytes_done = error.bytes_done
         raise
     finally:
-        penstock._native._cufile_count(memory.address, is_write, bytes_done, failed, time.perf_counter_ns() - began)
+        known = address if 0 <= address < _addresses else 0
+        _native._cufile_count(known, is_write, bytes_done, failed, time.perf_counter_ns() - began, is_vector)
     return bytes_done
 
 
@@ -496,9 +511,8 @@ def _memory(used: RegisteredFile, base: int, size: int, file_offset: int, offset
 
 
 def _pieces(
-    used: RegisteredFile, iov: IOVec | Sequence[IOVec], count: int, file_offset: int, is_write: bool
+    used: RegisteredFile, given: Sequence[IOVec], count: int, file_offset: int, is_write: bool
 ) -> list[tuple[penstock.Pointer, int]]:
-    given = [iov] if isinstance(iov, IOVec) else list(iov)
     if not 0 <= count <= len(given):
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"iovcnt is {count}, of {len(given)} pieces")
     if not 0 <= file_offset < _most:
@@ -515,14 +529,20 @@ def _pieces(
     return pieces
 
 
-def _scatter(used: RegisteredFile, pieces: list[tuple[penstock.Pointer, int]], result_ptr: int, is_write: bool) -> None:
+def _scatter(
+    used: RegisteredFile, iov: IOVec | Sequence[IOVec], count: int, file_offset: int, result_ptr: int, is_write: bool
+) -> None:
+    given = [iov] if isinstance(iov, IOVec) else list(iov)
     call = used.file.write_many if is_write else used.file.read_many
 
     def move() -> int:
+        pieces = _pieces(used, given, count, file_offset, is_write)
         return sum(sum(call(group, path=path, prefer=used.priority)) for path, group in _by_path(used, pieces).items())
 
-    counting = _driver.counting and len(pieces) > 0
-    total = _counted(move, used, pieces[0][0], is_write) if counting else attempt(move, used)
+    if any(piece.size != 0 for piece in given[: max(count, 0)]):
+        total = _moved(move, used, given[0].ptr, is_write=is_write, is_vector=True)
+    else:
+        total = attempt(move, used)
     if result_ptr:
         _store(result_ptr, total)
 

@@ -119,6 +119,62 @@ for call in (lambda: cufile.handle_deregister(fh), lambda: cufile.buf_deregister
     ]
 
 
+def test_what_opens_the_driver_first_counts_as_one_use(path: pathlib.Path) -> None:
+    first_calls = (
+        "cufile.batch_io_set_up(1)",
+        "cufile.driver_get_properties()",
+        "cufile.handle_register(fd)",
+        "bindings.batch_io_set_up(1)",
+        "gds.GdsFile(path, os.O_RDONLY)",
+    )
+    for first in first_calls:
+        script = f"""
+import os
+from penstock import cufile, gds
+from penstock.cuda_bindings import cufile as bindings
+path = {str(path)!r}
+fd = os.open(path, os.O_RDONLY)
+kept = {first}
+fh = cufile.handle_register(os.open(path, os.O_RDONLY))
+print(cufile.use_count())
+cufile.driver_close()
+print(cufile.use_count())
+try: cufile.driver_close()
+except cufile.cuFileError as error: print(error.status.name)
+"""
+        assert in_new_process(script).split() == ["1", "0", "CU_FILE_DRIVER_NOT_INITIALIZED"], first
+
+
+def test_another_modules_close_forgets_the_files_and_the_settings(path: pathlib.Path) -> None:
+    script = f"""
+import os, ctypes
+from penstock import cufile
+from penstock.cuda_bindings import cufile as bindings
+host = ctypes.create_string_buffer(4096)
+before = len(os.listdir("/proc/self/fd"))
+fd = os.open({str(path)!r}, os.O_RDWR)
+fh = cufile.handle_register(fd)
+cufile.pread(fh, ctypes.addressof(host), 8, 0, 0)
+def operation(fh):
+    params = cufile.IOParams(1)
+    params.mode, params.opcode, params.fh = cufile.BatchMode.BATCH, cufile.Opcode.READ, fh
+    params.u.batch.dev_ptr_base, params.u.batch.size_ = ctypes.addressof(host), 8
+    return params
+cufile.batch_io_submit(cufile.batch_io_set_up(1), 1, operation(fh), 0)
+bindings.driver_close()
+os.close(fd)
+print(len(os.listdir("/proc/self/fd")) - before)
+try: cufile.pread(fh, ctypes.addressof(host), 8, 0, 0)
+except cufile.cuFileError as error: print(error.status.name)
+bindings.set_parameter_bool(bindings.BoolConfigParameter.PROPERTIES_ALLOW_SYSTEM_MEMORY, False)
+fh = cufile.handle_register(os.open({str(path)!r}, os.O_RDWR))
+try: cufile.pread(fh, ctypes.addressof(host), 8, 0, 0)
+except cufile.cuFileError as error: print(error.status.name)
+cufile.batch_io_submit(cufile.batch_io_set_up(1), 1, operation(fh), 0)
+"""
+    assert in_new_process(script).split() == ["0", "CU_FILE_INVALID_HANDLE", "CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED"]
+
+
 def test_the_version_is_one_number() -> None:
     assert cufile.get_version() == 1170
 
@@ -422,6 +478,38 @@ def test_a_write_only_buffer_takes_writes_only(handle: int, memory: Any) -> None
     for call in (cufile.read, cufile.pread):
         with raises(Status.CU_FILE_PERMISSION_DENIED, "no reads.*WRITE_ONLY"):
             call(handle, address, 10, 0, 0)
+    cufile.buf_deregister(address)
+
+
+def test_every_module_knows_a_registered_buffer(memory: Any) -> None:
+    from penstock.cuda_bindings import cufile as bindings
+
+    buffer = memory.empty(4096)
+    address = memory.address(buffer)
+    bindings.buf_register(address, 4096, 0)
+    with raises(Status.CU_FILE_MEMORY_ALREADY_REGISTERED):
+        cufile.buf_register(address, 4096, 0)
+    cufile.buf_deregister(address)
+    cufile.buf_register(address, 4096, 0)
+    bindings.buf_deregister(address)
+    with raises(Status.CU_FILE_MEMORY_NOT_REGISTERED):
+        cufile.buf_deregister(address)
+
+
+def test_every_module_obeys_the_direction_of_a_buffer(path: pathlib.Path, memory: Any) -> None:
+    from penstock.cuda_bindings import cufile as bindings
+
+    buffer = memory.empty(4096)
+    address = memory.address(buffer)
+    cufile.buf_register(address, 4096, cufile.CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY)
+    descr = bindings.Descr()
+    with open(path, "r+b") as file:
+        descr.type, descr.handle.fd = bindings.FileHandleType.OPAQUE_FD, file.fileno()
+        fh = bindings.handle_register(descr)
+        assert bindings.read(fh, address, 4096, 0, 0) == 4096
+        with raises(Status.CU_FILE_PERMISSION_DENIED):
+            bindings.write(fh, address, 10, 0, 20)
+        bindings.handle_deregister(fh)
     cufile.buf_deregister(address)
 
 
@@ -757,6 +845,56 @@ def test_a_batch_names_files_by_this_modules_handles(path: pathlib.Path, memory:
         cufile.batch_io_destroy(batch)
 
 
+def test_a_batch_obeys_the_direction_of_a_buffer(handle: int, memory: Any) -> None:
+    buffer = memory.empty(SIZE)
+    address = memory.address(buffer)
+    cufile.buf_register(address, SIZE, cufile.CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY)
+    batch = cufile.batch_io_set_up(2)
+    params = two_reads(handle, address)
+    params[1].opcode = cufile.Opcode.WRITE
+    cufile.batch_io_submit(batch, 2, params, 0)
+    events, room = cufile.IOEvents(2), ctypes.c_uint(2)
+    cufile.batch_io_get_status(batch, 2, ctypes.addressof(room), events.ptr, 0)
+    assert sorted(ctypes.c_int64(each.ret).value for each in events) == [-Status.CU_FILE_PERMISSION_DENIED, 77]
+    cufile.batch_io_destroy(batch)
+    cufile.buf_deregister(address)
+
+
+def test_a_batch_refuses_a_path_and_takes_the_descriptor_in_use(path: pathlib.Path, handle: int, memory: Any, pattern: Any) -> None:
+    buffer = memory.empty(SIZE)
+    batch = cufile.batch_io_set_up(2)
+    cufile.set_file_properties(handle, {"path": "posix"})
+    with raises(Status.CU_FILE_IO_NOT_SUPPORTED, "set to the path posix"):
+        cufile.batch_io_submit(batch, 2, two_reads(handle, memory.address(buffer)), 0)
+    cufile.set_file_properties(handle, {"path": "automatic"})
+    used = []
+    for direct in (False, True, False):
+        try:
+            cufile.set_file_properties(handle, {"direct_io": direct})
+        except cuFileError:
+            pytest.skip("the file system has no direct I/O")
+        cufile.batch_io_submit(batch, 2, two_reads(handle, memory.address(buffer)), 0)
+        events, room = cufile.IOEvents(2), ctypes.c_uint(2)
+        cufile.batch_io_get_status(batch, 2, ctypes.addressof(room), events.ptr, 0)
+        assert memory.bytes(buffer) == pattern(SIZE)
+        used.append(cufile._driver.find_file(handle).library_handle())
+    assert used[0] == used[2] != used[1]
+    cufile.batch_io_destroy(batch)
+
+
+def test_a_batch_without_room_for_a_descriptor_is_an_error_of_cufiles(tmp_path: pathlib.Path) -> None:
+    script = """
+import resource
+fh = cufile.handle_register(fd)
+batch = cufile.batch_io_set_up(1)
+params = cufile.IOParams(1)
+params.mode, params.opcode, params.fh = cufile.BatchMode.BATCH, cufile.Opcode.READ, fh
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+attempt(lambda: cufile.batch_io_submit(batch, 1, params, 0))
+"""
+    assert with_settings(script, "{}", tmp_path)[0].startswith("5043 ")
+
+
 def two_reads(fh: int, address: int) -> Any:
     """Reads of the whole file, in two parts."""
     params = cufile.IOParams(2)
@@ -787,6 +925,54 @@ def test_statistics_count_reads_and_writes_while_they_are_on(handle: int, memory
     assert told.read_bytes == SIZE + 15
     cufile.stats_reset()
     cufile.set_stats_level(0)
+
+
+def test_statistics_count_what_is_refused_and_what_is_registered(path: pathlib.Path, memory: Any) -> None:
+    address = memory.address(memory.empty(4096))
+    cufile.set_stats_level(1)
+    cufile.stats_start()
+    with registered(path, os.O_RDONLY) as fh:
+        for call in (
+            lambda: cufile.pread(fh, address, -1, 0, 0),
+            lambda: cufile.pwrite(fh, address, 8, 0, 0),
+            lambda: cufile.readv(fh, IOVec(0, 8), 1, 0, 0),
+            lambda: cufile.buf_register(address, 0, 0),
+            lambda: cufile.handle_register(-1),
+            lambda: cufile.handle_deregister(fh + 1000),
+        ):
+            with pytest.raises(cuFileError):
+                call()
+        cufile.buf_register(address, 4096, 0)
+        cufile.buf_deregister(address)
+    cufile.stats_stop()
+    told = cufile.StatsLevel1()
+    cufile.driver_open()
+    cufile.get_stats_l1(told.ptr)
+    cufile.driver_close()
+    counts = {name: (getattr(told, f"{name}_ops").ok, getattr(told, f"{name}_ops").err) for name in ("read", "write", "hdl_register")}
+    assert counts == {"read": (0, 2), "write": (0, 1), "hdl_register": (1, 1)}
+    assert (told.hdl_deregister_ops.ok, told.hdl_deregister_ops.err) == (1, 1)
+    assert (told.buf_register_ops.ok, told.buf_register_ops.err, told.buf_deregister_ops.ok) == (1, 1, 1)
+    cufile.stats_reset()
+    cufile.set_stats_level(0)
+
+
+def test_another_modules_switch_of_the_statistics_counts(tmp_path: pathlib.Path) -> None:
+    script = """
+from penstock.cuda_bindings import cufile as bindings
+fh = cufile.handle_register(fd)
+bindings.set_stats_level(1)
+bindings.stats_start()
+cufile.pread(fh, ctypes.addressof(host), 4096, 0, 0)
+cufile.readv(fh, [cufile.IOVec(ctypes.addressof(host), 10)], 1, 0, 0)
+bindings.stats_stop()
+cufile.pread(fh, ctypes.addressof(host), 4096, 0, 0)
+told = cufile.StatsLevel1()
+cufile.get_stats_l1(told.ptr)
+print(told.read_ops.ok, told.readv_ops.ok, told.readv_bytes)
+"""
+    assert with_settings(script, "{}", tmp_path, PENSTOCK_CUFILE_VERSION="1.20") == ["2 1 10"]
+    assert with_settings(script, "{}", tmp_path) == ["2 0 0"]
 
 
 def test_cufile_json_may_start_the_statistics(tmp_path: pathlib.Path) -> None:

@@ -94,8 +94,13 @@ class Given:
             "describe": (penstock.describe, {"memory": self.buffer}),
             "_cufile_count": (
                 _native._cufile_count,
-                {"address": 4096, "is_write": False, "bytes_done": 1, "failed": False, "took_ns": 1},
+                {"address": 0, "is_write": False, "bytes_done": 0, "failed": False, "took_ns": 0, "is_vector": False},
             ),
+            "_cufile_count_call": (_native._cufile_count_call, {"what": "buf_register", "ok": False}),
+            "_cufile_register_file": (_native._cufile_register_file, {"descriptor": -1}),
+            "_cufile_release_file": (_native._cufile_release_file, {"handle": 0}),
+            "_cufile_register_buffer": (_native._cufile_register_buffer, {"base": 0, "length": 0, "flags": 0}),
+            "_cufile_buffer_fault": (_native._cufile_buffer_fault, {"base": 0, "offset": 0, "length": 0, "is_write": False}),
             "_cufile_words": (_native._cufile_words, {"status": 5022}),
             "resolve": (_native.resolve, {"obj": self.buffer, "writable": False}),
             "read_safetensors": (_native.read_safetensors, {"file": self.tensors}),
@@ -199,7 +204,7 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "_cufile_calls", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "drop"}
+    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "_cufile_calls", "_cufile_use", "_cufile_opening", "_cufile_counts", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "drop"}
     owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.GGUFHeader, _native.PendingFile, _native.KVStore)
     for owner in owners:
         for name, member in vars(owner).items():

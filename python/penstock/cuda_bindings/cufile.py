@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 
 from penstock import _cufile_codes
+from penstock._cufile_driver import driver
 from penstock._cufile_library import calls, words
 from penstock.cuda_bindings._enums import (
     ArrayConfigParameter,
@@ -167,7 +168,7 @@ def driver_open() -> None:
 
 def driver_close() -> None:
     """Drops one use; the last one releases all that is registered."""
-    _check(calls.driver_close())
+    _check(driver.close())
 
 
 def use_count() -> int:

@@ -1,0 +1,119 @@
+#include "cufile_driver.hpp"
+
+#include <nanobind/stl/string_view.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "cufile/cufile.h"
+#include "cufile/driver.hpp"
+#include "cufile/errors.hpp"
+#include "gil.hpp"
+
+namespace penstock::python {
+
+namespace {
+
+using namespace nb::literals;
+using cufile::buffer_use;
+using cufile::counted;
+using cufile::counters;
+
+const void* at(std::uint64_t address) { return reinterpret_cast<const void*>(address); }
+
+cufile::driver& cufile_now() { return cufile::driver::current(); }
+
+// cuFile's number and CUDA's.
+nb::tuple told(CUfileError_t outcome) { return nb::make_tuple(static_cast<int>(outcome.err), static_cast<int>(outcome.cu_err)); }
+
+nb::tuple use_driver() {
+  const auto outcome = [] {
+    const without_gil unlocked;
+    return cufile::guarded([] { return cufile_now().open_if_closed(); });
+  }();
+  return told(outcome);
+}
+
+// With the handle; it is counted by whoever registers it for a user.
+nb::tuple register_for_batches(int descriptor) {
+  CUfileHandle_t handle = nullptr;
+  const auto outcome = [&] {
+    const without_gil unlocked;
+    return cufile::guarded([&] {
+      if (const auto opened = cufile_now().open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
+      return cufile_now().register_file(descriptor, &handle);
+    });
+  }();
+  return nb::make_tuple(static_cast<int>(outcome.err), static_cast<int>(outcome.cu_err), reinterpret_cast<std::uintptr_t>(handle));
+}
+
+void release_for_batches(std::uint64_t handle) {
+  const without_gil unlocked;
+  (void)cufile::guarded([&] {
+    (void)cufile_now().release_file(reinterpret_cast<CUfileHandle_t>(handle));
+    return cufile::answer(CU_FILE_SUCCESS);
+  });
+}
+
+// flags: those of penstock.cufile, which are checked.
+nb::tuple register_one_way(std::uint64_t base, std::uint64_t length, unsigned flags) {
+  const auto outcome = [&] {
+    const without_gil unlocked;
+    return cufile::guarded([&] {
+      if (const auto opened = cufile_now().open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
+      return cufile_now().register_buffer(at(base), length, static_cast<buffer_use>(flags));
+    });
+  }();
+  return told(outcome);
+}
+static_assert(static_cast<int>(buffer_use::reads_of_files) == 1 && static_cast<int>(buffer_use::writes_to_files) == 2);
+
+// Its lock is held for a look-up only, so that the GIL is kept.
+int buffer_fault(std::uint64_t base, std::int64_t offset, std::uint64_t length, bool is_write) {
+  return cufile_now().memory().fault({at(base), offset, length}, is_write);
+}
+
+// A read or write that went past the C functions, with its error: counted as theirs are.
+void count_transfer(std::uint64_t address, bool is_write, std::uint64_t bytes_done, bool failed, std::int64_t took_ns, bool is_vector) {
+  auto& statistics = cufile_now().stats();
+  if (!statistics.on()) return;
+  const without_gil unlocked;
+  const auto engine = engine::shared();
+  if (!engine) return;
+  const io_result outcome{bytes_done, failed ? status(errc::io, "counted") : status()};
+  const auto began = counters::clock::now() - std::chrono::nanoseconds(took_ns);
+  statistics.count_transfer({.gpu = statistics.gpu_of(*engine, at(address)), .is_write = is_write}, outcome, began);
+  if (is_vector) statistics.count_vector(is_write, outcome, began);
+}
+
+void count_call(std::string_view what, bool ok) {
+  const auto kind = what == "handle_register"     ? counted::handle_register
+                    : what == "handle_deregister" ? counted::handle_deregister
+                    : what == "buf_register"      ? counted::buffer_register
+                                                  : counted::buffer_deregister;
+  (void)cufile_now().counted_as(kind, cufile::answer(ok ? CU_FILE_SUCCESS : CU_FILE_INTERNAL_ERROR));
+}
+
+}  // namespace
+
+void add_cufile_driver(nb::module_& module) {
+  module.def("_cufile_use", &use_driver, "Opens the driver of cuFile's interface, where it is closed: cuFile's number, and CUDA's.");
+  module.def(
+      "_cufile_opening", [] { return cufile_now().opening(); }, "A number of this opening that no other has; 0 while it is closed.");
+  module.def("_cufile_register_file", &register_for_batches, "descriptor"_a,
+             "Registers a file with the interface, uncounted: cuFile's number, CUDA's, the handle.");
+  module.def("_cufile_release_file", &release_for_batches, "handle"_a, "Undoes _cufile_register_file(). Any other handle does nothing.");
+  module.def("_cufile_register_buffer", &register_one_way, "base"_a, "length"_a, "flags"_a,
+             "Registers memory for both directions (0), for reads of files (1) or for writes (2), uncounted: cuFile's number, and CUDA's.");
+  module.def("_cufile_buffer_fault", &buffer_fault, "base"_a, "offset"_a, "length"_a, "is_write"_a,
+             "Why registered memory may not be used so, as cuFile's number; 0 where it may.");
+  module.def(
+      "_cufile_counts", [] { return cufile_now().stats().on(); }, "Whether the statistics of cuFile's interface are on.");
+  module.def("_cufile_count", &count_transfer, "address"_a, "is_write"_a, "bytes_done"_a, "failed"_a, "took_ns"_a, "is_vector"_a,
+             "Counts a read or write of memory at an address in the statistics of cuFile's interface, where they are on.");
+  module.def("_cufile_count_call", &count_call, "what"_a, "ok"_a,
+             "Counts a call that went past the interface: handle_register, handle_deregister, buf_register or buf_deregister.");
+}
+
+}  // namespace penstock::python
