@@ -476,8 +476,19 @@ def test_the_whole_allocation_is_registered_with_the_engine(file: pathlib.Path) 
     with kvikio.CuFile(file) as opened:
         assert opened.read(allocation, size=10) == 10
     kvikio.memory_deregister(allocation[100:200])
+    assert penstock.stats()["usage"]["registrations"] == before
     kvikio.memory_deregister(allocation)
+    kvikio.memory_deregister(allocation)  # is not registered any more
     assert penstock.stats()["usage"]["registrations"] == before + 1
+
+
+def test_what_another_module_has_registered_stays_so() -> None:
+    allocation = penstock.device("host:0").empty(8192)
+    penstock.cufile.buf_register(allocation.ptr, 8192, 0)
+    kvikio.memory_deregister(allocation)
+    kvikio.memory_register(allocation)
+    kvikio.memory_deregister(allocation)
+    penstock.cufile.buf_deregister(allocation.ptr)
 
 
 def test_nothing_is_nothing_to_register() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import penstock
+from penstock import _native
 from penstock._cufile_codes import OpError, cuFileError
 from penstock._cufile_driver import driver
 from penstock._cufile_library import calls, words
+from penstock._forks import forkable_lock
 from penstock.kvikio._bounce_buffers import free
 from penstock.kvikio._memory import require_device_memory
 
@@ -17,7 +19,7 @@ __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
 def memory_register(buf: Any) -> None:
     """Registers the whole allocation of device memory that buf lies in, as penstock.cufile.buf_register() does.
 
-    The allocation must stay until memory_deregister(). One that is registered stays so. ValueError: "Non-CUDA buffers not supported" for
+    The allocation must stay until as many memory_deregister() of it. One that another module has registered stays that one's. ValueError: "Non-CUDA buffers not supported" for
     host memory. RuntimeError: its memory cannot be used, or cufile.json cannot be read.
     """
     require_device_memory(buf)
@@ -28,16 +30,59 @@ def memory_register(buf: Any) -> None:
         driver.use()
     except cuFileError as error:
         raise RuntimeError(f"memory_register: {error}") from error
-    _check("memory_register", calls.buf_register(base, nbytes, 0), OpError.CU_FILE_MEMORY_ALREADY_REGISTERED)
+    if _own.add(base):
+        return
+    status = calls.buf_register(base, nbytes, 0)
+    if status != 0:
+        _own.remove(base)
+    _check("memory_register", status, OpError.CU_FILE_MEMORY_ALREADY_REGISTERED)
 
 
 def memory_deregister(buf: Any) -> None:
-    """Undoes memory_register() of any buffer of that allocation. What is not registered is accepted. ValueError as for memory_register()."""
+    """Undoes one memory_register() of any buffer of that allocation. What this module has not registered is accepted, and stays as it is.
+
+    ValueError as for memory_register().
+    """
     require_device_memory(buf)
     base, _ = _allocation_of(buf)
-    _check("memory_deregister", calls.buf_deregister(base), *_not_registered)
+    if _own.remove(base):
+        _check("memory_deregister", calls.buf_deregister(base), *_not_registered)
 
 
+class _Registrations:
+    """How often this module has registered each allocation since the driver was opened."""
+
+    def __init__(self) -> None:
+        self._lock = forkable_lock()
+        self._opening = 0
+        self._counts: dict[int, int] = {}
+
+    def add(self, base: int) -> bool:
+        """Whether it was registered already."""
+        with self._lock:
+            self._forget_stale()
+            count = self._counts.get(base, 0)
+            self._counts[base] = count + 1
+            return count > 0
+
+    def remove(self, base: int) -> bool:
+        """Whether that was the last one, so that it is to be deregistered."""
+        with self._lock:
+            self._forget_stale()
+            count = self._counts.pop(base, 0)
+            if count > 1:
+                self._counts[base] = count - 1
+            return count == 1
+
+    def _forget_stale(self) -> None:
+        """The driver forgets all that is registered when it is closed."""
+        opening = _native._cufile_opening()
+        if opening != self._opening:
+            self._opening = opening
+            self._counts.clear()
+
+
+_own = _Registrations()
 _not_registered = (
     OpError.CU_FILE_MEMORY_NOT_REGISTERED,
     OpError.CU_FILE_DRIVER_NOT_INITIALIZED,
