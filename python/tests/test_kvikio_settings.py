@@ -386,12 +386,28 @@ def test_the_log_tells_of_files_operations_and_failures(tmp_path: pathlib.Path) 
     assert "ERROR penstock.kvikio: " in told({"KVIKIO_LOG_LEVEL": "warn"}, script).stderr
 
 
-def test_a_log_that_cannot_be_is_an_error(tmp_path: pathlib.Path) -> None:
-    path = str(tmp_path / "file")
+def test_a_level_that_is_none_logs_nothing(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    assert "ValueError: KVIKIO_LOG_LEVEL=loud: none of trace, debug" in told({"KVIKIO_LOG_LEVEL": "loud"}, f"CuFile({path!r})").stderr
-    done = told({"KVIKIO_LOG_LEVEL": "info", "KVIKIO_LOG_FILE": str(tmp_path)}, f"CuFile({path!r})")
-    assert f"RuntimeError: KVIKIO_LOG_FILE={tmp_path}: Is a directory" in done.stderr
+    done = told({"KVIKIO_LOG_LEVEL": "loud"}, f"CuFile({str(tmp_path / 'file')!r}) and None")
+    assert (done.stdout, done.stderr) == ("None\n", "")
+
+
+def test_a_log_whose_file_cannot_be_opened_goes_to_standard_error(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    done = told({"KVIKIO_LOG_LEVEL": "info", "KVIKIO_LOG_FILE": str(tmp_path)}, f"CuFile({str(tmp_path / 'file')!r}) and None")
+    lines = done.stderr.splitlines()
+    assert done.stdout == "None\n" and len(lines) == 2, done.stderr
+    assert f"WARNING penstock.kvikio: KVIKIO_LOG_FILE={tmp_path}: Is a directory" in lines[0] and "opened with flags r" in lines[1]
+
+
+def test_a_log_is_emptied_once_and_then_appended_to(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    log = tmp_path / "log"
+    log.write_text("of an earlier run")
+    script = f"CuFile({str(tmp_path / 'file')!r}) and open({str(log)!r}, 'a').write('of another process\\n') and CuFile({str(tmp_path / 'file')!r}) and None"
+    told({"KVIKIO_LOG_LEVEL": "info", "KVIKIO_LOG_FILE": str(log)}, script)
+    lines = log.read_text().splitlines()
+    assert len(lines) == 3 and "opened" in lines[0] and lines[1] == "of another process" and "opened" in lines[2]
 
 
 # cufile_driver

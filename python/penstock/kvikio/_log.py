@@ -1,7 +1,8 @@
 """The log that KvikIO's variables ask for: KVIKIO_LOG_LEVEL (off) says from which level on, KVIKIO_LOG_FILE (standard error) where to.
 
 Failed operations are errors, files that are opened are told at level info, operations that begin at debug. By Python's logging, as the logger
-"penstock.kvikio"; nothing is set up, and nothing is told, where KVIKIO_LOG_LEVEL is not set.
+"penstock.kvikio"; nothing is set up, and nothing is told, where KVIKIO_LOG_LEVEL is not set or names no level. A file that cannot be opened is
+told on standard error, where the log then goes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _wants_operations = False
 
 
 def set_up() -> None:
-    """Reads the variables, once. ValueError: KVIKIO_LOG_LEVEL is no level. RuntimeError: KVIKIO_LOG_FILE cannot be opened."""
+    """Reads the variables, once."""
     global _is_set_up, _wants_operations
     if _is_set_up:
         return
@@ -41,10 +42,10 @@ def set_up() -> None:
             return
         level = _level()
         if level is not None:
-            _add_handler()
             logger.setLevel(level)
             logger.propagate = False
             logger.disabled = False
+            _add_handler()
             _wants_operations = level <= logging.DEBUG
         _is_set_up = True
 
@@ -55,19 +56,27 @@ def wants_operations() -> bool:
 
 
 def _level() -> int | None:
-    text = os.environ.get("KVIKIO_LOG_LEVEL", "off").strip().lower()
-    if text == "off":
-        return None
-    if text not in _LEVELS:
-        raise ValueError(f"KVIKIO_LOG_LEVEL={text}: none of {', '.join(_LEVELS)} and off")
-    return _LEVELS[text]
+    """None: nothing is told, also where the word is none of KvikIO's, as there."""
+    return _LEVELS.get(os.environ.get("KVIKIO_LOG_LEVEL", "off").strip().lower())
 
 
 def _add_handler() -> None:
     path = os.environ.get("KVIKIO_LOG_FILE")
-    try:
-        handler = logging.FileHandler(path, "w") if path else logging.StreamHandler()
-    except OSError as error:
-        raise RuntimeError(f"KVIKIO_LOG_FILE={path}: {error.strerror}") from error
+    problem = None
+    handler: logging.Handler = logging.StreamHandler()
+    if path:
+        try:
+            handler = _file_handler(path)
+        except OSError as error:
+            problem = error.strerror
     handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s penstock.kvikio: %(message)s"))
     logger.addHandler(handler)
+    if problem is not None:
+        logger.warning("KVIKIO_LOG_FILE=%s: %s; the log goes to standard error", path, problem)
+
+
+def _file_handler(path: str) -> logging.Handler:
+    """Empties the file, and then appends: processes that share it write behind each other."""
+    with open(path, "w"):
+        pass
+    return logging.FileHandler(path, "a")
