@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import errno
 import inspect
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 
 from penstock import cufile as documented
+from penstock._cufile_library import Answer
 from penstock.cuda_bindings import cufile
 from penstock.cuda_bindings.cufile import OpError, cuFileError
 
@@ -82,10 +85,27 @@ def test_an_array_of_structs_is_indexed_and_shares_its_memory() -> None:
     assert params[0] == params[2] and params[0] != params[1]
     with pytest.raises(IndexError, match="out of bounds"):
         params[3]
-    with pytest.raises(TypeError, match="3 structs"):
-        int(params)
+    assert int(params) == params.ptr
     with pytest.raises(ValueError, match="1 or more"):
         cufile.IOParams(0)
+
+
+def test_a_field_of_all_structs_is_an_array_of_numpy() -> None:
+    params = cufile.IOParams(2)
+    params["cookie"] = [3, 4]
+    assert params["cookie"].tolist() == params.cookie.tolist() == [3, 4] and params[1]["cookie"].tolist() == [4]
+    params["u"]["batch"]["size_"][1] = 7
+    assert params[1].u.batch.size_ == 7
+    assert np.asarray(params).dtype == cufile.io_params_dtype and np.shares_memory(np.asarray(params), params["fh"])
+    assert not np.shares_memory(np.array(params), params["fh"])
+
+
+def test_parts_of_every_struct_can_be_written() -> None:
+    several = cufile.StatsLevel3.from_data(np.zeros(2, cufile.stats_level3_dtype))
+    several.per_gpu_stats["n_mmap"][1, 3] = 5
+    assert several[1].per_gpu_stats[3].n_mmap == 5 and several[0].per_gpu_stats[3].n_mmap == 0
+    several[0].per_gpu_stats[2].n_mmap = 6
+    assert several.per_gpu_stats["n_mmap"][0, 2] == 6
 
 
 def test_a_struct_lies_over_memory_of_another() -> None:
@@ -110,6 +130,71 @@ def test_structs_are_as_large_as_cufiles() -> None:
         **{"descr_dtype": 24, "io_events_dtype": 24, "io_params_dtype": 64, "io_vec_dtype": 16, "op_counter_dtype": 16},
         **{"per_gpu_stats_dtype": 248, "stats_level1_dtype": 624, "stats_level2_dtype": 1136, "stats_level3_dtype": 5112},
     }
+
+
+FACTS = pathlib.Path(__file__).parents[2] / "tests/abi"
+
+
+def test_fields_lie_where_cufile_h_has_them() -> None:
+    """Of the structs that have not grown since cuFile 1.17, and of level 1 what it had then."""
+    if not FACTS.exists():
+        pytest.skip("the facts of cufile.h are in the repository only")
+    places = dict(places_of("cufile_1_17.facts", "cufile_1_20_additions.facts"))
+    for struct, dtype in {
+        **{"CUfileDescr_t": cufile.descr_dtype, "CUfileIOParams_t": cufile.io_params_dtype, "CUfileIOEvents_t": cufile.io_events_dtype},
+        **{"CUfileIOVec_t": cufile.io_vec_dtype, "CUfileOpCounter_t": cufile.op_counter_dtype},
+        **{"CUfilePerGpuStats_t": cufile.per_gpu_stats_dtype, "CUfileStatsLevel1_t": cufile.stats_level1_dtype},
+    }.items():
+        named = {plain(name.removeprefix(f"{struct}.")): place for name, place in places.items() if name.startswith(f"{struct}.")}
+        ours = dict(flattened(dtype))
+        assert named and {name: ours.get(name) for name in named} == named, struct
+
+
+def plain(name: str) -> str:
+    """As cuda-python spells a field of C's."""
+    words = {"devPtr_base": "dev_ptr_base", "devPtr_offset": "dev_ptr_offset", "base": "base_", "size": "size_"}
+    return ".".join(words.get(each, each) for each in name.split("."))
+
+
+def places_of(*facts: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for line in "\n".join((FACTS / each).read_text() for each in facts).splitlines():
+        found = re.match(r"field (\S+)=at (\d+) of (\d+) ", line)
+        if found:
+            yield found[1], (int(found[2]), int(found[3]))
+
+
+def flattened(dtype: np.dtype[Any], at: int = 0, prefix: str = "") -> Iterator[tuple[str, tuple[int, int]]]:
+    """Of each field, also those in it: its name from the outermost struct on, and where it begins and how long it is."""
+    for name, (kind, offset, *_) in (dtype.fields or {}).items():
+        yield prefix + name, (at + offset, kind.itemsize)
+        yield from flattened(kind, at + offset, f"{prefix}{name}.")
+
+
+def test_layouts_numbers_and_signatures_are_those_of_cuda_python() -> None:
+    theirs = pytest.importorskip("cuda.bindings.cufile", reason="cuda-python is not installed")
+    for name in cufile.__all__:
+        ours, other = getattr(cufile, name), getattr(theirs, name)
+        if name.endswith("_dtype"):
+            assert dict(flattened(np.dtype(other))) == dict(flattened(ours)) and np.dtype(other).itemsize == ours.itemsize, name
+        elif isinstance(ours, enum.EnumMeta):
+            assert {key: each.value for key, each in other.__members__.items()} == {
+                key: each.value for key, each in ours.__members__.items()
+            }, name
+        elif inspect.isfunction(ours):
+            assert parameters(other) == parameters(ours), name
+    missing = {name for name in dir(theirs) if not name.startswith("_") and is_of_cuda_python(getattr(theirs, name))}
+    assert missing <= set(cufile.__all__)
+    ours, other = cuFileError(5027, 0), theirs.cuFileError(5027, 0)
+    assert str(ours).replace(cufile.op_status_error(5027), theirs.op_status_error(5027)) == str(other)
+    assert (ours.args, ours.status, ours.cuda_error) == ((str(ours),), other.status, other.cuda_error) and other.args == (str(other),)
+
+
+def parameters(function: Any) -> list[tuple[str, Any]]:
+    return [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+def is_of_cuda_python(value: Any) -> bool:
+    return isinstance(value, np.dtype) or getattr(value, "__module__", None) == "cuda.bindings.cufile"
 
 
 # Files and memory
@@ -281,8 +366,8 @@ def test_parameters_hold_for_every_module_from_the_next_opening_on() -> None:
         "INFO (1, 256)",
         "False 16",
         "[4, 1024] [10, 5]",
-        "CU_FILE_DRIVER_ALREADY_OPEN",
-        *["CU_FILE_INVALID_VALUE"] * 3,
+        "DRIVER_ALREADY_OPEN",
+        *["INVALID_VALUE"] * 3,
     ], done.stderr
 
 
@@ -326,6 +411,23 @@ def test_an_error_has_its_number_and_its_words() -> None:
     assert isinstance(error, documented.cuFileError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert str(cuFileError(errno.EIO)) == "EIO (5): Input/output error"
+    assert error.status is OpError.HANDLE_NOT_REGISTERED
+
+
+def test_an_error_tells_cudas_number_too(handle: int) -> None:
+    with pytest.raises(cuFileError) as caught:
+        cufile.buf_register(0, 4096, 0)
+    assert caught.value.cuda_error == 0 and str(caught.value).endswith("; CUDA status: CUDA_SUCCESS (0)")
+    told = cuFileError(5011, 100)
+    assert told.cuda_error == 100 and re.search(r"; CUDA status: (CUDA_ERROR_NO_DEVICE|CUresult) \(100\)$", str(told))
+    assert str(pickle.loads(pickle.dumps(told))) == str(told)
+    with pytest.raises(cuFileError) as caught:
+        cufile.read(handle, 0, 10, 0, 0)
+    assert caught.value.cuda_error is None
+    assert Answer(5011, 100) == 5011 and Answer(5011, 100).cuda_error == 100
+
+
+def test_a_number_of_no_error_has_its_words_too() -> None:
     assert cufile.op_status_error(5999) == "not an error number of cuFile"
 
 

@@ -124,6 +124,7 @@ class DriverControlFlags(enum.IntEnum):
     USE_POLL_MODE = 0
     ALLOW_COMPAT_MODE = 1
     VANILLA_POSIX_IO_MODE = 2
+    POSIX_IO_MODE = 2  # the same bit, by its later name
     FALLBACK_IO_MODE = 4
 
 

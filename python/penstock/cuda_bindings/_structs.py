@@ -63,14 +63,20 @@ class Struct:
         return int(self._data.ctypes.data)
 
     def __int__(self) -> int:
-        if len(self) != 1:
-            raise TypeError(f"int() of {len(self)} structs: ptr is their address")
         return self.ptr
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitem__(self: _Made, index: int | slice) -> _Made:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The structs as an array of NumPy over the same memory, unless another dtype or a copy is asked for."""
+        wanted: np.ndarray[Any, Any] = self._data if dtype is None else self._data.astype(dtype, copy=False)
+        return wanted.copy() if copy else wanted
+
+    def __getitem__(self: _Made, index: int | slice | str) -> Any:
+        """One struct, several, or a field of all of them as an array of NumPy."""
+        if isinstance(index, str):
+            return self._data[index]
         if isinstance(index, slice):
             return type(self)._over(self._data[index], self)
         if not -len(self) <= index < len(self):
@@ -78,8 +84,9 @@ class Struct:
         at = index % len(self)
         return type(self)._over(self._data[at : at + 1], self)
 
-    def __setitem__(self: _Made, index: int | slice, value: _Made) -> None:
-        self._data[index] = value._data if isinstance(index, slice) else value._data[0]
+    def __setitem__(self, index: int | slice | str, value: Any) -> None:
+        held = value._data if isinstance(value, Struct) else value
+        self._data[index] = held[0] if isinstance(value, Struct) and not isinstance(index, (slice, str)) else held
 
     def __iter__(self: _Made) -> Iterator[_Made]:
         return (self[index] for index in range(len(self)))
@@ -88,8 +95,10 @@ class Struct:
         if name not in (self.dtype.names or ()):
             raise AttributeError(f"{type(self).__name__} has no field {name}")
         field = self._data[name]
-        if name in self.parts:
-            return self.parts[name]._over(field.reshape(-1), self)
+        if name in self.parts and field.ndim == 1:
+            return self.parts[name]._over(field, self)
+        if name in self.parts and len(self) == 1:
+            return self.parts[name]._over(field[0], self)
         if len(self) > 1:
             return field
         return field[0] if field.ndim > 1 else field[0].item()

@@ -140,17 +140,22 @@ __all__ = [
 
 
 class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python's name
-    """What failed: status is one of cuFile's numbers, or of the system's (errno). A penstock.cufile.cuFileError too."""
+    """What failed: status is an OpError, or a number of the system's (errno). A penstock.cufile.cuFileError too.
 
-    def __init__(self, status: int, cuda_error: int | None = None) -> None:
+    cuda_error: the CUresult that came with it; 0 where CUDA reported none; None of reads and writes, which tell none.
+    """
+
+    def __init__(self, status: int, cu_err: int | None = None) -> None:
         super().__init__(status, op_status_error(status))
+        self.status = OpError(status) if status in _known_errors else int(status)
+        self.cuda_error = cu_err
         self.args = (str(self),)
-        self.cuda_error = cuda_error
 
     def __str__(self) -> str:
         status = int(self.status)
-        name = errno.errorcode.get(status, "") if status < _cufile_base else OpError(status).name
-        return f"{name} ({status}): {self.message}"
+        name = self.status.name if isinstance(self.status, OpError) else errno.errorcode.get(status, "")
+        told = f"{name} ({status}): {self.message}"
+        return told if self.cuda_error is None else f"{told}; CUDA status: {_cuda_name(self.cuda_error)} ({self.cuda_error})"
 
     def __reduce__(self) -> tuple[type[cuFileError], tuple[int, int | None]]:
         return type(self), (int(self.status), self.cuda_error)
@@ -405,6 +410,7 @@ def get_stats_l3(stats: int | StatsLevel3) -> None:
 
 
 _cufile_base = 5000
+_known_errors = frozenset(int(each) for each in OpError)
 _stats_grew_in = 1190
 
 
@@ -420,7 +426,19 @@ def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
 
 def _check(status: int) -> None:
     if status != 0:
-        raise cuFileError(status)
+        raise cuFileError(int(status), getattr(status, "cuda_error", 0))
+
+
+def _cuda_name(number: int) -> str:
+    """As CUDA's driver names it, which is there where it has reported one."""
+    if number == 0:
+        return "CUDA_SUCCESS"
+    name = ctypes.c_char_p()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuGetErrorName(number, ctypes.byref(name))
+    except (OSError, AttributeError):
+        pass  # no driver: an error that was made by hand, or came from another process
+    return (name.value or b"CUresult").decode()
 
 
 def _count(moved: int) -> int:
