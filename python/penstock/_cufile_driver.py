@@ -138,7 +138,11 @@ class RegisteredFile:
 
     @property
     def name(self) -> str:
-        return os.readlink(f"/proc/self/fd/{self._descriptor}")
+        """Of one that another thread has deregistered meanwhile: what its descriptor was."""
+        with contextlib.suppress(OSError):
+            if not self._closed:
+                return os.readlink(f"/proc/self/fd/{self._descriptor}")
+        return f"descriptor {self.told}"
 
     def properties(self) -> dict[str, Any]:
         size = attempt(self.file.size, self)
@@ -254,7 +258,8 @@ class Driver:
             made.close()
             raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: {refusal}")
         with self._lock:
-            twice = any(file.told == descriptor and file.identity == made.identity for file in self._files.values())
+            of_now = [file for file in self._files.values() if file.opening == opening]
+            twice = any(file.told == descriptor and file.identity == made.identity for file in of_now)
             if not twice:
                 handle = next(self._handles)
                 self._files[handle] = made

@@ -235,6 +235,15 @@ def test_directories_and_pipes_are_refused(tmp_path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
+def test_a_file_that_is_closed_meanwhile_is_named_by_its_descriptor(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        fh = cufile.handle_register(file.fileno())
+        used = cufile._driver.find_file(fh)
+        assert used.name == str(path)
+        cufile.handle_deregister(fh)
+        assert used.name == f"descriptor {file.fileno()}"
+
+
 def test_appending_descriptors_are_refused(path: pathlib.Path) -> None:
     with open(path, "ab") as file, raises(Status.CU_FILE_INVALID_FILE_OPEN_FLAG, "O_APPEND"):
         cufile.handle_register(file.fileno())
