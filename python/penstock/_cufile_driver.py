@@ -107,26 +107,42 @@ class RegisteredFile:
             raise _deregistered()
 
     def change(self, props: Mapping[str, Any]) -> None:
+        if "direct_io" in props:
+            self._make_ready(props["direct_io"])
         with self._lock:
             self._require_open()
             if "direct_io" in props:
-                self._switch(props["direct_io"])
+                self.direct = props["direct_io"]
             if "path" in props:
                 self.path = None if props["path"] == "automatic" else props["path"]
             if "priority" in props:
                 self.priority = None if props["priority"] == "automatic" else props["priority"]
 
-    def _switch(self, direct: bool) -> None:
-        if direct not in self._opened:
-            flags = self._access | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
-            try:
-                descriptor = os.open(f"/proc/self/fd/{self._descriptor}", flags)
-            except OSError as error:
-                if error.errno in _no_room:
-                    raise cuFileError(CODE_NUMBERS["out_of_memory"], f"direct_io: {self.name}: {error.strerror}") from error
-                raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"direct_io: {self.name}: {error.strerror}") from error
-            self._opened[direct] = (descriptor, self._adopt(descriptor))
-        self.direct = direct
+    def _make_ready(self, direct: bool) -> None:
+        """Opens the file with or without O_DIRECT, where it is not. Without the lock, since a mount may take its time."""
+        with self._lock:
+            self._require_open()
+            if direct in self._opened:
+                return
+            known = attempt(lambda: fcntl.fcntl(self._descriptor, fcntl.F_DUPFD_CLOEXEC, 0))
+        try:
+            descriptor = self._open_anew(known, direct)
+        finally:
+            os.close(known)
+        file = attempt(lambda: self._adopt(descriptor), self)
+        with self._lock:
+            if not self._closed and direct not in self._opened:
+                self._opened[direct] = (descriptor, file)
+                return
+        file.close()
+        os.close(descriptor)
+
+    def _open_anew(self, descriptor: int, direct: bool) -> int:
+        try:
+            return os.open(f"/proc/self/fd/{descriptor}", self._access | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
+        except OSError as error:
+            number = CODE_NUMBERS["out_of_memory"] if error.errno in _no_room else Status.CU_FILE_IO_NOT_SUPPORTED
+            raise cuFileError(number, f"direct_io: {self.name}: {error.strerror}") from error
 
     def _adopt(self, descriptor: int) -> penstock.File:
         """Takes over the descriptor, also where this fails."""
