@@ -45,13 +45,13 @@ void device_copies::put_onto_streams() noexcept {
   mark_ends();
   const auto count = copies_.size();
   if (passed_.over()) {
-    message_.parts_ended(count);
+    message_.parts_passed(count);
     return;
   }
   const auto passed = [](void* of, const status& outcome) {
     auto& mine = *static_cast<device_copies*>(of);
     if (!outcome.ok()) mine.message_.fail(outcome);
-    mine.message_.parts_ended(mine.copies_.size());
+    mine.message_.parts_passed(mine.copies_.size());
   };
   passed_.await(with_.runtime->feeders(), passed, this);
 }

@@ -18,6 +18,7 @@ class device_copies final : public delivery {
   // The part of a tensor that begins at offset. kept: until all is there.
   void add(std::size_t tensor, std::uint64_t offset, std::uint64_t bytes, const void* source, std::shared_ptr<const void> kept = nullptr);
   [[nodiscard]] std::uint64_t parts() const noexcept override { return copies_.size(); }
+  [[nodiscard]] std::uint64_t parts_on_streams() const noexcept override { return message_.on_streams ? copies_.size() : 0; }
   void start() noexcept override;
   void let_go() noexcept override { copies_.clear(); }
 

@@ -34,6 +34,7 @@ class reading::arriving final : public delivery {
     }
   }
   [[nodiscard]] std::uint64_t parts() const noexcept override { return parts_.size() + requests_.size() + on_streams_.size(); }
+  [[nodiscard]] std::uint64_t parts_on_streams() const noexcept override { return on_streams_.size(); }
   void all_taken() override {
     for (std::size_t i = 0; i + 1 < parts_.size(); ++i) parts_[i].next_work = &parts_[i + 1];
   }
@@ -97,7 +98,7 @@ class reading::arriving final : public delivery {
     if (message_.on_streams) {
       auto ended = [&message = message_](const status& outcome) {
         if (!outcome.ok()) message.fail(outcome);
-        message.parts_ended(1);
+        message.parts_passed(1);
       };
       auto source = core::file_core::make(with_.runtime, std::move(memory));
       on_streams_.push_back(std::make_unique<stream_read>(with_, std::move(source), message_.targets[tensor], std::move(ended)));

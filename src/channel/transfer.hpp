@@ -45,7 +45,7 @@ struct endings {
 };
 
 // What one carrier brings of one message, in parts, of which each ends exactly once: by incoming::parts_ended(), by endings::of_parts, or
-// because abandon() counts it.
+// because abandon() counts it; those that end with the streams of their targets by incoming::parts_passed().
 class delivery {
  public:
   delivery() = default;
@@ -55,6 +55,8 @@ class delivery {
 
   // Before it begins: how many there are. With the lock: how many the other end still has to send, of a carrier that needs it for that.
   [[nodiscard]] virtual std::uint64_t parts() const noexcept = 0;
+  // How many of these are work on the streams of their targets, which may be held for any time. Before it begins.
+  [[nodiscard]] virtual std::uint64_t parts_on_streams() const noexcept { return 0; }
   // Each tensor of the message has its carrier. Without the lock, before anything begins.
   virtual void all_taken() {}
   // Begins, or goes on where there may be room again, what needs the lock.
@@ -98,15 +100,19 @@ class incoming {
     assert(!deliveries_known_);
     return static_cast<Delivery&>(*deliveries_.emplace_back(of, make()).what);
   }
-  // From here on there are no more, so that several threads may go through them. How many parts all have.
-  std::uint64_t all_deliveries_known() {
+  // From here on there are no more, so that several threads may go through them, and their parts are counted.
+  void all_deliveries_known() {
     deliveries_known_ = true;
-    std::uint64_t parts = 0;
     for (const auto& each : deliveries_) {
       each.what->all_taken();
-      parts += each.what->parts();
+      parts_left += each.what->parts();
+      arriving_left += each.what->parts() - each.what->parts_on_streams();
     }
-    return parts;
+  }
+  // Of a carrier that has taken over, while others are left.
+  void add_parts(std::uint64_t count) noexcept {
+    parts_left += count;
+    arriving_left += count;
   }
   // Null: it has none of it.
   template <class Delivery>
@@ -124,6 +130,11 @@ class incoming {
   // --- without the lock, any thread
   // So many parts have ended. It may be gone on return.
   void parts_ended(std::uint64_t count) noexcept {
+    if (count > 0 && arriving_left.fetch_sub(count, std::memory_order_acq_rel) == count) all_arrived();
+    parts_passed(count);
+  }
+  // Likewise of those on streams, for which nothing else waits.
+  void parts_passed(std::uint64_t count) noexcept {
     if (count > 0 && parts_left.fetch_sub(count, std::memory_order_acq_rel) == count) all_ended();
   }
   // The first error is what it ends with; what has not begun will not.
@@ -136,12 +147,14 @@ class incoming {
     const std::lock_guard guard(error_lock_);
     return error_;
   }
-  std::atomic<std::uint64_t> parts_left{0};  // and one for who begins
+  std::atomic<std::uint64_t> parts_left{1};     // one for who begins
+  std::atomic<std::uint64_t> arriving_left{1};  // of these, all but those on streams
   std::atomic<bool> stopping{false};
 
  protected:
   ~incoming() = default;
   virtual void all_ended() noexcept = 0;
+  virtual void all_arrived() noexcept = 0;
 
  private:
   struct entry {

@@ -39,6 +39,7 @@ class operation_owner {
   virtual void end_polling() noexcept = 0;
   // The last part of it has come, or will not.
   virtual void all_ended(receive_operation& op) noexcept = 0;
+  virtual void all_arrived(receive_operation& op) noexcept = 0;
 
  protected:
   ~operation_owner() = default;
@@ -171,6 +172,7 @@ class receive_operation final : public pipe_operation, public channel::incoming 
 
  private:
   void all_ended() noexcept override { owner().all_ended(*this); }
+  void all_arrived() noexcept override { owner().all_arrived(*this); }
   stage at_ = stage::made;
 };
 

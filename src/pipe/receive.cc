@@ -77,7 +77,8 @@ status session::prepare(receive_operation& op) {
     }
     in_line = in_line.subspan(tensors[i].length);
   }
-  op.parts_left.store(op.all_deliveries_known() + 1);  // one for who begins
+  op.all_deliveries_known();
+  if (op.by_host != nullptr) ++op.parts_left;  // until what came goes on from memory of the host
   return op.watch_deadline();
 }
 
@@ -154,7 +155,9 @@ void session::abandon(channel::incoming& message, const status& why, endings& en
   op.for_deliveries([&](channel::delivery& each) { parts += each.abandon(); });
   if (op.at() == receive_operation::stage::waiting) {
     op.move_to(receive_operation::stage::begun);
-    parts = op.parts_left.load();
+    parts = op.arriving_left.load();
+    // None is the last: those that are to arrive are among these.
+    op.parts_left -= op.parts_left.load() - parts - (op.by_host != nullptr ? 1 : 0);
   }
   if (parts > 0) ended.of_parts.emplace_back(&op, parts);
 }
@@ -163,22 +166,26 @@ void session::abandon(channel::incoming& message, const status& why, endings& en
 bool session::hand_over(channel::incoming& message, std::size_t tensor, endings& /*ended*/) {
   auto* const to = successor_of(*message.by[tensor], !message.tensors[tensor].device.empty(), message.places[tensor].on_device());
   if (to == nullptr) return false;
-  message.parts_left.fetch_add(to->take_over(message, tensor));
+  message.add_parts(to->take_over(message, tensor));
   message.by[tensor] = to;
   return true;
 }
 
 void session::all_ended(receive_operation& op) noexcept {
   op.for_deliveries([](channel::delivery& each) { each.let_go(); });
-  auto outcome = outcome_of(op);
-  if (op.by_host == nullptr) {
-    finish(op, std::move(outcome));
-    return;
-  }
-  op.by_host->come(outcome, [this, &op](const status& ended) { finish(op, ended); });
+  finish(op, outcome_of(op));
 }
 
-// Of what has come, before it goes on from memory of the host.
+// What goes on from memory of the host does so whatever streams hold up the rest of the message: theirs may be another.
+void session::all_arrived(receive_operation& op) noexcept {
+  if (op.by_host == nullptr) return;
+  op.by_host->come(outcome_of(op), [&op](const status& ended) {
+    if (!ended.ok()) op.fail(ended);
+    op.parts_passed(1);
+  });
+}
+
+// Of what has come.
 status session::outcome_of(receive_operation& op) noexcept {
   const auto& facts = op.message->facts;
   return or_no_memory([&]() -> status {

@@ -115,6 +115,7 @@ class session final : public channel::frame_user,
   bool poll() noexcept override;
   void end_polling() noexcept override { connection_->end_polling(); }
   void all_ended(receive_operation& op) noexcept override;
+  void all_arrived(receive_operation& op) noexcept override;
 
   result<std::span<std::byte>> begins(const channel::frame_head& head) override;
   status arrived(const channel::frame_head& head) override;
