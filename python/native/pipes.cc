@@ -241,7 +241,10 @@ pipe_context context_of(const std::vector<std::string>& channels, const nb::byte
   pipe_options options{channels, text_of(secret), connections};
   if (tls && tls->size() != 4) throw nb::type_error("tls is a certificate, a key, an authority and a name");
   if (tls) options.tls = pipe_tls{tls->at(0), tls->at(1), tls->at(2), tls->at(3)};
-  auto made = pipe_context::create(engine, options);
+  auto made = [&] {
+    const without_gil unlocked;  // it reads files
+    return pipe_context::create(engine, options);
+  }();
   if (!made) raise(made.error());
   return *std::move(made);
 }

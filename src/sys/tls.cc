@@ -26,15 +26,19 @@ constexpr int verify_peer = 1;
 constexpr int verify_needs_certificate = 2;
 constexpr int error_want_read = 2;
 constexpr int error_zero_return = 6;
+constexpr unsigned no_partial_wildcards = 0x4;
+constexpr std::uint64_t no_handler_at_exit = 0x00080000;
 
 constexpr std::size_t most_taken = std::size_t{256} << 10;  // bytes that are encrypted before any leave
 constexpr std::size_t most_fetched = std::size_t{64} << 10;
 
 struct libssl {
+  int (*init)(std::uint64_t, const void*) = nullptr;
   const void* (*method)() = nullptr;
   void* (*context_new)(const void*) = nullptr;
   void (*context_free)(void*) = nullptr;
   long (*context_ctrl)(void*, int, long, void*) = nullptr;
+  void (*ask_pass_phrase)(void*, int (*)(char*, int, int, void*)) = nullptr;
   int (*use_certificate)(void*, const char*) = nullptr;
   int (*use_key)(void*, const char*, int) = nullptr;
   int (*check_key)(const void*) = nullptr;
@@ -53,6 +57,7 @@ struct libssl {
   int (*error)(const void*, int) = nullptr;
   int (*pending)(const void*) = nullptr;
   int (*set_host)(void*, const char*) = nullptr;
+  void (*set_host_flags)(void*, unsigned) = nullptr;
   long (*ctrl)(void*, int, long, void*) = nullptr;
   long (*verify_result)(const void*) = nullptr;
   void* (*parameters)(void*) = nullptr;
@@ -78,10 +83,12 @@ libssl open_libssl() {
     into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(opened, name));  // libcrypto's too, on which it depends
     found.usable = found.usable && into != nullptr;
   };
+  find(found.init, "OPENSSL_init_ssl");
   find(found.method, "TLS_method");
   find(found.context_new, "SSL_CTX_new");
   find(found.context_free, "SSL_CTX_free");
   find(found.context_ctrl, "SSL_CTX_ctrl");
+  find(found.ask_pass_phrase, "SSL_CTX_set_default_passwd_cb");
   find(found.use_certificate, "SSL_CTX_use_certificate_chain_file");
   find(found.use_key, "SSL_CTX_use_PrivateKey_file");
   find(found.check_key, "SSL_CTX_check_private_key");
@@ -100,6 +107,7 @@ libssl open_libssl() {
   find(found.error, "SSL_get_error");
   find(found.pending, "SSL_pending");
   find(found.set_host, "SSL_set1_host");
+  find(found.set_host_flags, "SSL_set_hostflags");
   find(found.ctrl, "SSL_ctrl");
   find(found.verify_result, "SSL_get_verify_result");
   find(found.parameters, "SSL_get0_param");
@@ -113,6 +121,8 @@ libssl open_libssl() {
   find(found.next_error, "ERR_get_error");
   find(found.error_words, "ERR_error_string_n");
   find(found.clear_errors, "ERR_clear_error");
+  // OpenSSL would otherwise free at exit what threads of reactors still encrypt with. Without effect where another library was first.
+  found.usable = found.usable && found.init(no_handler_at_exit, nullptr) == 1;
   return found;
 }
 
@@ -132,6 +142,9 @@ std::string words_of_openssl() {
   const auto last = all.rfind(':');
   return std::string(last == std::string_view::npos ? all : all.substr(last + 1));
 }
+
+// In place of OpenSSL's own, which asks at the terminal and waits there.
+int refuse_pass_phrase(char* /*into*/, int /*size*/, int /*writing*/, void* /*of*/) { return -1; }
 
 status unusable(std::string_view what, const std::string& file) {
   return {errc::invalid_argument, fmt::format("tls: the {} {} cannot be used: {}", what, file, words_of_openssl())};
@@ -162,7 +175,10 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
   void* const made = ssl().context_new(ssl().method());
   if (made == nullptr) return status(errc::out_of_memory, "tls: no memory for a context");
   const auto problem = [&]() -> status {
-    (void)ssl().context_ctrl(made, ctrl_min_proto_version, version_1_3, nullptr);
+    if (ssl().context_ctrl(made, ctrl_min_proto_version, version_1_3, nullptr) != 1) {
+      return {errc::unsupported, fmt::format("tls: OpenSSL has no TLS 1.3: {}", words_of_openssl())};
+    }
+    ssl().ask_pass_phrase(made, refuse_pass_phrase);
     (void)ssl().context_ctrl(made, ctrl_mode, release_buffers, nullptr);
     (void)ssl().tickets(made, 0);  // sessions are not resumed, and nothing is said that nobody has asked for
     if (!how.certificate.empty()) {
@@ -237,6 +253,7 @@ result<std::unique_ptr<tls_stream>> tls_context::made(const std::string& name) c
   state->out = ssl().bio_new(ssl().bio_memory());
   if (state->in == nullptr || state->out == nullptr) return no_room();
   ssl().set_bio(state->of, state->in, state->out);
+  ssl().set_host_flags(state->of, no_partial_wildcards);
   if (name.empty()) {
     ssl().accept_state(state->of);
   } else {

@@ -31,6 +31,7 @@ signed good ca DNS:localhost,IP:127.0.0.1 3650
 signed elsewhere ca DNS:elsewhere.example 3650
 signed expired ca DNS:localhost,IP:127.0.0.1 -1
 signed foreign other DNS:localhost,IP:127.0.0.1 3650
+openssl pkey -in good.key -aes256 -passout pass:word -out locked.key
 )";
 
 // Made once; empty where there is no openssl.
@@ -253,6 +254,7 @@ TEST_F(pipe_tls_ends, what_cannot_be_is_told) {
   };
   EXPECT_EQ(code_of({file("good.pem")}), errc::invalid_argument) << "no key";
   EXPECT_EQ(code_of({file("good.pem"), file("foreign.key")}), errc::invalid_argument) << "the key to another";
+  EXPECT_EQ(code_of({file("good.pem"), file("locked.key")}), errc::invalid_argument) << "a pass phrase, which nobody is asked for";
   EXPECT_EQ(code_of({file("none.pem"), file("good.key")}), errc::invalid_argument);
   EXPECT_EQ(code_of({"", "", file("none.pem")}), errc::invalid_argument);
   EXPECT_EQ(code_of(with("good"), {"ucx", "basic"}), errc::unsupported) << "which is not encrypted";
