@@ -29,6 +29,11 @@ std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array
 }
 
 status gone() { return {errc::closed, "the other end has gone"}; }
+// More than that the other end has gone: with TLS an end that it has not told of.
+bool tells_why(const status& problem, bool secure) {
+  const bool cut = secure && problem.code() == errc::io && problem.domain() == error_domain::penstock;
+  return problem.code() == errc::would_block || problem.code() == errc::permission_denied || cut;
+}
 status flooded() { return {errc::io, "the other end passed more descriptors than it has told of"}; }
 status given_up() { return {errc::closed, "the connection was given up"}; }
 
@@ -74,6 +79,7 @@ socket_handler::next connection::ready(bool readable, bool writable) noexcept {
   }
   if (readable) read_in_turn();
   if (readable && secure_ != nullptr) flush_up_to(most_in_turn);  // what came may be what sending has waited for
+  if (has_more_) return next::turn;
   return readable || writable ? rest() : look_later();
 }
 
@@ -209,14 +215,17 @@ bool connection::read_in_turn() noexcept {
 
 bool connection::read() noexcept {
   std::uint64_t left = most_in_turn;
-  // What was decrypted is read to its end: the reactor would not tell of it.
-  while ((left > 0 || (secure_ != nullptr && secure_->has_unread())) && !over_.load() && !abandoned_.load()) {
+  // With TLS also of encrypted bytes, of which many may become few.
+  const auto fetched = [this] { return secure_ != nullptr ? secure_->fetched() : 0; };
+  const auto most_fetched = fetched() + most_in_turn;
+  while (left > 0 && fetched() < most_fetched && !over_.load() && !abandoned_.load()) {
     auto problem = flooded_.load() ? flooded() : or_no_memory([&] { return read_some(left); });
     if (problem.code() == errc::would_block) break;
     if (problem.ok()) continue;
     end(problem);
     break;
   }
+  if (secure_ != nullptr) has_more_ = !over_.load() && (left == 0 || fetched() >= most_fetched) && secure_->has_unread();
   return left < most_in_turn;
 }
 
@@ -234,8 +243,7 @@ status connection::read_some(std::uint64_t& left) {
     auto part = next_part();
     part.iov_len = std::min<std::size_t>(part.iov_len, most_in_turn);
     const auto got = get(part);
-    const bool tells_why = !got && (got.error().code() == errc::would_block || got.error().code() == errc::permission_denied);
-    if (!got) return tells_why ? got.error() : gone().with_context(got.error().message());
+    if (!got) return tells_why(got.error(), secure_ != nullptr) ? got.error() : gone().with_context(got.error().message());
     if (*got == 0) return gone();
     bytes = *got;
   }
@@ -369,8 +377,10 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
       const std::lock_guard guard(out_lock_);
       if (flushing_ || connecting_ || !ended_.ok()) return;
       if (queue_.empty()) {
-        watch_writing(secure_ != nullptr && secure_->has_unsent());
-        if (closing_) door_->finish(here.fd(), false);
+        if (closing_ && secure_ != nullptr) secure_->end(*door_, here.fd());
+        const bool rest = secure_ != nullptr && secure_->has_unsent();
+        watch_writing(rest);
+        if (closing_ && !rest) door_->finish(here.fd(), false);
         return;
       }
       if (sent_now >= most) {
@@ -493,6 +503,7 @@ void connection::end(const status& why) noexcept {
     const used_socket::use here(socket_);
     if (token_ != 0) reactor_->remove(here.fd(), std::exchange(token_, 0));
     if (ended_.ok()) ended_ = why;
+    if (secure_ != nullptr) secure_->end(*door_, here.fd());
     door_->finish(here.fd(), true);  // whoever is in a call with it
     socket_.close();
   }

@@ -176,6 +176,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::uint64_t body_bytes_ = 0;
   bool wanted_ = false;
   bool diverted_ = false;
+  bool has_more_ = false;  // that was taken from the socket, which does not tell of it again; of the reactor's thread, with TLS
   std::array<std::byte, 16384> nowhere_;
 
   // --- what goes out

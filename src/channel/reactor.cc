@@ -152,7 +152,8 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     }
     if (handler == nullptr) return;
     const auto then = handler->ready(event.readable, event.writable);
-    if (then == socket_handler::next::turn) again.push_back(event.token);
+    const bool is_in = std::find(again.begin(), again.end(), event.token) != again.end();  // by an event besides
+    if (then == socket_handler::next::turn && !is_in) again.push_back(event.token);
     const std::lock_guard guard(with->lock);
     if (then == socket_handler::next::later) with->later.push_back(event.token);
   };

@@ -28,9 +28,14 @@ constexpr int error_want_read = 2;
 constexpr int error_zero_return = 6;
 constexpr unsigned no_partial_wildcards = 0x4;
 constexpr std::uint64_t no_handler_at_exit = 0x00080000;
+constexpr unsigned long reason_of_error = 0x7FFFFF;
+constexpr unsigned long first_reason_of_alerts = 1000;
 
 constexpr std::size_t most_taken = std::size_t{256} << 10;  // bytes that are encrypted before any leave
 constexpr std::size_t most_fetched = std::size_t{64} << 10;
+// Times in one call: what comes may have no bytes for the caller (new keys, asked for again and again), and its thread has others to look
+// after.
+constexpr unsigned most_fetches = 16;
 
 struct libssl {
   int (*init)(std::uint64_t, const void*) = nullptr;
@@ -52,6 +57,7 @@ struct libssl {
   void (*accept_state)(void*) = nullptr;
   void (*connect_state)(void*) = nullptr;
   int (*handshake)(void*) = nullptr;
+  int (*shutdown)(void*) = nullptr;
   int (*read)(void*, void*, std::size_t, std::size_t*) = nullptr;
   int (*write)(void*, const void*, std::size_t, std::size_t*) = nullptr;
   int (*error)(const void*, int) = nullptr;
@@ -102,6 +108,7 @@ libssl open_libssl() {
   find(found.accept_state, "SSL_set_accept_state");
   find(found.connect_state, "SSL_set_connect_state");
   find(found.handshake, "SSL_do_handshake");
+  find(found.shutdown, "SSL_shutdown");
   find(found.read, "SSL_read_ex");
   find(found.write, "SSL_write_ex");
   find(found.error, "SSL_get_error");
@@ -131,26 +138,43 @@ const libssl& ssl() {
   return opened;
 }
 
+struct reason {
+  std::string words;
+  unsigned long alert = 0;  // of the other end's; 0: there was none
+};
+
 // Of this thread's last call.
-std::string words_of_openssl() {
+reason reason_of_openssl() {
   std::array<char, 256> words{};
   const auto code = ssl().next_error();
-  if (code == 0) return "no reason was given";
+  if (code == 0) return {"no reason was given"};
   ssl().error_words(code, words.data(), words.size());
   ssl().clear_errors();
   const std::string_view all(words.data());  // error:CODE:library:function:reason
   const auto last = all.rfind(':');
-  return std::string(last == std::string_view::npos ? all : all.substr(last + 1));
+  const auto number = code & reason_of_error;
+  return {std::string(last == std::string_view::npos ? all : all.substr(last + 1)),
+          number > first_reason_of_alerts ? number - first_reason_of_alerts : 0};
+}
+
+std::string words_of_openssl() { return reason_of_openssl().words; }
+
+// Alerts about certificates (RFC 8446, 6.2): the other end may say so after this one has agreed.
+bool is_of_certificate(unsigned long alert) {
+  constexpr unsigned long no_certificate = 41, certificate_unknown = 46, unknown_ca = 48, access_denied = 49, certificate_required = 116;
+  return (alert >= no_certificate && alert <= certificate_unknown) || alert == unknown_ca || alert == access_denied ||
+         alert == certificate_required;
 }
 
 // In place of OpenSSL's own, which asks at the terminal and waits there.
 int refuse_pass_phrase(char* /*into*/, int /*size*/, int /*writing*/, void* /*of*/) { return -1; }
 
+// The socket tells again.
+status more_later() { return {errc::would_block, "the other end says more than one call takes"}; }
+
 status unusable(std::string_view what, const std::string& file) {
   return {errc::invalid_argument, fmt::format("tls: the {} {} cannot be used: {}", what, file, words_of_openssl())};
 }
-
-status of_socket(std::string_view what) { return {errc::closed, fmt::format("tls: {}", what)}; }
 
 }  // namespace
 
@@ -272,15 +296,27 @@ tls_stream::~tls_stream() = default;
 
 result<std::unique_ptr<tls_stream>> tls_stream::sibling() const { return of_->made(name_); }
 
-status tls_stream::fail(status why) {
-  if (failed_.ok()) failed_ = std::move(why);
-  return failed_;
+status tls_stream::fail_to_receive(status why) {
+  if (not_received_.ok()) not_received_ = std::move(why);
+  return not_received_;
+}
+
+status tls_stream::fail_to_send(status why) {
+  if (not_sent_.ok()) not_sent_ = std::move(why);
+  return not_sent_;
+}
+
+// Nothing goes either way without that.
+status tls_stream::fail_to_agree(status why) {
+  (void)fail_to_send(why);
+  return fail_to_receive(std::move(why));
 }
 
 bool tls_stream::all_is_out() const noexcept { return out_sent_ == out_.size() && ssl().bio_pending(state_->out) == 0; }
 
-// What the socket takes.
+// What the socket takes. A failure says nothing about what has arrived before it, such as why the other end has gone.
 void tls_stream::put_out(peer& door, int fd) {
+  if (!not_sent_.ok()) return;
   if (out_sent_ == out_.size()) {
     out_.clear();
     out_sent_ = 0;
@@ -295,7 +331,7 @@ void tls_stream::put_out(peer& door, int fd) {
     const iovec part{out_.data() + out_sent_, out_.size() - out_sent_};
     const auto sent = door.send(fd, {&part, 1});
     if (!sent) {
-      if (sent.error().code() != errc::would_block) (void)fail(sent.error());
+      if (sent.error().code() != errc::would_block) (void)fail_to_send(sent.error());
       return;
     }
     out_sent_ += *sent;
@@ -307,18 +343,26 @@ status tls_stream::fetch(peer& door, int fd) {
   std::array<std::byte, most_fetched> bytes;
   const iovec part{bytes.data(), bytes.size()};
   const auto got = door.receive(fd, {&part, 1});
-  if (!got) return got.error().code() == errc::would_block ? got.error() : fail(got.error());
-  if (*got == 0) {
-    return fail(of_socket(agreed_ ? "the other end has ended the connection"
-                                  : "the other end has ended the connection before both agreed; perhaps it uses no TLS"));
-  }
-  (void)ssl().bio_write(state_->in, bytes.data(), static_cast<int>(*got));
+  if (!got && got.error().code() == errc::would_block) return got.error();
+  if (!got || *got == 0) return fail_to_receive(why_cut(got ? status() : got.error()));
+  fetched_ += *got;
+  const int kept = ssl().bio_write(state_->in, bytes.data(), static_cast<int>(*got));
+  if (kept != static_cast<int>(*got)) return fail_to_receive({errc::out_of_memory, "tls: no memory for what has come"});
   return {};
+}
+
+// The socket has ended, of which the other end has said nothing: whoever is between the ends can do that too.
+status tls_stream::why_cut(const status& of_socket) const {
+  if (has_ended_) return {errc::closed, "tls: the other end has ended the connection"};
+  if (agreed_ && of_socket.ok()) return {errc::io, "tls: the connection was cut"};
+  if (agreed_) return {errc::io, fmt::format("tls: the connection was cut: {}", of_socket.message())};
+  if (!of_socket.ok()) return of_socket;
+  return {errc::closed, "tls: the other end has ended the connection before both agreed; perhaps it uses no TLS"};
 }
 
 // Until the ends have agreed. Errors: would_block.
 status tls_stream::agree(peer& door, int fd) {
-  while (!agreed_) {
+  for (unsigned fetches = 0; !agreed_; ++fetches) {
     ssl().clear_errors();
     const int done = ssl().handshake(state_->of);
     const int why = done == 1 ? 0 : ssl().error(state_->of, done);
@@ -328,10 +372,15 @@ status tls_stream::agree(peer& door, int fd) {
       agreed_ = true;
     } else if (why != error_want_read) {
       const auto verified = ssl().verify_result(state_->of);
-      if (verified == 0) return fail({errc::permission_denied, fmt::format("tls: the ends do not agree: {}", words)});
-      return fail({errc::permission_denied, fmt::format("tls: the certificate of the other end: {}", ssl().verify_words(verified))});
+      if (verified == 0) {
+        return fail_to_agree({errc::permission_denied, fmt::format("tls: the ends do not agree: {}", words)});
+      }
+      return fail_to_agree(
+          {errc::permission_denied, fmt::format("tls: the certificate of the other end: {}", ssl().verify_words(verified))});
+    } else if (fetches == most_fetches) {
+      return more_later();
     } else if (auto come = fetch(door, fd); !come.ok()) {
-      return come;
+      return come.code() == errc::would_block ? come : fail_to_agree(come);
     }
   }
   return {};
@@ -339,26 +388,28 @@ status tls_stream::agree(peer& door, int fd) {
 
 result<std::size_t> tls_stream::send(peer& door, int fd, std::span<const iovec> parts) {
   const std::lock_guard guard(lock_);
-  if (!failed_.ok()) return failed_;
+  if (!not_sent_.ok()) return not_sent_;
   if (auto problem = agree(door, fd); !problem.ok()) return problem;
   for (const auto& each : all_is_out() && taken_ == 0 ? parts : std::span<const iovec>()) {
     if (taken_ == most_taken) break;
     std::size_t taken = 0;
     const auto size = std::min(each.iov_len, most_taken - taken_);
     ssl().clear_errors();
-    if (ssl().write(state_->of, each.iov_base, size, &taken) != 1) return fail({errc::io, fmt::format("tls: {}", words_of_openssl())});
+    if (ssl().write(state_->of, each.iov_base, size, &taken) != 1) {
+      return fail_to_send({errc::io, fmt::format("tls: {}", words_of_openssl())});
+    }
     taken_ += taken;
   }
   put_out(door, fd);
-  if (!failed_.ok()) return failed_;
+  if (!not_sent_.ok()) return not_sent_;
   if (!all_is_out() || taken_ == 0) return status(errc::would_block, "the socket is full");
   return std::exchange(taken_, 0);
 }
 
 result<std::size_t> tls_stream::receive(peer& door, int fd, const iovec& part) {
   const std::lock_guard guard(lock_);
-  for (;;) {
-    if (!failed_.ok()) return failed_.code() == errc::closed && agreed_ ? result<std::size_t>(std::size_t{0}) : failed_;
+  for (unsigned fetches = 0;; ++fetches) {
+    if (!not_received_.ok()) return not_received_.code() == errc::closed && agreed_ ? result<std::size_t>(std::size_t{0}) : not_received_;
     if (auto problem = agree(door, fd); !problem.ok()) return problem;
     std::size_t got = 0;
     ssl().clear_errors();
@@ -366,26 +417,40 @@ result<std::size_t> tls_stream::receive(peer& door, int fd, const iovec& part) {
     const int why = ssl().error(state_->of, 0);
     if (why == error_zero_return) return std::size_t{0};
     if (why != error_want_read) {
-      const auto words = words_of_openssl();  // which may be what the other end has against this one's certificate
+      const auto told = reason_of_openssl();  // which may be what the other end has against this one's certificate
       put_out(door, fd);
-      return fail({errc::permission_denied, fmt::format("tls: {}", words)});
+      return fail_to_receive({is_of_certificate(told.alert) ? errc::permission_denied : errc::io, fmt::format("tls: {}", told.words)});
     }
+    if (fetches == most_fetches) return more_later();
     if (auto come = fetch(door, fd); come.code() == errc::would_block) return come;
   }
 }
 
 void tls_stream::flush(peer& door, int fd) noexcept {
   const std::lock_guard guard(lock_);
-  if (!failed_.ok() || all_is_out()) return;
+  flush_locked(door, fd);
+}
+
+void tls_stream::flush_locked(peer& door, int fd) noexcept {
+  if (!not_sent_.ok() || all_is_out()) return;
   (void)or_no_memory([&]() -> status {
     put_out(door, fd);
     return {};
   });
 }
 
+void tls_stream::end(peer& door, int fd) noexcept {
+  const std::lock_guard guard(lock_);
+  if (!agreed_ || std::exchange(has_ended_, true)) return;
+  ssl().clear_errors();
+  (void)ssl().shutdown(state_->of);
+  ssl().clear_errors();
+  flush_locked(door, fd);
+}
+
 bool tls_stream::has_unsent() noexcept {
   const std::lock_guard guard(lock_);
-  return failed_.ok() && !all_is_out();
+  return not_sent_.ok() && !all_is_out();
 }
 
 bool tls_stream::has_taken() noexcept {
@@ -395,14 +460,19 @@ bool tls_stream::has_taken() noexcept {
 
 tls_stream::awaited tls_stream::waits_for() noexcept {
   const std::lock_guard guard(lock_);
-  if (!failed_.ok()) return awaited::nothing;
+  if (!not_sent_.ok()) return awaited::nothing;
   if (!all_is_out()) return awaited::room;
   return agreed_ ? awaited::nothing : awaited::other_end;
 }
 
 bool tls_stream::has_unread() noexcept {
   const std::lock_guard guard(lock_);
-  return failed_.ok() && agreed_ && (ssl().pending(state_->of) > 0 || ssl().bio_pending(state_->in) > 0);
+  return not_received_.ok() && agreed_ && (ssl().pending(state_->of) > 0 || ssl().bio_pending(state_->in) > 0);
+}
+
+std::uint64_t tls_stream::fetched() noexcept {
+  const std::lock_guard guard(lock_);
+  return fetched_;
 }
 
 }  // namespace penstock::sys

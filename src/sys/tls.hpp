@@ -16,8 +16,9 @@ namespace penstock::sys {
 
 class tls_context;
 
-// What one connection says, encrypted. Thread-safe; no call blocks. An error is the same for every call from then on; until the ends have
-// agreed it is permission_denied where one does not accept the other's certificate.
+// What one connection says, encrypted. Thread-safe; no call blocks. An error of sending is the same for every send() from then on, one of
+// receiving for every receive(), and one of agreeing for both. permission_denied: one end does not accept the other's certificate; io: what
+// has come was changed on its way, or the connection was cut.
 class tls_stream {
  public:
   struct state;
@@ -30,6 +31,9 @@ class tls_stream {
   // until then it says would_block, and has to be called with the same bytes again, or others in their place, which it takes for them.
   result<std::size_t> send(peer& door, int fd, std::span<const iovec> parts);
   result<std::size_t> receive(peer& door, int fd, const iovec& part);
+  // Tells the other end that nothing follows, whose receive() then has 0: without that it takes an end of the socket for a cut. What is not
+  // out yet is left to flush(). Nothing may be sent after this.
+  void end(peer& door, int fd) noexcept;
   // Sends what is left of what send() and receive() had to say.
   void flush(peer& door, int fd) noexcept;
   // There is some: the socket had no room.
@@ -41,13 +45,19 @@ class tls_stream {
   [[nodiscard]] awaited waits_for() noexcept;
   // Bytes have come that receive() has not given.
   [[nodiscard]] bool has_unread() noexcept;
+  // Encrypted bytes that have been taken from the socket so far.
+  [[nodiscard]] std::uint64_t fetched() noexcept;
   // For a further connection between the same ends.
   [[nodiscard]] result<std::unique_ptr<tls_stream>> sibling() const;
 
  private:
   status agree(peer& door, int fd);
-  status fail(status why);
+  status fail_to_send(status why);
+  status fail_to_receive(status why);
+  status fail_to_agree(status why);
   status fetch(peer& door, int fd);
+  [[nodiscard]] status why_cut(const status& of_socket) const;
+  void flush_locked(peer& door, int fd) noexcept;
   void put_out(peer& door, int fd);
   [[nodiscard]] bool all_is_out() const noexcept;
 
@@ -56,7 +66,10 @@ class tls_stream {
   std::mutex lock_;         // guards what follows
   const std::unique_ptr<state> state_;
   bool agreed_ = false;
-  status failed_;
+  bool has_ended_ = false;  // this end has said so
+  status not_sent_;         // from then on
+  status not_received_;
+  std::uint64_t fetched_ = 0;
   std::vector<std::byte> out_;  // encrypted
   std::size_t out_sent_ = 0;
   std::size_t taken_ = 0;  // bytes of which that is, by send()
