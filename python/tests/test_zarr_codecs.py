@@ -6,10 +6,12 @@ import ctypes
 import gc
 import os
 import random
+import resource
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,9 @@ import numcodecs
 
 import penstock
 from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, explain, load
-from penstock.zarr._codecs import decode
+from penstock.zarr._codecs import byte_codecs2, decode
 from penstock.zarr._layouts import layout_of
-from penstock.zarr._plan import chunk_parts, region_of
+from penstock.zarr._plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
 
 ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
@@ -217,9 +219,102 @@ class TestDamage:
 
 
 def _codecs_of(name: str) -> Any:
-    from penstock.zarr._codecs import byte_codecs2
-
     return byte_codecs2(None, CODECS_2[name]())
+
+
+def frame_of_zstd(content: bytes, block: int = 100_000) -> bytes:
+    """A frame that does not say how long its content is, as programs write them that compress a stream. Its blocks are not compressed."""
+    blocks = [content[at : at + block] for at in range(0, len(content), block)] or [b""]
+    heads = [struct.pack("<I", len(some) << 3 | (number == len(blocks) - 1))[:3] for number, some in enumerate(blocks)]
+    return b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(head + some for head, some in zip(heads, blocks))
+
+
+def bomb_of_zstd(blocks: int) -> bytes:
+    """A frame without a size that holds one byte, again and again: 128 KiB come of each 4 bytes."""
+    frame = b"\x28\xb5\x2f\xfd\x00\x58"
+    return frame + b"".join(struct.pack("<I", (128 << 10) << 3 | 2 | (number == blocks - 1))[:3] + b"\x00" for number in range(blocks))
+
+
+MIB = 1 << 20
+
+BOMBS: dict[str, Callable[[int], bytes]] = {
+    "zstd": lambda size: bytes(numcodecs.Zstd(1).encode(bytes(size))),
+    "zstd without a size": lambda size: bomb_of_zstd(size // (128 << 10)),
+    "zstd in frames": lambda size: bytes(numcodecs.Zstd(1).encode(bytes(size // 2))) * 2,
+    "zstd in frames without a size": lambda size: bomb_of_zstd(size // (256 << 10)) * 2,
+    "lz4": lambda size: bytes(numcodecs.LZ4().encode(bytes(size))),
+    "blosc": lambda size: bytes(numcodecs.Blosc("lz4").encode(bytes(size))),
+    "zlib": lambda size: bytes(numcodecs.Zlib(9).encode(bytes(size))),
+    "gzip": lambda size: bytes(numcodecs.GZip(9).encode(bytes(size))),
+    "gzip in members": lambda size: bytes(numcodecs.GZip(9).encode(bytes(MIB))) * (size // MIB),
+    "bz2": lambda size: bytes(numcodecs.BZ2(9).encode(bytes(size))),
+    "lzma": lambda size: bytes(numcodecs.LZMA().encode(bytes(size))),
+}
+
+
+class TestBytesThatGrowWithoutEnd:
+    @pytest.mark.parametrize("name", BOMBS)
+    @pytest.mark.parametrize("filters", [[], [numcodecs.Shuffle(4)]], ids=["last step", "step between"])
+    def test_are_refused_before_they_take_memory(self, name: str, filters: list[Any]) -> None:
+        data = np.frombuffer(BOMBS[name](64 * MIB), "u1")
+        assert len(data) < 2 * MIB
+        codecs = byte_codecs2(filters, {"id": name.split()[0]})
+        out = np.empty(MIB // 4, "u1")
+        # Above the 5 MiB that may lie between two codecs, and below what would come of all.
+        why = f"{name.split()[0]} cannot decode {len(data)} bytes: .*(they announce|come of them|buffer is too small)"
+        with at_most_more_memory(32 * MIB), pytest.raises(ValueError, match=why):
+            decode(codecs, data, out)
+
+    @pytest.mark.parametrize("name", BOMBS)
+    @pytest.mark.parametrize("filters", [[], [numcodecs.Shuffle(4)]], ids=["last step", "step between"])
+    def test_are_decoded_where_a_chunk_is_as_long(self, name: str, filters: list[Any]) -> None:
+        data = np.frombuffer(BOMBS[name](2 * MIB), "u1")
+        out = np.ones(2 * MIB, "u1")
+        assert not decode(byte_codecs2(filters, {"id": name.split()[0]}), data, out).any()
+
+    @pytest.mark.parametrize("name", [name for name in BOMBS if "lz4" not in name])
+    def test_are_no_chunk_where_one_is_shorter_or_longer_by_a_byte(self, name: str) -> None:
+        data = np.frombuffer(BOMBS[name](MIB), "u1")
+        for size in (MIB - 1, MIB + 1):
+            with pytest.raises(ValueError, match=r"cannot decode \d+ bytes: |they decode to \d+ bytes"):
+                decode(byte_codecs2(None, {"id": name.split()[0]}), data, np.empty(size, "u1"))
+
+    @pytest.mark.parametrize("name", BOMBS)
+    def test_are_damaged_where_they_are_cut(self, name: str) -> None:
+        data = BOMBS[name](MIB)
+        for size in (0, 1, 5, 9, len(data) // 2 + 1, len(data) - 1):
+            with pytest.raises(ValueError, match=r"cannot decode \d+ bytes: |they decode to \d+ bytes"):
+                decode(byte_codecs2(None, {"id": name.split()[0]}), np.frombuffer(data[:size], "u1"), np.empty(MIB, "u1"))
+
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_frames_of_zstd_without_a_size_are_decoded(self, count: int) -> None:
+        content = np.random.default_rng(1).bytes(300_001)
+        data = np.frombuffer(frame_of_zstd(content) * count, "u1")
+        out = np.empty(count * len(content), "u1")
+        assert bytes(decode(_codecs_of("zstd"), data, out)) == content * count
+
+    def test_members_of_gzip_and_frames_of_zstd_and_streams_of_bz2_are_joined(self) -> None:
+        for name in ("gzip", "zstd", "bz2"):
+            one = bytes(CODECS_2[name]().encode(b"water"))
+            assert bytes(decode(_codecs_of(name), np.frombuffer(one * 3, "u1"), np.empty(15, "u1"))) == b"water" * 3
+
+    def test_codecs_that_make_objects_are_left_to_zarr(self) -> None:
+        for name in ("pickle", "vlen-utf8"):
+            with pytest.raises(Unsupported, match=f"through {name}"):
+                byte_codecs2([{"id": name}], None)
+
+
+@contextmanager
+def at_most_more_memory(nbytes: int) -> Iterator[None]:
+    """Address space, beyond what the process has: larger allocations fail."""
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + nbytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_many_groups_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 
+from penstock.zarr._limits import decode_exactly, decode_up_to, most_encoded
 from penstock.zarr._plan import Shards, Unsupported
 
 __all__ = ["ByteCodec", "Stored", "byte_codecs2", "crc32c", "decode", "stored3"]
@@ -115,7 +116,13 @@ def byte_codecs2(filters: Iterable[Any] | None, compressor: Any) -> tuple[ByteCo
     return tuple(_of_numcodecs(codec if isinstance(codec, dict) else codec.get_config()) for codec in codecs)
 
 
+# Those that make objects, or arrays of a size that nothing limits: zarr undoes them.
+_OF_OBJECTS = ("categorize", "json2", "msgpack2", "pickle", "vlen-array", "vlen-bytes", "vlen-utf8")
+
+
 def _of_numcodecs(config: dict[str, Any]) -> ByteCodec:
+    if config.get("id") in _OF_OBJECTS:
+        raise Unsupported(f"its chunks are stored through {config['id']}")
     try:
         return ByteCodec(config["id"], numcodecs.get_codec(dict(config)))
     except Exception as error:
@@ -125,29 +132,25 @@ def _of_numcodecs(config: dict[str, Any]) -> ByteCodec:
 def decode(codecs: Sequence[ByteCodec], data: Any, out: Any) -> Any:
     """Decodes one chunk: data is uint8, out an array of the bytes that must come of it. Gives these bytes, in out or in other memory.
 
-    Raises ValueError for bytes that are damaged; it names the codec.
+    Raises ValueError for bytes that are damaged; it names the codec. Codecs of numcodecs make no more bytes than a chunk has, whatever data says, and
+    most_encoded() between two of them.
     """
+    most = most_encoded(len(out))
     for at in range(len(codecs) - 1, -1, -1):
         codec = codecs[at]
         try:
-            data = _decode_one(codec, data, out if at == 0 else None)
+            if codec.codec is None:
+                data = _without_checksum(data)
+            elif at == 0:
+                data = decode_exactly(codec.name, codec.codec, data, out)
+            else:
+                data = decode_up_to(codec.name, codec.codec, data, most)
         except Exception as error:
             raise ValueError(f"{codec.name} cannot decode {_nbytes(data)} bytes: {error}") from error
     found = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
     if len(found) != len(out):
         raise ValueError(f"they decode to {len(found)} bytes, a chunk of this array is {len(out)}")
     return found
-
-
-def _decode_one(codec: ByteCodec, data: Any, out: Any) -> Any:
-    if codec.codec is None:
-        return _without_checksum(data)
-    announced = _ANNOUNCED.get(codec.name)
-    # Told the size, numcodecs decodes into out, but does not say when less comes of it.
-    if out is not None and announced is not None and announced(data) == len(out):
-        codec.codec.decode(data, out)
-        return out
-    return codec.codec.decode(data)
 
 
 def _nbytes(data: Any) -> int:
@@ -186,37 +189,3 @@ def _find_crc32c() -> Callable[[Any], int] | None:
 
 
 _crc32c = _find_crc32c()
-
-
-# The size that compressed bytes announce, None where they do not.
-
-
-def _announced_by_zstd(data: Any) -> int | None:
-    # RFC 8878, 3.1.1.1: a magic number, a descriptor, perhaps a window and a dictionary, then the size.
-    head = bytes(memoryview(data)[:18])
-    if len(head) < 6 or head[:4] != b"\x28\xb5\x2f\xfd":
-        return None
-    descriptor = head[4]
-    single = descriptor >> 5 & 1
-    size_bytes = (single, 2, 4, 8)[descriptor >> 6]
-    at = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
-    if size_bytes == 0 or len(head) < at + size_bytes:
-        return None
-    return int.from_bytes(head[at : at + size_bytes], "little") + (256 if size_bytes == 2 else 0)
-
-
-def _announced_by_lz4(data: Any) -> int | None:
-    head = bytes(memoryview(data)[:4])
-    return int.from_bytes(head, "little") if len(head) == 4 else None
-
-
-def _announced_by_blosc(data: Any) -> int | None:
-    head = bytes(memoryview(data)[:16])
-    return int.from_bytes(head[4:8], "little") if len(head) == 16 else None
-
-
-_ANNOUNCED: dict[str, Callable[[Any], int | None]] = {
-    "blosc": _announced_by_blosc,
-    "lz4": _announced_by_lz4,
-    "zstd": _announced_by_zstd,
-}

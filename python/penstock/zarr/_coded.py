@@ -14,6 +14,7 @@ import numpy as np
 
 import penstock
 from penstock.zarr._codecs import decode
+from penstock.zarr._limits import most_encoded
 from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
@@ -28,10 +29,6 @@ _GROUPS_UNDER_WAY = 3
 
 _MOST_THREADS = 64
 _TASKS_PER_THREAD = 4  # of a group: chunks differ in what they cost
-
-# A file that says to be a chunk and is that much longer than one holds something else; it is not read into memory.
-_MOST_GROWTH = 16
-_ALWAYS_READ = 1 << 20
 
 _decoders: ThreadPoolExecutor
 
@@ -97,7 +94,7 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
 
 def check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
     """Raises ValueError for a chunk that has more bytes than any codec makes of one."""
-    most = _MOST_GROWTH * layout.chunk_bytes + _ALWAYS_READ
+    most = most_encoded(layout.chunk_bytes)
     if chunk.size > most:
         raise ValueError(f"{chunk.words} has {chunk.size} bytes, an encoded chunk of this array at most {most}")
 
