@@ -466,6 +466,46 @@ class TestFormat3:
         with pytest.raises(ValueError, match=r"has chunk \(3,\) at 1125899906842624, 20 bytes: the file has"):
             load(array)
 
+    def shard_whose_entries_overlap(self, folder: Path) -> Any:
+        """64 chunks of 256 bytes, and an index that gives all of them the same megabyte."""
+        codec = zarr.codecs.ShardingCodec(
+            chunk_shape=(64,), codecs=[zarr.codecs.BytesCodec(), zarr.codecs.GzipCodec()], index_codecs=[zarr.codecs.BytesCodec()]
+        )
+        array = make3(folder, (64 * 64,), (64 * 64,), "i4", serializer=codec, compressors=None)
+        array[...] = values_of((64 * 64,)) + 1
+        one = bytes(numcodecs.GZip().encode(np.full(64, 7, "i4")))
+        chunk = one + bytes(MIB - len(one))  # gzip lets zeros follow
+        (folder / "c" / "0").write_bytes(chunk + struct.pack("<QQ", 0, MIB) * 64)
+        return array
+
+    def test_a_shard_whose_entries_overlap_is_read_in_bounded_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_coded, "MOST_DECODED_BYTES", 4 * MIB)
+        array = self.shard_whose_entries_overlap(tmp_path)
+        asked: list[int] = []
+        real = _coded._Spare.take
+        monkeypatch.setattr(_coded._Spare, "take", lambda self, nbytes: (asked.append(nbytes), real(self, nbytes))[1])
+        assert (load(array) == 7).all()
+        assert sum(asked) >= 64 * MIB and max(asked) == 5 * MIB
+
+    def test_a_shard_whose_entries_overlap_is_read_in_bounded_memory_of_a_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        array = self.shard_whose_entries_overlap(tmp_path)
+        rooms: list[int] = []
+        ready: list[int] = []
+        made, decoded = _on_gpu._Batch.__init__, _on_gpu._Work.decode
+        monkeypatch.setattr(_on_gpu._Batch, "__init__", lambda self, *rest: (made(self, *rest), rooms.append(self.nbytes))[0])
+        monkeypatch.setattr(_on_gpu._Work, "decode", lambda self, decoder: (ready.append(self.nbytes), decoded(self, decoder))[1])
+        assert (load_by_stand_in(array, room=4 * MIB)[0] == 7).all()
+        assert max(rooms) == 5 * MIB and max(ready) == 5 * MIB
+
+    def test_small_chunks_count_on_a_device_as_they_are_aligned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        array = make3(tmp_path, (4096,), (1,), "u1", shards=(4096,))
+        array[...] = np.arange(4096) % 251 + 1
+        ready: list[int] = []
+        decoded = _on_gpu._Work.decode
+        monkeypatch.setattr(_on_gpu._Work, "decode", lambda self, decoder: (ready.append(len(self._ready)), decoded(self, decoder))[1])
+        np.testing.assert_array_equal(load_by_stand_in(array, room=256 << 10)[0], array[...])
+        assert max(ready) <= 2 * 1024
+
     def test_more_shards_than_files_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("penstock.zarr._stored.files_at_once", lambda: 4)
         array = make3(tmp_path, (200, 30), (5, 10), shards=(10, 30))

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -17,13 +17,14 @@ from penstock.zarr._codecs import decode
 from penstock.zarr._limits import most_encoded
 from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
-from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
+from penstock.zarr._stored import ChunkFiles, StoredChunk, groups, split
 from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Failures", "decode_alone", "read_coded", "threads"]
 
 # Decoded bytes of one group of chunks, but for one chunk that is larger; and how many groups are under way: one that is read, one that is
-# decoded, one that is copied to the device. What they have in memory is three times this and the encoded bytes of three groups.
+# decoded, one that is copied to the device. What they have in memory is three times this and the encoded bytes of three groups, a quarter more
+# than this in each at most: what cannot be compressed grows a little when it is encoded.
 MOST_DECODED_BYTES = 64 << 20
 _GROUPS_UNDER_WAY = 3
 
@@ -77,10 +78,9 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     failures = Failures()
     under_way: deque[_Group] = deque()
     memory = _Memory(_Spare(lambda nbytes: np.empty(nbytes, np.uint8)), _Spare(target.staging))
-    chunk_bytes = layout.chunk_bytes
     try:
-        for some in groups(parts, MOST_DECODED_BYTES, lambda part: chunk_bytes):
-            under_way.append(_Group(layout, files, some, target, box, memory))
+        for some in _chunks_in_groups(layout, files, parts, target, box):
+            under_way.append(_Group(layout, some, target, box, memory))
             if len(under_way) >= _GROUPS_UNDER_WAY:
                 under_way.popleft().finish(failures)
         while under_way:
@@ -90,6 +90,19 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
         for group in under_way:
             group.abandon()
     failures.check()
+
+
+def _chunks_in_groups(layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], target: Target, box: Any) -> Iterator[list[StoredChunk]]:
+    """Bounded by what the chunks have encoded and decoded. Parts whose chunks are missing are filled."""
+    chunk_bytes = layout.chunk_bytes
+    most_encoded_bytes = MOST_DECODED_BYTES + MOST_DECODED_BYTES // 4
+    for some in groups(parts, MOST_DECODED_BYTES, lambda part: chunk_bytes):
+        chunks, missing = files.find(some)
+        for part in missing:
+            target.fill(box, part, layout.fill_value)
+        for chunk in chunks:
+            check_size(layout, chunk)
+        yield from split(chunks, most_encoded_bytes, lambda chunk: chunk.size)
 
 
 def check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
@@ -151,9 +164,9 @@ class _Memory(NamedTuple):
 
 
 class _Group:
-    """Some chunks, from the opening of their files to their elements in the result."""
+    """Some chunks, from their files to their elements in the result."""
 
-    def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any, memory: _Memory) -> None:
+    def __init__(self, layout: ArrayLayout, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory) -> None:
         self._layout = layout
         self._target = target
         self._box = box
@@ -161,11 +174,7 @@ class _Group:
         self._tasks: list[Future[list[tuple[StoredChunk, Exception]]]] = []
         self._decoding = threading.Event()
         self._problem: BaseException | None = None
-        self._chunks, missing = files.find(parts)
-        for part in missing:
-            target.fill(box, part, layout.fill_value)
-        for chunk in self._chunks:
-            check_size(layout, chunk)
+        self._chunks = chunks
         self._encoded = memory.encoded.take(sum(chunk.size for chunk in self._chunks))
         self._starts = _starts([chunk.size for chunk in self._chunks])
         self._make_places()

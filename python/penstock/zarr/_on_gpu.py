@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from penstock.zarr._coded import Failures, check_size, decode_alone
 from penstock.zarr._nvcomp import Payload
 from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Read, start_reads
-from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
+from penstock.zarr._stored import ChunkFiles, StoredChunk, groups, split
 from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Decoder", "read_on_gpu"]
@@ -50,19 +50,19 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
     """
     files = ChunkFiles(layout)
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())
-    chunk_bytes = layout.chunk_bytes
     work = _Work(layout, target, box, payload)
     under_way: deque[_Batch] = deque()
     try:
-        for some in groups(parts, min(_MOST_BATCH_BYTES, most_bytes), lambda part: chunk_bytes):
-            under_way.append(_Batch(layout, files, some, target, box, payload))
+        for some in _chunks_in_batches(layout, files, parts, min(_MOST_BATCH_BYTES, most_bytes), target, box, payload):
+            under_way.append(_Batch(some, target, payload))
             if len(under_way) > _BATCHES_UNDER_WAY:
                 work.add(under_way.popleft())
-            if work.chunks * chunk_bytes >= most_bytes:
+            if work.nbytes >= most_bytes:
                 work.decode(decoder)
         while under_way:
             work.add(under_way.popleft())
-        work.decode(decoder)
+            if work.nbytes >= most_bytes or not under_way:
+                work.decode(decoder)
     finally:
         # After an error nothing may write to memory that is given back.
         for batch in under_way:
@@ -70,20 +70,33 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
     work.failures.check()
 
 
+def _chunks_in_batches(
+    layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], most_bytes: int, target: Target, box: Any, payload: Payload
+) -> Iterator[list[StoredChunk]]:
+    """Bounded by the memory that chunks take on the device, encoded (a quarter more is let pass) and decoded. Parts of missing chunks are filled."""
+    room = _aligned(layout.chunk_bytes)
+    for some in groups(parts, most_bytes, lambda part: room):
+        chunks, missing = files.find(some)
+        for part in missing:
+            target.fill(box, part, layout.fill_value)
+        for chunk in chunks:
+            check_size(layout, chunk)
+        yield from split(chunks, most_bytes + most_bytes // 4, lambda chunk: _room_of(chunk, payload))
+
+
+def _room_of(chunk: StoredChunk, payload: Payload) -> int:
+    """Of its encoded bytes: the payload is aligned, not what stands before it."""
+    return _aligned(chunk.size + payload.before)
+
+
 class _Batch:
     """Chunks that are read as they are stored into memory of the device."""
 
-    def __init__(
-        self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any, payload: Payload
-    ) -> None:
-        self.chunks, missing = files.find(parts)
-        for part in missing:
-            target.fill(box, part, layout.fill_value)
-        for chunk in self.chunks:
-            check_size(layout, chunk)
-        # The payload is aligned, not what stands before it.
-        rooms = [_aligned(chunk.size + payload.before) for chunk in self.chunks]
-        self.encoded = target.scratch(sum(rooms) + _ALIGNMENT)
+    def __init__(self, chunks: list[StoredChunk], target: Target, payload: Payload) -> None:
+        self.chunks = chunks
+        rooms = [_room_of(chunk, payload) for chunk in chunks]
+        self.nbytes = sum(rooms)
+        self.encoded = target.scratch(self.nbytes + _ALIGNMENT)
         target.settle()
         base = _address(self.encoded)
         first = _aligned(base + payload.before) - base - payload.before
@@ -118,13 +131,16 @@ class _Work:
         self._box = box
         self._payload = payload
         self._ready: list[_Encoded] = []
+        self._encoded_bytes = 0  # of the batches that ready chunks keep
 
     @property
-    def chunks(self) -> int:
-        return len(self._ready)
+    def nbytes(self) -> int:
+        """What the chunks take on the device, encoded or decoded, whichever is more."""
+        return max(self._encoded_bytes, len(self._ready) * _aligned(self._layout.chunk_bytes))
 
     def add(self, batch: _Batch) -> None:
         """Waits for a batch. Raises errors of its reads; notes chunks that were cut."""
+        self._encoded_bytes += batch.nbytes
         for number, outcome in enumerate(batch.wait()):
             chunk = batch.chunks[number]
             if isinstance(outcome, BaseException):
@@ -139,7 +155,7 @@ class _Work:
 
     def decode(self, decoder: Decoder) -> None:
         """Decodes what is ready, and puts it into the result. Blocks."""
-        ready, self._ready = self._ready, []
+        ready, self._ready, self._encoded_bytes = self._ready, [], 0
         if not ready:
             return
         chunks = [encoded.chunk for encoded in ready]

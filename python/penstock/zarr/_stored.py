@@ -14,7 +14,7 @@ from penstock.zarr._files import MISSING, files_at_once
 from penstock.zarr._plan import ArrayLayout, ChunkPart, Shards
 from penstock.zarr._reads import Read, start_reads
 
-__all__ = ["ChunkFiles", "StoredChunk", "groups"]
+__all__ = ["ChunkFiles", "StoredChunk", "groups", "split"]
 
 _FIRST_FILES = 16  # of the first group
 
@@ -61,6 +61,21 @@ def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPar
         total += adds
     if group:
         yield group
+
+
+def split(chunks: Sequence[StoredChunk], most_bytes: int, cost: Callable[[StoredChunk], int]) -> Iterator[list[StoredChunk]]:
+    """Chunks in lists that cost more than most_bytes only where one chunk does: what a shard's index says of sizes need not be true."""
+    some: list[StoredChunk] = []
+    total = 0
+    for chunk in chunks:
+        adds = cost(chunk)
+        if some and total + adds > most_bytes:
+            yield some
+            some, total = [], 0
+        some.append(chunk)
+        total += adds
+    if some:
+        yield some
 
 
 @dataclass(frozen=True)
