@@ -10,6 +10,7 @@ import resource
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ zarr = pytest.importorskip("zarr", reason="zarr is not installed")
 import numcodecs
 
 import penstock
-from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, explain, load
+from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, _reads, explain, load
 from penstock.zarr._codecs import byte_codecs2, decode
 from penstock.zarr._layouts import layout_of
 from penstock.zarr._plan import Unsupported, chunk_parts, region_of
@@ -323,6 +324,56 @@ def test_many_groups_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     array[...] = values_of((301, 40))
     for selection in SELECTIONS[:4]:
         check(array, selection)
+
+
+def test_after_an_error_of_a_read_no_thread_writes_to_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = make2(tmp_path, (16, 40), (1, 40), "i4", numcodecs.Zstd())  # of one group
+    array[...] = values_of((16, 40))
+    waited = threading.Event()
+    begun, ended = [], []
+    real_some, real_wait = _coded._Group._decode_some, _coded.wait
+
+    def decode_some(self: Any, numbers: range, outcomes: Any) -> Any:
+        begun.append(numbers)
+        if numbers.start == 0:
+            ended.append(numbers)
+            raise OSError("the drive is gone")
+        waited.wait()  # until load() waits for the others
+        try:
+            return real_some(self, numbers, outcomes)
+        finally:
+            ended.append(numbers)
+
+    def wait(tasks: Any) -> Any:
+        waited.set()
+        return real_wait(tasks)
+
+    monkeypatch.setattr(_coded._Group, "_decode_some", decode_some)
+    monkeypatch.setattr(_coded, "wait", wait)
+    try:
+        with pytest.raises(OSError, match="the drive is gone"):
+            load(array)
+        assert waited.is_set() and len(begun) == len(ended) > 1
+    finally:
+        waited.set()
+
+
+@pytest.mark.parametrize(("way", "place"), [("plain", "wait"), ("coded", "when_done"), ("on a device", "wait")])
+def test_after_ctrl_c_nothing_writes_to_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, place: str) -> None:
+    array = make2(tmp_path, (64, 40), (1, 40), "i4", None if way == "plain" else numcodecs.Zstd())
+    array[...] = values_of((64, 40))
+    made, ended = [], []
+    real_init, real_end = _reads.Pending.__init__, _reads.Pending.end
+    monkeypatch.setattr(_reads.Pending, "__init__", lambda self, reads: (made.append(self), real_init(self, reads))[1])
+    monkeypatch.setattr(_reads.Pending, "end", lambda self: (real_end(self), ended.append(self))[0])
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_reads.Pending, place, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_by_stand_in(array, room=2000) if way == "on a device" else load(array)
+    assert made and made == ended
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

@@ -81,12 +81,15 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     try:
         for some in _chunks_in_groups(layout, files, parts, target, box):
             under_way.append(_Group(layout, some, target, box, memory))
+            under_way[-1].start()
             if len(under_way) >= _GROUPS_UNDER_WAY:
-                under_way.popleft().finish(failures)
+                under_way[0].finish(failures)
+                under_way.popleft()
         while under_way:
-            under_way.popleft().finish(failures)
+            under_way[0].finish(failures)
+            under_way.popleft()
     finally:
-        # After an error nothing may write to the result any more.
+        # After an error, or Ctrl-C wherever it comes, nothing may write to the result any more.
         for group in under_way:
             group.abandon()
     failures.check()
@@ -178,8 +181,14 @@ class _Group:
         self._encoded = memory.encoded.take(sum(chunk.size for chunk in self._chunks))
         self._starts = _starts([chunk.size for chunk in self._chunks])
         self._make_places()
+        self._pending: Pending | None = None
+        self._closed = False  # no task may begin any more
+        self._lock = threading.Lock()  # of _closed and of the list of tasks
+
+    def start(self) -> None:
+        """Starts the reads, after which the chunks are decoded."""
         reads = [Read(chunk.file, self._encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self._chunks, self._starts)]
-        self._pending: Pending = start_reads(reads)
+        self._pending = start_reads(reads)
         self._pending.when_done(self._decode)
 
     def _make_places(self) -> None:
@@ -197,8 +206,9 @@ class _Group:
         """On the thread that tells of the reads: hands the chunks to the decoders."""
         try:
             step = max(1, -(-len(outcomes) // (threads() * _TASKS_PER_THREAD)))
-            for first in range(0, len(outcomes), step):
-                self._tasks.append(_decoders.submit(self._decode_some, range(first, min(first + step, len(outcomes))), outcomes))
+            with self._lock:
+                for first in range(0, 0 if self._closed else len(outcomes), step):
+                    self._tasks.append(_decoders.submit(self._decode_some, range(first, min(first + step, len(outcomes))), outcomes))
         except BaseException as error:  # no thread can be had
             self._problem = error
         finally:
@@ -241,7 +251,8 @@ class _Group:
     def finish(self, failures: Failures) -> None:
         """Waits until the group is in the result. Raises errors of reads; notes damaged chunks."""
         bad: set[int] = set()
-        self._ended()
+        self._decoding.wait()
+        wait(self._tasks)  # all of them, before the error of one is raised
         for task in self._tasks:
             for chunk, error in task.result():
                 failures.add(chunk, error)
@@ -288,12 +299,12 @@ class _Group:
             penstock.copy(self._target.memory[there : there + size], self._decoded[here : here + size])
 
     def abandon(self) -> None:
-        """Waits until nothing of the group is under way."""
-        self._ended()
+        """Waits until nothing of the group is under way. Ctrl-C may have come anywhere in start() and finish()."""
+        if self._pending is not None:
+            self._pending.end()
+        with self._lock:
+            self._closed = True
         wait(self._tasks)
-
-    def _ended(self) -> None:
-        self._decoding.wait()
 
 
 def _starts(sizes: list[int]) -> list[int]:

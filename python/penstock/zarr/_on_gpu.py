@@ -13,7 +13,7 @@ import penstock
 from penstock.zarr._coded import Failures, check_size, decode_alone
 from penstock.zarr._nvcomp import Payload
 from penstock.zarr._plan import ArrayLayout, ChunkPart
-from penstock.zarr._reads import Outcome, Read, start_reads
+from penstock.zarr._reads import Outcome, Pending, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, groups, split
 from penstock.zarr._targets import Target
 
@@ -55,18 +55,21 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
     try:
         for some in _chunks_in_batches(layout, files, parts, min(_MOST_BATCH_BYTES, most_bytes), target, box, payload):
             under_way.append(_Batch(some, target, payload))
+            under_way[-1].start()
             if len(under_way) > _BATCHES_UNDER_WAY:
-                work.add(under_way.popleft())
+                work.add(under_way[0])
+                under_way.popleft()
             if work.nbytes >= most_bytes:
                 work.decode(decoder)
         while under_way:
-            work.add(under_way.popleft())
+            work.add(under_way[0])
+            under_way.popleft()
             if work.nbytes >= most_bytes or not under_way:
                 work.decode(decoder)
     finally:
-        # After an error nothing may write to memory that is given back.
+        # After an error, or Ctrl-C wherever it comes, nothing may write to memory that is given back.
         for batch in under_way:
-            batch.wait()
+            batch.abandon()
     work.failures.check()
 
 
@@ -102,14 +105,24 @@ class _Batch:
         first = _aligned(base + payload.before) - base - payload.before
         self.starts = first + np.cumsum([0, *rooms])[:-1]
         self.payloads = (base + payload.before + self.starts).astype(np.uint64)
+        self._pending: Pending | None = None
+
+    def start(self) -> None:
+        """Starts the reads."""
         reads = [Read(chunk.file, self.encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self.chunks, self.starts.tolist())]
         self._pending = start_reads(reads)
 
     def wait(self) -> list[Outcome]:
         """Until all is read. The files are let go."""
+        assert self._pending is not None
         outcomes = self._pending.wait()
         self.chunks = [chunk.without_file() for chunk in self.chunks]
         return outcomes
+
+    def abandon(self) -> None:
+        """Waits until nothing of the batch is under way."""
+        if self._pending is not None:
+            self._pending.end()
 
 
 class _Encoded(NamedTuple):

@@ -25,12 +25,15 @@ def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     try:
         for some in groups(parts, _STAGED_BYTES_PER_WINDOW, _staged_bytes):
             under_way.append(_Window(layout, files, some, target, box))
+            under_way[-1].start()
             if len(under_way) >= _WINDOWS_UNDER_WAY:
-                under_way.popleft().finish()
+                under_way[0].finish()
+                under_way.popleft()
         while under_way:
-            under_way.popleft().finish()
+            under_way[0].finish()
+            under_way.popleft()
     finally:
-        # After an error nothing may write to the result any more.
+        # After an error, or Ctrl-C wherever it comes, nothing may write to the result any more.
         for window in under_way:
             window.abandon()
 
@@ -58,11 +61,15 @@ class _Window:
             self._add(chunk, chunk_bytes)
         if self._staged:
             target.settle()
+
+    def start(self) -> None:
+        """Starts the reads."""
         self._pending = start_reads(self._reads)
 
     def finish(self) -> None:
         """Waits for the reads and copies what was staged. Raises the first error."""
-        self._check(self._ended())
+        assert self._pending is not None
+        self._check(self._pending.wait())
         for part, rows in self._staged:
             inside = tuple(
                 slice(inner.start - span.start, inner.stop - span.start)
@@ -73,7 +80,8 @@ class _Window:
 
     def abandon(self) -> None:
         """Waits for the reads and forgets them."""
-        self._ended()
+        if self._pending is not None:
+            self._pending.end()
 
     def _add(self, chunk: StoredChunk, chunk_bytes: int) -> None:
         if chunk.size != chunk_bytes:
@@ -93,9 +101,6 @@ class _Window:
             reads = [Read(file, memory, offset, pattern.run_bytes, place) for offset, place in zip(offsets, places)]
         self._reads += reads
         self._sources += [chunk] * len(reads)
-
-    def _ended(self) -> list[Outcome]:
-        return self._pending.wait() if self._pending is not None else []
 
     def _check(self, outcomes: list[Outcome]) -> None:
         for outcome, read, chunk in zip(outcomes, self._reads, self._sources):

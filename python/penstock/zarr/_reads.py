@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import penstock
@@ -36,6 +37,11 @@ class Pending:
         except (OSError, ValueError):
             # Rare: one of them failed. Each is asked again to learn which.
             return [_read_alone(read) for read in self._reads]
+
+    def end(self) -> None:
+        """Blocks until all have ended, however."""
+        with suppress(Exception):  # wait() tells of it
+            self._future.result()
 
     def when_done(self, callback: Callable[[list[Outcome]], object]) -> None:
         """Calls back once with what wait() gives, on any thread and possibly at once. It must not block."""
