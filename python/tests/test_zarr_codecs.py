@@ -26,7 +26,7 @@ import numcodecs
 import penstock
 from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, _reads, explain, load
 from penstock.zarr._codecs import byte_codecs2, decode
-from penstock.zarr._layouts import layout_of
+from penstock.zarr._layouts import layout_of, layout_of_metadata
 from penstock.zarr._plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
 
@@ -570,6 +570,45 @@ class TestFormat3:
         array[...] = values_of((40,))
         assert "its shards hold shards" in explain(array).reason
         np.testing.assert_array_equal(load(array), array[...])
+
+    def test_a_transposed_index_is_left_to_zarr(self, tmp_path: Path) -> None:
+        for number, order in enumerate(((1, 0, 2), (0, 1, 2))):
+            codec = zarr.codecs.ShardingCodec(
+                chunk_shape=(5, 5), index_codecs=[zarr.codecs.TransposeCodec(order=order), zarr.codecs.BytesCodec(), zarr.codecs.Crc32cCodec()]
+            )
+            array = make3(tmp_path / str(number), (20, 30), (10, 15), serializer=codec, compressors=None)
+            array[...] = values_of((20, 30))
+            told = explain(array)
+            assert told.direct == (number == 1) and ("indexes of its shards are transposed" in told.reason) == (number == 0)
+            np.testing.assert_array_equal(load(array), values_of((20, 30)))
+
+    @pytest.mark.parametrize(
+        "codecs",
+        [
+            [{"configuration": {}}],
+            [{"name": "transpose", "configuration": {}}, {"name": "bytes"}],
+            [{"name": "transpose", "configuration": {"order": [7, 8]}}, {"name": "bytes"}],
+            [{"name": "transpose", "configuration": {"order": 3}}, {"name": "bytes"}],
+            [{"name": "sharding_indexed", "configuration": {"chunk_shape": [0, 5], "codecs": [{"name": "bytes"}], "index_codecs": [{"name": "bytes"}]}}],
+            [{"name": "sharding_indexed", "configuration": {"chunk_shape": [5, 5], "codecs": [{"name": "bytes"}]}}],
+            [{"name": "bytes", "configuration": "little"}],
+        ],
+        ids=str,
+    )
+    def test_odd_metadata_are_left_to_zarr(self, tmp_path: Path, codecs: Any) -> None:
+        array = make3(tmp_path, (20, 30), (10, 15))
+
+        class Odd:
+            """The metadata of an array, but for the codecs."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(array.metadata, name)
+
+            def to_dict(self) -> dict[str, Any]:
+                return {**array.metadata.to_dict(), "codecs": codecs}
+
+        with pytest.raises(Unsupported, match="its metadata are not understood"):
+            layout_of_metadata(Odd(), array.store, "")
 
     def test_arrays_of_groups_with_consolidated_metadata(self, tmp_path: Path) -> None:
         group = zarr.create_group(GDSStore(tmp_path)).create_group("a")

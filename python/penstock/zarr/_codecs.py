@@ -44,7 +44,10 @@ class Stored:
 
 
 def stored3(codecs: Sequence[dict[str, Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stored:
-    """From the metadata's codecs of chunks of a shape. Raises Unsupported where only zarr can decode them."""
+    """From the metadata's codecs of chunks of a shape. Raises Unsupported where only zarr can decode them.
+
+    Metadata that are not those of the specification may raise whatever a look into them raises.
+    """
     axes = tuple(range(len(shape)))
     stored: np.dtype[Any] | None = None
     byte_codecs: list[ByteCodec] = []
@@ -81,11 +84,13 @@ def _sharded(config: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any
     inner = stored3(config["codecs"], chunk_shape, dtype)
     if inner.shards is not None:
         raise Unsupported("its shards hold shards")
-    index = stored3(config["index_codecs"], (1,), np.dtype("u8"))
-    names = [codec.name for codec in index.codecs]
-    if names not in ([], ["crc32c"]):
-        raise Unsupported(f"the indexes of its shards are stored through {', '.join(names)}")
     chunks = tuple(map(operator.floordiv, shape, chunk_shape))
+    index = stored3(config["index_codecs"], (*chunks, 2), np.dtype("u8"))
+    names = [codec.name for codec in index.codecs]
+    if index.shards is not None or names not in ([], ["crc32c"]):
+        raise Unsupported(f"the indexes of its shards are stored through {', '.join(names) or 'shards'}")
+    if index.axes != tuple(range(len(chunks) + 1)):
+        raise Unsupported("the indexes of its shards are transposed")
     index_bytes = 16 * reduce(operator.mul, chunks, 1) + (_CHECKSUM_BYTES if names else 0)
     location = config.get("index_location", "end")
     first = getattr(location, "value", location) == "start"

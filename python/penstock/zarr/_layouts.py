@@ -35,19 +35,11 @@ def layout_of(array: Any) -> ArrayLayout:
 
 def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
     """Of zarr 3. Files are named by their paths under the folder of the store. Errors as for layout_of()."""
-    told = metadata.to_dict()
-    if told["zarr_format"] == 2:
-        dtype = _plain_dtype(metadata.dtype.to_native_dtype())
-        chunk_shape = tuple(told["chunks"])
-        codecs = byte_codecs2(told.get("filters"), told.get("compressor"))
-        stored = Stored(chunk_shape, dtype, _axes2(told.get("order", "C"), chunk_shape), codecs, None)
-        name = _v2_names(told.get("dimension_separator", "."))
-    else:
-        dtype = _plain_dtype(metadata.data_type.to_native_dtype())
-        _check_v3(told)
-        chunk_shape = tuple(told["chunk_grid"]["configuration"]["chunk_shape"])
-        stored = stored3(told["codecs"], chunk_shape, dtype)
-        name = metadata.encode_chunk_key
+    try:
+        dtype, stored, name = _stored_of(metadata)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # zarr decides whether such metadata are wrong, and says what is.
+        raise Unsupported(f"its metadata are not understood ({type(error).__name__}: {error})") from error
     path_of, opened, far = _files3(store, folder)
     return ArrayLayout(
         path_of=path_of,
@@ -63,6 +55,25 @@ def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
         codecs=stored.codecs,
         shards=stored.shards,
     )
+
+
+def _stored_of(metadata: Any) -> tuple[np.dtype[Any], Stored, Callable[[tuple[int, ...]], str]]:
+    """The dtype, what is stored of chunks, and how the files are named. Raises Unsupported, or what odd metadata raise."""
+    told = metadata.to_dict()
+    if told["zarr_format"] == 2:
+        dtype = _plain_dtype(metadata.dtype.to_native_dtype())
+        chunk_shape = tuple(told["chunks"])
+        codecs = byte_codecs2(told.get("filters"), told.get("compressor"))
+        stored = Stored(chunk_shape, dtype, _axes2(told.get("order", "C"), chunk_shape), codecs, None)
+        name = _v2_names(told.get("dimension_separator", "."))
+    else:
+        dtype = _plain_dtype(metadata.data_type.to_native_dtype())
+        _check_v3(told)
+        stored = stored3(told["codecs"], tuple(told["chunk_grid"]["configuration"]["chunk_shape"]), dtype)
+        name = metadata.encode_chunk_key
+    if 0 in stored.chunk_shape and 0 not in metadata.shape:
+        raise Unsupported("its chunks have no elements")
+    return dtype, stored, name
 
 
 def _plain_dtype(dtype: Any) -> np.dtype[Any]:
