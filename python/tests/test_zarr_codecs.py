@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import random
 import resource
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -570,6 +572,28 @@ class TestFormat3:
         array[...] = values_of((40,))
         assert "its shards hold shards" in explain(array).reason
         np.testing.assert_array_equal(load(array), array[...])
+
+    def test_of_the_index_of_a_shard_only_its_bytes_are_kept(self, tmp_path: Path) -> None:
+        codec = zarr.codecs.ShardingCodec(chunk_shape=(1,), codecs=[zarr.codecs.BytesCodec()], index_codecs=[zarr.codecs.BytesCodec()])
+        count = 1 << 17
+        array = make3(tmp_path, (count,), (count,), "u1", serializer=codec, compressors=None)
+        index = np.stack([np.arange(count), np.ones(count)], axis=1).astype("<u8")
+        (tmp_path / "c").mkdir()
+        (tmp_path / "c" / "0").write_bytes(bytes(values_of((count,)).astype("u1")) + index.tobytes())
+        load(array, slice(0, 1))
+        tracemalloc.start()
+        try:
+            assert load(array, slice(77, 78))[0] == values_of((count,))[77]
+            assert tracemalloc.get_traced_memory()[1] < 2 * index.nbytes
+        finally:
+            tracemalloc.stop()
+
+    def test_parts_of_shards_come_file_by_file_and_are_not_kept(self, tmp_path: Path) -> None:
+        array = make3(tmp_path, (1 << 20, 1 << 20), (4, 4), shards=(8, 16))
+        layout = layout_of(array)
+        parts = list(itertools.islice(chunk_parts(layout, region_of((slice(3, None), slice(5, None)), layout.shape)), 14))
+        assert [part.chunk for part in parts[:8]] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (0, 4), (0, 5)]
+        assert [part.name for part in parts] == ["c/0/0"] * 6 + ["c/0/1"] * 8
 
     def test_a_transposed_index_is_left_to_zarr(self, tmp_path: Path) -> None:
         for number, order in enumerate(((1, 0, 2), (0, 1, 2))):

@@ -195,15 +195,7 @@ def chunk_parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     """The parts that make up a region, those of one file together. Yields nothing for an empty region."""
     if 0 in region.lengths:
         return
-    parts = _parts(layout, region)
-    if layout.shards is None:
-        yield from parts
-        return
-    by_file: dict[str, list[ChunkPart]] = {}
-    for part in parts:
-        by_file.setdefault(part.name, []).append(part)
-    for some in by_file.values():
-        yield from some
+    yield from _parts(layout, region)
 
 
 def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
@@ -211,13 +203,27 @@ def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     axes = [_pieces(*each) for each in zip(region.start, region.lengths, layout.chunk_shape, strides)]
     patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
     # Microseconds count here: a chunk of 1 MiB crosses a link in 20.
-    for pieces in itertools.product(*axes):
+    for pieces in _by_file(axes, layout.shards):
         chunk, place, offsets, outer = zip(*pieces) if pieces else ((), (), (), ())
         pattern = patterns.get(place)
         if pattern is None:
             pattern = patterns[place] = _pattern(layout, region, place)
         name, slot = _file_of(layout, chunk)
         yield ChunkPart(name, slot, chunk, pattern, sum(offsets), outer)
+
+
+def _by_file(axes: Sequence[list[_Piece]], shards: Shards | None) -> Iterator[tuple[_Piece, ...]]:
+    """The chunks that have a piece of every axis, one file after another, in C order both. Keeps none: there may be millions."""
+    if shards is None:
+        yield from itertools.product(*axes)
+        return
+    for file in itertools.product(*map(_files_of_axis, axes, shards.chunks)):
+        yield from itertools.product(*file)
+
+
+def _files_of_axis(pieces: list[_Piece], chunks: int) -> list[list[_Piece]]:
+    """Pieces by their file, which has so many chunks along the axis."""
+    return [list(some) for _, some in itertools.groupby(pieces, lambda piece: piece.number // chunks)]
 
 
 class FileParts:

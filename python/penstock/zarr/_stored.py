@@ -17,6 +17,7 @@ from penstock.zarr._reads import Read, start_reads
 __all__ = ["ChunkFiles", "StoredChunk", "groups", "split"]
 
 _FIRST_FILES = 16  # of the first group
+_MOST_CHUNKS = 8192  # of a group: what is noted of a chunk and its reads takes about 1 KiB
 
 _NO_CHUNK = 2**64 - 1  # offset and size of a chunk that a shard lacks
 
@@ -52,7 +53,7 @@ def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPar
     total = 0
     for part in parts:
         adds = cost(part)
-        if group and (total + adds > most_bytes or (len(names) >= most_files and part.name not in names)):
+        if group and (total + adds > most_bytes or len(group) >= _MOST_CHUNKS or (len(names) >= most_files and part.name not in names)):
             yield group
             group, names, total = [], set(), 0
             most_files = min(limit, most_files * 2)
@@ -83,7 +84,7 @@ class _Shard:
     path: str
     file: penstock.File
     size: int
-    index: list[list[int]]  # offset and size of each chunk; numbers of Python, which are looked up faster
+    index: np.ndarray[Any, Any]  # offset and size of each chunk, as they are stored: a shard may have millions
 
 
 class ChunkFiles:
@@ -157,22 +158,22 @@ class ChunkFiles:
         return found
 
 
-def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> list[list[int]]:
+def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarray[Any, Any]:
     entries = data[:-4] if shards.index_checked else data
     if shards.index_checked:
         told, computed = int.from_bytes(data[-4:].tobytes(), "little"), crc32c(entries)
         if told != computed:
             raise ValueError(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, it was stored with {told:08x}")
-    index: list[list[int]] = entries.view(shards.index_dtype).reshape(-1, 2).tolist()
-    return index
+    return entries.view(shards.index_dtype).reshape(-1, 2)
 
 
 def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]) -> tuple[list[StoredChunk], list[ChunkPart]]:
     found: list[StoredChunk] = []
     missing: list[ChunkPart] = []
+    entries = _wanted_entries(parts, shards)
     for part in parts:
         shard = shards[part.name]
-        offset, size = (_NO_CHUNK, _NO_CHUNK) if shard is None else shard.index[part.slot]
+        offset, size = (_NO_CHUNK, _NO_CHUNK) if shard is None else next(entries[part.name])
         if shard is None or offset == size == _NO_CHUNK:
             missing.append(part)
             continue
@@ -180,3 +181,11 @@ def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]
             raise ValueError(f"the index of shard {shard.path} has chunk {part.chunk} at {offset}, {size} bytes: the file has {shard.size}")
         found.append(StoredChunk(part, shard.path, shard.file, offset, size))
     return found, missing
+
+
+def _wanted_entries(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]) -> dict[str, Iterator[list[int]]]:
+    """Of each shard, the offsets and sizes of its parts, one after another: numbers of Python, fetched from NumPy all at once."""
+    slots: dict[str, list[int]] = {}
+    for part in parts:
+        slots.setdefault(part.name, []).append(part.slot)
+    return {name: iter(shard.index[slots[name]].tolist()) for name, shard in shards.items() if shard is not None}
