@@ -189,6 +189,51 @@ def test_the_setting_ends_with_its_block(tmp_path: Path) -> None:
     assert not isinstance(made(tmp_path).async_array.codec_pipeline, CodecPipeline)
 
 
+def test_who_decodes_is_set_for_arrays_that_are_opened_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = _pipeline.read_parts
+
+    def seen(layout: Any, parts: Any, target: Any, box: Any, decode: str) -> None:
+        asked.append(decode)
+        real(layout, parts, target, box, decode)
+
+    monkeypatch.setattr(_pipeline, "read_parts", seen)
+    array = made(tmp_path)
+    with install(decode="cpu"):
+        assert zarr.config.get("penstock.decode") == "cpu"
+        careful = zarr.open_array(array.store, mode="r")
+    assert zarr.config.get("penstock.decode", None) is None
+    for each in (careful, pickle.loads(pickle.dumps(careful)), reopened(array)):
+        np.testing.assert_array_equal(each[...], array[...])
+    assert asked[0] == "cpu" and asked[-1] == "auto"
+    with pytest.raises(ValueError, match="decode is 'fast'; it is one of"):
+        install(decode="fast")
+
+
+def test_where_the_gpu_has_to_decode_all_else_is_an_error(tmp_path: Path) -> None:
+    array = made(tmp_path, shards=(20, 14))
+    with install(decode="gpu"):
+        again = zarr.open_array(array.store, mode="r")
+    with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: the result lies on host'):
+        again[...]
+    with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: zarr has to read .*, because the selection has a step'):
+        again[::2]
+
+
+def test_a_log_line_tells_once_why_zarr_reads_an_array(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "penstock")
+    again = reopened(made(tmp_path))
+    again[...]
+    assert caplog.messages == []
+    again[::2]
+    again[::3]
+    (line,) = caplog.messages
+    assert line.startswith("penstock.zarr: zarr reads the array of chunk c/") and line.endswith("because the selection has a step, a mask or a list of numbers")
+    other = reopened(zarr.create_array(zarr.storage.MemoryStore(), shape=(9,), chunks=(2,), dtype="i4"))
+    other[...]
+    assert "its store is a MemoryStore" in caplog.messages[-1] and len(caplog.messages) == 2
+
+
 def test_random_selections(tmp_path: Path) -> None:
     seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"PENSTOCK_TEST_SEED={seed}")

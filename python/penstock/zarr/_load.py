@@ -49,7 +49,7 @@ def explain(array: Any, selection: Any = ..., *, device: Place = None, decode: s
 
     device, decode: as for load(). Raises TypeError when array is no zarr array.
     """
-    _check_decode(decode)
+    check_decode(decode)
     name = "host" if device is None else known_device(device)
     try:
         layout = layout_of(array)
@@ -79,14 +79,14 @@ def _how(layout: ArrayLayout, plain: bool, device: str, decode: str) -> tuple[st
     steps += [] if layout.in_order else ["transpose"]
     steps += ["byte order"] if layout.stored_dtype != layout.dtype else []
     what = f"its chunks {where} are decoded ({', '.join(steps) or 'byte order'})"
-    why = _why_not_gpu(layout, device, decode)
+    why = why_not_gpu(layout, device, decode)
     if why is None:
         return f"{what} by nvCOMP on {device}", "gpu"
     reason = f", because {why}" if is_gpu(device) and decode != "cpu" else ""
     return f"{what} by {threads()} threads of the CPU{reason}", "cpu"
 
 
-def _why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
+def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
     """None: nvCOMP decodes the chunks."""
     if decode == "cpu":
         return 'decode is "cpu"'
@@ -121,7 +121,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     are in out then); ImportError when "cuda:N" is asked for without cupy; penstock.Error when a file cannot be read, or (a ValueError too) when an
     empty result is asked for on "host:0", where memory has at least one byte. What is in out is then undefined.
     """
-    _check_decode(decode)
+    check_decode(decode)
     try:
         layout = layout_of(array)
         region = region_of(selection, layout.shape)
@@ -135,7 +135,8 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     return target.result
 
 
-def _check_decode(decode: str) -> None:
+def check_decode(decode: str) -> None:
+    """Raises ValueError."""
     if decode not in _DECODERS:
         raise ValueError(f"decode is {decode!r}; it is one of {', '.join(map(repr, _DECODERS))}")
 
@@ -171,7 +172,7 @@ def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     if is_plain(layout, target.dtype):
         read_plain(layout, parts, target, box)
         return
-    why = _why_not_gpu(layout, target.device, decode)
+    why = why_not_gpu(layout, target.device, decode)
     if why is None:
         payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
         assert not isinstance(payload, str)

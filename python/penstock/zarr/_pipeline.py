@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.registry import register_pipeline
 from zarr.storage import StorePath
 
+from penstock._devices import is_gpu
 from penstock.zarr._layouts import layout_of_metadata
-from penstock.zarr._load import read_parts
+from penstock.zarr._load import check_decode, is_plain, read_parts, why_not_gpu
 from penstock.zarr._plan import ArrayLayout, ChunkPart, FileParts, Unsupported
 from penstock.zarr._targets import Target, target_for
 
@@ -23,20 +25,32 @@ if TYPE_CHECKING:
 
 __all__ = ["CodecPipeline", "install"]
 
+_DECODE = "penstock.decode"  # in zarr's configuration
+
+_logger = logging.getLogger("penstock")
+
 _Range = tuple[int, int, int]  # of an axis: first element in the file, how many, where they go in the result
 
 
-def install() -> Any:
+def install(decode: str = "auto") -> Any:
     """Has zarr read the arrays that are opened from now on through penstock: `array[...]` then reads and decodes as load() does.
 
     That is for arrays in local files or a RemoteStore, with codecs that load() decodes, and selections of numbers and slices with step 1; all else,
-    and writing, is left to zarr. With `zarr.config.enable_gpu()` the bytes go straight to the GPU, and nvCOMP decodes them there where it is
-    installed. Gives zarr's configuration, which as a context manager takes the setting back at its end:
+    and writing, is left to zarr, of which the logger "penstock" tells at level DEBUG, with the reason, once for each array. With
+    `zarr.config.enable_gpu()` the bytes go straight to the GPU, and nvCOMP decodes them there where it is installed.
+
+    decode: as for load(), of these arrays; it is kept in zarr's configuration as "penstock.decode". "cpu" for what you do not trust. With "gpu" a read
+    that nvCOMP or load() cannot do is a ValueError.
+
+    Gives zarr's configuration, which as a context manager takes the settings back at its end:
 
         with penstock.zarr.install():
             array = zarr.open_array("data.zarr")
+
+    Raises ValueError for another decode.
     """
-    return zarr.config.set({"codec_pipeline.path": f"{CodecPipeline.__module__}.{CodecPipeline.__qualname__}"})
+    check_decode(decode)
+    return zarr.config.set({"codec_pipeline.path": f"{CodecPipeline.__module__}.{CodecPipeline.__qualname__}", _DECODE: decode})
 
 
 @dataclass(frozen=True)
@@ -44,65 +58,87 @@ class CodecPipeline(BatchedCodecPipeline):
     """zarr's own pipeline, but for reading what load() could read. See install()."""
 
     origin: Any = field(default=None, compare=False, repr=False)  # metadata and store of an array, where it has been told
+    decoder: str = field(default="auto", compare=False, repr=False)  # install()'s decode
 
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Self:
+        decode = zarr.config.get(_DECODE, "auto")
+        check_decode(decode)
         plain: Any = create_codec_pipeline(array_metadata)  # of the class that is set: this one
-        made: Self = replace(plain, origin=(array_metadata, store))
+        made: Self = replace(plain, origin=(array_metadata, store), decoder=decode)
         return made
 
     def evolve_from_array_spec(self, array_spec: Any) -> Self:
         plain: Any = super().evolve_from_array_spec(array_spec)
-        made: Self = replace(plain, origin=self.origin)
+        made: Self = replace(plain, origin=self.origin, decoder=self.decoder)
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_layout"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_layout", "_told")}
 
     async def read(self, batch_info: Iterable[Any], out: Any, drop_axes: tuple[int, ...] = ()) -> Any:
         batch = list(batch_info)
-        selected = None if drop_axes or not batch else self._selected(batch, out)
-        if selected is None:
+        if not batch or self.origin is None:  # nothing to read, or the chunks within a shard that zarr reads
+            return await super().read(batch, out, drop_axes)
+        try:
+            selected = self._selected(batch, out, drop_axes)
+        except Unsupported as why:
+            if self.decoder == "gpu":
+                raise ValueError(f'decode is "gpu", and nvCOMP cannot: zarr has to read {self._name(batch)}, because {why}') from None
+            self._tell(f"zarr reads {self._name(batch)}, because {why}")
             return await super().read(batch, out, drop_axes)
         await asyncio.to_thread(selected)
         # What newer versions of zarr want to know of missing chunks they ask only where these are an error.
         return ({"status": "present"},) * len(batch)
 
-    def _selected(self, batch: list[Any], out: Any) -> Callable[[], None] | None:
-        """What reads a selection; None where zarr has to."""
+    def _selected(self, batch: list[Any], out: Any, drop_axes: tuple[int, ...]) -> Callable[[], None]:
+        """What reads a selection. Raises Unsupported where zarr has to."""
         layout = self._known_layout()
         first, spec = batch[0][0], batch[0][1]
-        if layout is None or not isinstance(first, StorePath) or first.store is not self.origin[1]:
-            return None
+        if not isinstance(first, StorePath) or first.store is not self.origin[1]:
+            raise Unsupported("its chunks come from another store")
         if not getattr(spec.config, "read_missing_chunks", True):
-            return None
+            raise Unsupported("its configuration makes missing chunks an error")
         array = out.as_ndarray_like()
         if array.dtype != layout.dtype or not array.flags.c_contiguous:
-            return None
+            raise Unsupported("the result has another dtype than the array, or another order")
         file_shape = layout.file_shape
         plans: list[tuple[str, list[_Range]]] = []
         for getter, _, inner, outer, *_ in batch:
-            ranges = _ranges(inner, outer, file_shape)
+            ranges = None if drop_axes else _ranges(inner, outer, file_shape)
             if ranges is None:
-                return None
+                raise Unsupported("the selection has a step, a mask or a list of numbers")
             plans.append((getter.path, ranges))
         lengths = _lengths(batch[0][2], array.shape)
-        return lambda: _read(layout, plans, target_for(tuple(array.shape), layout.dtype, None, array), lengths)
+        target = target_for(tuple(array.shape), layout.dtype, None, array)
+        why = why_not_gpu(layout, target.device, self.decoder)
+        if self.decoder == "auto" and why is not None and is_gpu(target.device) and not is_plain(layout, target.dtype):
+            self._tell(f"the CPU decodes {self._name(batch)}, because {why}")
+        return lambda: _read(layout, plans, target, lengths, self.decoder)
 
-    def _known_layout(self) -> ArrayLayout | None:
+    def _known_layout(self) -> ArrayLayout:
         if "_layout" not in self.__dict__:
             object.__setattr__(self, "_layout", _layout_of(self.origin))
-        layout: ArrayLayout | None = self.__dict__["_layout"]
+        layout: ArrayLayout | Unsupported = self.__dict__["_layout"]
+        if isinstance(layout, Unsupported):
+            raise Unsupported(str(layout))
         return layout
 
+    def _name(self, batch: list[Any]) -> str:
+        return f"the array of chunk {getattr(batch[0][0], 'path', '?')} in {self.origin[1]}"
 
-def _layout_of(origin: Any) -> ArrayLayout | None:
-    if origin is None:
-        return None
+    def _tell(self, words: str) -> None:
+        """Once for an array."""
+        if "_told" not in self.__dict__:
+            object.__setattr__(self, "_told", True)
+            _logger.debug("penstock.zarr: %s", words)
+
+
+def _layout_of(origin: Any) -> ArrayLayout | Unsupported:
     try:
         return layout_of_metadata(origin[0], origin[1], "")
-    except Unsupported:
-        return None
+    except Unsupported as why:
+        return why
 
 
 def _ranges(inner: Any, outer: Any, file_shape: tuple[int, ...]) -> list[_Range] | None:
@@ -131,10 +167,10 @@ def _lengths(inner: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if isinstance(item, int) else next(kept) for item in inner)
 
 
-def _read(layout: ArrayLayout, plans: list[tuple[str, list[_Range]]], target: Target, lengths: tuple[int, ...]) -> None:
+def _read(layout: ArrayLayout, plans: list[tuple[str, list[_Range]]], target: Target, lengths: tuple[int, ...], decode: str) -> None:
     files = FileParts(layout, lengths)
     target.prepare()
-    read_parts(layout, _parts(files, plans), target, target.as_box(lengths), "auto")
+    read_parts(layout, _parts(files, plans), target, target.as_box(lengths), decode)
     target.settle()
 
 
