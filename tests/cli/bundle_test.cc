@@ -110,6 +110,42 @@ TEST_F(bundle_test, it_holds_no_secret_and_no_foreign_variable) {
   EXPECT_TRUE(contains(bytes, "\"allow_rdma_token_reset\": false"));
 }
 
+TEST_F(bundle_test, a_secret_variable_goes_as_a_whole_whatever_its_value_looks_like) {
+  describe_machine("env HOME=/\n");
+  using namespace std::string_literals;
+  std::ofstream(root_ + "/proc/self/environ", std::ios::binary)
+      << "PENSTOCK_PASSWORD=\"one;s3cr3t two\"s3cr3t\0PENSTOCK_TOKEN=[a]s3cr3t\0PENSTOCK_S3_SECRET=one\ns3cr3t\0PENSTOCK_PWD=s3cr3t\0"
+         "PENSTOCK_PASS=s3cr3t s3cr3t\0CUFILE_AUTH=s3cr3t,s3cr3t\0KVIKIO_KEY={s3cr3t}s3cr3t\0PENSTOCK_EMPTY=\0"
+         "PENSTOCK_LINES=first\nkey=s3cr3t\nlast\0PENSTOCK_PATHS=staged,mapped\0"
+         "KVIKIO_BYPASS=on\0"s;
+  ASSERT_NE(make().exit_code, 1);
+  EXPECT_EQ(unpacked("environment.txt"),
+            "PENSTOCK_PASSWORD=(removed)\nPENSTOCK_TOKEN=(removed)\nPENSTOCK_S3_SECRET=(removed)\nPENSTOCK_PWD=(removed)\n"
+            "PENSTOCK_PASS=(removed)\nCUFILE_AUTH=(removed)\nKVIKIO_KEY=(removed)\nPENSTOCK_EMPTY=\n"
+            "PENSTOCK_LINES=first\\nkey=(removed)\\nlast\nPENSTOCK_PATHS=staged,mapped\nKVIKIO_BYPASS=on\n");
+  EXPECT_FALSE(contains(bytes_of(archive_), "s3cr3t"));
+}
+
+TEST_F(bundle_test, a_secret_of_a_file_goes_to_the_end_of_its_word_or_line) {
+  describe_machine(
+      "file proc/cmdline quiet a.key=one;s3cr3t pass=[a]s3cr3t,s3cr3t last=here\n"
+      "file etc/os-release <<\n"
+      "password = one s3cr3t\n"
+      "auth: \"one\" s3cr3t\n"
+      "keyboard=kept author=kept\n"
+      ".\n"
+      "file etc/modprobe.d/nvidia.conf <<\n"
+      "{\"sharedKey\": \"s3cr3t\", \"pwd\": 12345678, \"next\": \"kept\"}\n"
+      "and another line\n"
+      ".\n");
+  ASSERT_NE(make().exit_code, 1);
+  EXPECT_FALSE(contains(bytes_of(archive_), "s3cr3t"));
+  EXPECT_FALSE(contains(bytes_of(archive_), "12345678"));
+  EXPECT_TRUE(contains(unpacked("read.txt"), "last=here")) << unpacked("read.txt");
+  EXPECT_TRUE(contains(unpacked("copies/etc/os-release"), "keyboard=kept author=kept"));
+  EXPECT_TRUE(contains(unpacked("copies/etc/modprobe.d/nvidia.conf"), "\"next\": \"kept\"}"));
+}
+
 TEST_F(bundle_test, it_stays_small_and_keeps_the_end_of_a_log) {
   describe_machine("env CUFILE_LOGFILE_PATH=/log\nfile proc/modules <<\nmodule 1\n.\n");
   std::ofstream log(root_ + "/log");

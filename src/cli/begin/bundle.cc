@@ -106,22 +106,38 @@ std::string text_of(const machine_report& known) {
   return out;
 }
 
+bool is_switch(const nlohmann::json& value) { return value.is_boolean() || value.is_null() || (value.is_structured() && value.empty()); }
+
 // Before they are quoted: what is quoted twice is not seen as a value any more.
 nlohmann::json without_secret_texts(nlohmann::json document) {
   if (document.is_string()) return without_secrets(document.get<std::string>());
-  if (document.is_structured()) {
-    for (auto& each : document) each = without_secret_texts(std::move(each));
+  if (!document.is_structured()) return document;
+  for (auto& [name, each] : document.items()) {
+    if (document.is_object() && names_secret(name) && !is_switch(each)) {
+      each = std::string(removed_mark);
+    } else {
+      each = without_secret_texts(std::move(each));
+    }
   }
   return document;
 }
 
-// Penstock's own and those of the interfaces that it serves; nobody else's.
+std::string on_one_line(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '\n' ? std::string("\\n") : std::string(1, c);
+  return out;
+}
+
+// Penstock's own and those of the interfaces that it serves; nobody else's. A secret goes as a whole: its value may look like anything.
 std::string environment_of(const machine::tree& from) {
   std::string out;
   for (const auto& each : machine::words_of(from.read("/proc/self/environ").value_or(""), '\0')) {
-    const auto name = each.substr(0, each.find('='));
+    const auto sign = std::min(each.find('='), each.size());
+    const auto name = each.substr(0, sign);
     const bool is_ours = name.starts_with("PENSTOCK_") || name.starts_with("CUFILE_") || name.starts_with("KVIKIO_");
-    if (is_ours) out += each + "\n";
+    if (!is_ours || sign == each.size()) continue;
+    const auto value = each.substr(sign + 1);
+    out += fmt::format("{}={}\n", name, names_secret(name) ? std::string(removed_mark) : on_one_line(without_secrets(value)));
   }
   return out;
 }

@@ -72,12 +72,20 @@ std::size_t end_of_enclosed(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-// Where the value ends that begins here: in quotes or brackets, else with the word, or with the line behind a colon ("Authorization: Basic
-// x").
-std::size_t end_of_value(std::string_view text, std::size_t from, bool to_line_end) {
+// How the name of a value says where the value ends.
+enum class value_form {
+  line,  // with the line: behind the colon of a header ("Authorization: Basic x"), or "password = two words"
+  word,  // at a blank: "password=a;b" on a command line
+  item,  // at what ends an item of JSON
+};
+
+// What follows a closing quote or bracket without a blank is of the value too, as the shell has it.
+std::size_t end_of_value(std::string_view text, std::size_t from, value_form form) {
   if (from >= text.size()) return text.size();
-  if (std::string_view("\"'[{").find(text[from]) != std::string_view::npos) return end_of_enclosed(text, from);
-  return end_of(text, from, to_line_end ? "\r\n\0"sv : " \t\r\n,;&}]\0"sv);
+  const bool is_enclosed = std::string_view("\"'[{").find(text[from]) != std::string_view::npos;
+  const std::size_t behind = is_enclosed ? end_of_enclosed(text, from) : from;
+  if (form == value_form::item) return is_enclosed ? behind : end_of(text, behind, " \t\r\n,;&}]\0"sv);
+  return end_of(text, behind, form == value_form::line ? "\r\n\0"sv : " \t\r\n\0"sv);
 }
 
 bool says_nothing(std::string_view value) {
@@ -102,7 +110,9 @@ std::string without_secret_values(std::string_view text) {
     const std::size_t sign = std::min(text.find_first_not_of(" \t", end), text.size());
     if (sign == text.size() || (text[sign] != '=' && text[sign] != ':')) continue;
     const std::size_t value = std::min(text.find_first_not_of(text[sign] == ':' ? " \t\r\n" : " \t", sign + 1), text.size());
-    const std::size_t value_end = end_of_value(text, value, text[sign] == ':' && !is_quoted);
+    const bool stands_apart = sign > end || value > sign + 1;
+    const auto form = is_quoted ? value_form::item : text[sign] == ':' || stands_apart ? value_form::line : value_form::word;
+    const std::size_t value_end = end_of_value(text, value, form);
     if (value_end == value || says_nothing(text.substr(value, value_end - value))) continue;
     out.append(text.substr(done, value - done)).append(removed_mark);
     at = done = value_end;
@@ -157,6 +167,12 @@ std::string without_private_keys(std::string_view text) {
   return out.append(text.substr(done));
 }
 
+// Behind a separator, or at a capital letter behind a small one: "s3.key", "sharedKey".
+bool begins_word(std::string_view name, std::size_t at) {
+  if (at == 0 || name[at - 1] == '_' || name[at - 1] == '-' || name[at - 1] == '.') return true;
+  return lower_letter(name[at]) != name[at] && lower_letter(name[at - 1]) == name[at - 1];
+}
+
 }  // namespace
 
 bool names_secret(std::string_view name) {
@@ -164,10 +180,11 @@ bool names_secret(std::string_view name) {
                                                    "credential", "signature",     "access_key", "accesskey",  "apikey",
                                                    "api_key",    "authorization", "private_key"};
   const std::string lower = in_lower_case(name);
-  // Words that stand for something else inside of others.
-  for (const std::string_view last : {"_key", "-key", ".key", "_pass", "cookie"}) {
-    if (lower.ends_with(last)) return true;
+  // Words that stand for something else inside of others: "keyboard", "bypass", "author".
+  for (const std::string_view last : {"key", "pass", "auth"}) {
+    if (lower.ends_with(last) && begins_word(name, name.size() - last.size())) return true;
   }
+  if (lower.ends_with("pwd") || lower.ends_with("cookie")) return true;
   return std::ranges::any_of(words, [&](std::string_view each) { return lower.find(each) != std::string::npos; });
 }
 
