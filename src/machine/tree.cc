@@ -11,6 +11,8 @@
 #include <memory>
 #include <system_error>
 
+#include "machine/open_below.hpp"
+
 namespace penstock::machine {
 
 namespace fs = std::filesystem;
@@ -22,8 +24,9 @@ tree::tree(std::string root) : root_(std::move(root)) {
 }
 
 bool tree::exists(const std::string& path) const {
-  std::error_code ignored;
-  return fs::exists(outside(path), ignored);
+  const int fd = open_below(root_, path, O_PATH);
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
 }
 
 std::optional<std::string> tree::read(const std::string& path, std::size_t most) const {
@@ -35,7 +38,7 @@ std::optional<std::string> tree::read(const std::string& path, std::size_t most)
 
 std::optional<std::string> tree::read_file(const std::string& path, std::size_t most) const {
   // Non-blocking: a pipe in the place of a file holds nobody up.
-  const int fd = ::open(outside(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int fd = open_below(root_, path, O_RDONLY | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   std::string text;
   char buffer[16384];
@@ -68,7 +71,10 @@ std::optional<std::uint64_t> tree::number(const std::string& path) const {
 
 std::vector<std::string> tree::list(const std::string& folder) const {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> opened(opendir(outside(folder).c_str()), &closedir);
+  const int fd = open_below(root_, folder, O_RDONLY | O_DIRECTORY);
+  if (fd < 0) return names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(fdopendir(fd), &closedir);
+  if (opened == nullptr) ::close(fd);
   while (const dirent* entry = opened == nullptr ? nullptr : readdir(opened.get())) {
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }
@@ -79,7 +85,7 @@ std::vector<std::string> tree::list(const std::string& folder) const {
 std::string tree::real(const std::string& path) const {
   std::error_code failed;
   const auto found = fs::canonical(outside(path), failed).string();
-  if (failed || !found.starts_with(root_)) return {};
+  if (failed || !(found + "/").starts_with(root_ + "/")) return {};
   return found.substr(root_.size());
 }
 

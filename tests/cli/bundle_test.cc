@@ -170,6 +170,41 @@ TEST_F(bundle_test, what_may_not_be_read_is_named) {
   EXPECT_TRUE(contains(unpacked("README.txt"), "not in it: /proc/meminfo"));
 }
 
+TEST_F(bundle_test, no_link_leads_out_of_the_copy_of_a_machine) {
+  describe_machine("file etc/real first line\n");
+  const auto theirs = directory_.path() + "/theirs";
+  std::ofstream(theirs) << "of this machine, and not of the copy\n";
+  fs::create_directories(root_ + "/etc/modprobe.d");
+  fs::create_symlink(theirs, root_ + "/etc/modprobe.d/nvidia.conf");
+  fs::create_symlink("../../../theirs", root_ + "/etc/modprobe.d/nvme.conf");
+  fs::create_symlink(theirs, root_ + "/etc/cufile.json");
+  fs::create_symlink("/etc/real", root_ + "/etc/modprobe.d/lustre.conf");
+  ASSERT_NE(make().exit_code, 1);
+  EXPECT_FALSE(contains(bytes_of(archive_), "of this machine, and not of the copy"));
+  EXPECT_TRUE(contains(unpacked("read.txt"), "lustre.conf: first line")) << "an absolute link is one of the copy";
+}
+
+TEST_F(bundle_test, a_log_that_somebody_may_have_put_there_is_not_in_it) {
+  describe_machine("env CUFILE_LOGFILE_PATH=/log\n");
+  std::ofstream(root_ + "/other") << "another file\n";
+  fs::create_symlink("other", root_ + "/log");
+  const auto linked = make();
+  EXPECT_TRUE(contains(linked.out, "not in it: /log: a link, which is not followed")) << linked.out;
+  EXPECT_FALSE(contains(bytes_of(archive_), "another file"));
+  fs::remove(root_ + "/log");
+  fs::remove(archive_);
+  ASSERT_EQ(::mkfifo((root_ + "/log").c_str(), 0600), 0);
+  const auto piped = make();
+  EXPECT_TRUE(contains(piped.out, "not in it: /log: not a regular file")) << piped.out;
+  if (::geteuid() != 0) return;
+  fs::remove(root_ + "/log");
+  fs::remove(archive_);
+  std::ofstream(root_ + "/log") << "of another user\n";
+  ASSERT_EQ(::chown((root_ + "/log").c_str(), 1, 1), 0);
+  const auto foreign = make();
+  EXPECT_TRUE(contains(foreign.out, "not in it: /log: it belongs to another user")) << foreign.out;
+}
+
 TEST_F(bundle_test, it_tells_the_way_of_the_files_that_are_named) {
   const auto file = directory_.make_file("data", mib);
   const auto ended = run({"check", file, "--device", "host:0", "--bundle=" + archive_, "--json"});

@@ -18,6 +18,7 @@
 #include "cli/common/sizes.hpp"
 #include "machine/examine.hpp"
 #include "machine/loader.hpp"
+#include "machine/open_below.hpp"
 #include "penstock/penstock.hpp"
 
 namespace penstock::cli {
@@ -81,15 +82,29 @@ std::string beginning_of(std::string text) {
   return text + "\n(cut here)\n";
 }
 
-// The end of a log, from the beginning of a line on; nothing where it cannot be read.
-std::optional<std::string> end_of_log(const std::string& path) {
-  const owned_fd opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  const off_t size = opened.get() < 0 ? -1 : ::lseek(opened.get(), 0, SEEK_END);
-  if (size < 0) return std::nullopt;
+// Others can put a link or a pipe where a log is looked for, in the working directory or in /tmp: then it would be their choice what is
+// sent. Errors: why it is none of the caller's own logs; not_found where nothing is there.
+result<owned_fd> open_log(const machine::tree& from, const std::string& path) {
+  owned_fd opened(machine::open_below(from.outside(""), path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
+  if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "a link, which is not followed");
+  if (opened.get() < 0) return status::from_errno(errno, "open it");
+  struct stat info {};
+  if (::fstat(opened.get(), &info) != 0) return status::from_errno(errno, "look at it");
+  if (!S_ISREG(info.st_mode)) return status(errc::unsupported, "not a regular file");
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) return status(errc::unsupported, "it belongs to another user");
+  return opened;
+}
+
+// From the beginning of a line on.
+result<std::string> end_of_log(const machine::tree& from, const std::string& path) {
+  auto opened = open_log(from, path);
+  if (!opened) return opened.error();
+  const off_t size = ::lseek(opened->get(), 0, SEEK_END);
+  if (size < 0) return status::from_errno(errno, "look for its end");
   const auto length = std::min(static_cast<std::size_t>(size), most_of_entry);
   std::string text(length, '\0');
   const auto offset = static_cast<std::uint64_t>(size) - length;
-  if (!read_plainly(opened.get(), path, offset, std::as_writable_bytes(std::span(text))).ok()) return std::nullopt;
+  if (status error = read_plainly(opened->get(), path, offset, std::as_writable_bytes(std::span(text))); !error.ok()) return error;
   return offset == 0 ? text : text.substr(std::min(text.find('\n'), length - 1) + 1);
 }
 
@@ -223,9 +238,9 @@ void add_cufile_log(const machine::tree& from, const machine_report& known, bund
   if (path.empty() && folder != nullptr && !folder->value.empty()) path = folder->value + "/cufile.log";
   if (path.empty() && from.is_this_machine()) path = "cufile.log";
   if (path.empty() || (!from.is_this_machine() && !path.starts_with('/'))) return;
-  const auto file = path.starts_with('/') ? from.outside(path) : path;
-  if (const auto text = end_of_log(file)) return out.add("cufile.log", "the end of " + path, *text);
-  if (::access(file.c_str(), F_OK) == 0) out.add_unread(path + ": may not be read");
+  const auto text = end_of_log(from, path);
+  if (text) return out.add("cufile.log", "the end of " + path, *text);
+  if (text.error().native() != ENOENT) out.add_unread(fmt::format("{}: {}", path, text.error().message()));
 }
 
 std::string introduction(const bundle& made) {

@@ -15,6 +15,13 @@
 namespace penstock::cli {
 namespace {
 
+// Where this process finds it. Of a copy a link that leads out of it is none of its files: no file has a name of this kind.
+std::string place_of_settings(const machine::tree& from, const std::string& file) {
+  if (from.is_this_machine() || !file.starts_with('/')) return file;
+  const auto real = from.real(file);
+  return from.outside(real.empty() ? file + "/." : real);
+}
+
 // The settings that a program with the environment of /proc/self/environ would have.
 machine::settings_facts gather_settings(const machine::tree& from) {
   const machine::loader linker(from);
@@ -26,8 +33,7 @@ machine::settings_facts gather_settings(const machine::tree& from) {
   machine::settings_facts found;
   const auto named = linker.variable("CUFILE_ENV_PATH_JSON");
   found.file = named.empty() ? "/etc/cufile.json" : named;
-  const bool is_absolute = found.file.starts_with('/');
-  const auto traced = cufile::trace_settings(lookup, is_absolute ? from.outside(found.file) : found.file, found.file);
+  const auto traced = cufile::trace_settings(lookup, place_of_settings(from, found.file), found.file);
   found.file_exists = traced.file_exists;
   found.problem = traced.problem.message();
   found.refused = traced.refused;
