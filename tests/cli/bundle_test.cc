@@ -218,6 +218,36 @@ TEST_F(bundle_test, it_tells_the_way_of_the_files_that_are_named) {
   EXPECT_FALSE(files.at(0).at("read").at("parts").empty());
 }
 
+TEST_F(bundle_test, a_file_that_is_missing_fails_the_command_and_one_called_tar_gets_a_hint) {
+  const auto missing = directory_.path() + "/missing";
+  const auto ended = run({"check", missing, missing + ".tar", "--device", "host:0", "--bundle=" + archive_});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, missing + ": No such file")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "write --bundle=" + missing + ".tar to give the bundle this name")) << ended.err;
+  EXPECT_FALSE(contains(ended.err, "--bundle=" + missing + " ")) << ended.err;
+  EXPECT_EQ(nlohmann::json::parse(unpacked("files.json")).size(), 2U) << "the bundle says why";
+}
+
+TEST_F(bundle_test, a_device_that_is_not_there_fails_the_command_behind_the_bundle) {
+  const auto file = directory_.make_file("data", mib);
+  const auto ended = run({"check", file, "--device", "cuda:99", "--bundle=" + archive_});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_FALSE(ended.err.empty());
+  EXPECT_TRUE(nlohmann::json::parse(unpacked("files.json")).contains("error"));
+}
+
+TEST_F(bundle_test, a_machine_with_a_broken_part_is_bundled_and_told_by_the_exit_code) {
+  describe_machine("");
+  const auto plain = run({"check", "--root", root_});
+  EXPECT_EQ(make().exit_code, plain.exit_code);
+  fs::remove(archive_);
+  root_ += "-broken";
+  fs::create_directory(root_);
+  machine_.emplace(std::string(PENSTOCK_MACHINES_PATH) + "/bare-driver.machine", root_);
+  EXPECT_EQ(make().exit_code, 3);
+  EXPECT_TRUE(contains(unpacked("check.txt"), "broken "));
+}
+
 TEST_F(bundle_test, a_file_that_is_there_stays_and_a_folder_that_is_not_is_named) {
   describe_machine("");
   std::ofstream(archive_) << "mine";

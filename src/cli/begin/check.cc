@@ -145,49 +145,73 @@ int check_machine(const check_options& wanted) {
   return view.findings && report.findings.count(machine::verdict::broken) > 0 ? exit_broken : exit_success;
 }
 
+bool is_broken(const check_report& report) {
+  return std::ranges::count(report.findings, machine::verdict::broken, &machine::finding::verdict) > 0;
+}
+
+// Errors of files are told as they come, the rest is then's. Ends early once interrupted() is true.
+template <class Then>
+std::vector<check_report> look_at_all(const engine& owner, const std::string& memory, const machine_report& known,
+                                      const std::vector<input>& inputs, const Then& then) {
+  std::vector<check_report> reports;
+  for (const input& each : inputs) {
+    if (interrupted()) break;
+    check_report report = look_at(owner, each, memory);
+    if (report.error.ok()) report.findings = findings_of_file(known, report.file);
+    if (!report.error.ok()) (void)fail(report.error);
+    then(report);
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+int exit_code_of(const std::vector<check_report>& reports) {
+  if (std::ranges::any_of(reports, [](const check_report& each) { return !each.error.ok(); })) return exit_failure;
+  return std::ranges::any_of(reports, is_broken) ? exit_broken : exit_success;
+}
+
 int check_files(const check_options& wanted) {
   auto owner = engine::create();
   if (!owner) return fail(owner.error());
   const auto where = choose_memory(*owner, wanted.device);
   if (!where) return fail(where.error());
-  const auto machine = examine(machine::tree());
   const std::vector<input> inputs = expand_folders(wanted.files);
-  std::vector<check_report> reports;
-  int exit_code = exit_success;
-  bool is_broken = false;
-  for (const input& each : inputs) {
-    if (interrupted()) return interrupted_exit_code();
-    check_report report = look_at(*owner, each, where->name);
-    if (report.error.ok()) report.findings = findings_of_file(machine, report.file);
-    is_broken = is_broken || std::ranges::count(report.findings, machine::verdict::broken, &machine::finding::verdict) > 0;
-    if (wanted.output.json) reports.push_back(report);
-    if (!report.error.ok()) {
-      exit_code = fail(report.error);
-    } else if (!wanted.output.json) {
-      print_report(report);
-    }
-  }
+  const auto reports = look_at_all(*owner, where->name, examine(machine::tree()), inputs, [&](const check_report& report) {
+    if (report.error.ok() && !wanted.output.json) print_report(report);
+  });
+  if (reports.size() < inputs.size()) return interrupted_exit_code();
+  const int exit_code = exit_code_of(reports);
   if (wanted.output.json) {
     print_as_json(reports, inputs, wanted);
-  } else if (!wanted.output.quiet && exit_code == exit_success) {
+  } else if (!wanted.output.quiet && exit_code != exit_failure) {
     print_devices(*owner);
   }
-  return exit_code == exit_success && is_broken ? exit_broken : exit_code;
+  return exit_code;
 }
 
-nlohmann::json look_at_all(const check_options& wanted, const machine_report& known) {
-  if (wanted.files.empty()) return nullptr;
+// What a bundle holds of the files that were named.
+struct bundled_files {
+  nlohmann::json documents;  // null: none were named
+  int exit_code = exit_success;
+};
+
+bundled_files without_files(const status& error) { return {{{"error", error_json(error)}}, fail(error)}; }
+
+bundled_files look_at_named(const check_options& wanted, const machine_report& known) {
+  if (wanted.files.empty()) return {nullptr, known.findings.count(machine::verdict::broken) > 0 ? exit_broken : exit_success};
   auto owner = engine::create();
-  if (!owner) return {{"error", error_json(owner.error())}};
+  if (!owner) return without_files(owner.error());
   const auto where = choose_memory(*owner, wanted.device);
-  if (!where) return {{"error", error_json(where.error())}};
-  auto reports = nlohmann::json::array();
-  for (const input& each : expand_folders(wanted.files)) {
-    check_report report = look_at(*owner, each, where->name);
-    if (report.error.ok()) report.findings = findings_of_file(known, report.file);
-    reports.push_back(to_json(report));
-  }
-  return reports;
+  if (!where) return without_files(where.error());
+  bundled_files found{nlohmann::json::array(), exit_success};
+  const auto reports = look_at_all(*owner, where->name, known, expand_folders(wanted.files), [&](const check_report& report) {
+    found.documents.push_back(to_json(report));
+    // A blank in the place of '=' makes a file to look at of the bundle's name.
+    if (report.error.code() == errc::not_found && report.file.ends_with(".tar"))
+      complain("penstock: write --bundle={} to give the bundle this name\n", report.file);
+  });
+  found.exit_code = exit_code_of(reports);
+  return found;
 }
 
 void print_bundle(const bundle& made, const std::string& path, std::uint64_t bytes) {
@@ -208,12 +232,14 @@ int bundle_up(const check_options& wanted) {
   machine::tree_log log;
   from.log_to(&log);
   const auto known = examine(from);
-  const auto made = make_bundle(from, log, known, look_at_all(wanted, known));
+  const auto files = look_at_named(wanted, known);
+  if (interrupted()) return interrupted_exit_code();
+  const auto made = make_bundle(from, log, known, files.documents);
   const auto path = wanted.bundle_file == "true" ? bundle_name() : wanted.bundle_file;
   const auto bytes = write_bundle(made, path);
   if (!bytes) return fail(bytes.error());
   wanted.output.json ? print_json(json_of(made, path, *bytes)) : print_bundle(made, path, *bytes);
-  return exit_success;
+  return files.exit_code;
 }
 
 int check(const check_options& wanted) {
