@@ -248,8 +248,9 @@ add_test(NAME tools.seams_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DI
 add_test(NAME tools.aarch64_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/aarch64_test.py)
 add_test(NAME tools.portability_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/portability_test.py)
 add_test(NAME tools.architecture_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/architecture_doc_test.py)
+add_test(NAME tools.scope_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/scope_doc_test.py)
 set_tests_properties(tools.aarch64_test tools.architecture_doc_test tools.portability_test tools.seams_test tools.check_includes tools.check_includes_test tools.test_summary_test tools.reliability_doc_test
-                     PROPERTIES LABELS tools TIMEOUT 120)
+                     tools.scope_doc_test PROPERTIES LABELS tools TIMEOUT 120)
 
 # What stands between a client of HTTP and a server, and the servers of S3 that are here.
 foreach(helper faulty_proxy s3_server)
