@@ -39,8 +39,8 @@ def install(decode: str = "auto") -> Any:
     and writing, is left to zarr, of which the logger "penstock" tells at level DEBUG, with the reason, once for each array. With
     `zarr.config.enable_gpu()` the bytes go straight to the GPU, and nvCOMP decodes them there where it is installed.
 
-    decode: as for load(), of these arrays; it is kept in zarr's configuration as "penstock.decode". "cpu" for what you do not trust. With "gpu" a read
-    that nvCOMP or load() cannot do is a ValueError.
+    decode: as for load(), of these arrays; it is kept in zarr's configuration as "penstock.decode". "cpu" for what you do not trust,
+    though zarr limits nothing of what it reads itself. With "gpu" a read that zarr or the CPU would decode is a ValueError.
 
     Gives zarr's configuration, which as a context manager takes the settings back at its end:
 
