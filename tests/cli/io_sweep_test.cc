@@ -69,12 +69,64 @@ TEST_F(sweep_test, it_writes_over_no_file_of_others) {
   EXPECT_EQ(whole(theirs), before);
 }
 
-TEST_F(sweep_test, what_it_cannot_write_is_named) {
+TEST_F(sweep_test, a_file_of_figures_that_cannot_be_made_is_named_before_the_first_run) {
   const auto path = directory_.path() + "/none/sweep.csv";
-  const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "--csv", path});
-  EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, "write " + path)) << ended.err;
-  EXPECT_TRUE(contains(ended.out, "READ GPUD, GB/s")) << "the figures are shown all the same";
+  for (const char* option : {"--csv", "--plot"}) {
+    const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", option, path});
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_TRUE(contains(ended.err, "make " + path + ": No such file")) << ended.err;
+    EXPECT_TRUE(ended.out.empty()) << "no run for nothing: " << ended.out;
+  }
+}
+
+TEST_F(sweep_test, a_sweep_that_fails_leaves_the_figures_of_the_last) {
+  const auto csv = directory_.path() + "/sweep.csv";
+  std::ofstream(csv) << "of the last";
+  const auto theirs = directory_.make_file("theirs", mib);
+  const std::vector<std::string> command{"io", "--sweep", "-f", theirs, "-d", "host:0", "-T", "0.01", "--sweep-io", "write", "-s", "1M"};
+  auto with_csv = command;
+  with_csv.insert(with_csv.end(), {"--csv", csv});
+  EXPECT_EQ(run(with_csv).exit_code, 1);
+  EXPECT_EQ(whole(csv), "of the last");
+  ASSERT_EQ(sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "--csv", csv}).exit_code, 0);
+  EXPECT_TRUE(whole(csv).starts_with("io_type,"));
+  for (const auto& each : std::filesystem::directory_iterator(directory_.path()))
+    EXPECT_FALSE(each.path().filename().string().starts_with("sweep.csv.")) << each.path();
+}
+
+TEST_F(sweep_test, figures_to_standard_output_go_behind_what_is_there) {
+  const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "--csv", "/dev/stdout"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "READ GPUD, GB/s") && contains(ended.out, "\nREAD,GPUD,4096,1,")) << ended.out;
+}
+
+TEST_F(sweep_test, verifying_all_is_refused_and_not_forgotten) {
+  const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "-V"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(contains(ended.err, "--sweep") && contains(ended.err, "-V")) << ended.err;
+}
+
+TEST_F(sweep_test, remarks_on_the_configuration_file_are_told) {
+  const auto config = directory_.path() + "/job.gdsio";
+  std::ofstream(config) << "[global]\nxfer_type=0\nrw=read\nbs=4K\nnonsense_of_gdsio=1\n[job1]\nfilename=" << file_ << "\n";
+  const std::vector<std::string> swept{"io",      config,          "-d", "host:0",          "-T", "0.01",
+                                       "--sweep", "--sweep-sizes", "4K", "--sweep-threads", "1"};
+  const auto ended = run(swept);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "nonsense_of_gdsio means nothing here")) << ended.err;
+}
+
+TEST_F(sweep_test, a_ceiling_is_called_sequential_and_not_drawn_above_random_access) {
+  const auto svg = directory_.path() + "/sweep.svg";
+  const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "--sweep-io", "read,randread", "--warm", "--plot", svg});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  if (contains(ended.err, "no ceiling of ")) GTEST_SKIP() << ended.err;
+  EXPECT_TRUE(contains(ended.out, "\nREAD ceiling, sequential, page cache: ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "\nRANDREAD ceiling, sequential, page cache: ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "\n  READ ceiling, sequential, page cache ")) << "a bar: " << ended.out;
+  EXPECT_FALSE(contains(ended.out, "\n  RANDREAD ceiling")) << ended.out;
+  EXPECT_TRUE(contains(whole(svg), "READ ceiling, sequential, page cache"));
+  EXPECT_FALSE(contains(whole(svg), "RANDREAD ceiling"));
 }
 
 TEST_F(sweep_test, lists_that_mean_nothing_are_usage_errors) {

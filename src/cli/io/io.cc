@@ -252,19 +252,22 @@ int refuse(const status& error) {
   return error.code() == errc::invalid_argument ? exit_usage : exit_failure;
 }
 
-int sweep_over(const gdsio_options& wanted, const io_plan& plan) {
+int sweep_over(const gdsio_options& wanted, const io_plan& plan, std::vector<std::string> remarks) {
   if (plan.jobs.size() != 1 || plan.jobs.front().file.empty())
     return refuse({errc::invalid_argument, "--sweep: one file (-f) is required"});
+  if (plan.read_back)
+    return refuse(
+        {errc::invalid_argument, "--sweep: its runs have no pass that verifies all of the data (-V); without -V each compares up to 1G"});
   const auto sweep = parse_sweep(wanted.sweep);
   if (!sweep) return refuse(sweep.error());
-  return run_sweep(wanted.sweep, *sweep, plan, wanted.output);
+  return run_sweep(wanted.sweep, *sweep, plan, std::move(remarks), wanted.output);
 }
 
 int run_all(const gdsio_options& wanted, const CLI::App& sub) {
   std::vector<std::string> remarks;
   const auto plan = plan_of(wanted, sub, remarks);
   if (!plan) return refuse(plan.error());
-  if (wanted.sweep.wanted) return sweep_over(wanted, *plan);
+  if (wanted.sweep.wanted) return sweep_over(wanted, *plan, std::move(remarks));
   io_output output(wanted.output);
   for (const std::string& each : remarks) output.remark(each);
   auto owner = engine::create();

@@ -1,15 +1,21 @@
 #include "cli/io/io_sweep.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <fstream>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "bench/meter.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/json.hpp"
+#include "cli/common/plain_file.hpp"
 #include "cli/common/plot.hpp"
 #include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
@@ -34,8 +40,16 @@ struct sweep_point {
 // For each direction once: a ceiling takes seconds.
 struct sweep_ceiling {
   io_type io = io_type::read;
+  bool through_cache = false;
   io_ceiling measured;
 };
+
+// A ceiling is one of accesses in order: above random ones it would be a line that no request of theirs could reach.
+bool is_drawn(const sweep_ceiling& of) { return !is_random(of.io) && of.measured.gbs > 0; }
+
+std::string_view cache_words_of(const sweep_ceiling& of) { return of.through_cache ? "page cache" : "no page cache"; }
+
+std::string label_of(const sweep_ceiling& of) { return fmt::format("{} ceiling, sequential, {}", name_of(of.io), cache_words_of(of)); }
 
 struct sweep_result {
   std::vector<sweep_point> points;
@@ -114,22 +128,25 @@ status run_point(const engine& owner, const io_plan& plan, sweep_result& out) {
   return {};
 }
 
+io_type in_order(io_type io) { return is_write(io) ? io_type::write : io_type::read; }
+
 // A ceiling that cannot be measured is a remark: the figures stand without it.
 void add_ceiling(const engine& owner, const io_plan& base, const sweep_point& last, sweep_result& out) {
+  const auto lacks = [&](const status& why) {
+    out.remarks.push_back(fmt::format("no ceiling of {}: {}", name_of(last.io), why.message()));
+  };
   auto device = choose_device_of_d(owner, base.jobs.front().device);
-  if (!device) return;
-  io_plan plan = plan_of_run(base, last.io, last.transfer, last.size, last.threads);
+  if (!device) return lacks(device.error());
+  io_plan plan = plan_of_run(base, in_order(last.io), last.transfer, last.size, last.threads);
   const bool hot = last.figures.cached_before.value_or(0) * 2 > last.figures.data_bytes;
   auto found = measure_ceiling(plan, device->name, base.jobs.front().file, last.figures.data_bytes, hot);
-  if (found) {
-    out.ceilings.push_back({last.io, *std::move(found)});
-  } else {
-    out.remarks.push_back(fmt::format("no ceiling of {}: {}", name_of(last.io), found.error().message()));
-  }
+  if (!found) return lacks(found.error());
+  out.ceilings.push_back({last.io, is_write(last.io) ? !writes_direct(plan) : hot, *std::move(found)});
 }
 
-sweep_result carry_out_sweep(const engine& owner, const sweep_plan& plan, const io_plan& base, bool quiet) {
-  sweep_result out;
+sweep_result carry_out_sweep(const engine& owner, const sweep_plan& plan, const io_plan& base, std::vector<std::string> remarks,
+                             bool quiet) {
+  sweep_result out{{}, {}, std::move(remarks), {}};
   for (const io_type io : plan.ios) {
     for (const transfer_type transfer : plan.transfers) {
       for (const std::uint64_t size : plan.sizes) {
@@ -194,22 +211,22 @@ void print_bars(const sweep_result& of) {
   constexpr double columns = 40;
   double most = 0;
   for (const auto& each : of.points) most = std::max(most, each.gbs());
-  for (const auto& each : of.ceilings) most = std::max(most, each.measured.gbs);
+  for (const auto& each : of.ceilings) most = is_drawn(each) ? std::max(most, each.measured.gbs) : most;
   const auto bar = [&](double gbs) { return std::string(most > 0 ? static_cast<std::size_t>(gbs / most * columns + 0.5) : 0, '#'); };
   for (const auto& each : of.points) {
     const auto name = fmt::format("{} {} {} x {}", name_of(each.io), name_of(each.transfer), format_size(each.size), each.threads);
-    say("  {}\n", as_is{fmt::format("{:<38} {:<40} {:.2f}", name, bar(each.gbs()), each.gbs())});
+    say("  {}\n", as_is{fmt::format("{:<42} {:<40} {:.2f}", name, bar(each.gbs()), each.gbs())});
   }
   for (const auto& each : of.ceilings) {
-    const auto name = fmt::format("{} ceiling", name_of(each.io));
-    say("  {}\n", as_is{fmt::format("{:<38} {:<40} {:.2f}", name, bar(each.measured.gbs), each.measured.gbs)});
+    if (is_drawn(each))
+      say("  {}\n", as_is{fmt::format("{:<42} {:<40} {:.2f}", label_of(each), bar(each.measured.gbs), each.measured.gbs)});
   }
 }
 
 void print_sweep(const sweep_result& of, const sweep_plan& plan) {
   for (const auto& block : blocks_of(of)) print_block(of, plan, block);
   for (const auto& each : of.ceilings)
-    say("ceiling of {}: {} GB/s ({})\n", name_of(each.io), fmt::format("{:.2f}", each.measured.gbs), each.measured.name);
+    say("{}: {} GB/s ({})\n", label_of(each), fmt::format("{:.2f}", each.measured.gbs), each.measured.name);
   if (!of.points.empty()) print_bars(of);
 }
 
@@ -218,7 +235,11 @@ nlohmann::json json_of(const sweep_result& of) {
   for (const auto& each : of.points) runs.push_back(to_json(each.figures));
   auto ceilings = nlohmann::json::array();
   for (const auto& each : of.ceilings)
-    ceilings.push_back({{"io_type", name_of(each.io)}, {"name", each.measured.name}, {"gb_per_s", each.measured.gbs}});
+    ceilings.push_back({{"io_type", name_of(each.io)},
+                        {"access", "sequential"},
+                        {"through_page_cache", each.through_cache},
+                        {"name", each.measured.name},
+                        {"gb_per_s", each.measured.gbs}});
   return {{"runs", std::move(runs)}, {"ceilings", std::move(ceilings)}, {"remarks", of.remarks}, {"error", error_json(of.error)}};
 }
 
@@ -250,23 +271,64 @@ line_plot plot_of(const sweep_result& of, const sweep_plan& plan) {
     }
   }
   for (const auto& each : of.ceilings) {
-    if (each.measured.gbs > 0) plot.levels.push_back({fmt::format("{} ceiling", name_of(each.io)), each.measured.gbs});
+    if (is_drawn(each)) plot.levels.push_back({label_of(each), each.measured.gbs});
   }
   return plot;
 }
 
-status write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text << std::flush;
-  return file ? status() : status::from_errno(errno, fmt::format("write {}", path));
+// Of an open file, a terminal or a pipe: what is written there cannot be put into its place.
+bool is_of_descriptor(std::string_view path) {
+  return path == "/dev/stdout" || path == "/dev/stderr" || path.starts_with("/dev/fd/") || path.starts_with("/proc/");
 }
 
-status write_files(const sweep_options& wanted, const sweep_result& of, const sweep_plan& plan) {
-  if (of.points.empty()) return {};
-  if (!wanted.csv.empty()) {
-    if (status error = write_text(wanted.csv, csv_of(of)); !error.ok()) return error;
+// A file that gets its name once all of it is there. Until then, and after an error, what has had the name keeps it. One thread.
+class figures_file {
+ public:
+  figures_file() = default;
+  figures_file(const figures_file&) = delete;
+  figures_file& operator=(const figures_file&) = delete;
+  ~figures_file() {
+    if (!hidden_.empty()) ::unlink(hidden_.c_str());
   }
-  return wanted.plot.empty() ? status() : write_text(wanted.plot, drawing_of(plot_of(of, plan)));
+  // path: empty for none. Errors: os errors.
+  status begin(const std::string& path) {
+    if (path.empty()) return {};
+    std::error_code missing;
+    const auto real = std::filesystem::canonical(path, missing);
+    path_ = missing ? path : real.string();  // the file that a link leads to is replaced, and not the link
+    const bool is_kept = is_of_descriptor(path) || (!missing && !std::filesystem::is_regular_file(real, missing));
+    const std::string beside = fmt::format("{}.{}.part", path_, ::getpid());
+    fd_ = owned_fd(is_kept ? ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)
+                           : ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (fd_.get() < 0) return status::from_errno(errno, fmt::format("make {}", path));
+    if (!is_kept) hidden_ = beside;
+    return {};
+  }
+  // Errors: os errors.
+  status end(std::string_view text) {
+    if (path_.empty()) return {};
+    while (!text.empty()) {
+      const ssize_t count = ::write(fd_.get(), text.data(), text.size());
+      if (count < 0 && errno != EINTR) return status::from_errno(errno, fmt::format("write {}", path_));
+      text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    }
+    if (status error = fd_.close(path_); !error.ok() || hidden_.empty()) return error;
+    if (::rename(hidden_.c_str(), path_.c_str()) != 0) return status::from_errno(errno, fmt::format("name {}", path_));
+    hidden_.clear();
+    return {};
+  }
+
+ private:
+  std::string path_, hidden_;  // hidden_: while the file has that name
+  owned_fd fd_;
+};
+
+void show_sweep(const sweep_result& of, const sweep_plan& plan, const output_options& output) {
+  if (output.json) return print_json(json_of(of));
+  print_sweep(of, plan);
+  for (const std::string& each : of.remarks) {
+    if (!output.quiet) complain("penstock: {}\n", each);
+  }
 }
 
 }  // namespace
@@ -286,21 +348,22 @@ result<sweep_plan> parse_sweep(const sweep_options& wanted) {
   return plan;
 }
 
-int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan& base, const output_options& output) {
+int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan& base, std::vector<std::string> remarks,
+              const output_options& output) {
+  figures_file csv, drawing;
+  status written = csv.begin(wanted.csv);
+  if (written.ok()) written = drawing.begin(wanted.plot);
+  if (!written.ok()) return fail(written);
   auto owner = engine::create();
   if (!owner) return fail(owner.error());
   const double seconds = base.seconds > 0 ? base.seconds : 1;
   if (!output.quiet) complain("penstock: {} of {} s each\n", counted(plan.runs(), "run"), fmt::format("{:g}", seconds));
-  const auto found = carry_out_sweep(*owner, plan, base, output.quiet);
-  if (output.json) {
-    print_json(json_of(found));
-  } else {
-    print_sweep(found, plan);
-    for (const std::string& each : found.remarks) {
-      if (!output.quiet) complain("penstock: {}\n", each);
-    }
+  const auto found = carry_out_sweep(*owner, plan, base, std::move(remarks), output.quiet);
+  show_sweep(found, plan, output);
+  if (!found.points.empty()) {
+    written = csv.end(csv_of(found));
+    if (const status drawn = drawing.end(drawing_of(plot_of(found, plan))); written.ok()) written = drawn;
   }
-  const status written = write_files(wanted, found, plan);
   if (interrupted()) return interrupted_exit_code();
   if (!found.error.ok()) return fail(found.error);
   return written.ok() ? exit_success : fail(written);

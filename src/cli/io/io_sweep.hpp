@@ -32,8 +32,10 @@ struct sweep_plan {
 // Errors: invalid_argument, naming the option and the word; where there are more runs than 512.
 result<sweep_plan> parse_sweep(const sweep_options& wanted);
 
-// base: its file, its memory and its seconds, of which 0 stands for 1; its job has one file. Returns the exit code; runs that came before
-// an error or an interrupt are shown all the same.
-int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan& base, const output_options& output);
+// base: its file, its memory and its seconds, of which 0 stands for 1; its job has one file. remarks: of how base came about, told with
+// those of the runs. Returns the exit code; runs that came before an error or an interrupt are shown all the same. The files of figures
+// are made before the first run, under names of their own, and take the place of what has their names at the end.
+int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan& base, std::vector<std::string> remarks,
+              const output_options& output);
 
 }  // namespace penstock::cli
