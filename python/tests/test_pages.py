@@ -85,7 +85,11 @@ def servers_of(code: str, folder: Path) -> Iterator[str]:
 
 def run(program: str) -> None:
     if "import zarr" not in program:
-        exec(compile(program, "program of a page", "exec"), {"__name__": "__main__"})
+        names: dict[str, Any] = {"__name__": "__main__"}
+        try:
+            exec(compile(program, "program of a page", "exec"), names)
+        finally:
+            names.clear()  # a function that the program has registered somewhere keeps them
         return
     # In a process of its own: zarr keeps threads.
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
