@@ -6,6 +6,7 @@
 // What the user has pinned is copied from where it is, too. A job takes one thread, which sleeps most of the time.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -35,10 +36,10 @@ constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_kept_bytes = std::uint64_t{8} << 20;
 // Of one read, that is not kept.
 constexpr std::uint64_t most_passing_bytes = 4 * piece_bytes;
-// Of what is registered already so many copies are under way, of so many bytes each: a copy of another stream waits for half a millisecond
-// at most. (64 MiB in one copy on each of eight streams: for 9 ms.)
+// Of what is registered already so many copies are under way, of so many bytes each: a copy of another stream waits for 0.3 ms at most.
+// (64 MiB in one copy on each of eight streams: for 9 ms.)
 constexpr std::uint64_t copied_bytes = std::uint64_t{8} << 20;
-constexpr std::size_t most_copies = 3;
+constexpr std::size_t most_copies = 2;
 // Of the time that the copies still under way take.
 constexpr std::chrono::nanoseconds paced_nap = std::chrono::microseconds(100);
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
@@ -69,6 +70,7 @@ class mapped final : public data_path {
     status stop;
     item.moved = 0;
     const auto refusal = with_line(item.place.via->session(), [&](line& on) { return passage(*this, on, item).carry(reach, stop); });
+    ended_jobs_.fetch_add(1, std::memory_order_relaxed);
     if (!refusal.ok()) {
       hand_over(item, refusal, reach - item.moved);
     } else if (stop.ok() && item.moved < item.length) {
@@ -197,11 +199,15 @@ class mapped final : public data_path {
         refusal = send(at, bytes);
         if (!refusal.ok()) break;
         queued_ += bytes;
-        if (passing_bytes_ >= most_passing_bytes) refusal = arrive();
+        if (passing_bytes_ >= most_passing_bytes || leaves_a_gap()) refusal = arrive();
       }
       auto arrived = arrive();
       return refusal.ok() ? arrived : refusal;
     }
+
+    // A stream on which there is always more to do may keep small copies of others waiting to its end (H200: 4 KiB for 78 ms). So the GPU
+    // is left to them for a moment now and then, and after each piece once some have ended.
+    [[nodiscard]] bool leaves_a_gap() { return pieces_++ % 16 == 0 || of_.others_ended() > others_at_start_; }
 
     status send(std::uint64_t offset, std::uint64_t bytes) {
       auto found = find(offset, bytes);
@@ -241,7 +247,6 @@ class mapped final : public data_path {
 
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
       if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
-      seen_requests_ = of_.ended_requests();
       // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
@@ -261,9 +266,8 @@ class mapped final : public data_path {
     [[nodiscard]] bool others_copy() {
       if (queued_ == 0 && item_.length < piece_bytes) return false;
       if (item_.place.via->feeder().pending() > 0) return true;
-      if (queued_ == 0) seen_requests_ = of_.ended_requests();
       staging::nap();
-      return of_.ended_requests() > seen_requests_;
+      return of_.others_ended() > others_at_start_;
     }
 
     // is_registered: nothing but copies is to be done, so few are under way at a time.
@@ -318,8 +322,9 @@ class mapped final : public data_path {
     job& item_;
     std::uint64_t queued_ = 0;
     std::uint64_t passing_bytes_ = 0;  // of those held, that are not kept
-    std::uint64_t seen_requests_ = 0;
+    const std::int64_t others_at_start_ = of_.others_ended();
     std::size_t copies_ = 0;
+    std::uint32_t pieces_ = 0;
     bool gave_up_pinned_ = false;  // of what a user has pinned
     bool dropped_kept_ = false;    // of the rest
     bool finds_ = true;
@@ -328,11 +333,16 @@ class mapped final : public data_path {
     std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // of these, what was registered before
   };
 
-  [[nodiscard]] std::uint64_t ended_requests() const { return ended_requests_ != nullptr ? ended_requests_() : 0; }
+  // Requests that have ended, but for those that came here.
+  [[nodiscard]] std::int64_t others_ended() const {
+    const auto all = ended_requests_ != nullptr ? ended_requests_() : 0;
+    return static_cast<std::int64_t>(all) - ended_jobs_.load(std::memory_order_relaxed);
+  }
 
   pinned_pages* const pinned_;
   kept_pages* const kept_;
   const std::function<std::uint64_t()> ended_requests_;
+  std::atomic<std::int64_t> ended_jobs_{0};
   std::mutex busy_;        // keeps registrations apart
   std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;

@@ -126,7 +126,8 @@ class pinned_pages {
   void release(const std::shared_ptr<entry>& done) noexcept;
 
   // Pages for one read, of a range that the file has, registered with one driver. Unlike pin() this waits for no tick of a clock. lasting:
-  // nobody has changed the file for seconds, and its next change will be noticed, so they may be kept. Errors: those of mapping and pinning.
+  // nobody has changed the file for seconds, and its next change will be noticed, so they may be kept. Errors: those of mapping and
+  // pinning.
   struct made_pages {
     std::shared_ptr<pages> held;
     bool lasting = false;

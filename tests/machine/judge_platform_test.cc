@@ -104,8 +104,8 @@ class port_test : public ::testing::Test {
     std::ofstream(card / "class") << "0x020000\n";
     std::ofstream(bridge / "config", std::ios::binary) << registers;
     std::error_code exists;
-    std::filesystem::create_directory_symlink(bridge, all / "0000:00:01.0", exists);
-    std::filesystem::create_directory_symlink(card, all / "0000:01:00.0", exists);
+    std::filesystem::create_directory_symlink(std::filesystem::relative(bridge, all), all / "0000:00:01.0", exists);
+    std::filesystem::create_directory_symlink(std::filesystem::relative(card, all), all / "0000:01:00.0", exists);
     const auto found = machine::gather_pci(machine::tree(dir_.path().string()));
     return found.at(0).bridges.at(0);
   }

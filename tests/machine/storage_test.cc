@@ -23,7 +23,7 @@ class storage_test : public ::testing::Test {
   void put_link(const std::string& path, const std::string& target) const {
     fs::create_directories((dir_.path() / path).parent_path());
     fs::create_directories(dir_.path() / target);
-    fs::create_symlink(dir_.path() / target, dir_.path() / path);
+    fs::create_symlink(fs::relative(dir_.path() / target, (dir_.path() / path).parent_path()), dir_.path() / path);
   }
   [[nodiscard]] machine::storage_facts gather() const { return machine::gather_storage(machine::tree(dir_.path().string())); }
   temp_dir dir_;
