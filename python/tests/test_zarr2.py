@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,8 @@ if int(zarr.__version__.split(".")[0]) != 2:
 import penstock
 from penstock.zarr import GDSStore, explain, load
 
+from .zarr_level import stays_level  # noqa: E402, F401
 
-@pytest.fixture(scope="module", autouse=True)
-def stays_level() -> Iterator[None]:
-    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
-    yield
-    gc.collect()
-    penstock._native._settle()
-    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
 
 DATA = np.random.default_rng(3).integers(0, 1 << 30, (77, 91), dtype=np.int32)
 

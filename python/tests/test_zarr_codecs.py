@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import itertools
 import os
 import random
@@ -32,21 +31,14 @@ from penstock.zarr._layouts import layout_of, layout_of_metadata
 from penstock.zarr._plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
 
+from .zarr_level import stays_level  # noqa: E402, F401
+
 ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
 ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "150")) // 3
 OTHER = "big" if sys.byteorder == "little" else "little"
 OTHER_SIGN = {"big": ">", "little": "<"}[OTHER]
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # zarr 3, of what its format 3 does not have
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stays_level() -> Iterator[None]:
-    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
-    yield
-    gc.collect()
-    penstock._native._settle()
-    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
 
 
 CODECS_2: dict[str, Callable[[], Any]] = {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,8 @@ zarr = pytest.importorskip("zarr", reason="zarr is not installed")
 import penstock
 from penstock.zarr import GDSStore, explain, load
 
+from .zarr_level import stays_level  # noqa: E402, F401
 
-@pytest.fixture(scope="module", autouse=True)
-def stays_level() -> Iterator[None]:
-    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
-    yield
-    gc.collect()
-    penstock._native._settle()
-    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
 
 ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
 FORMATS = [2, 3] if ZARR_3 else [2]

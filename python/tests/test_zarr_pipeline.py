@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import os
 import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +20,11 @@ import penstock
 from penstock.zarr import CodecPipeline, GDSStore, _pipeline, install
 
 from . import range_server
+from .zarr_level import stays_level  # noqa: E402, F401
 
 ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "150")) // 5
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # zarr 3, of what its format 3 does not have
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stays_level() -> Iterator[None]:
-    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
-    yield
-    gc.collect()
-    penstock._native._settle()
-    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
 
 
 @pytest.fixture

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +27,8 @@ from zarr.testing.store import StoreTests
 import penstock
 from penstock.zarr import GDSStore
 
+from .zarr_level import stays_level  # noqa: E402, F401
 
-@pytest.fixture(scope="module", autouse=True)
-def stays_level() -> Iterator[None]:
-    """In place of that in conftest.py: zarr keeps an event loop and its threads, this file leaves nothing of penstock's."""
-    yield
-    gc.collect()
-    penstock._native._settle()
-    assert (penstock._native._under_way(), penstock._native._held_memories()) == (0, 0)
 
 PROTOTYPE = default_buffer_prototype()
 
