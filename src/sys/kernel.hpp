@@ -51,6 +51,15 @@ class ring {
   // Makes [base, base+length) usable as fixed buffer `slot` (0..15), in place of what it held, which no piece in flight uses; null and 0:
   // nothing any more. Refused under a small RLIMIT_MEMLOCK: go on without.
   virtual status register_buffer(unsigned slot, void* base, std::size_t length) = 0;
+  // Makes a dma-buf usable as fixed buffer `slot`, in place of what it held, which no piece in flight uses: for requests of the file behind
+  // `file` alone, a descriptor opened with O_DIRECT. In such a request the address is an offset in the dma-buf. Both descriptors stay open
+  // until the slot holds something else. It has most_dma_buf_bytes at most (sys/dma_buf.hpp). Completions may be -EAGAIN for no reason that
+  // the caller knows of. Errors: unsupported or invalid_argument where the kernel, the file system or the drive has no such way.
+  virtual status register_dma_buf(unsigned /*slot*/, int /*dma_buf*/, int /*file*/) {
+    return {errc::unsupported, "this ring registers no dma-bufs"};
+  }
+  // The slot holds nothing any more. No piece in flight uses it.
+  virtual status forget_dma_buf(unsigned /*slot*/) { return {errc::unsupported, "this ring registers no dma-bufs"}; }
   // Queues a read or write. buffer_slot -1: not registered. False when the submission queue is full: submit() first.
   virtual bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) = 0;
   virtual bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token,

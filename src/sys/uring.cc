@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,33 @@ constexpr int max_idle_retries = 1000;
 // Of the poll of the eventfd that interrupt() writes to; no request of the owner's has it.
 constexpr std::uint64_t alarm_token = ~std::uint64_t{0};
 
+// Linux 7.4 registers buffers by a description of each, where older kernels have an iovec. As in its io_uring.h, under names of our own.
+struct buffer_description {
+  std::uint32_t type = 0;
+  std::uint32_t flags = 0;
+  std::uint64_t size = 0;  // 0 for a dma-buf, as is the next
+  std::uint64_t address = 0;
+  std::int32_t dma_buf = 0;
+  std::int32_t file = 0;  // whose requests may use it
+  std::array<std::uint64_t, 6> reserved{};
+};
+static_assert(sizeof(buffer_description) == 80);
+constexpr std::uint32_t describes_nothing = 0;
+constexpr std::uint32_t describes_dma_buf = 2;
+
+// io_uring_rsrc_update2, whose second word had to be zero before.
+struct described_update {
+  std::uint32_t slot = 0;
+  std::uint32_t flags = 0;
+  std::uint64_t descriptions = 0;
+  std::uint64_t tags = 0;
+  std::uint32_t count = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(described_update) == sizeof(io_uring_rsrc_update2));
+constexpr std::uint32_t update_has_descriptions = 1U << 1;
+constexpr unsigned update_buffers = 16;  // IORING_REGISTER_BUFFERS_UPDATE
+
 bool is_transient(int error) noexcept { return error == EINTR || error == EAGAIN || error == EBUSY; }
 
 class uring final : public ring {
@@ -41,6 +69,8 @@ class uring final : public ring {
   }
 
   status register_buffer(unsigned slot, void* base, std::size_t length) override;
+  status register_dma_buf(unsigned slot, int dma_buf, int file) override;
+  status forget_dma_buf(unsigned slot) override;
   bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) override;
   bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) override;
   status submit() override;
@@ -51,6 +81,8 @@ class uring final : public ring {
   }
 
  private:
+  status make_slots();
+  status describe_slot(unsigned slot, const buffer_description& as);
   bool enqueued(io_uring_sqe* entry, std::uint64_t token) noexcept;
   int submit_all();
   int wait_for_completion();
@@ -70,19 +102,51 @@ class uring final : public ring {
   std::vector<ring_completion> stash_;  // taken from the kernel, or made by fail_queued, before reap asked
 };
 
+status uring::make_slots() {
+  if (slots_made_) return {};
+  const int made = io_uring_register_buffers_sparse(&ring_, buffer_slots);
+  // EINVAL: before Linux 5.19.
+  if (made == -EINVAL) return {errc::unsupported, "register buffer: no sparse tables in this kernel", error_domain::os, EINVAL};
+  if (made < 0) return status::from_errno(-made, "register buffer: make the table");
+  slots_made_ = true;
+  return {};
+}
+
 status uring::register_buffer(unsigned slot, void* base, std::size_t length) {
   if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("register buffer: slot {} of {}", slot, buffer_slots)};
-  if (!slots_made_) {
-    const int made = io_uring_register_buffers_sparse(&ring_, buffer_slots);
-    // EINVAL: before Linux 5.19.
-    if (made == -EINVAL) return {errc::unsupported, "register buffer: no sparse tables in this kernel", error_domain::os, EINVAL};
-    if (made < 0) return status::from_errno(-made, "register buffer: make the table");
-    slots_made_ = true;
-  }
+  if (auto made = make_slots(); !made.ok()) return made;
   const iovec range{base, length};
   const __u64 tag = 0;  // no completion when the buffer is released
   const int updated = io_uring_register_buffers_update_tag(&ring_, slot, &range, &tag, 1);
   if (updated < 0) return status::from_errno(-updated, fmt::format("register buffer: {} bytes at {} in slot {}", length, base, slot));
+  return {};
+}
+
+status uring::register_dma_buf(unsigned slot, int dma_buf, int file) {
+  buffer_description as;
+  as.type = describes_dma_buf;
+  as.dma_buf = dma_buf;
+  as.file = file;
+  return describe_slot(slot, as).with_context("register dma-buf");
+}
+
+status uring::forget_dma_buf(unsigned slot) {
+  buffer_description as;
+  as.type = describes_nothing;
+  return describe_slot(slot, as).with_context("forget dma-buf");
+}
+
+// liburing 2.3 has no function for it.
+status uring::describe_slot(unsigned slot, const buffer_description& as) {
+  if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("slot {} of {}", slot, buffer_slots)};
+  if (auto made = make_slots(); !made.ok()) return made;
+  described_update update;
+  update.slot = slot;
+  update.flags = update_has_descriptions;
+  update.descriptions = reinterpret_cast<std::uintptr_t>(&as);
+  update.count = 1;
+  const long updated = ::syscall(SYS_io_uring_register, ring_.ring_fd, update_buffers, &update, sizeof update);
+  if (updated < 0) return status::from_errno(errno, fmt::format("slot {}", slot));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "support/child.hpp"
 #include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
+#include "sys/dma_buf.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::sys::uring {
@@ -214,6 +215,19 @@ TEST_F(uring_test, a_wrong_slot_or_buffer_is_an_error) {
   EXPECT_EQ(ring_->register_buffer(16, bytes.data(), bytes.size()).code(), errc::invalid_argument);
   const status unmapped = ring_->register_buffer(0, reinterpret_cast<void*>(4096), 4096);
   EXPECT_TRUE(unmapped.code() == errc::bad_memory || unmapped.code() == errc::unsupported) << unmapped.message();
+}
+
+// Kernels that know dma-bufs (Linux 7.4) refuse this descriptor, which is none; older ones refuse that they are described at all.
+TEST_F(uring_test, a_dma_buf_that_is_none_is_refused_in_words_and_the_ring_works_on) {
+  const status refused = ring_->register_dma_buf(0, fd_, fd_);
+  EXPECT_FALSE(refused.ok());
+  EXPECT_NE(refused.message().find("register dma-buf"), std::string::npos) << refused.message();
+  EXPECT_EQ(ring_->register_dma_buf(16, fd_, fd_).code(), errc::invalid_argument);
+  const status known = dma_bufs_known(*kernel_);
+  EXPECT_TRUE(known.ok() || known.message().find("7.4") != std::string::npos) << known.message();
+  std::vector<std::byte> bytes(4096);
+  ASSERT_TRUE(ring_->queue_read(fd_, bytes.data(), 4096, 0, 1, -1));
+  EXPECT_EQ(reap_one(), 4096);
 }
 
 // In a child without privileges, which are what lifts the limit.
