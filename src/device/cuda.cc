@@ -37,6 +37,13 @@ bool is_integrated(const functions& api, cuda::device_id device) noexcept {
   return api.device_get_attribute(&integrated, cuda::attribute_integrated, device) == cuda::success && integrated != 0;
 }
 
+// Likewise, where the driver's kernel modules are not the open ones.
+bool lends_dma_bufs(const functions& api, cuda::device_id device) noexcept {
+  int supported = 0;
+  return api.mem_get_handle_for_address_range != nullptr &&
+         api.device_get_attribute(&supported, cuda::attribute_dma_buf_supported, device) == cuda::success && supported != 0;
+}
+
 // Makes a context current on this thread as long as it lives.
 class context_scope {
  public:
@@ -56,10 +63,15 @@ class context_scope {
 
 class cuda_session final : public session {
  public:
-  cuda_session(const functions& api, int ordinal, handle context, bool host_pointers_usable, bool integrated)
-      : api_(api), ordinal_(ordinal), context_(context), host_pointers_usable_(host_pointers_usable), integrated_(integrated) {}
+  struct abilities {
+    bool uses_host_pointers = false;  // those of the CPU, for registered memory
+    bool is_integrated = false;
+    bool lends_dma_bufs = false;
+  };
+  cuda_session(const functions& api, int ordinal, handle context, const abilities& can)
+      : api_(api), ordinal_(ordinal), context_(context), can_(can) {}
   [[nodiscard]] int ordinal() const override { return ordinal_; }
-  [[nodiscard]] bool shares_host_memory() const override { return integrated_; }
+  [[nodiscard]] bool shares_host_memory() const override { return can_.is_integrated; }
 
   result<void*> allocate(std::size_t bytes) override;
   status release(void* memory) override;
@@ -90,6 +102,9 @@ class cuda_session final : public session {
   result<sys::owned_descriptor> export_shared(const void* memory) override;
   result<void*> open_shared(std::string_view handle, std::int64_t process, int descriptor) override;
   status close_shared(void* memory) override;
+  status dma_buf_problem() override;
+  result<allocation> allocation_of(const void* memory) override;
+  result<sys::owned_descriptor> export_dma_buf(void* memory, std::uint64_t bytes) override;
   status make_current() override;
   void restore_current() override;
 
@@ -119,8 +134,7 @@ class cuda_session final : public session {
   const functions& api_;
   const int ordinal_;
   const handle context_;
-  const bool host_pointers_usable_;  // by the GPU, at the address that the CPU uses
-  const bool integrated_;
+  const abilities can_;
 
   std::atomic<std::uint64_t> asked_{0};    // devices that allow_copies_from() was called for
   std::atomic<std::uint64_t> reached_{0};  // and those of them where copies go straight
@@ -231,7 +245,7 @@ status cuda_session::call(stream on, void (*function)(void*), void* argument) {
 }
 
 status cuda_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t value) {
-  if (api_.stream_wait_value32 == nullptr || !host_pointers_usable_) {
+  if (api_.stream_wait_value32 == nullptr || !can_.uses_host_pointers) {
     return {errc::unsupported, fmt::format("cuda:{}: streams cannot wait for a value in host memory", ordinal_)};
   }
   return outcome(
@@ -240,7 +254,7 @@ status cuda_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t va
 }
 
 status cuda_session::write_value(stream on, std::uint32_t* flag, std::uint32_t value) {
-  if (api_.stream_write_value32 == nullptr || !host_pointers_usable_) {
+  if (api_.stream_write_value32 == nullptr || !can_.uses_host_pointers) {
     return {errc::unsupported, fmt::format("cuda:{}: streams cannot write a value to host memory", ordinal_)};
   }
   return outcome(
@@ -250,7 +264,8 @@ status cuda_session::write_value(stream on, std::uint32_t* flag, std::uint32_t v
 
 status cuda_session::step_through(std::span<const word_step> steps, stream on) {
   constexpr std::size_t most_at_once = 8;
-  if (api_.stream_batch_mem_op == nullptr || !host_pointers_usable_ || steps.size() > most_at_once) return session::step_through(steps, on);
+  if (api_.stream_batch_mem_op == nullptr || !can_.uses_host_pointers || steps.size() > most_at_once)
+    return session::step_through(steps, on);
   std::array<cuda::stream_operation, most_at_once> operations;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto& [waits, word, value] = steps[i];
@@ -328,7 +343,7 @@ code cuda_session::wait_for_word(stream on) {
 // The page of words, made on first use; null where streams cannot store, or the page cannot be pinned.
 std::byte* cuda_session::words() {
   if (auto* made = words_.load(std::memory_order_acquire)) return made;
-  if (api_.stream_write_value32 == nullptr || !host_pointers_usable_) return nullptr;
+  if (api_.stream_write_value32 == nullptr || !can_.uses_host_pointers) return nullptr;
   const std::lock_guard guard(loading_);
   if (auto* made = words_.load()) return made;
   if (words_refused_) return nullptr;
@@ -406,7 +421,7 @@ code cuda_session::launch_nothing(handle kernel, std::array<void*, 2> parameters
 }
 
 status cuda_session::prepare_scatter() {
-  if (!host_pointers_usable_) return {errc::unsupported, fmt::format("cuda:{}: kernels cannot use pinned memory in place", ordinal_)};
+  if (!can_.uses_host_pointers) return {errc::unsupported, fmt::format("cuda:{}: kernels cannot use pinned memory in place", ordinal_)};
   return load_scatter();
 }
 
@@ -610,6 +625,35 @@ status cuda_session::close_shared(void* memory) {
                  [&] { return fmt::format("unmap memory of another process at {}", memory); });
 }
 
+status cuda_session::dma_buf_problem() {
+  if (can_.lends_dma_bufs) return {};
+  return {errc::unsupported,
+          fmt::format("cuda:{}: NVIDIA's driver lends no GPU memory as a dma-buf, which takes its open kernel modules, 515 or later",
+                      ordinal_)};
+}
+
+result<allocation> cuda_session::allocation_of(const void* memory) {
+  unsigned long long number = 0;
+  std::array<int, 1> attributes = {cuda::pointer_buffer_id};
+  std::array<void*, 1> values = {&number};
+  const auto what = [&] { return fmt::format("find the allocation of {}", memory); };
+  code error = api_.pointer_get_attributes(attributes.size(), attributes.data(), values.data(), address_of(memory));
+  cuda::address base = 0;
+  std::size_t bytes = 0;
+  if (error == cuda::success) error = inside([&] { return api_.mem_get_address_range(&base, &bytes, address_of(memory)); });
+  if (error != cuda::success) return outcome(error, what, errc::bad_memory);
+  return allocation{reinterpret_cast<std::byte*>(base), bytes, number};
+}
+
+result<sys::owned_descriptor> cuda_session::export_dma_buf(void* memory, std::uint64_t bytes) {
+  if (auto problem = dma_buf_problem(); !problem.ok()) return problem;
+  int made = -1;
+  const code error =
+      inside([&] { return api_.mem_get_handle_for_address_range(&made, address_of(memory), bytes, cuda::range_is_dma_buf, 0); });
+  if (error != cuda::success) return outcome(error, [&] { return fmt::format("lend {} bytes at {} as a dma-buf", bytes, memory); });
+  return sys::owned_descriptor(made);
+}
+
 class cuda_driver final : public driver {
  public:
   ~cuda_driver() override;
@@ -784,7 +828,8 @@ result<session*> cuda_driver::open(int ordinal, void* context) {
   if (const code error = api->device_get_attribute(&usable, cuda::attribute_host_pointer_usable_when_registered, *device)) {
     return failure(*api, error, fmt::format("cuda:{}: ask about host pointers", ordinal));
   }
-  auto made = std::make_unique<cuda_session>(*api, ordinal, wanted, usable != 0, is_integrated(*api, *device));
+  const cuda_session::abilities can{usable != 0, is_integrated(*api, *device), lends_dma_bufs(*api, *device)};
+  auto made = std::make_unique<cuda_session>(*api, ordinal, wanted, can);
   return sessions_.emplace(wanted, std::move(made)).first->second.get();
 }
 

@@ -92,6 +92,7 @@ const char* find_functions(void* opened, functions& api) {
       .optional(api.device_can_access_peer, "cuDeviceCanAccessPeer")
       .optional(api.ctx_enable_peer_access, "cuCtxEnablePeerAccess")
       .need(api.mem_get_address_range, "cuMemGetAddressRange_v2")
+      .optional(api.mem_get_handle_for_address_range, "cuMemGetHandleForAddressRange")
       .optional(api.mem_export, "cuMemExportToShareableHandle")
       .optional(api.mem_import, "cuMemImportFromShareableHandle")
       .optional(api.mem_address_reserve, "cuMemAddressReserve")

@@ -76,6 +76,10 @@ inline constexpr unsigned memory_is_device = 2;
 // CUdevice_attribute
 inline constexpr int attribute_integrated = 18;
 inline constexpr int attribute_host_pointer_usable_when_registered = 91;
+inline constexpr int attribute_dma_buf_supported = 124;
+
+// CUmemRangeHandleType
+inline constexpr int range_is_dma_buf = 1;
 
 // Flags of cuStreamCreate, cuEventCreate, cuMemHostRegister, cuStreamWaitValue32
 inline constexpr unsigned stream_non_blocking = 0x1;
@@ -130,6 +134,8 @@ struct functions {
   code (*mem_retain_allocation_handle)(unsigned long long* allocation, void* memory);  // optional: CUDA 11.0
   code (*mem_release)(unsigned long long allocation);                                  // optional: CUDA 10.2
   code (*mem_get_address_range)(address* base, std::size_t* bytes, address memory);
+  // Optional: CUDA 11.7.
+  code (*mem_get_handle_for_address_range)(void* made, address memory, std::size_t bytes, int type, unsigned long long flags);
   // All of these optional: CUDA 10.2.
   code (*mem_export)(void* made, unsigned long long allocation, int type, unsigned long long flags);
   code (*mem_import)(unsigned long long* allocation, void* from, int type);

@@ -61,6 +61,13 @@ struct shared_memory {
   bool by_descriptor = false;    // open_shared() needs a descriptor too, or can do with less when it has one
 };
 
+// One allocation of device memory. What is allocated there later has another number.
+struct allocation {
+  std::byte* base = nullptr;
+  std::uint64_t size = 0;
+  std::uint64_t number = 0;
+};
+
 // One context of one device. Streams that it makes never synchronise with the default stream.
 class session {
  public:
@@ -137,6 +144,18 @@ class session {
   }
   // What open_shared() gave. May wait for the device.
   virtual status close_shared(void* /*memory*/) { return {errc::unsupported, "this device shares no memory"}; }
+
+  // Why memory of this device cannot be lent to drives; ok where it may be. The device is asked once.
+  virtual status dma_buf_problem() { return {errc::unsupported, "this device lends no memory to drives"}; }
+  // The allocation around an address; of memory that is mapped piece by piece, the piece.
+  virtual result<allocation> allocation_of(const void* /*memory*/) {
+    return status(errc::unsupported, "this device lends no memory to drives");
+  }
+  // A dma-buf of a range of one allocation, which begins and ends on pages of the host. As long as the descriptor, or whoever knows it, is
+  // there, the memory stays, though it is released. Errors: unsupported, or the driver's, where it does not lend memory of this kind.
+  virtual result<sys::owned_descriptor> export_dma_buf(void* /*memory*/, std::uint64_t /*bytes*/) {
+    return status(errc::unsupported, "this device lends no memory to drives");
+  }
 
   // Makes this context current on the calling thread, for a library that works on whatever is current there (libcufile), until
   // restore_current() on the same thread brings back what was current before. Pairs nest; no restore after an error.
