@@ -343,7 +343,7 @@ status engine::cuda_status() const {
 result<device_buffer> engine::allocate(std::string_view device, std::size_t bytes) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<device_buffer> {
-    auto release = [from = core_, name = std::string(device)](void* memory) { from->memory().release(name, memory); };
+    auto release = [from = core_, name = std::string(device)](void* memory) { from->release_memory(name, memory); };
     const auto memory = core_->memory().allocate(device, bytes);
     if (!memory) return memory.error();
     return device_buffer(std::shared_ptr<void>(*memory, std::move(release)), bytes);

@@ -122,6 +122,7 @@ std::size_t engine_core::trim() {
   memory_left().forget();
   give_up_pinned_pages_where_short();
   (void)kept_pages().trim();
+  trim_paths();
   ahead().give_back();
   const std::size_t trimmed = trim_pools();
   feeders().trim();

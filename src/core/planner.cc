@@ -83,12 +83,14 @@ class planner {
 
   // Plans all for a path in one piece, with unaligned edges for its successor; or nothing, and says why. libcufile writes an edge by
   // reading, changing and writing a whole block; it reads one through a buffer of its own, slowly (GPUDirect Storage best-practice guide),
-  // and so it does a read whose memory cannot be aligned. Where the path is forced, that is taken for reads.
+  // and so it does a read whose memory cannot be aligned. Where the path is forced, that is taken for reads, unless it moves whole blocks
+  // only.
   std::optional<std::string> take_whole(path_kind kind) {
     const auto declared = in_.paths->of(kind).alignment;
+    const bool moves_edges = !in_.is_write && !in_.paths->of(kind).whole_blocks;
     const auto unit = in_.is_write && declared > 1 ? std::max(declared, write_unit()) : declared;
     const bool is_forced = in_.forced == kind;
-    const bool has_edges = unit > 1 && (in_.is_write || (in_.aligned_together && !is_forced));
+    const bool has_edges = unit > 1 && (!moves_edges || (in_.aligned_together && !is_forced));
     const std::uint64_t end = in_.offset + in_.length;
     const std::uint64_t body = has_edges ? std::min(round_down(in_.offset + unit - 1, unit), end) : in_.offset;
     const std::uint64_t body_end = has_edges ? std::max(round_down(end, unit), body) : end;
@@ -98,6 +100,7 @@ class planner {
     if (has_edges && in_.is_write && !in_.aligned_together) {
       return "no part of it is aligned in both memory and file, so whole blocks would be changed, and a neighbour's write could be undone";
     }
+    if (has_edges && !in_.aligned_together) return "no part of it is aligned in both memory and file, and only whole blocks go this way";
     const auto beside = in_.paths->successor(kind);
     const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
     const auto side = in_.is_write ? file_side::cached : file_side::past_cache;

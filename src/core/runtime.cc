@@ -77,7 +77,7 @@ runtime::runtime(const engine_options& options, seams doors)
   for (auto* pool : {&cuda_pool_, &host_pool_})
     pool->ask_back([](void* book) { static_cast<ahead_book*>(book)->give_back(); }, ahead_.get());
   paths_ = path_table_.make({doors_.kernel, &feeders_, options_.cufile_library, options_.cufile, options_.gpu_direct_piece_bytes,
-                             &pinned_pages_, &kept_pages_, [this] { return stats_.ended_on_devices(); }});
+                             &pinned_pages_, &kept_pages_, [this] { return stats_.ended_on_devices(); }, options_.use_io_uring});
 }
 
 runtime::~runtime() {
@@ -170,6 +170,16 @@ void runtime::forget(const source::source& closing) {
   for (auto& each : paths_) {
     if (each != nullptr) each->forget(closing);
   }
+}
+
+void runtime::release_memory(std::string_view device, void* memory) {
+  if (forked()) return;
+  for (const auto kind : path_table_.by_rank()) path(kind).memory_ends(static_cast<std::byte*>(memory));
+  memory_.release(device, memory);
+}
+
+void runtime::trim_paths() {
+  for (const auto kind : path_table_.by_rank()) path(kind).trim();
 }
 
 engine_stats runtime::snapshot() const {

@@ -130,6 +130,10 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   void unregister_memory(void* memory);
   // The file is about to be closed: paths let go of what they keep for it.
   void forget(const source::source& closing);
+  // Gives back memory of a device that the engine has allocated.
+  void release_memory(std::string_view device, void* memory);
+  // Paths let go of what they keep for later requests.
+  void trim_paths();
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
   // The engine has its first request.
   void join_board() noexcept { stats_.begin(*this); }

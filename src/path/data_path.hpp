@@ -47,6 +47,7 @@ struct services {
   pinned_pages* pinned = nullptr;                   // null: nothing of a file is pinned
   kept_pages* kept = nullptr;                       // null: what reads register is undone with them
   std::function<std::uint64_t()> ended_requests{};  // so many on memory of devices have ended; may be empty
+  bool use_io_uring = true;                         // as in engine_options
 };
 
 class data_path;
@@ -213,10 +214,11 @@ struct declaration {
   int rank = 0;                  // the lowest is asked first
   std::string_view successor{};  // by name: goes on where this one cannot; empty: nobody
   bool of_device = true;         // the memory that it serves: a device's, or the host's
-  bool gpu_direct = false;       // no byte passes through memory of the host; one path at most is that
+  bool gpu_direct = false;       // no byte passes through memory of the host, as far as the path can know
   portion carries = portion::everything;
   std::uint64_t most_carried_now = 0;  // requests of at most so many bytes it carries on the thread of a caller who waits (carry_now)
   std::uint64_t alignment = 1;  // of whole_requests: in the file; a write that cannot be aligned in memory and file at once is refused
+  bool whole_blocks = false;    // of such a path: it moves nothing else; edges of reads go to the successor too, also where it is asked for
   std::string_view reason{};    // why it is taken, where that is not the planner's to say
   cutter cut = nullptr;         // of portions of requests; null: each goes in one piece
   std::unique_ptr<data_path> (*make)(const services& with) = nullptr;
@@ -280,6 +282,10 @@ class data_path {
   virtual status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) { return {}; }
   // The registration ends: lets go of what was prepared, once no job uses it, for which it waits. The memory is still allocated.
   virtual void forget_memory(std::byte* /*base*/) {}
+  // Device memory that the engine has allocated is about to be released: lets go of it. May wait for a piece of a request.
+  virtual void memory_ends(std::byte* /*base*/) {}
+  // Lets go of what is kept for later requests. May wait likewise.
+  virtual void trim() {}
 
  private:
   friend class path_table;

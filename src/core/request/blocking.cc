@@ -35,8 +35,8 @@ struct in_use {
 };
 
 // What the path of a caller has not carried to its end, from where it stopped.
-io_result go_on_by_base(runtime& with, path::small_transfer rest, io_result so_far) {
-  with.stats().count_fallback(with.paths().gpu_direct(), so_far.error.message());
+io_result go_on_by_base(runtime& with, path_kind left, path::small_transfer rest, io_result so_far) {
+  with.stats().count_fallback(left, so_far.error.message());
   const auto began = now_ns();
   auto& base = with.path(with.paths().base(true));
   rest.memory += so_far.bytes_done;
@@ -76,7 +76,7 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
   if (!outcome.ok()) outcome.error = outcome.error.with_context(path.name());
   const auto ended = now_ns();
   with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok() && !goes_on);
-  if (goes_on) return go_on_by_base(with, all, std::move(outcome));
+  if (goes_on) return go_on_by_base(with, path.kind(), all, std::move(outcome));
   if (spares && admitted.file().source().uncached_problem().ok()) with.stats().count_uncached(outcome.bytes_done);
   if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
   return outcome;

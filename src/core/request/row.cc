@@ -54,7 +54,8 @@ void row_finder::add(const admission& item, std::uint32_t index) noexcept {
 
 bool row_finder::worth_it() {
   if (count_ < 2 || ends_ - begins_ < least_bytes) return false;
-  return carrier_of_whole(with_, *file_, place_, begins_, ends_ - begins_, options_) == nullptr;
+  const auto* const better = carrier_of_whole(with_, *file_, place_, begins_, ends_ - begins_, options_);
+  return better == nullptr || better->whole_blocks;  // as tensors seldom are
 }
 
 // --- one of them
