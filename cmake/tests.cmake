@@ -11,6 +11,7 @@ target_link_libraries(penstock_test_support INTERFACE penstock_internal penstock
 target_compile_options(penstock_test_support INTERFACE $<$<CONFIG:Release>:-O1>)
 if(support_sources)
   add_library(penstock_test_support_objects STATIC ${support_sources})
+  set_target_properties(penstock_test_support_objects PROPERTIES UNITY_BUILD OFF)  # each is linked only where it is used
   target_link_libraries(penstock_test_support_objects PRIVATE penstock_test_support)
   target_link_libraries(penstock_test_support INTERFACE penstock_test_support_objects)
 endif()
@@ -279,6 +280,9 @@ if(PROJECT_IS_TOP_LEVEL AND PENSTOCK_SANITIZE STREQUAL "none")
   set_tests_properties(tools.long_every_file_compiles_alone PROPERTIES FIXTURES_REQUIRED debug_build LABELS long TIMEOUT 4500)
 endif()
 
+add_test(NAME tools.soak_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/soak_test.py $<TARGET_FILE:penstock_storm_tests>)
+set_tests_properties(tools.soak_test PROPERTIES LABELS tools TIMEOUT 600 SKIP_RETURN_CODE 77)
+
 add_test(NAME tools.release_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py)
 set_tests_properties(tools.release_test PROPERTIES LABELS tools TIMEOUT 60)
 
@@ -302,6 +306,8 @@ set_tests_properties(docs.long_the_site_is_built PROPERTIES LABELS long TIMEOUT 
 if(TARGET penstock_cli)
   add_test(NAME tools.pages_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/pages_test.py $<TARGET_FILE:penstock_cli>)
   set_tests_properties(tools.pages_test PROPERTIES LABELS tools TIMEOUT 120)
+  add_test(NAME tools.performance_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/performance_test.py $<TARGET_FILE:penstock_cli>)
+  set_tests_properties(tools.performance_test PROPERTIES LABELS tools TIMEOUT 300 SKIP_RETURN_CODE 77)
   foreach(selection page browser)
     add_test(NAME tools.report_${selection}_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/report_test.py ${selection}
                                                          $<TARGET_FILE:penstock_cli>)

@@ -18,7 +18,7 @@ namespace penstock {
 class remote_retries;
 
 // The ways a byte can move between a file and memory, by number; further ones follow these. docs/ARCHITECTURE.md tells when each is chosen.
-enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct };
+enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct, dma_buf };
 
 // What to spend: speed takes the fastest path, cpu the one with the fewest CPU seconds per byte.
 enum class preference : std::uint8_t { automatic = 0, speed, cpu };
@@ -187,9 +187,9 @@ struct io_options {
   preference prefer = preference::automatic;
   // Overrides the file's, for reads. Stream-ordered requests have no options: the file's holds for them.
   cache_use cache = cache_use::automatic;
-  bool gpu_direct = true;  // false: do not consider the direct path
-  // A transfer of device memory is GPU-direct, but for the unaligned edges of a write, or ends with errc::unsupported. Overrides path
-  // there. Stream-ordered requests do not ask.
+  bool gpu_direct = true;  // false: do not consider the paths direct and dma_buf
+  // A transfer of device memory is GPU-direct by NVIDIA's library (the path direct), but for the unaligned edges of a write, or ends with
+  // errc::unsupported. Overrides path there. Stream-ordered requests do not ask.
   bool only_gpu_direct = false;
   unsigned links = 0;  // as the engine's, which 0 leaves it to
   unsigned lanes = 0;  // cut as if there were so many at most; 1: into pieces as large as there are. 0: as many as the engine has

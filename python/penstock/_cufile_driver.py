@@ -41,7 +41,7 @@ CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY = 1
 CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY = 2
 
 Outcome = TypeVar("Outcome")
-Path = Literal["posix", "staged", "mapped", "direct"]
+Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 
 
 class RegisteredFile:

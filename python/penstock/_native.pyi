@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 # "C", or "A": also Fortran's, and the bytes go as they lie in memory.
 _Order = Literal["C", "A"]
-_Path = Literal["posix", "staged", "mapped", "direct"]
+_Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 _Prefer = Literal["speed", "cpu"]
 _Cache = Literal["auto", "keep", "bypass"]
 _Links = int | Literal["auto"]

@@ -311,7 +311,7 @@ def get_file_properties(fh: int) -> dict[str, Any]:
 def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
     """Changes how a file is used from now on; all values are checked before the first is set.
 
-    path: "automatic", or the one path that is to be taken: "posix", "staged", "mapped" or "direct"; what it cannot serve fails.
+    path: "automatic", or the one path that is to be taken: "posix", "staged", "mapped", "direct" or "dma_buf"; what it cannot serve fails.
     direct_io: True: large aligned writes bypass the page cache. priority: "automatic", "speed", or "cpu" for the fewest CPU seconds per
     byte. All three hold for read(), write(), readv(), writev() and their relatives. Streams, whose path is "staged", refuse any other, and
     have no priority; batches refuse every path but "automatic", and have no priority either. cuFileError: CU_FILE_INVALID_VALUE (unknown key, or value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io
@@ -420,7 +420,7 @@ _known_buffer_flags = (
     CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY,
 )
 _settable: dict[str, tuple[Any, ...]] = {
-    "path": ("automatic", "posix", "staged", "mapped", "direct"),
+    "path": ("automatic", "posix", "staged", "mapped", "direct", "dma_buf"),
     "direct_io": (False, True),
     "priority": ("automatic", "speed", "cpu"),
 }

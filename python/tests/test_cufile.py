@@ -713,7 +713,7 @@ def test_properties_describe_the_file(path: pathlib.Path, handle: int) -> None:
     assert (told["path"], told["direct_io"], told["priority"]) == ("automatic", False, "automatic")
     for key in ("read_paths", "write_paths"):
         assert sum(length for _, length, _, _ in told[key]) == SIZE
-        assert all(name in ("posix", "staged", "mapped", "direct") and reason for _, _, name, reason in told[key])
+        assert all(name in ("posix", "staged", "mapped", "direct", "dma_buf") and reason for _, _, name, reason in told[key])
     assert all(isinstance(remark, str) for remark in told["remarks"])
 
 
@@ -818,7 +818,7 @@ def test_properties_hold_for_pieces(path: pathlib.Path, handle: int, memory: Any
 def test_properties_hold_for_streams(path: pathlib.Path, handle: int, device_memory: Any) -> None:
     buffer = device_memory.empty(SIZE)
     address = device_memory.address(buffer)
-    for name in ("posix", "mapped", "direct"):
+    for name in ("posix", "mapped", "direct", "dma_buf"):
         cufile.set_file_properties(handle, {"path": name})
         for call in (cufile.read_async, cufile.write_async):
             with raises(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, f"set to the path {name}"):

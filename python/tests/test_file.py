@@ -401,5 +401,5 @@ def test_the_counters_count(memory: Any, file_of: Any) -> None:
     assert after["writes"] == before["writes"] + 1
     assert after["read_bytes"] == before["read_bytes"] + 200_000
     assert after["written_bytes"] == before["written_bytes"] + 1000
-    assert set(after["paths"]) == {"posix", "staged", "mapped", "direct"}
+    assert set(after["paths"]) == {"posix", "staged", "mapped", "direct", "dma_buf"}
     assert isinstance(penstock.summary(), str)

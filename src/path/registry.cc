@@ -4,13 +4,14 @@
 #include <array>
 #include <string>
 
-// The paths: one line for each. path_kind names the first four by their places.
+// The paths: one line for each. path_kind names them by their places.
 // clang-format off
 #define PENSTOCK_PATHS(declared) \
   declared(posix) \
   declared(staged) \
   declared(mapped) \
-  declared(direct)
+  declared(direct) \
+  declared(dma_buf)
 // clang-format on
 
 namespace penstock {
@@ -37,7 +38,7 @@ path_table::path_table(std::span<const declaration* const> further) : declared_(
   for (std::size_t i = 1; i < count(); ++i) by_rank_.push_back(static_cast<path_kind>(i));
   std::stable_sort(by_rank_.begin(), by_rank_.end(), [this](path_kind a, path_kind b) { return of(a).rank < of(b).rank; });
   for (const auto kind : by_rank_) {
-    if (of(kind).gpu_direct) gpu_direct_ = kind;
+    if (of(kind).gpu_direct && gpu_direct_ == path_kind::automatic) gpu_direct_ = kind;
     if (of(kind).most_carried_now > 0) of_callers_[of(kind).of_device ? 1 : 0].push_back(kind);
     auto& base = base_[of(kind).of_device ? 1 : 0];
     if (of(kind).carries == portion::everything && base == path_kind::automatic) base = kind;

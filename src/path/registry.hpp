@@ -33,7 +33,7 @@ class path_table {
   [[nodiscard]] path_kind base(bool on_device) const noexcept { return base_[on_device ? 1 : 0]; }
   // Those that a caller who waits may carry such a request by himself with, in the order in which they are asked.
   [[nodiscard]] std::span<const path_kind> of_callers(bool on_device) const noexcept { return of_callers_[on_device ? 1 : 0]; }
-  // The one that is GPU-direct.
+  // The first that is GPU-direct.
   [[nodiscard]] path_kind gpu_direct() const noexcept { return gpu_direct_; }
   // Who goes on where a path cannot; automatic: nobody.
   [[nodiscard]] path_kind successor(path_kind kind) const noexcept;

@@ -26,6 +26,7 @@ TEST(options, the_enumerators_of_path_kind_have_the_names_of_their_paths) {
   EXPECT_EQ(to_string(path_kind::staged), "staged");
   EXPECT_EQ(to_string(path_kind::mapped), "mapped");
   EXPECT_EQ(to_string(path_kind::direct), "direct");
+  EXPECT_EQ(to_string(path_kind::dma_buf), "dma_buf");
 }
 
 TEST(options, every_preference_survives_its_name) {
@@ -57,7 +58,7 @@ TEST(options, every_priority_survives_its_name) {
 TEST(options, a_wrong_word_is_named_with_the_right_ones) {
   const status error = parse_path_kind("stagged").error();
   EXPECT_EQ(error.code(), errc::invalid_argument);
-  EXPECT_EQ(error.message(), "path \"stagged\" is not one of automatic, posix, staged, mapped, direct");
+  EXPECT_EQ(error.message(), "path \"stagged\" is not one of automatic, posix, staged, mapped, direct, dma_buf");
   EXPECT_EQ(parse_preference("").error().message(), "preference \"\" is not one of automatic, speed, cpu");
   EXPECT_FALSE(parse_path_kind("Staged").ok());
 }

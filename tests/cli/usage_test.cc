@@ -35,7 +35,7 @@ TEST(usage, an_unknown_option_is_named_with_the_one_that_was_meant) {
 
 TEST(usage, an_unknown_word_of_an_option_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"read", "x", "--path", "stagd"}),
-            "penstock: read: --path: \"stagd\" is none of automatic, posix, staged, mapped, direct; did you mean staged?");
+            "penstock: read: --path: \"stagd\" is none of automatic, posix, staged, mapped, direct, dma_buf; did you mean staged?");
   EXPECT_EQ(refusal({"read", "x", "--prefer", "nothing"}), "penstock: read: --prefer: \"nothing\" is none of automatic, speed, cpu");
 }
 

@@ -242,9 +242,11 @@ class contract_fixture : public ::testing::Test {
   contract_fixture() : contract_fixture(engine_options{}) {}
   explicit contract_fixture(const engine_options& options, file_home home = file_home::disk,
                             std::vector<const path::declaration*> further_paths = {})
+      : contract_fixture(options, home, doors_with(options, std::move(further_paths))) {}
+  contract_fixture(const engine_options& options, file_home home, core::seams doors)
       : on_disk_(home == file_home::disk),
         in_memory_(home == file_home::cached_memory, {}, network_to(home)),
-        house_(options, doors_with(options, std::move(further_paths))) {}
+        house_(options, std::move(doors)) {}
 
   engine& engine_of() { return house_.engine(); }
   [[nodiscard]] std::string name(const std::string& of = "data") const { return directory_.file(of); }

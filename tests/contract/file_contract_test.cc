@@ -462,7 +462,7 @@ TEST_F(file_contract, a_direct_descriptor_that_cannot_be_opened_again_serves_eve
       EXPECT_TRUE(house.session().destroy_stream(*stream).ok());
     }
   }
-  for (const auto path : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+  for (const auto path : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct, path_kind::dma_buf}) {
     for (const auto place : {memory_place::pageable, memory_place::device}) {
       SCOPED_TRACE(std::string(to_string(path)) + " " + to_string(place));
       guarded_memory memory(house, place, 2 * mib);

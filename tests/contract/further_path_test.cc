@@ -25,7 +25,7 @@ class further_path : public contract_fixture {
 };
 
 TEST_F(further_path, has_a_number_behind_those_of_the_library_and_a_name) {
-  EXPECT_EQ(static_cast<int>(heap()), static_cast<int>(path_kind::direct) + 1);
+  EXPECT_EQ(static_cast<int>(heap()), static_cast<int>(path_kind::dma_buf) + 1);
   EXPECT_EQ(table().name(heap()), "heap");
   EXPECT_FALSE(parse_path_kind("heap").ok()) << "only an engine that was given it knows it";
   const auto seen = engine_of().stats();

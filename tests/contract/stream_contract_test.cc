@@ -211,7 +211,8 @@ TEST_P(stream_contract, what_cannot_be_queued_is_an_error_at_once) {
 
 TEST_P(stream_contract, a_path_that_is_forced_is_refused_where_it_does_not_follow_streams) {
   make_file("data", 100);
-  for (const auto forced : {path_kind::automatic, path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+  for (const auto forced :
+       {path_kind::automatic, path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct, path_kind::dma_buf}) {
     SCOPED_TRACE(std::string(to_string(forced)));
     engine_options options;
     options.path = forced;

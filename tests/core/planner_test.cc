@@ -26,6 +26,7 @@ std::optional<std::string> accepts(path_kind /*path*/, std::uint64_t /*offset*/,
 std::optional<std::string> usual(path_kind path, const plan_input& input) {
   switch (path) {
     case path_kind::direct:
+    case path_kind::dma_buf:
       return "there is no GPUDirect";
     case path_kind::mapped:
       if (input.is_write) return "only reads can be mapped";
@@ -52,7 +53,7 @@ plan_input device_read(std::uint64_t offset, std::uint64_t length) {
   input.lanes = 6;
   input.most_bytes = 4 * mib;
   input.refuses = [](path_kind path, std::uint64_t, std::uint64_t) {
-    return path == path_kind::direct ? std::optional<std::string>("none") : std::nullopt;
+    return path::built_in_paths().of(path).gpu_direct ? std::optional<std::string>("none") : std::nullopt;
   };
   input.resident = [](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(0); };
   return input;
@@ -312,7 +313,7 @@ TEST(planner, a_forced_path_carries_everything_or_the_plan_says_why_not) {
     input.length = std::max<std::uint64_t>(input.length, 1);
     input.refuses = [&](path_kind path, std::uint64_t, std::uint64_t) { return usual(path, input); };
     input.resident = [&](std::uint64_t offset, std::uint64_t length) { return resident_in_runs(seed, offset, length); };
-    for (const auto forced : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct}) {
+    for (const auto forced : {path_kind::posix, path_kind::staged, path_kind::mapped, path_kind::direct, path_kind::dma_buf}) {
       input.forced = forced;
       const auto pieces = make_plan(input);
       const auto why = usual(forced, input);
@@ -423,6 +424,23 @@ TEST(planner, a_forced_direct_read_is_direct_with_its_edges_and_a_write_stages_t
   EXPECT_TRUE(all_of_reason(pieces, plan_reason::unaligned_edge));
   input.refuses = [](path_kind, std::uint64_t, std::uint64_t) { return std::optional<std::string>("the file is not served"); };
   EXPECT_EQ(make_plan(input).error().code(), errc::unsupported);
+}
+
+TEST(planner, a_path_of_whole_blocks_leaves_edges_of_reads_also_where_it_is_forced_and_refuses_what_cannot_be_aligned) {
+  auto input = device_read(page + 1, 20 * mib);
+  input.refuses = accepts;
+  input.forced = path_kind::dma_buf;
+  const auto pieces = plan_of(input);
+  expect_covered_once_in_order(input, pieces);
+  EXPECT_EQ(path_order(pieces), (std::vector{path_kind::staged, path_kind::dma_buf, path_kind::staged}));
+  EXPECT_EQ(pieces[1].offset % page + pieces[1].length % page, 0U);
+  input.aligned_together = false;
+  EXPECT_EQ(make_plan(input).error().code(), errc::unsupported);
+  input.forced = path_kind::automatic;
+  input.refuses = [](path_kind path, std::uint64_t, std::uint64_t) {
+    return path == path_kind::direct ? std::optional<std::string>("none") : std::nullopt;
+  };
+  for (const auto path : path_order(plan_of(input))) EXPECT_NE(path, path_kind::dma_buf);
 }
 
 TEST(planner, a_gpu_direct_write_leaves_whole_pages_of_the_cache_to_its_edges) {

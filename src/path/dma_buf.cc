@@ -1,0 +1,317 @@
+// The drive reads and writes device memory itself, without a library or a module of NVIDIA's: the device lends its memory as a dma-buf,
+// which an io_uring takes for fixed requests of one file (Linux 7.4). The kernel is asked once per engine; what a file system or drive
+// takes, once for each and each device, by reading a block into memory of the engine's own and comparing it with what comes through host
+// memory: a stack was seen that told of complete reads whose bytes never arrived. Untested on hardware; tested on stand-ins for kernel and
+// device. Whether the bytes go from peer to peer or the driver serves them from host memory, the kernel does not tell.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <forward_list>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/ask_once.hpp"
+#include "base/no_memory.hpp"
+#include "path/data_path.hpp"
+#include "path/lent_memory.hpp"
+#include "path/refusals.hpp"
+#include "sys/dma_buf.hpp"
+
+namespace penstock::path {
+
+extern const declaration declared_dma_buf;
+
+namespace {
+
+constexpr std::uint64_t tried_bytes = direct_alignment;
+
+// Whether such an error may not come the next time.
+bool is_passing(const status& error) {
+  const int number = error.domain() == error_domain::os ? error.native() : 0;
+  return error.code() == errc::out_of_memory || number == EAGAIN || number == EINTR || number == EMFILE || number == ENFILE;
+}
+
+// Device memory of the engine's own, for a trial.
+class trial_memory {
+ public:
+  // A size that the driver gives pages of their own.
+  static constexpr std::size_t bytes = std::size_t{2} << 20;
+  explicit trial_memory(device::session& session) : session_(session), made_(session.allocate(bytes)) {}
+  trial_memory(const trial_memory&) = delete;
+  trial_memory& operator=(const trial_memory&) = delete;
+  ~trial_memory() {
+    if (made_) (void)session_.release(*made_);
+  }
+  [[nodiscard]] status error() const { return made_ ? status() : made_.error(); }
+  [[nodiscard]] std::byte* data() const {
+    const auto start = reinterpret_cast<std::uintptr_t>(*made_);
+    return static_cast<std::byte*>(*made_) + ((start + most_alignment - 1) / most_alignment * most_alignment - start);
+  }
+
+ private:
+  static constexpr std::uint64_t most_alignment = std::uint64_t{64} << 10;  // the largest page of a host
+  device::session& session_;
+  result<void*> made_;
+};
+
+struct aligned_block {
+  struct alignas(tried_bytes) block {
+    std::array<std::byte, tried_bytes> bytes;
+  };
+  std::unique_ptr<block> of = std::make_unique<block>();
+  [[nodiscard]] std::byte* data() const { return of->bytes.data(); }
+  bool operator==(const aligned_block& other) const { return std::memcmp(data(), other.data(), tried_bytes) == 0; }
+};
+
+// What a drive or file system has been found to do.
+struct lending_drive {
+  lending_drive(std::uint64_t of, sys::kernel& kernel) : device(of), memory(kernel, sys::most_dma_buf_bytes) {}
+  struct verdict {
+    asked_once asked;
+    status why_not;
+  };
+  std::uint64_t device;  // source_facts::device
+  lent_memory memory;
+  std::map<const device::session*, verdict> verdicts;  // guarded by the path; an entry by its own question
+};
+
+class dma_buf final : public data_path {
+ public:
+  explicit dma_buf(const services& with) : kernel_(with.kernel), use_io_uring_(with.use_io_uring) {}
+
+  [[nodiscard]] const declaration& declared() const override { return declared_dma_buf; }
+
+  [[nodiscard]] bool serves_nothing() const noexcept override { return is_useless_.load(std::memory_order_relaxed); }
+
+  [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
+    if (!asked.memory->on_device()) return "the memory is not on a device";
+    if (asked.memory->emulated()) return std::string(no_gpu_memory);
+    if (asked.file->descriptors().direct < 0) return "the file could not be opened with O_DIRECT";
+    if (auto why = useless(); !why.ok()) return std::string(why.message());
+    if (asked.memory->via == nullptr) return std::nullopt;
+    if (auto why = asked.memory->via->session().dma_buf_problem(); !why.ok()) return std::string(why.message());
+    if (auto why = verdict_on(*asked.file, *asked.memory->via); !why.ok()) return std::string(why.message());
+    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return "whole blocks alone are written this way";
+    return std::nullopt;
+  }
+
+  bool run(job& item) override {
+    const auto end = carry(item);
+    if (end.handed_over) {
+      item.owner->hand_over(item, end.why.with_context("dma_buf"));
+    } else {
+      item.owner->finished(item, item.moved, end.why.with_context("dma_buf"));
+    }
+    return true;
+  }
+
+  io_result carry_now(const small_transfer& what) override {
+    const lent_memory::extent all{what.file, &what.place->via->session(), what.memory, what.offset, what.length, what.is_write};
+    io_result outcome;
+    auto ended = move(all, outcome.bytes_done, [] { return status(); });
+    outcome.error = std::move(ended.why);
+    return outcome;
+  }
+
+  void forget(const source::source& closing) override {
+    for_all_drives([&](lent_memory& lent) { lent.forget(closing); });
+  }
+  void forget_memory(std::byte* base) override { memory_ends(base); }
+  void memory_ends(std::byte* base) override {
+    for_all_drives([&](lent_memory& lent) { lent.forget_memory(base); });
+  }
+  void trim() override {
+    for_all_drives([](lent_memory& lent) { lent.trim(); });
+  }
+
+ private:
+  struct ending {
+    status why;
+    bool handed_over = false;
+  };
+
+  // Why nothing goes this way in this process; ok where it may.
+  status useless() {
+    if (auto unasked = known_.ask([&] { return ask_kernel(); }); !unasked.ok()) return unasked;
+    const std::lock_guard guard(lock_);
+    return why_useless_;
+  }
+
+  status ask_kernel() {
+    const auto ask = [&] {
+      return use_io_uring_ ? sys::dma_bufs_known(*kernel_) : status(errc::unsupported, "io_uring is not to be used");
+    };
+    auto known = or_no_memory(ask);
+    if (known.ok()) return {};
+    if (is_passing(known)) return known;
+    give_up_all(std::move(known));
+    return {};
+  }
+
+  void give_up_all(status why) {
+    const std::lock_guard guard(lock_);
+    why_useless_ = std::move(why);
+    is_useless_.store(true, std::memory_order_relaxed);
+  }
+
+  // Of a file; stays where it is. Null: there are too many.
+  lending_drive* drive_of(source::source& file) {
+    constexpr std::ptrdiff_t most_drives = 64;
+    const auto device = file.facts().device;
+    const std::lock_guard guard(lock_);
+    const auto found = std::ranges::find(drives_, device, &lending_drive::device);
+    if (found != drives_.end()) return &*found;
+    if (std::ranges::distance(drives_) == most_drives) return nullptr;
+    return &drives_.emplace_front(device, *kernel_);
+  }
+
+  template <class Each>
+  void for_all_drives(Each each) {
+    std::unique_lock guard(lock_);
+    const auto first = drives_.begin();
+    guard.unlock();
+    for (auto drive = first; drive != drives_.end(); ++drive) each(drive->memory);
+  }
+
+  status verdict_on(source::source& file, staging::link& via) {
+    auto* const drive = drive_of(file);
+    if (drive == nullptr) return {errc::unsupported, "there are too many drives to keep a ring for each"};
+    std::unique_lock guard(lock_);
+    auto& entry = drive->verdicts[&via.session()];
+    guard.unlock();
+    auto unasked = entry.asked.ask([&] { return or_no_memory([&] { return try_out(*drive, file, via, entry); }); });
+    return unasked.ok() ? entry.why_not : unasked;
+  }
+
+  // An error: nothing is known yet. Each byte of the memory differs from the file's before, so that what has not come shows.
+  status try_out(lending_drive& drive, source::source& file, staging::link& via, lending_drive::verdict& found) {
+    constexpr int most_tries = 3;
+    auto& session = via.session();
+    if (!file.facts().readable)
+      return {errc::unsupported, "a file that cannot be read does not show whether its drive reaches this memory"};
+    const trial_memory memory(session);
+    if (!memory.error().ok()) return memory.error();
+    for (int i = 0; i < most_tries; ++i) {
+      aligned_block before;
+      aligned_block arrived;
+      aligned_block after;
+      if (auto got = read_plainly(file, before); !got.ok()) return got;
+      for (std::size_t at = 0; at < tried_bytes; ++at) arrived.data()[at] = ~before.data()[at];
+      auto moved = read_into(drive, file, via, memory.data(), arrived);
+      drive.memory.forget_memory(memory.data());
+      if (!moved.ok() && is_passing(moved)) return moved;
+      found.why_not = moved;
+      if (!moved.ok()) return {};
+      if (auto got = read_plainly(file, after); !got.ok()) return got;
+      if (arrived == before) return {};
+      if (before == after) {
+        give_up_all(
+            {errc::io, fmt::format("a read from {} into memory of device {} was told to be complete, and its bytes had not arrived: "
+                                   "nothing is moved this way any more",
+                                   file.name(), session.ordinal())});
+        return useless();
+      }
+    }
+    return {errc::unsupported, "the file is being changed, so whether its drive reaches this memory does not show"};
+  }
+
+  status read_plainly(source::source& file, const aligned_block& into) {
+    const auto got = kernel_->pread(file.descriptors().direct, into.data(), tried_bytes, 0);
+    if (!got) return got.error();
+    if (*got == tried_bytes) return {};
+    return {errc::unsupported, "the file is too short to show whether its drive reaches this memory"};
+  }
+
+  // Fills the memory with what is given, has the drive read over that, and tells what is there then.
+  static status read_into(lending_drive& drive, source::source& file, staging::link& via, std::byte* memory, const aligned_block& through) {
+    auto& session = via.session();
+    const auto stream = via.small_stream();
+    if (!stream) return stream.error();
+    if (auto filled = session.copy_small(memory, through.data(), tried_bytes, *stream); !filled.ok()) return filled;
+    auto moved = drive.memory.move({&file, &session, memory, 0, tried_bytes, false});
+    if (!moved.error.ok()) return moved.error;
+    if (moved.bytes < tried_bytes) return {errc::io, "the drive read less than a block into lent memory"};
+    return session.copy_small(through.data(), memory, tried_bytes, *stream);
+  }
+
+  ending carry(job& item) {
+    item.moved = 0;
+    if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
+    if (!source::aligned(item.memory, item.length, item.offset))
+      return give_up({errc::unsupported, "only whole blocks are moved this way"});
+    const lent_memory::extent all{item.file, &item.place.via->session(), item.memory, item.offset, item.length, item.is_write};
+    return move(all, item.moved, [&] { return item.owner->stopped(); });
+  }
+
+  // moved: what it has, at any time.
+  template <class Stopped>
+  ending move(const lent_memory::extent& of, std::uint64_t& moved, Stopped stopped) {
+    auto* const drive = drive_of(*of.file);
+    if (drive == nullptr) return give_up({errc::unsupported, "nobody has asked about this file"});
+    while (moved < of.length) {
+      if (auto stop = stopped(); !stop.ok()) return {std::move(stop)};
+      const auto rest = rest_of(of, moved);
+      auto got = drive->memory.move(rest);
+      moved += got.bytes;
+      if (!got.error.ok()) return give_up(at(got.error, rest));
+      if (got.bytes == got.asked || (got.bytes > 0 && got.bytes % direct_alignment == 0)) continue;
+      auto why = short_count(rest_of(of, moved));
+      return why.ok() ? ending() : give_up(std::move(why));
+    }
+    return {};
+  }
+
+  static lent_memory::extent rest_of(const lent_memory::extent& of, std::uint64_t done) {
+    return {of.file, of.session, of.memory + done, of.offset + done, of.length - done, of.is_write};
+  }
+
+  // Ok: the file ends there.
+  static status short_count(const lent_memory::extent& rest) {
+    if (rest.is_write) return at({errc::io, "less was written than asked"}, rest);
+    const auto ended = rest.file->ends_at(rest.offset);
+    if (!ended) return ended.error();
+    return *ended ? status() : at({errc::io, "less was read than asked, before the end of the file"}, rest);
+  }
+
+  static ending give_up(status why) { return {std::move(why), true}; }
+
+  static status at(const status& error, const lent_memory::extent& of) {
+    return error.with_context(fmt::format("{} {} at {} of {}", of.is_write ? "write" : "read", of.length, of.offset, of.file->name()));
+  }
+
+  const std::shared_ptr<sys::kernel> kernel_;
+  const bool use_io_uring_;
+  asked_once known_;
+  std::atomic<bool> is_useless_{false};
+  std::mutex lock_;  // guards what follows, and not what it points to
+  status why_useless_;
+  std::forward_list<lending_drive> drives_;  // begins with the latest, and loses none: whoever has its beginning may walk it
+};
+
+}  // namespace
+
+constinit const declaration declared_dma_buf{
+    .name = "dma_buf",
+    .rank = 12,
+    .successor = "staged",
+    .gpu_direct = true,
+    .carries = portion::whole_requests,
+    .most_carried_now = std::uint64_t{128} << 10,
+    .alignment = direct_alignment,
+    .whole_blocks = true,
+    .reason = "the drive moves the bytes itself, by a dma-buf",
+    .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<dma_buf>(with); },
+};
+
+}  // namespace penstock::path

@@ -1,0 +1,87 @@
+// Device memory that a drive reads and writes by itself: it is lent to a ring as dma-bufs, each for one file, which stay registered for the
+// next request. One object for each drive, or file system. Thread-safe; whoever moves bytes has the ring to himself meanwhile, so requests
+// of one drive take turns of at most turn_bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "device/device.hpp"
+#include "penstock/status.hpp"
+#include "source/source.hpp"
+#include "sys/kernel.hpp"
+#include "sys/peer.hpp"
+
+namespace penstock::path {
+
+class lent_memory {
+ public:
+  static constexpr std::size_t most_loans = 16;  // the slots of a ring
+  static constexpr std::uint64_t turn_bytes = std::uint64_t{16} << 20;
+
+  // Whole blocks (direct_alignment) of a file that has a direct descriptor, and of memory.
+  struct extent {
+    source::source* file = nullptr;
+    device::session* session = nullptr;
+    std::byte* memory = nullptr;
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    bool is_write = false;
+  };
+  struct outcome {
+    std::uint64_t bytes = 0;  // moved from the start on; of those after them nothing is known
+    std::uint64_t asked = 0;  // of the drive; fewer bytes with an ok error: it gave no more
+    status error;
+  };
+
+  // window_bytes: as much of an allocation is lent at a time; a multiple of the page size.
+  lent_memory(sys::kernel& kernel, std::uint64_t window_bytes) : kernel_(kernel), window_bytes_(window_bytes) {}
+  lent_memory(const lent_memory&) = delete;
+  lent_memory& operator=(const lent_memory&) = delete;
+  ~lent_memory() = default;
+
+  // Moves the beginning of an extent. Blocks until the drive has answered. Errors: those of the device, where it does not lend this memory;
+  // of the kernel, with the words "takes no dma-bufs" where the file system or the drive has no such way; io.
+  outcome move(const extent& of);
+
+  // Takes back what is lent: to a file; of an allocation that an address lies in; everything. Waits for its turn.
+  void forget(const source::source& file);
+  void forget_memory(const std::byte* address);
+  void trim();
+
+ private:
+  struct loan {
+    const source::source* file = nullptr;  // null: the slot is free
+    device::session* session = nullptr;
+    device::allocation of;
+    std::byte* base = nullptr;  // of what is lent of it
+    std::uint64_t bytes = 0;
+    std::uint64_t last_use = 0;
+    sys::owned_descriptor dma_buf;
+  };
+  struct piece;
+
+  result<unsigned> lend(const extent& of);
+  result<unsigned> find_or_free(const extent& of, const device::allocation& in);
+  result<loan> window_of(const extent& of, const device::allocation& in) const;
+  status add(unsigned slot, loan made, const source::source& file, int descriptor);
+  void let_go(unsigned slot) noexcept;
+  template <class Which>
+  void let_go_where(Which which) noexcept;
+  outcome transfer(unsigned slot, std::uint64_t at, std::uint64_t bytes, const extent& of);
+  bool queue(piece& next, std::uint64_t token, unsigned slot, const extent& of);
+  void abandon() noexcept;
+
+  sys::kernel& kernel_;
+  const std::uint64_t window_bytes_;
+  std::mutex turn_;  // held by whoever uses the ring, also while the drive works for him: the ring is for one thread at a time
+  std::array<loan, most_loans> loans_;  // by slot
+  std::unique_ptr<sys::ring> ring_;     // ends before the descriptors of what it has registered
+  std::uint64_t uses_ = 0;
+  bool is_dead_ = false;  // the ring does not answer any more
+};
+
+}  // namespace penstock::path

@@ -1,0 +1,98 @@
+// A machine that seems to have Linux 7.4 and a GPU whose driver lends its memory: the real kernel, whose rings take dma-bufs too, and the
+// host device by another name. What the ring moves by a dma-buf goes by pread and pwrite, and through the host device's own copies; it
+// keeps the rules of the real one, and tells who breaks them. Thread-safe; set it up before it is used.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/runtime.hpp"
+#include "device/device.hpp"
+#include "support/forwarding_kernel.hpp"
+
+namespace penstock::testing {
+
+class lending_session;
+
+// What both doors know of: allocations, and the dma-bufs of them.
+struct lent_world {
+  struct dma_buf {
+    lending_session* session = nullptr;
+    std::byte* base = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint64_t allocation = 0;
+  };
+
+  // --- for tests
+  std::atomic<int> kernel_refuses{0};          // errno of whatever is registered: EINVAL is an old kernel
+  std::atomic<int> file_refuses{0};            // errno of dma-bufs for files
+  std::atomic<bool> driver_refuses{false};     // attribute 124 is 0
+  std::atomic<bool> memory_refuses{false};     // cuMemGetHandleForAddressRange fails
+  std::atomic<unsigned> takes_back{0};         // so many completions are -EAGAIN
+  std::atomic<unsigned> fails_after{~0U};      // so many requests; then they end with EIO
+  std::atomic<std::uint32_t> most_moved{~0U};  // by a request
+  std::atomic<bool> loses_bytes{false};        // reads tell of bytes that do not arrive
+  std::atomic<unsigned> requests{0};           // of dma-bufs, that have ended
+  std::atomic<unsigned> registered{0};         // at the moment
+  std::atomic<unsigned> registrations{0};      // so far
+  std::vector<std::string> broken_rules();     // of the interface
+
+  // --- for the doors
+  void breaks(std::string rule);
+  void lend(int descriptor, const dma_buf& what);
+  // Of a descriptor; null base: it is none.
+  dma_buf find(int descriptor);
+
+ private:
+  std::mutex lock_;
+  std::vector<std::string> broken_;
+  std::map<std::uint64_t, dma_buf> lent_;  // by inode
+};
+
+class lending_kernel final : public forwarding_kernel {
+ public:
+  explicit lending_kernel(std::shared_ptr<lent_world> world) : world_(std::move(world)) {}
+  result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override;
+  // Files seem to be O_DIRECT wherever they lie.
+  result<int> reopen(int fd, int flags) override;
+  result<sys::file_info> describe(int fd) override;
+
+ private:
+  std::shared_ptr<lent_world> world_;
+};
+
+class lending_gpu final : public device::driver {
+ public:
+  explicit lending_gpu(std::shared_ptr<lent_world> world);
+  ~lending_gpu() override;
+  [[nodiscard]] std::string_view kind() const override { return "cuda"; }
+  result<int> count() override { return 1; }
+  result<device::device_facts> describe(int /*ordinal*/) override { return inner_->describe(0); }
+  result<device::memory_info> classify(const void* memory) override { return inner_->classify(memory); }
+  result<device::session*> open(int ordinal, void* context) override;
+
+ private:
+  std::shared_ptr<device::driver> inner_ = device::make_host_driver();
+  std::unique_ptr<lending_session> session_;
+};
+
+struct lending_machine {
+  std::shared_ptr<lent_world> world = std::make_shared<lent_world>();
+  std::shared_ptr<lending_kernel> kernel = std::make_shared<lending_kernel>(world);
+  std::shared_ptr<lending_gpu> gpu = std::make_shared<lending_gpu>(world);
+
+  // Why it cannot be had here: the kernel has no rings.
+  [[nodiscard]] status problem() const {
+    const auto ring = kernel->make_ring(1);
+    return ring ? status() : ring.error();
+  }
+  [[nodiscard]] core::seams doors() const { return {kernel, gpu, device::make_host_driver()}; }
+};
+
+}  // namespace penstock::testing
