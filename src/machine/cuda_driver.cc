@@ -22,6 +22,7 @@ struct driver {
 };
 constexpr int compute_capability_major = 75;
 constexpr int compute_capability_minor = 76;
+constexpr int dma_buf_supported = 124;
 
 template <class Function>
 bool take(void* library, const char* name, Function& into) {
@@ -57,6 +58,8 @@ cuda_gpu describe(const driver& cuda, int device) {
       cuda.device_get_attribute(&minor, compute_capability_minor, device) == 0) {
     found.capability = fmt::format("{}.{}", major, minor);
   }
+  int lends = 0;
+  if (cuda.device_get_attribute(&lends, dma_buf_supported, device) == 0) found.lends_dma_bufs = lends != 0;
   return found;
 }
 

@@ -7,8 +7,9 @@
 namespace penstock::machine {
 
 struct cuda_gpu {
-  std::string address;     // as in /sys/bus/pci: "0000:12:00.0"
-  std::string capability;  // "9.0"
+  std::string address;         // as in /sys/bus/pci: "0000:12:00.0"
+  std::string capability;      // "9.0"
+  bool lends_dma_bufs = true;  // false: the driver says that it does not
 };
 
 struct cuda_state {

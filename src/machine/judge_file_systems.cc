@@ -46,6 +46,15 @@ void judge_drive(const drive_facts& drive, findings& out) {
   if (drive.rotates && !drive.is_nvme && !drive.model.empty()) out.add("drive.rotates", drive.name, {{"model", model}});
 }
 
+// By what Linux 7.4 has; what a file or device takes, the engine finds out by asking.
+void judge_lending(const platform_facts& platform, const storage_facts& known, findings& out) {
+  if (platform.gpus.empty() || !platform.lends_dma_bufs()) return;
+  for (const auto& [name, drive] : known.drives) {
+    if (!drive.is_nvme || drive.transport != "pcie") out.add("dma_buf.drive", name);
+  }
+  for (const auto& mount : known.mounts) out.add("dma_buf.file_system", mount.point, {{"type", mount.type}});
+}
+
 // --- local file systems ---------------------------------------------------------------------------------------------------------
 
 std::string drives_of(const mount_facts& mount) {
@@ -241,6 +250,7 @@ findings judge_file_systems(const platform_facts& platform, const settings_facts
   findings out;
   for (const auto& [name, drive] : known.drives) judge_drive(drive, out);
   for (const auto& mount : known.mounts) judge_mount(around, mount, out);
+  judge_lending(platform, known, out);
   out.append(judge_lustre(platform, known.lustre));
   judge_rdma_driver(around, out);
   return out;

@@ -20,6 +20,10 @@ void judge_start(const platform_facts& platform, const library_facts& known, fin
   if (driver.code != 0) return out.add("cuda.fails", {}, {{"error", driver.error}});
   const auto all = std::max(platform.gpus.size(), driver.gpus.size());
   out.add("cuda.starts", {}, {{"version", driver.version}, {"count", std::to_string(driver.gpus.size())}, {"all", std::to_string(all)}});
+  if (!platform.lends_dma_bufs()) return;
+  for (const auto& gpu : driver.gpus) {
+    if (!gpu.lends_dma_bufs) out.add("dma_buf.not_lent", gpu.address);
+  }
 }
 
 void judge_cuda(const platform_facts& platform, const library_facts& known, findings& out) {

@@ -224,6 +224,14 @@ void judge_nvidia_fs(const platform_facts& known, findings& out) {
   if (!module.errors.empty()) out.add("nvidia_fs.errors", {}, {{"errors", listed(module.errors)}});
 }
 
+// What stands in the way of the path dma_buf, as far as no file is asked about; nothing where drives reach the GPU by another way.
+void judge_dma_buf(const platform_facts& known, findings& out) {
+  const int error = known.features.dma_buf;
+  if (error < 0 || (known.gpu_direct() && !known.lends_dma_bufs())) return;
+  if (error > 0) return out.add("dma_buf.kernel", {}, {{"why", why(error)}});
+  out.add(known.open_driver ? "dma_buf.ready" : "dma_buf.closed_driver");
+}
+
 // --- containers and limits ------------------------------------------------------------------------------------------------------
 
 void judge_container(const platform_facts& known, findings& out) {
@@ -284,6 +292,7 @@ findings judge_platform(const platform_facts& known) {
   if (!known.gpus.empty() && !known.driver_version.empty()) {
     judge_p2pdma(known, out);
     judge_nvidia_fs(known, out);
+    judge_dma_buf(known, out);
     if (!known.ports.empty()) out.add(known.peermem.empty() ? "peermem.missing" : "peermem.works", {}, {{"how", known.peermem}});
   }
   judge_container(known, out);

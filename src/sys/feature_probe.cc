@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "sys/dma_buf.hpp"
+#include "sys/kernel.hpp"
+
 namespace penstock::sys {
 
 namespace {
@@ -42,6 +45,13 @@ int probe_io_uring(long number) {
   return close_and_tell(::syscall(number, 1U, parameters.data()));
 }
 
+int probe_dma_buf() {
+  const auto kernel = make_kernel();
+  if (!kernel->make_ring(1)) return -1;
+  const auto known = dma_bufs_known(*kernel);
+  return known.ok() ? 0 : known.domain() == error_domain::os ? known.native() : -1;
+}
+
 int probe_vm_readv(long number) {
   char from = 'x';
   char to = 0;
@@ -61,6 +71,10 @@ kernel_features probe_kernel(const call_numbers& calls) {
   return found;
 }
 
-kernel_features probe_kernel() { return probe_kernel({cachestat_number, io_uring_setup_number, SYS_memfd_create, SYS_process_vm_readv}); }
+kernel_features probe_kernel() {
+  auto found = probe_kernel({cachestat_number, io_uring_setup_number, SYS_memfd_create, SYS_process_vm_readv});
+  found.dma_buf = probe_dma_buf();
+  return found;
+}
 
 }  // namespace penstock::sys

@@ -11,6 +11,7 @@ struct kernel_features {
   int io_uring = -1;
   int memfd = -1;
   int vm_readv = -1;  // process_vm_readv, on this process itself: a profile denies it there too
+  int dma_buf = -1;   // registering dma-bufs with an io_uring; not asked where there is none
 };
 
 kernel_features probe_kernel();

@@ -92,6 +92,53 @@ TEST(judge_platform, static_bar1_needs_the_open_modules_and_what_goes_with_it) {
   EXPECT_FALSE(says(judge_platform(known), "p2pdma.kaslr"));
 }
 
+TEST(judge_platform, dma_bufs_need_the_kernel_and_the_open_modules) {
+  platform_facts known;
+  known.driver_version = "580.95.05";
+  known.devices.resize(1);
+  known.devices[0].basics.address = "0000:3b:00.0";
+  known.gpus.resize(1);
+  known.gpus[0].address = "0000:3b:00.0";
+  const auto told = [&](std::string_view id) { return says(judge_platform(known), id); };
+  EXPECT_FALSE(told("dma_buf.kernel")) << "nobody has asked it";
+  known.features.dma_buf = EINVAL;
+  EXPECT_TRUE(told("dma_buf.kernel"));
+  known.nvidia_fs.version = "2.28";
+  EXPECT_FALSE(told("dma_buf.kernel")) << "there is a way";
+  known.nvidia_fs.version.clear();
+  known.features.dma_buf = 0;
+  EXPECT_TRUE(told("dma_buf.closed_driver"));
+  known.open_driver = true;
+  EXPECT_TRUE(told("dma_buf.ready"));
+}
+
+TEST(judge_libraries, a_gpu_that_lends_no_memory_is_named_where_the_kernel_would_take_it) {
+  platform_facts platform;
+  machine::library_facts known;
+  known.driver.asked = true;
+  known.driver.gpus = {{"0000:3b:00.0", "9.0", false}};
+  known.cuda.emplace();
+  EXPECT_FALSE(says(machine::judge_libraries(platform, known), "dma_buf.not_lent"));
+  platform.features.dma_buf = 0;
+  platform.open_driver = true;
+  EXPECT_TRUE(says(machine::judge_libraries(platform, known), "dma_buf.not_lent"));
+}
+
+TEST(judge_file_systems, what_takes_no_dma_bufs_is_named_where_they_are_lent) {
+  platform_facts platform;
+  platform.gpus.resize(1);
+  platform.features.dma_buf = 0;
+  machine::storage_facts storage;
+  storage.drives["sda"].name = "sda";
+  storage.mounts.resize(1);
+  storage.mounts[0].type = "ext4";
+  EXPECT_FALSE(says(machine::judge_file_systems(platform, {}, storage), "dma_buf.drive"));
+  platform.open_driver = true;
+  const auto found = machine::judge_file_systems(platform, {}, storage);
+  EXPECT_TRUE(says(found, "dma_buf.drive"));
+  EXPECT_TRUE(says(found, "dma_buf.file_system"));
+}
+
 // A bridge over a network card in a made-up sysfs.
 class port_test : public ::testing::Test {
  protected:
