@@ -258,7 +258,10 @@ void session::end(send_operation& op, io_result outcome, endings& ended) {
   announced_.erase(op.number);
   std::erase(queued_, &op);
   if (op.guard != nullptr) {
-    op.guard->store(0, std::memory_order_seq_cst);
+    op.guard->store(0, std::memory_order_relaxed);
+    // A processor of ARM lets what the program stores to its memory from here on pass even a store that releases, and the receiver would
+    // believe that.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     guards_.free.push_back(op.guard);
   }
   if (!op.in_line) {

@@ -205,7 +205,8 @@ void board::leave(board_layout::engine_section* section) noexcept {
     const auto known = std::find_if(members_.begin(), members_.end(), [&](const member& each) { return each.section == section; });
     if (known == members_.end()) return;  // of a board that the parent process has
     members_.erase(known);
-    page_->changes.fetch_add(1, std::memory_order_acq_rel);
+    page_->changes.fetch_add(1, relaxed);
+    std::atomic_thread_fence(std::memory_order_release);  // on ARM, stores behind an addition pass it, whatever its order
     add_to_ended(page_->engines[0], *section);
     section->~engine_section();
     new (section) board_layout::engine_section;
