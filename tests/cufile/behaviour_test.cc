@@ -777,15 +777,20 @@ TEST_F(cufile_test, numbers_that_are_no_parameter_are_errors) {
 // --- the machine
 
 TEST_F(cufile_test, peer_to_peer_flags_are_checked_and_kept) {
+#if defined(__aarch64__)
+  const auto of_this_machine = CU_FILE_P2P_FLAG_C2C;
+#else
+  const auto of_this_machine = CU_FILE_P2P_FLAG_PCI_P2PDMA;
+#endif
   CUfileP2PFlags_t flags{};
   EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_NVFS).err, CU_FILE_INVALID_VALUE);
-  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_PCI_P2PDMA).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, of_this_machine).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverGetP2PFlags(CU_FILE_NVME_SUPPORTED, &flags).err, CU_FILE_SUCCESS);
-  EXPECT_EQ(flags, CU_FILE_P2P_FLAG_PCI_P2PDMA);
+  EXPECT_EQ(flags, of_this_machine);
   EXPECT_EQ(cuFileDriverGetP2PFlags(as<CUfileDriverStatusFlags_t>(99), &flags).err, CU_FILE_INVALID_VALUE);
   EXPECT_EQ(cuFileDriverGetP2PFlags(CU_FILE_NVME_SUPPORTED, nullptr).err, CU_FILE_INVALID_VALUE);
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
-  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, CU_FILE_P2P_FLAG_PCI_P2PDMA).err, CU_FILE_DRIVER_ALREADY_OPEN);
+  EXPECT_EQ(cuFileDriverSetP2PFlags(CU_FILE_NVME_SUPPORTED, of_this_machine).err, CU_FILE_DRIVER_ALREADY_OPEN);
 }
 
 TEST_F(cufile_test, the_bar_of_a_gpu_that_is_not_there_is_an_error) {

@@ -460,15 +460,16 @@ TEST_F(cufile_settings, permission_decides_for_a_named_file_only) {
   write_etc("{}");
   ASSERT_EQ(::chmod(etc_file().c_str(), 0), 0);
   // Root may read every file, so the child is somebody else.
-  EXPECT_EQ(testing::run_in_child([&] {
-              if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;
-              const opening unnamed = book.open();
-              if (!unnamed.problem.ok() || !mentions(unnamed.remarks, etc_file())) return 2;
-              book.close();
-              environment["CUFILE_ENV_PATH_JSON"] = etc_file();
-              return book.open().problem.code() == errc::permission_denied ? 0 : 3;
-            }),
-            0);
+  const int outcome = testing::run_in_child([&] {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) return 1;
+    const opening unnamed = book.open();
+    if (!unnamed.problem.ok() || !mentions(unnamed.remarks, etc_file())) return 2;
+    book.close();
+    environment["CUFILE_ENV_PATH_JSON"] = etc_file();
+    return book.open().problem.code() == errc::permission_denied ? 0 : 3;
+  });
+  if (outcome == 1) GTEST_SKIP() << "user ids cannot be set here";
+  EXPECT_EQ(outcome, 0);
 }
 
 TEST_F(cufile_settings, an_endless_or_huge_file_is_a_problem) {

@@ -11,6 +11,7 @@
 #include "cufile/driver.hpp"
 #include "cufile_fixture.hpp"
 #include "path/recorded_machine.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -19,17 +20,17 @@ namespace {
 class guarded_room {
  public:
   explicit guarded_room(std::size_t bytes) : bytes_(bytes) {
-    auto* const made = ::mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* const made = ::mmap(nullptr, pages * sys::page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(made, MAP_FAILED);
     base_ = static_cast<std::byte*>(made);
-    EXPECT_EQ(::mprotect(base_ + (pages - 1) * page, page, PROT_NONE), 0);
+    EXPECT_EQ(::mprotect(base_ + (pages - 1) * sys::page_size(), sys::page_size(), PROT_NONE), 0);
     std::memset(data(), 0xff, bytes);
   }
   guarded_room(const guarded_room&) = delete;
   guarded_room& operator=(const guarded_room&) = delete;
-  ~guarded_room() { EXPECT_EQ(::munmap(base_, pages * page), 0); }
+  ~guarded_room() { EXPECT_EQ(::munmap(base_, pages * sys::page_size()), 0); }
 
-  [[nodiscard]] std::byte* data() const { return base_ + (pages - 1) * page - bytes_; }
+  [[nodiscard]] std::byte* data() const { return base_ + (pages - 1) * sys::page_size() - bytes_; }
   template <class Struct>
   [[nodiscard]] Struct* as() const {
     return reinterpret_cast<Struct*>(data());
@@ -42,7 +43,6 @@ class guarded_room {
   }
 
  private:
-  static constexpr std::size_t page = 4096;
   static constexpr std::size_t pages = 3;
   std::size_t bytes_;
   std::byte* base_ = nullptr;
