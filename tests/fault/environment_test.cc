@@ -29,6 +29,7 @@
 #include "support/child.hpp"
 #include "support/engines.hpp"
 #include "support/faulty_device.hpp"
+#include "support/lacking.hpp"
 #include "support/pattern.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
@@ -83,6 +84,7 @@ bool remarks_say(const plan& told, std::string_view words) {
 // --- things that are refused
 
 TEST(restricted_process, without_io_uring_all_goes_by_plain_calls_and_explain_says_so) {
+  PENSTOCK_SKIP_IF(lacks_filters());
   const auto dir = temp_dir::on_build_disk();
   expect_in_child([&]() -> std::string {
     if (!deny_system_call(SYS_io_uring_setup, EPERM)) return "cannot set a seccomp filter";
@@ -96,6 +98,7 @@ TEST(restricted_process, without_io_uring_all_goes_by_plain_calls_and_explain_sa
 }
 
 TEST(restricted_process, with_rings_that_can_be_made_but_not_used_all_goes_by_plain_calls) {
+  PENSTOCK_SKIP_IF(lacks_filters());
   const auto dir = temp_dir::on_build_disk();
   store_pattern(dir.file("cold"), 8 * mib, seed);
   expect_in_child([&]() -> std::string {
@@ -131,6 +134,7 @@ TEST(restricted_process, a_file_size_limit_leaves_the_host_device_as_it_is) {
 }
 
 TEST(restricted_process, a_data_set_of_somebody_else_is_read_past_the_page_cache) {
+  PENSTOCK_SKIP_IF(lacks_user_ids());
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto dir = temp_dir::on_build_disk();
   store_pattern(dir.file("shared"), 32 * mib, seed);
@@ -158,6 +162,7 @@ TEST(restricted_process, a_data_set_of_somebody_else_is_read_past_the_page_cache
 }
 
 TEST(restricted_process, with_little_lockable_memory_everything_works) {
+  PENSTOCK_SKIP_IF(lacks_user_ids());
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user, to whom the limit applies";
   const auto dir = dir_of_nobody();
   expect_in_child([&] {
@@ -168,6 +173,7 @@ TEST(restricted_process, with_little_lockable_memory_everything_works) {
 }
 
 TEST(restricted_process, without_cachestat_everything_works) {
+  PENSTOCK_SKIP_IF(lacks_filters());
   const auto dir = temp_dir::on_build_disk();
   expect_in_child([&] {
     constexpr long cachestat = 451;
@@ -253,6 +259,7 @@ TEST(large_offsets, are_an_error_and_write_nothing) {
 }
 
 TEST(restricted_process, without_threads_host_memory_works_and_the_rest_says_why) {
+  PENSTOCK_SKIP_IF(lacks_user_ids());
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user, to whom the limit applies";
   const auto dir = dir_of_nobody();
   store_pattern(dir.file("x"), 6 * mib, seed);
@@ -301,6 +308,7 @@ TEST(restricted_process, without_threads_host_memory_works_and_the_rest_says_why
 
 // As on a GPU, whose streams need no threads: the embedded device alone gets its own.
 TEST(restricted_process, without_threads_blocking_device_transfers_work) {
+  PENSTOCK_SKIP_IF(lacks_user_ids());
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user, to whom the limit applies";
   const auto dir = dir_of_nobody();
   expect_in_child([&]() -> std::string {

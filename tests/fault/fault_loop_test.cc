@@ -16,6 +16,7 @@
 #include "fault/faulty_world.hpp"
 #include "fault/scenarios.hpp"
 #include "fault/watchdog.hpp"
+#include "support/lacking.hpp"
 
 namespace penstock::testing {
 
@@ -231,6 +232,12 @@ bool try_case(const scenario_entry& entry, const fault& injected) {
 
 class fault_loop : public ::testing::TestWithParam<std::size_t> {
  protected:
+  // These end with an error where the host device cannot register pages of the page cache.
+  void SetUp() override {
+    if (entry().name.starts_with("read_pinned") || entry().name == "read_mapped_forced") {
+      PENSTOCK_SKIP_IF(lacks_reads_of_processes());
+    }
+  }
   static const scenario_entry& entry() { return all_scenarios()[GetParam()]; }
 
   static void run(const std::vector<fault>& faults) {

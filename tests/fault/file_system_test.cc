@@ -19,6 +19,7 @@
 #include "support/engines.hpp"
 #include "support/faulty_device.hpp"
 #include "support/faulty_kernel.hpp"
+#include "support/lacking.hpp"
 #include "support/pattern.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
@@ -233,6 +234,7 @@ TEST_F(changing_file, truncated_under_a_cached_read_gives_a_short_count) {
 }
 
 TEST_F(changing_file, truncated_under_a_direct_read_gives_a_short_count) {
+  PENSTOCK_SKIP_IF(lacks_rings());
   cool();
   cut_at("ring.read", 2, mib + 77);
   const auto done = read_all({.cache = cache_use::bypass});
@@ -259,6 +261,7 @@ TEST_F(changing_file, truncated_to_nothing_gives_no_bytes) {
 }
 
 TEST_F(changing_file, truncated_between_mapping_and_copy_is_no_crash) {
+  PENSTOCK_SKIP_IF(lacks_reads_of_processes());
   device_->set_hook([this](std::string_view call, std::uint64_t /*number*/) -> std::optional<status> {
     if (call == "copy") {
       EXPECT_EQ(::truncate(path_.c_str(), mib), 0);
