@@ -621,7 +621,7 @@ TEST_F(boards, nothing_is_put_where_somebody_else_may_look_or_has_been_before) {
 
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder to somebody else";
   ASSERT_EQ(chmod(folder_name().c_str(), 0700), 0);
-  ASSERT_EQ(chown(folder_name().c_str(), 1, 1), 0);
+  if (chown(folder_name().c_str(), 1, 1) != 0) GTEST_SKIP() << "there are no other users here";  // a user namespace of one
   expect_refused("another user's");
 }
 
