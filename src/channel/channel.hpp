@@ -69,6 +69,9 @@ const channel& in_line_channel() noexcept;
 const identity& own_identity();
 // Why that process is not this one; nothing when it is.
 std::optional<std::string> not_this_process(const identity& from, const identity& here);
+// Likewise, or why it may not read its own memory by process_vm_readv, by which it finds out whether a message was taken back: a sandbox or
+// a seccomp profile may keep it from all. Tries.
+std::optional<std::string> not_readable_here(const identity& from, const identity& here, sys::peer& door);
 // Why that process is none of this host whose memory this one may read; nothing when it is. Tries.
 std::optional<std::string> not_readable(const identity& from, const identity& here, sys::peer& door);
 

@@ -40,16 +40,29 @@ std::optional<std::string> not_this_process(const identity& from, const identity
   return "the other end is another process";
 }
 
+namespace {
+
 // What the kernel may have against it (ptrace scope, another user, seccomp) shows by trying: ptrace(2), "Ptrace access mode checking".
+std::optional<std::string> cannot_read(const identity& from, std::string_view whose, sys::peer& door) {
+  std::uint64_t found = 0;
+  const auto read = door.read_memory(static_cast<pid_t>(from.pid), from.probe_address, reinterpret_cast<std::byte*>(&found), sizeof(found));
+  if (!read.ok()) return fmt::format("this process may not read {} memory: {}", whose, read.message());
+  if (found != from.process_token) return "the process of that number is not the one at the other end";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> not_readable_here(const identity& from, const identity& here, sys::peer& door) {
+  if (auto other = not_this_process(from, here)) return other;
+  return cannot_read(from, "its own", door);
+}
+
 std::optional<std::string> not_readable(const identity& from, const identity& here, sys::peer& door) {
   if (from.boot_id.empty() || from.boot_id != here.boot_id) return "the other end is on another host";
   if (!from.vouched) return "the connection does not prove which process is at the other end";
   if (from.pid == 0) return "the other process is in a PID namespace that this one does not see";
-  std::uint64_t found = 0;
-  const auto read = door.read_memory(static_cast<pid_t>(from.pid), from.probe_address, reinterpret_cast<std::byte*>(&found), sizeof(found));
-  if (!read.ok()) return fmt::format("this process may not read the other's memory: {}", read.message());
-  if (found != from.process_token) return "the process of that number is not the one at the other end";
-  return std::nullopt;
+  return cannot_read(from, "the other's", door);
 }
 
 const identity& own_identity() {

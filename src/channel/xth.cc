@@ -10,8 +10,8 @@ class xth_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "xth"; }
   [[nodiscard]] bool serves(bool from_device, bool /*to_device*/) const noexcept override { return !from_device; }
-  [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& /*by*/) const override {
-    return not_this_process(from, here);
+  [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const override {
+    return not_readable_here(from, here, by.door);
   }
   [[nodiscard]] bool reads_memory() const noexcept override { return true; }
   [[nodiscard]] bool keeps_stream_order() const noexcept override { return true; }

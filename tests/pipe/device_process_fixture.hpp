@@ -20,6 +20,7 @@ class pipe_device_processes : public ::testing::TestWithParam<way> {
     context_.emplace(*pipe_context::create(house_.engine()));
     listener_ = *context_->listen("unix:");
   }
+  void SetUp() override { PENSTOCK_SKIP_WITHOUT(GetParam()); }
   void start(const std::string& step, std::size_t size = 0) {
     auto accepted = listener_.accept(pipe_);
     const auto& channels = GetParam().channels;

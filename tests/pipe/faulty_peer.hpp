@@ -66,6 +66,7 @@ class faulty_peer : public sys::peer {
     return or_fail<sys::shared_region>([&] { return inner_->map_region(by, bytes); });
   }
   status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
+    if (reads_none) return {errc::unsupported, "injected", error_domain::os, ENOSYS};
     if (says_died) return {errc::io, "injected", error_domain::os, ESRCH};
     return fails() ? error() : inner_->read_memory(process, address, target, bytes);
   }
@@ -76,6 +77,7 @@ class faulty_peer : public sys::peer {
   bool has_ended(int watched_process) noexcept override { return inner_->has_ended(watched_process); }
 
   std::atomic<bool> watches_none{false};
+  std::atomic<bool> reads_none{false};         // memory
   std::atomic<bool> has_no_descriptor{false};  // for who is to be accepted
   std::atomic<std::uint64_t> accepts{0};
   static constexpr std::size_t most_at_once = 64;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -60,8 +62,24 @@ inline std::vector<way> each_channel() {
   }
   return ways;
 }
+// Why the kernel does not let this process read memory by its number, not even its own; empty when it does.
+inline std::string missing_to_read_memory() {
+  const std::uint64_t there = 1;
+  std::uint64_t here = 0;
+  const auto read = sys::linux_peer()->read_memory(::getpid(), reinterpret_cast<std::uintptr_t>(&there),
+                                                   reinterpret_cast<std::byte*>(&here), sizeof here);
+  return read.ok() ? std::string() : "process_vm_readv is missing, by which channels read the sender's memory";
+}
+#define PENSTOCK_SKIP_WITHOUT_READING_MEMORY \
+  if (const auto missing = missing_to_read_memory(); !missing.empty()) GTEST_SKIP() << missing
+
 // Why a way cannot be gone here; empty when it can.
 inline std::string missing_for(const way& by) {
+  const auto reads = [](const std::string& name) { return name == "xth" || name == "cma"; };
+  const bool is_local = std::string_view(by.url) == "unix:";
+  if (is_local && (by.channels.empty() || std::any_of(by.channels.begin(), by.channels.end(), reads))) {
+    if (auto missing = missing_to_read_memory(); !missing.empty()) return missing;
+  }
   const auto needs = [](const std::string& name) { return name == "ucx" || name == "cuda_gdr"; };
   if (std::none_of(by.channels.begin(), by.channels.end(), needs)) return {};
   return std::string(sys::ucx_fabrics()->usable().message());

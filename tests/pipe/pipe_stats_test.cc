@@ -12,6 +12,7 @@ constexpr std::size_t large = std::size_t{3} << 20;
 class pipe_stats : public pipe_fixture, public ::testing::WithParamInterface<way> {
  protected:
   pipe_stats() : pipe_fixture(GetParam()) {}
+  void SetUp() override { PENSTOCK_SKIP_WITHOUT(GetParam()); }
   // Those of requests() that are of pipes, sends or receives.
   [[nodiscard]] std::vector<request_info> under_way(bool sends) const {
     std::vector<request_info> found;

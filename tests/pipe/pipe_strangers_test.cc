@@ -334,7 +334,31 @@ TEST_F(pipe_strangers, who_has_the_wrong_secret_hears_which_and_where) {
   EXPECT_EQ(error_of(known_secret), listener_.url() + " lets nobody in: a secret was given, and it asks for none");
 }
 
+// As where a seccomp profile or a sandbox denies process_vm_readv.
+TEST_F(pipe_strangers, what_the_kernel_lets_nobody_read_comes_another_way_in_one_process_too) {
+  const auto door = std::make_shared<faulty_peer>();
+  door->reads_none = true;
+  const auto by = context({}, door);
+  open_door(by, "unix:");
+  auto there = by.connect(listener_.url());
+  ASSERT_TRUE(there.ok() && accepting_.wait().ok());
+  const auto content = some_bytes(1 << 20, 1);
+  auto sent = there->send({"", {}, {{content.data(), content.size()}}});
+  incoming_message come;
+  ASSERT_TRUE(here_.next(come).wait().ok());
+  bytes room(content.size());
+  const auto outcome = come.receive({{room.data(), room.size()}}).wait();
+  EXPECT_TRUE(outcome.ok()) << outcome.error.message();
+  EXPECT_EQ(room, content);
+  const auto plan = here_.explain();
+  ASSERT_TRUE(plan.ok()) << plan.error().message();
+  const auto xth = std::ranges::find(plan->receiving, "xth", &channel_choice::name);
+  ASSERT_NE(xth, plan->receiving.end());
+  EXPECT_EQ(xth->refusal.find("this process may not read its own memory"), 0U) << xth->refusal;
+}
+
 TEST_F(pipe_strangers, a_sender_that_died_is_named) {
+  PENSTOCK_SKIP_WITHOUT_READING_MEMORY;
   const auto door = std::make_shared<faulty_peer>();
   const auto by = context({.channels = {"cma"}}, door);
   open_door(by, "unix:");
