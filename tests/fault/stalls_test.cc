@@ -250,13 +250,19 @@ INSTANTIATE_TEST_SUITE_P(lanes, queued_behind_a_stall, ::testing::Values(1U, 2U,
 TEST_P(stalls, a_read_that_has_begun_keeps_its_deadline) {
   if (kind().is_write || kind().way == asked_by::stream) return;
   hang();
-  for (int i = 0; i < 3; ++i) {
+  auto most = 200ms;
+  for (int hung = 0; hung < 3;) {
+    ASSERT_LT(most, 60s) << "it never begins";
     io_options soon;
-    soon.deadline = deadline_clock::now() + 200ms;
+    soon.deadline = deadline_clock::now() + most;
     const auto asked = begin(sick_handle_, kind(), soon);
     expect_ends(*asked, errc::timed_out);
-    EXPECT_TRUE(hangs()) << "it has begun, and the server still does not answer";
     if (HasFailure()) break;
+    if (hangs()) {
+      ++hung;
+    } else {
+      most *= 2;  // a busy machine had not begun by then
+    }
   }
   sick_->release_all();
   io_options later;
