@@ -49,8 +49,9 @@ bool pass(fuse_req_t request, fuse_file_control& file, penstock::testing::fuse_c
   if ((file.held_calls.load() & call) == 0) return true;
   ++file.held_now;
   bool interrupted = false;
-  while ((file.held_calls.load() & call) != 0 && !interrupted) {
-    pause_ms(1);
+  constexpr long longest_ms = 64;  // hundreds are held for long, and would keep a core busy with looking
+  for (long pause = 1; (file.held_calls.load() & call) != 0 && !interrupted; pause = std::min(2 * pause, longest_ms)) {
+    pause_ms(pause);
     interrupted = fuse_req_interrupted(request) != 0;
   }
   --file.held_now;
