@@ -75,9 +75,9 @@ inline std::string missing_to_read_memory() {
 
 // Why a way cannot be gone here; empty when it can.
 inline std::string missing_for(const way& by) {
-  const auto reads = [](const std::string& name) { return name == "xth" || name == "cma"; };
-  const bool is_local = std::string_view(by.url) == "unix:";
-  if (is_local && (by.channels.empty() || std::any_of(by.channels.begin(), by.channels.end(), reads))) {
+  // Those that are named after a channel which does; others take what there is.
+  const std::string_view called = by.name;
+  if (called == "ipc" || called.ends_with("xth") || called.ends_with("cma")) {
     if (auto missing = missing_to_read_memory(); !missing.empty()) return missing;
   }
   const auto needs = [](const std::string& name) { return name == "ucx" || name == "cuda_gdr"; };
