@@ -4,7 +4,9 @@
 //   PENSTOCK_STORM_SECONDS   how long (5; long_storm 3600)
 //   PENSTOCK_STORM_LANES     what the engines believe to have (one for each core)
 //   PENSTOCK_STORM_WITHOUT   what not to do, of: allocations,faults,stalls,forks
-// A thread that makes no progress for a minute ends the process, after a dump of what each thread is doing.
+// A thread that makes no progress for a minute ends the process, after a dump of what each thread is doing. When all is closed the process
+// has no more descriptors than at the beginning, and meanwhile neither they nor resident memory may grow (storm_footprint.hpp says by which
+// rule). The last line, "storm figures: " and an object of JSON, is for programs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,10 +17,12 @@
 #include <deque>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "memory/failing_allocations.hpp"
+#include "storm/storm_footprint.hpp"
 #include "storm/storm_world.hpp"
 #include "support/thread_stacks.hpp"
 
@@ -33,8 +37,13 @@ constexpr auto patience = 60s;
 // Looks at the threads from time to time, and makes the weather.
 class supervisor {
  public:
-  supervisor(const storm_settings& settings, storm_files& files, std::deque<storm_activity>& threads)
-      : settings_(settings), files_(files), threads_(threads), seen_(threads.size(), 0), since_(threads.size(), steady_clock::now()) {}
+  supervisor(const storm_settings& settings, storm_files& files, std::deque<storm_activity>& threads, footprint_series& footprints)
+      : settings_(settings),
+        files_(files),
+        threads_(threads),
+        footprints_(footprints),
+        seen_(threads.size(), 0),
+        since_(threads.size(), steady_clock::now()) {}
 
   // Until the time is over, or a thread has failed.
   void storm(std::atomic<bool>& over) {
@@ -45,6 +54,7 @@ class supervisor {
       if (settings_.stalls) files_.stall(random() % 3 == 0);
       std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 40));
       look();
+      footprints_.look();
     }
     fail_allocations_at_random(0);
     files_.stall(false);
@@ -85,13 +95,13 @@ class supervisor {
   const storm_settings& settings_;
   storm_files& files_;
   std::deque<storm_activity>& threads_;
+  footprint_series& footprints_;
   std::vector<std::uint64_t> seen_;
   std::vector<steady_clock::time_point> since_;
 };
 
-void run(std::chrono::seconds usual) {
-  const auto settings = storm_settings::from_environment(usual);
-  std::cout << "PENSTOCK_STORM_SEED=" << settings.seed << std::endl;
+// Returns the steps of all threads. Nothing of the storm is left then, but for what ends on its own time.
+std::uint64_t storm_over(const storm_settings& settings, footprint_series& footprints) {
   storm_files files(settings);
   std::vector<std::shared_ptr<storm_engine>> engines;
   for (const bool faulty : {false, true}) {
@@ -99,7 +109,8 @@ void run(std::chrono::seconds usual) {
     options.use_cuda = false;
     options.lanes = faulty ? 2 : settings.lanes;
     engines.push_back(storm_engine::make(files, options, faulty && settings.faults, settings.seed));
-    ASSERT_NE(engines.back(), nullptr);
+    EXPECT_NE(engines.back(), nullptr);
+    if (engines.back() == nullptr) return 0;
   }
   std::deque<storm_activity> activities(settings.threads);
   std::atomic<bool> over{false};
@@ -112,13 +123,54 @@ void run(std::chrono::seconds usual) {
       --running;
     });
   }
-  supervisor watching(settings, files, activities);
+  supervisor watching(settings, files, activities, footprints);
   watching.storm(over);
   watching.wait_for_the_end(running);
   for (auto& each : crew) each.join();
   std::uint64_t steps = 0;
   for (const auto& each : activities) steps += each.steps.load();
+  return steps;
+}
+
+// Once the descriptors are no more than before, or ten seconds have passed: an engine ends on its own time.
+footprint footprint_after(const footprint& before) {
+  auto now = footprint_now();
+  for (int i = 0; i < 1000 && now.descriptors > before.descriptors; ++i) {
+    std::this_thread::sleep_for(10ms);
+    now = footprint_now();
+  }
+  return now;
+}
+
+nlohmann::json figure_json(std::uint64_t footprint::*figure, const footprint& before, const footprint& after,
+                           const footprint_series& series) {
+  nlohmann::json thirds;  // null: too few samples
+  if (const auto medians = series.thirds()) {
+    for (const auto& each : *medians) thirds.push_back(each.*figure);
+  }
+  return {{"start", before.*figure}, {"end", after.*figure}, {"highest", series.highest().*figure}, {"thirds", thirds}};
+}
+
+void run(std::chrono::seconds usual) {
+  const auto settings = storm_settings::from_environment(usual);
+  std::cout << "PENSTOCK_STORM_SEED=" << settings.seed << std::endl;
+  const auto before = footprint_now();
+  const auto began = steady_clock::now();
+  footprint_series series(settings.duration);
+  const auto steps = storm_over(settings, series);
+  const auto after = footprint_after(before);
+  const std::chrono::duration<double> took = steady_clock::now() - began;
+  EXPECT_LE(after.descriptors, before.descriptors) << "all is closed, and descriptors are left open";
+  if (const auto grown = series.growth(footprint_allowance::of_this_build())) ADD_FAILURE() << *grown;
   std::cout << fmt::format("{} steps, {} allocations failed\n", steps, failed_allocations());
+  const nlohmann::json figures{{"seed", settings.seed},
+                               {"seconds", took.count()},
+                               {"steps", steps},
+                               {"failed_allocations", failed_allocations()},
+                               {"samples", series.size()},
+                               {"resident_bytes", figure_json(&footprint::resident_bytes, before, after, series)},
+                               {"descriptors", figure_json(&footprint::descriptors, before, after, series)}};
+  std::cout << "storm figures: " << figures.dump() << std::endl;
 }
 
 TEST(storm, passes) { run(5s); }

@@ -1,0 +1,108 @@
+#include "storm/storm_footprint.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <system_error>
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t fewest_samples = 30;
+
+std::uint64_t resident_bytes_now() {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"), std::fclose);
+  unsigned long long pages = 0;
+  if (file == nullptr || std::fscanf(file.get(), "%*u %llu", &pages) != 1) {
+    ADD_FAILURE() << "/proc/self/statm does not say how much memory is resident";
+    return 0;
+  }
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::uint64_t descriptors_now() {
+  std::error_code error;
+  std::uint64_t count = 0;
+  for (std::filesystem::directory_iterator each("/proc/self/fd", error), end; !error && each != end; each.increment(error)) ++count;
+  if (error) ADD_FAILURE() << "/proc/self/fd: " << error.message();
+  return count > 0 ? count - 1 : 0;  // one is that of the folder itself
+}
+
+std::uint64_t median(std::span<const footprint> samples, std::uint64_t footprint::*figure) {
+  std::vector<std::uint64_t> values;
+  for (const auto& each : samples) values.push_back(each.*figure);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+footprint median_of(std::span<const footprint> samples) {
+  return {median(samples, &footprint::resident_bytes), median(samples, &footprint::descriptors)};
+}
+
+}  // namespace
+
+footprint footprint_now() { return {resident_bytes_now(), descriptors_now()}; }
+
+footprint_allowance footprint_allowance::of_this_build() {
+  constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return {512 * mib, 32};
+#else
+  return {64 * mib, 32};
+#endif
+}
+
+footprint_series::footprint_series(std::chrono::seconds length)
+    : warm_(clock::now() + std::max<clock::duration>(10s, length / 10)), due_(clock::now()) {}
+
+void footprint_series::look() {
+  const auto now = clock::now();
+  if (now < due_) return;
+  due_ = now + 1s;
+  const auto sample = footprint_now();
+  raise_highest(sample);
+  if (now >= warm_) note(sample);
+}
+
+void footprint_series::note(const footprint& sample) {
+  raise_highest(sample);
+  samples_.push_back(sample);
+}
+
+void footprint_series::raise_highest(const footprint& sample) {
+  highest_.resident_bytes = std::max(highest_.resident_bytes, sample.resident_bytes);
+  highest_.descriptors = std::max(highest_.descriptors, sample.descriptors);
+}
+
+std::optional<std::array<footprint, 3>> footprint_series::thirds() const {
+  if (samples_.size() < fewest_samples) return std::nullopt;
+  const std::span all(samples_);
+  const auto third = all.size() / 3;
+  return std::array{median_of(all.first(third)), median_of(all.subspan(third, all.size() - 2 * third)), median_of(all.last(third))};
+}
+
+std::optional<std::string> footprint_series::growth(const footprint_allowance& allowed) const {
+  const auto medians = thirds();
+  if (!medians) return std::nullopt;
+  const auto& first = medians->front();
+  const auto& last = medians->back();
+  if (last.resident_bytes > first.resident_bytes + allowed.resident_bytes)
+    return fmt::format("resident memory grew from {} to {} bytes (medians of the first and the last third), and {} more are allowed",
+                       first.resident_bytes, last.resident_bytes, allowed.resident_bytes);
+  if (last.descriptors > first.descriptors + allowed.descriptors)
+    return fmt::format("open descriptors grew from {} to {} (medians of the first and the last third), and {} more are allowed",
+                       first.descriptors, last.descriptors, allowed.descriptors);
+  return std::nullopt;
+}
+
+}  // namespace penstock::testing
