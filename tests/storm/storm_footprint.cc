@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,6 +53,11 @@ footprint median_of(std::span<const footprint> samples) {
 }  // namespace
 
 footprint footprint_now() { return {resident_bytes_now(), descriptors_now()}; }
+
+std::uint64_t heap_bytes_in_use() {
+  const auto told = ::mallinfo2();
+  return told.uordblks + told.hblkhd;
+}
 
 footprint_allowance footprint_allowance::of_this_build() {
   constexpr std::uint64_t mib = std::uint64_t{1} << 20;

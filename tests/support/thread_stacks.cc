@@ -9,6 +9,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -33,11 +35,31 @@ std::string name_of(pid_t thread) {
   return name;
 }
 
+// Loads what backtrace() needs, which a handler must not.
+void make_backtrace_ready() {
+  std::array<void*, 4> frames;
+  (void)backtrace(frames.data(), static_cast<int>(frames.size()));
+}
+
+std::terminate_handler usual_end = nullptr;
+
+[[noreturn]] void print_stack_and_end() {
+  std::fprintf(stderr, "an exception ends thread %s\n", name_of(static_cast<pid_t>(syscall(SYS_gettid))).c_str());
+  print_own_stack(0);
+  usual_end();
+  std::abort();
+}
+
 }  // namespace
 
+void print_stack_of_uncaught_exceptions() {
+  make_backtrace_ready();
+  const auto before = std::set_terminate(print_stack_and_end);
+  if (before != print_stack_and_end) usual_end = before;
+}
+
 void print_thread_stacks() {
-  std::array<void*, 4> warm_up;  // loads what backtrace() needs, here and not in a handler
-  (void)backtrace(warm_up.data(), static_cast<int>(warm_up.size()));
+  make_backtrace_ready();
   struct sigaction action {};
   action.sa_handler = print_own_stack;
   action.sa_flags = SA_RESTART;

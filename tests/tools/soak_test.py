@@ -28,7 +28,7 @@ def piece(number: int, memory: tuple[int, int, int] = (300, 300, 300), descripto
     in_bytes = [each * MIB for each in memory]
     made: dict[str, object] = {
         "began": "2026-01-01T00:00:00+00:00", "seed": number, "seconds": 300.0, "commit": "c0ffee", "build": "release", "program": "0123456789ab",
-        "ended": "exit 0", "steps": 1000, "failed_allocations": 5, "samples": 270,
+        "ended": "exit 0", "steps": 1000, "failed_allocations": 5, "samples": 270, "heap_bytes": {"start": 90 * 1024, "end": 170 * 1024},
         "resident_bytes": {"start": 15 * MIB, "end": 90 * MIB, "highest": max(in_bytes), "thirds": in_bytes},
         "descriptors": {"start": 3, "end": 3, "highest": max(descriptors), "thirds": list(descriptors)},
     }  # fmt: skip
@@ -69,6 +69,7 @@ class Pieces(Soak):
         self.assertGreater(found["steps"], 0)
         self.assertLessEqual(found["descriptors"]["end"], found["descriptors"]["start"])
         self.assertGreaterEqual(found["resident_bytes"]["highest"], found["resident_bytes"]["start"])
+        self.assertIn("end", found["heap_bytes"])
         self.assertEqual(list((self.folder / "work").iterdir()), [])
         self.assertIn("in 1 pieces that passed, 0 failed", ended.stdout)
 
@@ -140,6 +141,7 @@ class Report(Soak):
         self.assertIn("4,000 steps, 20 allocations failed", text)
         self.assertIn("resident memory: flat; over a piece +0.0 MiB", text)
         self.assertIn("descriptors: flat", text)
+        self.assertIn("malloc's heap, when all is closed: +80 KiB at most", text)
 
     def test_growth_over_a_piece_is_not_flat(self) -> None:
         status, text = self.report(*(piece(number, memory=(300, 310, 320)) for number in range(4)))
