@@ -24,6 +24,10 @@ namespace {
 constexpr std::uint64_t tmpfs_magic = 0x01021994;
 constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
 
+// Made when the library is loaded: requests ask for it as they end, when there may be no memory for a text.
+const status stays_in_cache(errc::unsupported,
+                            "the kernel cannot drop at once what goes through the page cache of this file system (RWF_DONTCACHE)");
+
 struct free_memory {
   void operator()(void* memory) const noexcept { std::free(memory); }
 };
@@ -343,7 +347,7 @@ bool local_file::refuses_uncached(const io_result& outcome) noexcept {
 
 status local_file::uncached_problem() {
   if (!kernel_.without_uncached().known(facts_.device)) return {};
-  return {errc::unsupported, "the kernel cannot drop at once what goes through the page cache of this file system (RWF_DONTCACHE)"};
+  return stays_in_cache;
 }
 
 void local_file::fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept {

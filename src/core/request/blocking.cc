@@ -77,7 +77,8 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
   const auto ended = now_ns();
   with.stats().count_piece(path.kind(), what.is_write, outcome.bytes_done, {began, ended}, !outcome.ok() && !goes_on);
   if (goes_on) return go_on_by_base(with, path.kind(), all, std::move(outcome));
-  if (spares && admitted.file().source().uncached_problem().ok()) with.stats().count_uncached(outcome.bytes_done);
+  const auto stays_out = [&] { return or_no_memory([&] { return admitted.file().source().uncached_problem(); }).ok(); };
+  if (spares && stays_out()) with.stats().count_uncached(outcome.bytes_done);
   if (outcome.ok()) note_call_use(with, admitted, outcome.bytes_done, ended - began);
   return outcome;
 }

@@ -350,7 +350,8 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
-  if (ended.spares_cache && !ended.bypass_cache && ended.file->uncached_problem().ok()) runtime().stats().count_uncached(bytes);
+  const auto stays_out = [&] { return or_no_memory([&] { return ended.file->uncached_problem(); }).ok(); };
+  if (ended.spares_cache && !ended.bypass_cache && stays_out()) runtime().stats().count_uncached(bytes);
   note_use(runtime(), admitted_.file(), ended, bytes, now);
   if (ended.begun_ns != 0) admitted_.file().cold_speeds().note({ended.bypass_cache, bytes, ended.begun_ns, now, ended.filling_cpu_ns});
   ended.done = bytes;
