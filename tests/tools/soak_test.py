@@ -144,17 +144,17 @@ class Report(Soak):
         self.assertIn("malloc's heap, when all is closed: +80 KiB at most", text)
 
     def test_growth_over_a_piece_is_not_flat(self) -> None:
-        status, text = self.report(*(piece(number, memory=(300, 310, 320)) for number in range(4)))
+        status, text = self.report(*(piece(number, memory=(300, 320, 340)) for number in range(4)))
         self.assertEqual(status, 1)
-        self.assertIn("resident memory: NOT FLAT; over a piece +20.0 MiB (+400.0 MiB an hour)", text)
+        self.assertIn("resident memory: NOT FLAT; over a piece +40.0 MiB (+800.0 MiB an hour)", text)
         status, text = self.report(*(piece(number, descriptors=(100, 105, 110)) for number in range(4)))
         self.assertEqual(status, 1)
         self.assertIn("descriptors: NOT FLAT; over a piece +10.0", text)
 
     def test_growth_over_the_pieces_is_not_flat(self) -> None:
-        status, text = self.report(*(piece(number, memory=(300 + 10 * number,) * 3) for number in range(4)))
+        status, text = self.report(*(piece(number, memory=(300 + 20 * number,) * 3) for number in range(4)))
         self.assertEqual(status, 1)
-        self.assertIn("over the pieces +30.0 MiB (+120.0 MiB an hour)", text)
+        self.assertIn("over the pieces +60.0 MiB (+240.0 MiB an hour)", text)
 
     def test_few_pieces_say_nothing(self) -> None:
         status, text = self.report(piece(1), piece(2))
