@@ -23,8 +23,8 @@ footprint footprint_now();
 // What malloc has given out and not got back: unlike resident memory it is exact, once nothing is under way. 0 where a sanitizer allocates.
 std::uint64_t heap_bytes_in_use();
 
-// How much the median of the last third of a series may be above that of its first third. Medians of clean storms of 150 and 300 s on two loaded
-// cores were 40 MiB and 4 descriptors apart at most: engines come and go, and the allocator keeps what threads of theirs have freed.
+// How much the median of the last third of a series may be above that of its first third. Medians of clean storms of 150 and 300 s on two
+// loaded cores were 40 MiB and 4 descriptors apart at most: engines come and go, and the allocator keeps what threads of theirs have freed.
 struct footprint_allowance {
   std::uint64_t resident_bytes = 0;
   std::uint64_t descriptors = 0;
