@@ -45,7 +45,7 @@ class footprint_series {
   [[nodiscard]] std::size_t size() const { return samples_.size(); }  // without the warm-up
   // The most of each, also in the warm-up.
   [[nodiscard]] footprint highest() const { return highest_; }
-  // Medians of the first, the second and the last third; nothing of a series of fewer than 30 samples, which says nothing.
+  // Medians of the first, the second and the last third; nothing of a series of fewer than 120 samples, which says nothing.
   [[nodiscard]] std::optional<std::array<footprint, 3>> thirds() const;
   // In words, where the last third is above the first by more than is allowed.
   [[nodiscard]] std::optional<std::string> growth(const footprint_allowance& allowed) const;

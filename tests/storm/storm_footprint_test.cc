@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 constexpr footprint_allowance ten_more{10, 10};
 
-footprint_series series_of(std::uint64_t (*resident_bytes)(std::uint64_t), std::uint64_t (*descriptors)(std::uint64_t), int samples = 90) {
+footprint_series series_of(std::uint64_t (*resident_bytes)(std::uint64_t), std::uint64_t (*descriptors)(std::uint64_t), int samples = 180) {
   footprint_series made(1h);
   for (int i = 0; i < samples; ++i) {
     const auto number = static_cast<std::uint64_t>(i);
@@ -24,7 +24,7 @@ footprint_series series_of(std::uint64_t (*resident_bytes)(std::uint64_t), std::
 }
 std::uint64_t level(std::uint64_t /*sample*/) { return 1000; }
 std::uint64_t noisy(std::uint64_t sample) { return 1000 + sample * 7919 % 101; }
-std::uint64_t with_a_peak(std::uint64_t sample) { return sample > 80 ? 100000 : 1000; }
+std::uint64_t with_a_peak(std::uint64_t sample) { return sample > 170 ? 100000 : 1000; }
 std::uint64_t growing(std::uint64_t sample) { return 1000 + sample; }
 std::uint64_t shrinking(std::uint64_t sample) { return 1000 - sample; }
 
@@ -36,21 +36,21 @@ TEST(storm_footprint, level_noise_and_a_short_peak_are_flat) {
 }
 
 TEST(storm_footprint, growth_is_told_by_its_name) {
-  EXPECT_EQ(series_of(growing, level).growth(ten_more).value_or("").find("resident memory grew from 1015 to 1075"), 0U);
-  EXPECT_EQ(series_of(level, growing).growth(ten_more).value_or("").find("open descriptors grew from 1015 to 1075"), 0U);
-  EXPECT_EQ(series_of(growing, growing).growth({60, 60}), std::nullopt);
+  EXPECT_EQ(series_of(growing, level).growth(ten_more).value_or("").find("resident memory grew from 1030 to 1150"), 0U);
+  EXPECT_EQ(series_of(level, growing).growth(ten_more).value_or("").find("open descriptors grew from 1030 to 1150"), 0U);
+  EXPECT_EQ(series_of(growing, growing).growth({120, 120}), std::nullopt);
 }
 
 TEST(storm_footprint, few_samples_say_nothing) {
-  EXPECT_FALSE(series_of(growing, growing, 29).thirds().has_value());
-  EXPECT_EQ(series_of(growing, growing, 29).growth({0, 0}), std::nullopt);
-  EXPECT_NE(series_of(growing, growing, 30).growth({0, 0}), std::nullopt);
+  EXPECT_FALSE(series_of(growing, growing, 119).thirds().has_value());
+  EXPECT_EQ(series_of(growing, growing, 119).growth({0, 0}), std::nullopt);
+  EXPECT_NE(series_of(growing, growing, 120).growth({0, 0}), std::nullopt);
 }
 
 TEST(storm_footprint, the_highest_of_each_is_kept) {
   const auto most = series_of(with_a_peak, growing).highest();
   EXPECT_EQ(most.resident_bytes, 100000U);
-  EXPECT_EQ(most.descriptors, 1089U);
+  EXPECT_EQ(most.descriptors, 1179U);
 }
 
 TEST(storm_footprint, an_open_descriptor_is_counted_until_it_is_closed) {
