@@ -9,7 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <deque>
+#include <new>
 #include <optional>
+#include <set>
 
 #include "sys/dma_buf.hpp"
 #include "sys/page_size.hpp"
@@ -62,6 +64,7 @@ class lending_session final : public device::session {
 
   result<void*> allocate(std::size_t bytes) override {
     constexpr std::uint64_t unit = 65536;
+    ++world_->allocated;
     auto made = inner_.allocate(bytes + unit);
     if (!made) return made;
     auto* const start = static_cast<std::byte*>(*made);
@@ -84,6 +87,7 @@ class lending_session final : public device::session {
   }
   result<device::allocation> allocation_of(const void* memory) override {
     const auto* const address = static_cast<const std::byte*>(memory);
+    if (world_->no_memory_at > 0 && --world_->no_memory_at == 0) throw std::bad_alloc();
     const std::lock_guard guard(lock_);
     const auto after = allocations_.upper_bound(const_cast<std::byte*>(address));
     if (after == allocations_.begin()) return status(errc::bad_memory, "not allocated");
@@ -199,6 +203,7 @@ class lending_ring final : public sys::ring {
   status submit() override { return inner_->submit(); }
   result<std::size_t> reap(std::span<sys::ring_completion> out, bool wait) override {
     std::size_t count = 0;
+    if (world_->is_silent) return abandoned().insert(this), status(errc::io, "reap: the test wants it to fail");
     // The last first: nobody may count on an order.
     for (; count < out.size() && !ended_.empty(); ++count, ended_.pop_back()) out[count] = ended_.back();
     return count > 0 ? result<std::size_t>(count) : inner_->reap(out, wait);
@@ -220,6 +225,12 @@ class lending_ring final : public sys::ring {
     std::uint64_t offset;
     bool is_write;
   };
+
+  // Nobody ends such a ring; leak checkers find it here.
+  static std::set<lending_ring*>& abandoned() {
+    static auto* const kept = new std::set<lending_ring*>;
+    return *kept;
+  }
 
   void empty(std::optional<entry>& slot) {
     if (!slot) return;
@@ -275,16 +286,32 @@ class lending_ring final : public sys::ring {
 }  // namespace
 
 result<std::unique_ptr<sys::ring>> lending_kernel::make_ring(unsigned entries) {
+  if (const int error = world_->no_rings; error != 0 && entries == 1) {
+    ++world_->rings_refused;
+    return status::from_errno(error, "io_uring_setup");
+  }
   auto made = inner().make_ring(entries);
   if (!made) return made;
   return std::unique_ptr<sys::ring>(std::make_unique<lending_ring>(world_, *std::move(made)));
 }
 
-result<int> lending_kernel::reopen(int fd, int flags) { return inner().reopen(fd, flags & ~O_DIRECT); }
+result<int> lending_kernel::reopen(int fd, int flags) {
+  if (world_->has_no_direct && (flags & O_DIRECT) != 0) return status::from_errno(EINVAL, "open");
+  return inner().reopen(fd, flags & ~O_DIRECT);
+}
+
+result<std::uint64_t> lending_kernel::resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) {
+  ++world_->residency_asked;
+  return inner().resident_bytes(fd, offset, length);
+}
 
 result<sys::file_info> lending_kernel::describe(int fd) {
   auto facts = inner().describe(fd);
   if (facts) facts->direct_offset_alignment = facts->direct_memory_alignment = 512;
+  if (facts && facts->inode == world_->raw_inode) {
+    facts->type = sys::file_type::block_device;
+    facts->block_device = facts->device;
+  }
   return facts;
 }
 

@@ -38,6 +38,14 @@ struct lent_world {
   std::atomic<unsigned> fails_after{~0U};      // so many requests; then they end with EIO
   std::atomic<std::uint32_t> most_moved{~0U};  // by a request
   std::atomic<bool> loses_bytes{false};        // reads tell of bytes that do not arrive
+  std::atomic<int> no_rings{0};                // errno of whoever makes one of a single entry, as those do who only ask
+  std::atomic<bool> is_silent{false};          // what is under way is never told of
+  std::atomic<bool> has_no_direct{false};      // files cannot be opened with O_DIRECT
+  std::atomic<std::uint64_t> raw_inode{0};     // this file seems to be the device of the drive that it lies on
+  std::atomic<int> no_memory_at{0};            // the so manieth question about an allocation from here on
+  std::atomic<unsigned> rings_refused{0};      // so far
+  std::atomic<unsigned> residency_asked{0};    // likewise
+  std::atomic<unsigned> allocated{0};          // by the GPU, so far
   std::atomic<unsigned> requests{0};           // of dma-bufs, that have ended
   std::atomic<unsigned> registered{0};         // at the moment
   std::atomic<unsigned> registrations{0};      // so far
@@ -62,6 +70,7 @@ class lending_kernel final : public forwarding_kernel {
   // Files seem to be O_DIRECT wherever they lie.
   result<int> reopen(int fd, int flags) override;
   result<sys::file_info> describe(int fd) override;
+  result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t length) override;
 
  private:
   std::shared_ptr<lent_world> world_;
