@@ -154,7 +154,7 @@ class dma_buf final : public data_path {
     };
     auto known = or_no_memory(ask);
     if (known.ok()) return {};
-    if (is_passing(known)) return known;
+    if (is_passing(known) && ++passing_refusals_ < most_passing_refusals) return known;
     give_up_all(std::move(known));
     return {};
   }
@@ -290,9 +290,13 @@ class dma_buf final : public data_path {
     return error.with_context(fmt::format("{} {} at {} of {}", of.is_write ? "write" : "read", of.length, of.offset, of.file->name()));
   }
 
+  // Each makes its request wait for a system call, and those of others behind it.
+  static constexpr unsigned most_passing_refusals = 8;
+
   const std::shared_ptr<sys::kernel> kernel_;
   const bool use_io_uring_;
   asked_once known_;
+  unsigned passing_refusals_ = 0;  // of the kernel; touched only while known_ asks
   std::atomic<bool> is_useless_{false};
   std::mutex lock_;  // guards what follows, and not what it points to
   status why_useless_;

@@ -151,6 +151,22 @@ TEST_F(dma_buf_engine, an_old_kernel_is_named) {
   expect_staged_because("7.4");
 }
 
+TEST_F(dma_buf_engine, a_kernel_that_has_no_room_for_a_ring_is_asked_a_few_times) {
+  world().no_rings = ENOMEM;
+  const auto from = open();
+  const auto buffer = allocate();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(read(from, buffer, 256 << 10).direct_bytes, 0U);
+  EXPECT_EQ(world().rings_refused, 8U);
+  EXPECT_NE(remark().find("io_uring cannot be used"), std::string::npos) << remark();
+}
+
+TEST_F(dma_buf_engine, a_kernel_that_had_no_room_for_a_moment_is_asked_again) {
+  world().no_rings = ENOMEM;
+  EXPECT_NE(remark(), "");
+  world().no_rings = 0;
+  EXPECT_EQ(remark(), "");
+}
+
 TEST_F(dma_buf_engine, an_engine_that_is_to_use_no_io_uring_uses_none) {
   engine_options without;
   without.use_io_uring = false;
