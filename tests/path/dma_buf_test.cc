@@ -167,6 +167,18 @@ TEST_F(dma_buf_engine, a_kernel_that_had_no_room_for_a_moment_is_asked_again) {
   EXPECT_EQ(remark(), "");
 }
 
+TEST_F(dma_buf_engine, of_files_that_no_drive_can_take_the_page_cache_is_asked_no_more_than_without_gpu_direct) {
+  world().has_no_direct = true;
+  const auto from = open();
+  const auto buffer = allocate();
+  const auto asked_by = [&](const io_options& how) {
+    const unsigned before = world().residency_asked;
+    EXPECT_EQ(read(from, buffer, 4096, 0, how).bytes_done, 4096U);
+    return world().residency_asked - before;
+  };
+  EXPECT_EQ(asked_by({}), asked_by({.gpu_direct = false}));
+}
+
 TEST_F(dma_buf_engine, an_engine_that_is_to_use_no_io_uring_uses_none) {
   engine_options without;
   without.use_io_uring = false;
