@@ -123,9 +123,10 @@ constexpr known_finding entries[] = {
      "the kernel registers dma-bufs with io_uring, by which NVMe drives reach GPU memory without nvidia-fs (the path dma_buf, which nobody "
      "has "
      "run on hardware)"},
-    {"dma_buf.kernel", on_platform, slow,
-     "the kernel does not register dma-bufs with io_uring ({why}), by which NVMe drives reach GPU memory without nvidia-fs",
-     "Linux 7.4 or later; Penstock does without"},
+    {"dma_buf.kernel", on_platform, ok,
+     "the kernel does not register dma-bufs with io_uring ({why}), as Linux 7.4 does, and Penstock does without"},
+    {"dma_buf.unanswered", on_platform, unknown, "whether the kernel registers dma-bufs with io_uring: the question failed ({why})",
+     "ask again once the process may open files, make rings and lock memory (ulimit -n, ulimit -l)"},
     {"dma_buf.closed_driver", on_platform, slow,
      "the kernel registers dma-bufs with io_uring, and NVIDIA's kernel modules are not the open ones, which lend GPU memory so",
      "install the open kernel modules of NVIDIA's driver (nvidia-open)"},

@@ -228,7 +228,8 @@ void judge_nvidia_fs(const platform_facts& known, findings& out) {
 void judge_dma_buf(const platform_facts& known, findings& out) {
   const int error = known.features.dma_buf;
   if (error < 0 || (known.gpu_direct() && !known.lends_dma_bufs())) return;
-  if (error > 0) return out.add("dma_buf.kernel", {}, {{"why", why(error)}});
+  const bool is_answer = error == EINVAL || error == EOPNOTSUPP;
+  if (error > 0) return out.add(is_answer ? "dma_buf.kernel" : "dma_buf.unanswered", {}, {{"why", why(error)}});
   out.add(known.open_driver ? "dma_buf.ready" : "dma_buf.closed_driver");
 }
 

@@ -103,6 +103,12 @@ TEST(judge_platform, dma_bufs_need_the_kernel_and_the_open_modules) {
   EXPECT_FALSE(told("dma_buf.kernel")) << "nobody has asked it";
   known.features.dma_buf = EINVAL;
   EXPECT_TRUE(told("dma_buf.kernel"));
+  const auto is_slow = [](const auto& each) { return each.id == "dma_buf.kernel" && each.verdict == machine::verdict::slow; };
+  EXPECT_TRUE(std::ranges::none_of(judge_platform(known).all(), is_slow)) << "nobody can mend it";
+  known.features.dma_buf = ENOMEM;
+  EXPECT_FALSE(told("dma_buf.kernel")) << "it has not answered";
+  EXPECT_TRUE(told("dma_buf.unanswered"));
+  known.features.dma_buf = EINVAL;
   known.nvidia_fs.version = "2.28";
   EXPECT_FALSE(told("dma_buf.kernel")) << "there is a way";
   known.nvidia_fs.version.clear();
