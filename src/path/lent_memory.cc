@@ -65,7 +65,8 @@ result<unsigned> lent_memory::find_or_free(const extent& of, const device::alloc
   };
   if (const auto found = std::ranges::find_if(loans_, holds); found != loans_.end()) return static_cast<unsigned>(found - loans_.begin());
   let_go_where([](const loan& each) {
-    const auto there = each.session->allocation_of(each.base);
+    const auto there = or_no_memory([&] { return each.session->allocation_of(each.base); });
+    if (!there && there.error().code() == errc::out_of_memory) return false;  // nobody knows
     return !there || there->number != each.of.number;
   });
   const auto oldest = std::ranges::min_element(loans_, {}, [](const loan& each) { return each.file == nullptr ? 0 : each.last_use; });

@@ -127,6 +127,14 @@ TEST_F(lent_memory_test, memory_that_others_have_released_is_taken_back_when_mor
   EXPECT_EQ(machine_.world->registered, 1U);
 }
 
+TEST_F(lent_memory_test, memory_of_which_nobody_knows_whether_it_was_released_stays_lent) {
+  allocate(2 * lent_window);
+  EXPECT_EQ(read(0, 4096).bytes, 4096U);
+  machine_.world->no_memory_at = 2;  // the first question is about what is to be lent
+  EXPECT_EQ(read(lent_window, 4096).bytes, 4096U);
+  EXPECT_EQ(machine_.world->registered, 2U);
+}
+
 TEST_F(lent_memory_test, an_allocation_is_forgotten_with_all_its_windows) {
   allocate(3 * lent_window);
   EXPECT_EQ(read(lent_window, 4096).bytes, 4096U);
