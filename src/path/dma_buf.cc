@@ -76,12 +76,15 @@ struct aligned_block {
 
 // What a drive or file system has been found to do.
 struct lending_drive {
-  lending_drive(std::uint64_t of, sys::kernel& kernel) : device(of), memory(kernel, sys::most_dma_buf_bytes) {}
+  lending_drive(const source::source_facts& of, sys::kernel& kernel)
+      : device(of.device), is_raw(of.inode == 0), memory(kernel, sys::most_dma_buf_bytes) {}
+  [[nodiscard]] bool holds(const source::source_facts& file) const { return device == file.device && is_raw == (file.inode == 0); }
   struct verdict {
     asked_once asked;
     status why_not;
   };
   std::uint64_t device;  // source_facts::device
+  bool is_raw;           // the device itself, whose driver may take what its file system, of the same number, does not
   lent_memory memory;
   std::map<const device::session*, verdict> verdicts;  // guarded by the path; an entry by its own question
 };
@@ -168,12 +171,11 @@ class dma_buf final : public data_path {
   // Of a file; stays where it is. Null: there are too many.
   lending_drive* drive_of(source::source& file) {
     constexpr std::ptrdiff_t most_drives = 64;
-    const auto device = file.facts().device;
     const std::lock_guard guard(lock_);
-    const auto found = std::ranges::find(drives_, device, &lending_drive::device);
+    const auto found = std::ranges::find_if(drives_, [&](const lending_drive& each) { return each.holds(file.facts()); });
     if (found != drives_.end()) return &*found;
     if (std::ranges::distance(drives_) == most_drives) return nullptr;
-    return &drives_.emplace_front(device, *kernel_);
+    return &drives_.emplace_front(file.facts(), *kernel_);
   }
 
   template <class Each>

@@ -1,6 +1,7 @@
 // Requests of an engine on a machine that seems to have Linux 7.4 and a GPU that lends its memory: what the drive carries itself, what is
 // staged beside it, and what is said of it.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -177,6 +178,21 @@ TEST_F(dma_buf_engine, of_files_that_no_drive_can_take_the_page_cache_is_asked_n
     return world().residency_asked - before;
   };
   EXPECT_EQ(asked_by({}), asked_by({.gpu_direct = false}));
+}
+
+TEST_F(dma_buf_engine, the_device_of_a_drive_is_asked_though_its_file_system_refuses) {
+  const auto name = folder_.file("raw");
+  store_pattern(name, lent_file_bytes, 1);
+  world().file_refuses = EOPNOTSUPP;
+  EXPECT_NE(remark(), "");
+  world().file_refuses = 0;
+  struct stat seen {};
+  ASSERT_EQ(::stat(name.c_str(), &seen), 0);
+  world().raw_inode = seen.st_ino;
+  const auto raw = open(name);
+  const auto buffer = allocate();
+  EXPECT_EQ(read(raw, buffer, lent_mib).direct_bytes, lent_mib);
+  EXPECT_NE(remark(), "");
 }
 
 TEST_F(dma_buf_engine, an_engine_that_is_to_use_no_io_uring_uses_none) {
