@@ -202,13 +202,13 @@ class dma_buf final : public data_path {
     auto& session = via.session();
     if (!file.facts().readable)
       return {errc::unsupported, "a file that cannot be read does not show whether its drive reaches this memory"};
-    const trial_memory memory(session);
+    aligned_block before;
+    if (auto got = read_plainly(file, before); !got.ok()) return got;
+    const trial_memory memory(session);  // only now: a file that shows nothing costs none
     if (!memory.error().ok()) return memory.error();
     for (int i = 0; i < most_tries; ++i) {
-      aligned_block before;
       aligned_block arrived;
       aligned_block after;
-      if (auto got = read_plainly(file, before); !got.ok()) return got;
       for (std::size_t at = 0; at < tried_bytes; ++at) arrived.data()[at] = ~before.data()[at];
       auto moved = read_into(drive, file, via, memory.data(), arrived);
       drive.memory.forget_memory(memory.data());
@@ -224,6 +224,7 @@ class dma_buf final : public data_path {
                                    file.name(), session.ordinal())});
         return useless();
       }
+      std::swap(before, after);
     }
     return {errc::unsupported, "the file is being changed, so whether its drive reaches this memory does not show"};
   }

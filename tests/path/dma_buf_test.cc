@@ -226,7 +226,9 @@ TEST_F(dma_buf_engine, want_of_descriptors_is_no_answer_about_the_file_system) {
 TEST_F(dma_buf_engine, a_file_without_a_whole_block_shows_nothing) {
   const auto name = folder_.file("short");
   store_pattern(name, 100, 1);
+  const unsigned allocated = world().allocated;
   const auto told = engine_->explain(open(name), "cuda:0", 100, 0, false, {.path = by_dma_buf});
+  EXPECT_EQ(world().allocated, allocated) << "there is nothing to read into it";
   EXPECT_NE(told.error().message().find("too short"), std::string_view::npos) << told.error().message();
   EXPECT_EQ(remark(), "");
 }
