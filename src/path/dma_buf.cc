@@ -314,7 +314,8 @@ constinit const declaration declared_dma_buf{
     .successor = "staged",
     .gpu_direct = true,
     .carries = portion::whole_requests,
-    .most_carried_now = std::uint64_t{128} << 10,
+    // Nothing at once, until somebody has measured it: callers would stand in line for the one ring of a drive.
+    .most_carried_now = 0,
     .alignment = direct_alignment,
     .whole_blocks = true,
     .reason = "the drive moves the bytes itself, by a dma-buf",

@@ -118,14 +118,14 @@ TEST_F(dma_buf_engine, the_body_of_a_read_is_the_drives_and_its_edges_are_staged
   EXPECT_NE(told->parts.front().reason.find("dma-buf"), std::string::npos);
 }
 
-TEST_F(dma_buf_engine, writes_of_whole_blocks_are_the_drives_also_small_ones) {
+TEST_F(dma_buf_engine, writes_of_whole_blocks_are_the_drives_and_small_ones_are_not) {
   const auto to = open();
   const auto buffer = allocate();
   const std::uint64_t page = std::max<std::uint64_t>(4096, sys::page_size());
   const auto written = pattern::make(2 * lent_mib, 2);
   EXPECT_TRUE(engine_->copy(buffer.data(), written.data(), written.size()).ok());
   EXPECT_EQ(to.write(at(buffer), 2 * lent_mib, 0).direct_bytes, 2 * lent_mib);
-  EXPECT_EQ(to.write(at(buffer, page), page, static_cast<std::int64_t>(2 * lent_mib)).direct_bytes, page);
+  EXPECT_EQ(to.write(at(buffer, page), page, static_cast<std::int64_t>(2 * lent_mib)).direct_bytes, 0U) << "nobody has measured that";
   EXPECT_EQ(to.write(at(buffer), 100, 0).direct_bytes, 0U);
   std::vector<std::byte> seen(2 * lent_mib + page);
   std::ifstream(name_, std::ios::binary).read(reinterpret_cast<char*>(seen.data()), static_cast<std::streamsize>(seen.size()));
