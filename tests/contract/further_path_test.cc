@@ -1,4 +1,5 @@
 // A path that the library does not know (heap_path): its name, number and counters, how it is chosen, and who follows it.
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -14,7 +15,10 @@ constexpr std::size_t size = 9 * mib + 5;
 class further_path : public contract_fixture {
  protected:
   further_path() : contract_fixture(engine_options{}, file_home::disk, {&declared_heap}) {}
-  ~further_path() override { heap_path_told.fails_after = ~std::uint64_t{0}; }
+  ~further_path() override {
+    heap_path_told.fails_after = ~std::uint64_t{0};
+    heap_path_told.serves_nothing = false;
+  }
 
   [[nodiscard]] static path_kind heap() { return *table().parse("heap"); }
   [[nodiscard]] static path::path_table table() {
@@ -48,6 +52,21 @@ TEST_F(further_path, is_asked_first_by_its_rank_and_is_told_of) {
   memory.expect(content);
   EXPECT_EQ(engine_of().stats().path(heap()).bytes, size);
   EXPECT_NE(engine_of().summary().find("heap: "), std::string::npos) << engine_of().summary();
+}
+
+TEST_F(further_path, is_asked_by_explain_alone_where_it_serves_nothing) {
+  heap_path_told.serves_nothing = true;
+  const auto content = make_file("data", size);
+  const auto from = open("data");
+  auto memory = device_memory();
+  heap_path_told.asked = 0;
+  EXPECT_TRUE(from.read(memory.data(), size, 0).ok());
+  memory.expect(content);
+  EXPECT_EQ(heap_path_told.asked, 0);
+  const auto plan = engine_of().explain(from, house_.device(), size, 0, false);
+  ASSERT_TRUE(plan.ok()) << told(plan.error());
+  EXPECT_NE(std::find(plan->remarks.begin(), plan->remarks.end(), "heap is not used: the test wants it to serve nothing"),
+            plan->remarks.end());
 }
 
 TEST_F(further_path, carries_small_requests_of_callers_who_wait) {

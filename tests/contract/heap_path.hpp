@@ -18,9 +18,11 @@ namespace penstock::testing {
 // What tests tell it, and what it tells them.
 struct heap_path_controls {
   std::atomic<std::uint64_t> fails_after{~std::uint64_t{0}};  // bytes of a job
-  std::atomic<int> remembered{0};                             // ranges of memory that are registered
-  std::atomic<int> forgotten{0};                              // files
-  std::atomic<int> carried_now{0};                            // small requests, by their callers
+  std::atomic<bool> serves_nothing{false};
+  std::atomic<int> asked{0};        // whether it refuses
+  std::atomic<int> remembered{0};   // ranges of memory that are registered
+  std::atomic<int> forgotten{0};    // files
+  std::atomic<int> carried_now{0};  // small requests, by their callers
 };
 inline heap_path_controls heap_path_told;
 
@@ -28,7 +30,11 @@ class heap_path final : public path::data_path {
  public:
   [[nodiscard]] const path::declaration& declared() const override;
 
+  [[nodiscard]] bool serves_nothing() const noexcept override { return heap_path_told.serves_nothing; }
+
   [[nodiscard]] std::optional<std::string> refuses(const path::question& asked) override {
+    ++heap_path_told.asked;
+    if (heap_path_told.serves_nothing) return "the test wants it to serve nothing";
     if (!asked.memory->on_device()) return "the memory is not on a device";
     return std::nullopt;
   }

@@ -84,6 +84,7 @@ const path::declaration* carrier_of_whole(runtime& with, file_core& file, const 
   for (const auto kind : with.paths().by_rank()) {
     const auto& declared = with.paths().of(kind);
     if (declared.carries != path::portion::whole_requests || !declared.of_device) continue;
+    if (with.path(kind).serves_nothing()) continue;
     if (declared.gpu_direct && (!options.gpu_direct || !file.not_direct().empty())) continue;
     if (!with.path(kind).refuses({&file.source(), &place, false, offset, length})) return &declared;
   }
@@ -134,6 +135,8 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
   add_answers(input, file, rest, place);
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
+    // Its own words would take a lock and memory, and nobody reads them here: explain() asks for them.
+    if (kind != input.forced && with.path(kind).serves_nothing()) return "serves nothing";
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();
     if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
