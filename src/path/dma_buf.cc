@@ -86,6 +86,9 @@ struct lending_drive {
   std::uint64_t device;  // source_facts::device
   bool is_raw;           // the device itself, whose driver may take what its file system, of the same number, does not
   lent_memory memory;
+  // Guarded by the path.
+  unsigned failures = 0;                               // to lend anything, of requests after the trial
+  status why_given_up;                                 // for their number; ok: it is not
   std::map<const device::session*, verdict> verdicts;  // guarded by the path; an entry by its own question
 };
 
@@ -190,10 +193,22 @@ class dma_buf final : public data_path {
     auto* const drive = drive_of(file);
     if (drive == nullptr) return {errc::unsupported, "there are too many drives to keep a ring for each"};
     std::unique_lock guard(lock_);
+    if (!drive->why_given_up.ok()) return drive->why_given_up;
     auto& entry = drive->verdicts[&via.session()];
     guard.unlock();
     auto unasked = entry.asked.ask([&] { return or_no_memory([&] { return try_out(*drive, file, via, entry); }); });
     return unasked.ok() ? entry.why_not : unasked;
+  }
+
+  // A verdict may be contradicted later: by a ring that has died, or by files and memory unlike those of the trial. Each request would find
+  // that out anew.
+  void count_failure(lending_drive& drive, const status& why) {
+    constexpr unsigned most_failures = 16;
+    if (is_passing(why)) return;
+    const std::lock_guard guard(lock_);
+    if (++drive.failures != most_failures) return;
+    drive.why_given_up = {errc::unsupported, fmt::format("{} requests on this drive could not be moved this way, the last of them: {}",
+                                                         most_failures, why.message())};
   }
 
   // An error: nothing is known yet. Each byte of the memory differs from the file's before, so that what has not come shows.
@@ -267,6 +282,7 @@ class dma_buf final : public data_path {
       const auto rest = rest_of(of, moved);
       auto got = drive->memory.move(rest);
       moved += got.bytes;
+      if (got.asked == 0) count_failure(*drive, got.error);
       if (!got.error.ok()) return give_up(at(got.error, rest));
       if (got.bytes == got.asked || (got.bytes > 0 && got.bytes % direct_alignment == 0)) continue;
       auto why = short_count(rest_of(of, moved));

@@ -33,7 +33,7 @@ class lent_memory {
   };
   struct outcome {
     std::uint64_t bytes = 0;  // moved from the start on; of those after them nothing is known
-    std::uint64_t asked = 0;  // of the drive; fewer bytes with an ok error: it gave no more
+    std::uint64_t asked = 0;  // of the drive; fewer bytes with an ok error: it gave no more; 0: the memory could not be lent
     status error;
   };
 

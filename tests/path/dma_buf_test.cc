@@ -294,6 +294,16 @@ TEST_F(dma_buf_engine, memory_that_cannot_be_lent_is_staged_with_the_drivers_rea
   EXPECT_NE(engine_->stats().path(by_dma_buf).last_fallback.find("801"), std::string::npos);
 }
 
+TEST_F(dma_buf_engine, a_drive_for_which_nothing_can_be_lent_is_given_up_in_the_end) {
+  const auto from = open();
+  const auto buffer = allocate();
+  EXPECT_EQ(remark(), "");
+  world().memory_refuses = true;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(read(from, buffer, lent_mib).direct_bytes, 0U);
+  EXPECT_EQ(engine_->stats().path(by_dma_buf).fallbacks, 16U);
+  EXPECT_NE(remark().find("801"), std::string::npos) << remark();
+}
+
 // --- until when memory is lent
 
 TEST_F(dma_buf_engine, a_file_that_is_closed_lets_go_of_what_was_lent_to_it) {
