@@ -283,6 +283,7 @@ class dma_buf final : public data_path {
       auto got = drive->memory.move(rest);
       moved += got.bytes;
       if (got.asked == 0) count_failure(*drive, got.error);
+      if (got.is_in_doubt && of.is_write) return {in_doubt(got.error, rest)};
       if (!got.error.ok()) return give_up(at(got.error, rest));
       if (got.bytes == got.asked || (got.bytes > 0 && got.bytes % direct_alignment == 0)) continue;
       auto why = short_count(rest_of(of, moved));
@@ -301,6 +302,11 @@ class dma_buf final : public data_path {
     const auto ended = rest.file->ends_at(rest.offset);
     if (!ended) return ended.error();
     return *ended ? status() : at({errc::io, "less was read than asked, before the end of the file"}, rest);
+  }
+
+  // Nobody else may write there meanwhile: the drive could undo it, also after the user's next write.
+  static status in_doubt(const status& error, const lent_memory::extent& rest) {
+    return at({errc::io, fmt::format("the drive may still be writing, and its ring does not tell: {}", error.message())}, rest);
   }
 
   static ending give_up(status why) { return {std::move(why), true}; }

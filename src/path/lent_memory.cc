@@ -167,7 +167,7 @@ lent_memory::outcome lent_memory::transfer(unsigned slot, std::uint64_t at, std:
     std::array<sys::ring_completion, most_lent_pieces> events;
     const auto got = or_no_memory([&] { return ring_->reap(events, true); });
     if (!got && ++failed < most_failed_reaps) continue;
-    if (!got) return abandon(), outcome{0, bytes, got.error()};
+    if (!got) return abandon(), outcome{0, bytes, got.error(), true};
     failed = 0;
     for (const auto& event : std::span(events).first(*got)) {
       auto& each = pieces[event.token];

@@ -35,6 +35,7 @@ class lent_memory {
     std::uint64_t bytes = 0;  // moved from the start on; of those after them nothing is known
     std::uint64_t asked = 0;  // of the drive; fewer bytes with an ok error: it gave no more; 0: the memory could not be lent
     status error;
+    bool is_in_doubt = false;  // the ring has died, and the drive may move bytes of the extent at any later time
   };
 
   // window_bytes: as much of an allocation is lent at a time; a multiple of the page size.

@@ -304,6 +304,20 @@ TEST_F(dma_buf_engine, a_drive_for_which_nothing_can_be_lent_is_given_up_in_the_
   EXPECT_NE(remark().find("801"), std::string::npos) << remark();
 }
 
+TEST_F(dma_buf_engine, a_write_of_which_the_ring_does_not_tell_ends_with_an_error) {
+  const auto both = open();
+  const auto buffer = allocate();
+  EXPECT_EQ(remark(), "");
+  world().is_silent = true;
+  const auto written = both.write(at(buffer), lent_mib, 0);
+  EXPECT_EQ(written.error.code(), errc::io) << written.error.message();
+  EXPECT_EQ(written.bytes_done, 0U);
+  EXPECT_EQ(engine_->stats().path(by_dma_buf).fallbacks, 0U) << "another's write could be undone";
+  world().is_silent = false;
+  world().registered = 0;  // what a ring has that nobody ends
+  EXPECT_TRUE(both.write(at(buffer), lent_mib, 0).ok());
+}
+
 // --- until when memory is lent
 
 TEST_F(dma_buf_engine, a_file_that_is_closed_lets_go_of_what_was_lent_to_it) {
