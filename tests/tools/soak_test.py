@@ -113,6 +113,12 @@ class Pieces(Soak):
         repeated = subprocess.run(commands[0], shell=True, capture_output=True, text=True, check=False)
         self.assertEqual((repeated.returncode, repeated.stdout), (1, "the reason\n"))
 
+    def test_one_that_is_killed_while_it_tells_its_figures_counts_without_them(self) -> None:
+        ended = self.soak("--storm", self.program("printf 'storm figures: {\"steps\": 12, \"resi'; kill -KILL $$"), "--failures", "1")
+        self.assertEqual(ended.returncode, 1, ended.stderr)
+        self.assertEqual([(each["ended"], each["steps"]) for each in self.journal()], [("signal 9", None)])
+        self.assertIn("0 steps, 0 allocations failed", ended.stdout)
+
     def test_the_signal_that_ended_one_is_told(self) -> None:
         ended = self.soak("--storm", self.program("kill -ABRT $$"), "--failures", "1")
         self.assertEqual(ended.returncode, 1)
