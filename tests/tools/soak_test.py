@@ -113,6 +113,13 @@ class Pieces(Soak):
         repeated = subprocess.run(commands[0], shell=True, capture_output=True, text=True, check=False)
         self.assertEqual((repeated.returncode, repeated.stdout), (1, "the reason\n"))
 
+    def test_one_that_failed_is_not_forgotten_when_the_hours_have_passed(self) -> None:
+        words = ("--storm", self.program('test "$PENSTOCK_STORM_SEED" = 9'), "--hours", "0.0000001", "--seeds", "8,9")
+        for _ in range(2):
+            ended = self.soak(*words)
+            self.assertEqual(ended.returncode, 1, ended.stderr)
+            self.assertIn("in 1 pieces that passed, 1 failed", ended.stdout)
+
     def test_one_that_is_killed_while_it_tells_its_figures_counts_without_them(self) -> None:
         ended = self.soak("--storm", self.program("printf 'storm figures: {\"steps\": 12, \"resi'; kill -KILL $$"), "--failures", "1")
         self.assertEqual(ended.returncode, 1, ended.stderr)
