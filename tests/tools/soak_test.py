@@ -178,7 +178,7 @@ class Report(Soak):
         status, text = self.report(piece(1, commit="older"), piece(2, ended="signal 6", output="failed-2.log"))
         self.assertEqual(status, 1)
         self.assertIn("FAILED: seed 2, signal 6, 300 s, output in failed-2.log", text)
-        self.assertLess(text.index("commit older"), text.index("commit c0ffee"))
+        self.assertLess(text.index("commit checked out older"), text.index("commit checked out c0ffee"))
 
 
 class Errors(Soak):
