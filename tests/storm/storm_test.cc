@@ -134,39 +134,48 @@ std::uint64_t storm_over(const storm_settings& settings, footprint_series& footp
   return steps;
 }
 
-// Once the descriptors are no more than before, or ten seconds have passed: an engine ends on its own time.
-footprint footprint_after(const footprint& before) {
-  auto now = footprint_now();
-  for (int i = 0; i < 1000 && now.descriptors > before.descriptors; ++i) {
+struct holdings {
+  footprint of_process;
+  std::uint64_t heap_bytes = 0;
+  static holdings now() { return {footprint_now(), heap_bytes_in_use()}; }
+};
+
+bool all_given_back(const holdings& before, const holdings& now) {
+  return now.of_process.descriptors <= before.of_process.descriptors && now.heap_bytes <= before.heap_bytes + heap_allowance_bytes;
+}
+
+// Once all is given back, or it has been looked for a thousand times: an engine ends on its own time.
+holdings holdings_after(const holdings& before) {
+  auto now = holdings::now();
+  for (int i = 0; i < 1000 && !all_given_back(before, now); ++i) {
     std::this_thread::sleep_for(10ms);
-    now = footprint_now();
+    now = holdings::now();
   }
   return now;
 }
 
-nlohmann::json figure_json(std::uint64_t footprint::*figure, const footprint& before, const footprint& after,
+nlohmann::json figure_json(std::uint64_t footprint::*figure, const holdings& before, const holdings& after,
                            const footprint_series& series) {
   nlohmann::json thirds;  // null: too few samples
   if (const auto medians = series.thirds()) {
     for (const auto& each : *medians) thirds.push_back(each.*figure);
   }
-  return {{"start", before.*figure}, {"end", after.*figure}, {"highest", series.highest().*figure}, {"thirds", thirds}};
+  return {
+      {"start", before.of_process.*figure}, {"end", after.of_process.*figure}, {"highest", series.highest().*figure}, {"thirds", thirds}};
 }
 
 void run(std::chrono::seconds usual) {
   const auto settings = storm_settings::from_environment(usual);
   std::cout << "PENSTOCK_STORM_SEED=" << settings.seed << std::endl;
   print_stack_of_uncaught_exceptions();
-  const auto before = footprint_now();
-  const auto heap_before = heap_bytes_in_use();
+  const auto before = holdings::now();
   const auto began = steady_clock::now();
   footprint_series series(settings.duration);
   const auto steps = storm_over(settings, series);
-  const auto after = footprint_after(before);
-  const auto heap_after = heap_bytes_in_use();
+  const auto after = holdings_after(before);
   const std::chrono::duration<double> took = steady_clock::now() - began;
-  EXPECT_LE(after.descriptors, before.descriptors) << "all is closed, and descriptors are left open";
-  EXPECT_LE(heap_after, heap_before + heap_allowance_bytes) << "all is closed, and memory has not been given back";
+  EXPECT_LE(after.of_process.descriptors, before.of_process.descriptors) << "all is closed, and descriptors are left open";
+  EXPECT_LE(after.heap_bytes, before.heap_bytes + heap_allowance_bytes) << "all is closed, and memory has not been given back";
   if (const auto grown = series.growth(footprint_allowance::of_this_build())) ADD_FAILURE() << *grown;
   std::cout << fmt::format("{} steps, {} allocations failed\n", steps, failed_allocations());
   const nlohmann::json figures{{"seed", settings.seed},
@@ -174,7 +183,7 @@ void run(std::chrono::seconds usual) {
                                {"steps", steps},
                                {"failed_allocations", failed_allocations()},
                                {"samples", series.size()},
-                               {"heap_bytes", {{"start", heap_before}, {"end", heap_after}}},
+                               {"heap_bytes", {{"start", before.heap_bytes}, {"end", after.heap_bytes}}},
                                {"resident_bytes", figure_json(&footprint::resident_bytes, before, after, series)},
                                {"descriptors", figure_json(&footprint::descriptors, before, after, series)}};
   std::cout << "storm figures: " << figures.dump() << std::endl;
