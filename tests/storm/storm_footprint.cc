@@ -60,15 +60,6 @@ std::uint64_t heap_bytes_in_use() {
   return told.uordblks + told.hblkhd;
 }
 
-footprint_allowance footprint_allowance::of_this_build() {
-  constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return {512 * mib, 32};
-#else
-  return {64 * mib, 32};
-#endif
-}
-
 footprint_series::footprint_series(std::chrono::seconds length)
     : warm_(clock::now() + std::max<clock::duration>(10s, length / 10)), due_(clock::now()) {}
 
@@ -98,18 +89,21 @@ std::optional<std::array<footprint, 3>> footprint_series::thirds() const {
   return std::array{median_of(all.first(third)), median_of(all.subspan(third, all.size() - 2 * third)), median_of(all.last(third))};
 }
 
-std::optional<std::string> footprint_series::growth(const footprint_allowance& allowed) const {
+std::optional<std::string> footprint_series::descriptor_growth(std::uint64_t allowed) const {
   const auto medians = thirds();
   if (!medians) return std::nullopt;
-  const auto& first = medians->front();
-  const auto& last = medians->back();
-  if (last.resident_bytes > first.resident_bytes + allowed.resident_bytes)
-    return fmt::format("resident memory grew from {} to {} bytes (medians of the first and the last third), and {} more are allowed",
-                       first.resident_bytes, last.resident_bytes, allowed.resident_bytes);
-  if (last.descriptors > first.descriptors + allowed.descriptors)
-    return fmt::format("open descriptors grew from {} to {} (medians of the first and the last third), and {} more are allowed",
-                       first.descriptors, last.descriptors, allowed.descriptors);
-  return std::nullopt;
+  const auto first = medians->front().descriptors;
+  const auto last = medians->back().descriptors;
+  if (last <= first + allowed) return std::nullopt;
+  return fmt::format("open descriptors grew from {} to {} (medians of the first and the last third), and {} more are allowed", first, last,
+                     allowed);
+}
+
+std::optional<std::string> footprint_series::resident_change() const {
+  const auto medians = thirds();
+  if (!medians) return std::nullopt;
+  return fmt::format("resident memory went from {} to {} bytes (medians of the first and the last third)", medians->front().resident_bytes,
+                     medians->back().resident_bytes);
 }
 
 }  // namespace penstock::testing

@@ -1,5 +1,6 @@
 // What a storm holds of the machine while it lasts: resident memory and open descriptors of this process, looked at again and again, and
-// the rule by which they count as flat. A series belongs to one thread.
+// the rule by which descriptors count as flat. Resident memory is only told: one storm alone does not say whether it grows, since the
+// allocator keeps what threads have freed, and tools/soak judges it over many. A series belongs to one thread.
 #pragma once
 
 #include <array>
@@ -23,13 +24,9 @@ footprint footprint_now();
 // What malloc has given out and not got back: unlike resident memory it is exact, once nothing is under way. 0 where a sanitizer allocates.
 std::uint64_t heap_bytes_in_use();
 
-// How much the median of the last third of a series may be above that of its first third. Medians of clean storms of 150 and 300 s on two
-// loaded cores were 40 MiB and 4 descriptors apart at most: engines come and go, and the allocator keeps what threads of theirs have freed.
-struct footprint_allowance {
-  std::uint64_t resident_bytes = 0;
-  std::uint64_t descriptors = 0;
-  static footprint_allowance of_this_build();  // a sanitizer keeps freed memory for a while, so there it is more
-};
+// How many more descriptors the median of the last third of a series may have than that of its first third. Medians of clean storms of
+// 150 and 300 s on two loaded cores were 4 apart at most: engines come and go.
+inline constexpr std::uint64_t descriptor_allowance = 32;
 
 class footprint_series {
  public:
@@ -47,8 +44,10 @@ class footprint_series {
   [[nodiscard]] footprint highest() const { return highest_; }
   // Medians of the first, the second and the last third; nothing of a series of fewer than 120 samples, which says nothing.
   [[nodiscard]] std::optional<std::array<footprint, 3>> thirds() const;
-  // In words, where the last third is above the first by more than is allowed.
-  [[nodiscard]] std::optional<std::string> growth(const footprint_allowance& allowed) const;
+  // In words, where the last third has more descriptors than the first by more than is allowed.
+  [[nodiscard]] std::optional<std::string> descriptor_growth(std::uint64_t allowed) const;
+  // In words, how far resident memory was from the first third to the last; nothing of a series that says nothing.
+  [[nodiscard]] std::optional<std::string> resident_change() const;
 
  private:
   void raise_highest(const footprint& sample);
