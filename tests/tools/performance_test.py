@@ -36,6 +36,14 @@ def record(commit: str, date: str, fraction: float, **machine: object) -> dict[s
     return {"commit": commit, "date": date, "subject": "x: a `b` | c", "measured": date, "runs": 3, "size": "64MiB", "machine": of, "rows": {"hot-4g": row}}
 
 
+def git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def is_ancestor(commit: str) -> bool:
+    return subprocess.run(["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True, check=False).returncode == 0
+
+
 class Tool(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-performance-"))
@@ -51,6 +59,13 @@ class Table(Tool):
         ended = self.run_tool("--table", "--page", page)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(Path(page).read_text(), PAGE.read_text(), "docs/PERFORMANCE.md is older than its journal: run tools/performance --table")
+
+    def test_each_commit_of_the_journal_is_one_that_led_here(self) -> None:
+        if git("rev-parse", "--is-shallow-repository") == "true":
+            self.skipTest("this clone is shallow: it lacks the commits that the journal names")
+        commits = {each["commit"] for each in performance.records_in(JOURNAL)}
+        strangers = [each for each in sorted(commits) if not is_ancestor(each)]
+        self.assertEqual(strangers, [], "docs/performance.jsonl names commits that are not in the history of HEAD: measure their successors")
 
     def test_each_machine_has_its_table_with_the_newest_commit_first(self) -> None:
         records = [
@@ -96,8 +111,7 @@ class Measuring(Tool):
         ended = self.run_tool("--build", PENSTOCK.parent, *words)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         (found,) = [json.loads(line) for line in journal.read_text().splitlines()]
-        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-        self.assertEqual((found["commit"], found["runs"], found["size"], found["machine"]["device"]), (head, 1, "64MiB", "host device"))
+        self.assertEqual((found["commit"], found["runs"], found["size"], found["machine"]["device"]), (git("rev-parse", "HEAD"), 1, "64MiB", "host device"))
         self.assertEqual({name: row["unit"] for name, row in found["rows"].items()}, {"hot-1m": "GB/s", "call-4k": "us"})
         for row in found["rows"].values():
             self.assertGreater(min(row["value"], row["ceiling"], row["fraction"], row["cpu_s_per_gb"]), 0)
