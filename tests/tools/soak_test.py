@@ -74,7 +74,7 @@ class Pieces(Soak):
         self.assertIn("in 1 pieces that passed, 0 failed", ended.stdout)
 
     def test_what_is_done_counts_when_it_is_started_again(self) -> None:
-        words = ("--storm", STORM, "--seconds", 1, "--hours", "0.0001", "--seeds", "5")
+        words = ("--storm", self.program("exit 0"), "--hours", "0.0000001", "--seeds", "5")
         self.assertEqual(self.soak(*words).returncode, 0)
         again = self.soak(*words)
         self.assertEqual(again.returncode, 0, again.stderr)
