@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -12,6 +13,9 @@
 namespace penstock::python {
 
 namespace {
+
+// For those who wait to report themselves.
+constexpr std::chrono::microseconds moment(200);
 
 // Counts forks, as seen from the newest process.
 std::atomic<unsigned> process_number{0};
@@ -54,7 +58,13 @@ class completions {
     const bool was_empty = first_ == nullptr;
     (was_empty ? first_ : last_->next_) = ended;
     last_ = ended;
-    if (was_empty) wake_.notify_one();
+    const bool hurries = ended->hurries() && !std::exchange(hurries_, true);
+    if (was_empty || hurries) wake_.notify_one();
+  }
+
+  void hurry() noexcept {
+    const std::lock_guard guard(lock_);
+    if (first_ != nullptr && !std::exchange(hurries_, true)) wake_.notify_one();
   }
 
   // With the GIL, which is released while it blocks. Waits until nothing is under way. False: interrupted, and the exception is set.
@@ -85,18 +95,20 @@ class completions {
   void run() {
     const auto gil = PyGILState_Ensure();
     auto* state = PyEval_SaveThread();
-    while (auto* each = take()) {
-      if (interpreter_is_finalizing()) return;  // without the handler of atexit having run
-      take_gil(state);
+    while (auto* taken = take()) {
       std::size_t kept = 0;
-      while (each != nullptr) {
-        auto* const next = each->next_;
-        kept += each->keeps_process_ ? 1 : 0;
-        each->report();
-        each->release();
-        each = next;
+      if (auto* each = without_settled(taken, kept); each != nullptr) {
+        if (interpreter_is_finalizing()) return;  // without the handler of atexit having run
+        take_gil(state);
+        while (each != nullptr) {
+          auto* const next = each->next_;
+          kept += each->keeps_process_ ? 1 : 0;
+          each->report();
+          each->release();
+          each = next;
+        }
+        state = PyEval_SaveThread();
       }
-      state = PyEval_SaveThread();
       const std::lock_guard guard(lock_);
       count_ -= kept;
       reporting_ = false;
@@ -106,10 +118,27 @@ class completions {
     PyGILState_Release(gil);
   }
 
+  // Releases those that are settled. What is left, in its order.
+  static under_way* without_settled(under_way* first, std::size_t& kept) noexcept {
+    auto** left = &first;
+    while (auto* const each = *left) {
+      if (!each->settled()) {
+        left = &each->next_;
+        continue;
+      }
+      *left = each->next_;
+      kept += each->keeps_process_ ? 1 : 0;
+      each->release();
+    }
+    return first;
+  }
+
   // All that have ended, in their order. Null: to end.
   under_way* take() {
     std::unique_lock guard(lock_);
     wake_.wait(guard, [this] { return first_ != nullptr || stopping_; });
+    wake_.wait_for(guard, moment, [this] { return hurries_ || stopping_; });
+    hurries_ = false;
     stopped_ = first_ == nullptr;
     reporting_ = !stopped_;
     return std::exchange(first_, nullptr);
@@ -120,6 +149,7 @@ class completions {
   std::condition_variable quiet_;
   under_way* first_ = nullptr;  // of those that have ended, one after the other by next_
   under_way* last_ = nullptr;   // valid where there is a first
+  bool hurries_ = false;        // one of these does
   std::size_t count_ = 0;       // of those that keep the process, from begin() until they are reported
   bool reporting_ = false;
   bool stopping_ = false;
@@ -149,6 +179,10 @@ void under_way::ended() noexcept {
   } else {
     release();
   }
+}
+
+void under_way::hurry() noexcept {
+  if (home_ != nullptr && !left_behind()) home_->hurry();
 }
 
 bool under_way::left_behind() const noexcept { return process_ != this_process(); }

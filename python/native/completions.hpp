@@ -2,7 +2,9 @@
 //
 // A request keeps its memory and its file alive, which are Python's, until it has ended; and threads of the engine must never wait for the
 // GIL, since a thread that holds it may be waiting for them. So a callback of the engine only puts the request on a list, and one thread of
-// this module takes the GIL for all that are on it: it lets go of what they kept and runs the callbacks of the user.
+// this module takes the GIL for all that are on it: it lets go of what they kept and runs the callbacks of the user. Who waits for a
+// request takes the GIL anyway and does that himself, so where no callback is to be called the thread lets him come first: else the two
+// would hand the GIL to each other for each request.
 //
 // When the interpreter ends, all requests under way are waited for, and the thread is gone before Python is. What ends later is leaked:
 // nothing touches Python any more. In a forked child, what the parent began never ends, and is leaked too: whoever asks for it there is
@@ -49,17 +51,25 @@ class under_way {
   [[nodiscard]] bool must_wait() const noexcept { return home_ == nullptr; }
   // With the GIL: let go of what was kept, call back. Called once by the thread, when it is told; may have been called before.
   virtual void report() = 0;
+  // Whether somebody is to be told by report() at once. On any thread.
+  [[nodiscard]] virtual bool hurries() const noexcept { return true; }
+  // There is nothing to report any more, and neither this nor its end needs Python: the thread only releases it.
+  [[nodiscard]] bool settled() const noexcept { return settled_.load(std::memory_order_acquire); }
   // How many there are in this process.
   static int count() noexcept { return count_.load(std::memory_order_relaxed); }
 
  protected:
   virtual ~under_way() { count_.fetch_sub(1, std::memory_order_relaxed); }
+  void settle() noexcept { settled_.store(true, std::memory_order_release); }
+  // The thread gives those who wait no more time.
+  void hurry() noexcept;
 
  private:
   friend class completions;
   inline static std::atomic<int> count_{0};
   const bool keeps_process_;
   std::atomic<int> references_{1};
+  std::atomic<bool> settled_{false};
   completions* home_ = nullptr;
   unsigned process_ = 0;
   under_way* next_ = nullptr;  // in the list of those that have ended: to be put there takes no memory

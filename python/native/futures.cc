@@ -160,8 +160,20 @@ bool flight::wait(std::optional<double> timeout_s) {
     wait_in_steps(std::min<clock::duration>(interrupt_interval, until - time));
     if (interrupted()) throw nb::python_error();
   }
-  if (now() == state::ended) kept_.let_go();
+  if (now() != state::ended) return true;
+  kept_.let_go();
+  if (callbacks_.empty() && prelude_ == nullptr && !must_wait()) {
+    reported_ = true;
+    settle();
+  }
   return true;
+}
+
+void flight::let_go_of_python() {
+  value_.reset();
+  raised_.reset();
+  shown_.reset();
+  make_value_ = {};
 }
 
 // Callbacks of users may run before the engine's own, which calls this, has returned.
@@ -176,6 +188,11 @@ flight::state flight::now() const {
   if (step == step::first || step == step::between) return prelude_->left_behind() ? state::left_in_parent : state::under_way;
   if (told_.load() || std::visit([](const auto& running) { return running.done(); }, running_)) return state::ended;
   return left_behind() ? state::left_in_parent : state::under_way;
+}
+
+bool flight::is_told_to_nobody() const {
+  const auto is = now();
+  return is == state::left_in_parent || (is == state::ended && left_behind() && !reported_);
 }
 
 void flight::cancel() {
@@ -250,6 +267,8 @@ void flight::call_back(nb::object callback, nb::object future) {
     call(callback, future);
   } else {
     callbacks_.emplace_back(std::move(callback), std::move(future));
+    has_callbacks_.store(true);
+    if (told_.load() || step_.load() == step::none) hurry();
   }
 }
 
@@ -279,8 +298,7 @@ void wait_or_raise(const future& self, std::optional<double> timeout_s) {
 // Of what it shows to concurrent.futures.
 nb::object shown_of(const nb::object& self, const char* name) {
   auto& flight = *nb::inst_ptr<future>(self)->operator->();
-  // Nobody tells a child how what its parent left under way ends.
-  if (flight.now() == flight::state::left_in_parent && std::string_view(name) == "state") return nb::str("FINISHED");
+  if (flight.is_told_to_nobody() && std::string_view(name) == "state") return nb::str("FINISHED");
   return flight.shown(self).attr(name);
 }
 

@@ -67,6 +67,8 @@ class flight final : public under_way {
   enum class state : std::uint8_t { under_way, ended, left_in_parent };
   [[nodiscard]] state now() const;
   [[nodiscard]] bool done() const { return now() != state::under_way; }
+  // In a forked child: nobody tells those whom its parent would have told.
+  [[nodiscard]] bool is_told_to_nobody() const;
   // Blocks until it has ended. False: not within the time. Raises what a signal handler raises.
   bool wait(std::optional<double> timeout_s);
   void cancel();
@@ -78,6 +80,9 @@ class flight final : public under_way {
   // Takes back one call_back() of that very object; nothing where it was called.
   void forget_callback(nb::handle callback);
   void report() override;
+  [[nodiscard]] bool hurries() const noexcept override { return has_callbacks_.load(); }
+  // Nobody can ask any more. With the GIL.
+  void let_go_of_python();
   // Once it has ended: whether that was because it was cancelled.
   [[nodiscard]] bool was_cancelled();
   // What concurrent.futures looks at, made when it first does.
@@ -119,6 +124,7 @@ class flight final : public under_way {
   nb::object value_;  // that it made
   bool value_has_errors_ = false;
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
+  std::atomic<bool> has_callbacks_{false};
   std::atomic<bool> told_{false};  // by the engine: it has ended
   nb::object shown_;
   bool reported_ = false;
@@ -136,7 +142,9 @@ class future {
   future(future&& other) noexcept : flight_(std::exchange(other.flight_, nullptr)) {}
   future& operator=(future&&) = delete;
   ~future() {
-    if (flight_ != nullptr) flight_->release();
+    if (flight_ == nullptr) return;
+    if (flight_->settled()) flight_->let_go_of_python();
+    flight_->release();
   }
   [[nodiscard]] flight& operator*() const noexcept { return *flight_; }
   [[nodiscard]] flight* operator->() const noexcept { return flight_; }

@@ -421,6 +421,18 @@ def test_a_forked_child_does_not_wait_for_those_of_its_parent(path: Path) -> Non
         concurrent.futures.wait([future, other])
 
 
+def test_a_forked_child_does_not_wait_for_what_had_ended_but_was_not_told(path: Path) -> None:
+    with penstock.open(path) as file:
+        ended = file.pread(bytearray(NBYTES))
+        while not ended.done():
+            pass
+        concurrent.futures.wait([ended], 0)  # is to be told by the parent's thread, which waits for the GIL
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if concurrent.futures.wait([ended]).done == {ended} else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_who_has_not_imported_concurrent_futures_sees_the_class() -> None:
     script = """
 import sys, penstock
@@ -433,3 +445,19 @@ with penstock.open(sys.argv[1]) as file:
     assert future.__class__ is concurrent.futures.Future and type(future) is penstock.Future
 """
     subprocess.run([sys.executable, "-c", script, __file__], check=True, timeout=60)
+
+
+def test_a_callback_that_is_added_just_after_the_end_is_called(path: Path, pattern: Any) -> None:
+    """Whenever it comes: before the request has been reported, while somebody else waits, or after."""
+    path.write_bytes(pattern(4096))
+    with penstock.open(path) as file:
+        for i in range(300):
+            called = threading.Event()
+            future = file.pread(bytearray(4096))
+            if i % 3 == 0:
+                future.result()
+            elif i % 3 == 1:
+                while not future.done():
+                    pass
+            future.add_done_callback(lambda _ended, called=called: called.set())
+            assert called.wait(30), i
