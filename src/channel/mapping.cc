@@ -442,7 +442,7 @@ std::uint32_t mapping::push(outgoing& message, std::uint64_t place, endings& end
     part.task.target = const_cast<std::byte*>(part.target->base()) + part.target_offset;
     part.task.source = static_cast<const std::byte*>(message.message.tensors[part.tensor].memory) + part.offset;
     part.task.bytes = part.bytes;
-    part.task.to_device = false;
+    part.task.between_devices = true;
     part.task.flag = tells ? leave.word() : nullptr;
     part.task.value = leave.value_of_written();
     part.task.context = &part;

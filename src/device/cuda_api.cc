@@ -102,7 +102,9 @@ const char* find_functions(void* opened, functions& api) {
       .optional(api.mem_set_access, "cuMemSetAccess")
       .optional(api.ipc_get_mem_handle, "cuIpcGetMemHandle")
       .optional(api.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2")
-      .optional(api.ipc_close_mem_handle, "cuIpcCloseMemHandle");
+      .optional(api.ipc_close_mem_handle, "cuIpcCloseMemHandle")
+      .optional(api.stream_create_with_priority, "cuStreamCreateWithPriority")
+      .optional(api.ctx_get_stream_priority_range, "cuCtxGetStreamPriorityRange");
   from.need(api.stream_create, "cuStreamCreate")
       .need(api.stream_destroy, "cuStreamDestroy_v2")
       .need(api.stream_synchronize, "cuStreamSynchronize")

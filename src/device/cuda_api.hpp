@@ -151,6 +151,8 @@ struct functions {
 
   code (*stream_create)(handle* stream, unsigned flags);
   code (*stream_destroy)(handle stream);
+  code (*stream_create_with_priority)(handle* stream, unsigned flags, int priority);  // may be null
+  code (*ctx_get_stream_priority_range)(int* least, int* greatest);                   // likewise
   code (*stream_synchronize)(handle stream);
   code (*stream_query)(handle stream);
   code (*stream_get_id)(handle stream, unsigned long long* id);  // optional: CUDA 12.0

@@ -84,6 +84,8 @@ class session {
   virtual status unpin(void* base) = 0;
 
   virtual result<stream> make_stream() = 0;
+  // Whose kernels get their turn before those of other streams, where the device knows that.
+  virtual result<stream> make_prompt_stream() { return make_stream(); }
   virtual status destroy_stream(stream target) = 0;
   // What no other stream of this process has, ever, though it may get the same handle later, or (as that of each thread) has it now. 0: not
   // known.
@@ -125,6 +127,10 @@ class session {
   virtual status synchronize(stream target) = 0;   // blocks
   // Copies between host memory of any kind and device memory, and blocks, or spins, until that and all before it on the stream is done.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
+  // The same where long copies over the link are under way on other streams, and the host memory is pinned: not behind them, where it can.
+  virtual status copy_beside(void* target, const void* source, std::size_t bytes, stream on) {
+    return copy_small(target, source, bytes, on);
+  }
 
   // From now on copies between memory of that session's device and this one's that this session makes go straight, where they can;
   // otherwise, and where this is false, the driver takes them over the host. The same driver's.

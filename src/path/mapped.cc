@@ -36,8 +36,8 @@ constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_kept_bytes = std::uint64_t{8} << 20;
 // Of one read, that is not kept.
 constexpr std::uint64_t most_passing_bytes = 4 * piece_bytes;
-// Of what is registered already so many copies are under way, of so many bytes each: a copy of another stream waits for 0.3 ms at most.
-// (64 MiB in one copy on each of eight streams: for 9 ms.)
+// Of what is registered already so many copies of one job are under way, each on a stream of its own, of so many bytes each: so copies of
+// other streams get their turn (staging/feeder.hpp).
 constexpr std::uint64_t copied_bytes = std::uint64_t{8} << 20;
 constexpr std::size_t most_copies = 2;
 // Of the time that the copies still under way take.
@@ -82,11 +82,11 @@ class mapped final : public data_path {
   }
 
  private:
-  // All copies into a device context go one behind the other, on one stream: the GPU lets those of other streams go in between, and would
-  // let one of each of several of ours go before. What one job uses at a time are events on it.
+  // All copies into a device context take turns on the same streams. What one job uses at a time are events on them.
+  using streams = std::array<device::owned_stream, most_copies>;
   struct line {
     device::session* session = nullptr;
-    device::stream stream = nullptr;
+    const streams* on = nullptr;
     std::array<device::owned_event, most_copies> arrived;
   };
 
@@ -120,13 +120,14 @@ class mapped final : public data_path {
 
   // Under spare_lock_.
   result<line> make_line(device::session& session) {
-    auto& stream = streams_[&session];
-    if (stream.get() == nullptr) {
+    auto& on = streams_[&session];
+    for (auto& stream : on) {
+      if (stream) continue;
       auto made = device::owned_stream::make(session);
       if (!made) return made.error();
       stream = *std::move(made);
     }
-    line added{&session, stream.get(), {}};
+    line added{&session, &on, {}};
     for (auto& each : added.arrived) {
       auto made = device::owned_event::make(session);
       if (!made) return made.error();
@@ -164,11 +165,11 @@ class mapped final : public data_path {
   // What one job does: it registers piece after piece, unless they are, while the copies of those before go on.
   class passage {
    public:
-    passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item) {}
+    passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item), occupies_(*item.place.via) {}
     passage(const passage&) = delete;
     passage& operator=(const passage&) = delete;
     ~passage() {
-      if (!held_.empty()) (void)on_.session->synchronize(on_.stream);  // where memory ran out
+      if (!held_.empty()) synchronize();  // where memory ran out
     }
 
     // item.moved is what has arrived. reach: bytes of the job that the file has; fewer where it has become shorter meanwhile, which is
@@ -205,8 +206,7 @@ class mapped final : public data_path {
       return refusal.ok() ? arrived : refusal;
     }
 
-    // The GPU is left to copies of others for a moment now and then, and after each piece once some of their requests have ended. (H200: 4
-    // KiB reads beside it move 34 MB/s with it and 1 without. One of them may still wait for 79 ms; why is not known.)
+    // The GPU is left to copies of others for a moment now and then, and after each piece once some of their requests have ended.
     [[nodiscard]] bool leaves_a_gap() { return pieces_++ % 16 == 0 || of_.others_ended() > others_at_start_; }
 
     status send(std::uint64_t offset, std::uint64_t bytes) {
@@ -270,19 +270,25 @@ class mapped final : public data_path {
       return of_.others_ended() > others_at_start_;
     }
 
-    // is_registered: nothing but copies is to be done, so few are under way at a time.
+    void synchronize() noexcept {
+      for (const auto& each : *on_.on) (void)on_.session->synchronize(each.get());
+    }
+
+    // is_registered: nothing but copies is to be done, so few are under way at a time. Else they end while the next piece is registered.
     status queue(std::byte* target, const std::byte* source, std::uint64_t bytes, bool is_registered) {
       for (std::uint64_t at = 0; at < bytes; at += copied_bytes) {
         const auto& arrived = on_.arrived[copies_ % most_copies];
+        const auto stream = (*on_.on)[copies_ % most_copies].get();
         if (is_registered && copies_ >= most_copies) {
           if (auto problem = wait(arrived, copied_bytes, paced_nap); !problem.ok()) return problem;
         }
         is_unrecorded_ = true;
-        auto queued = on_.session->copy(target + at, source + at, std::min(copied_bytes, bytes - at), on_.stream);
-        if (queued.ok()) queued = on_.session->record(arrived.get(), on_.stream);
+        auto queued = on_.session->copy(target + at, source + at, std::min(copied_bytes, bytes - at), stream);
+        if (queued.ok()) queued = on_.session->record(arrived.get(), stream);
         if (!queued.ok()) return queued;
         is_unrecorded_ = false;
         ++copies_;
+        ++unwaited_;
       }
       return {};
     }
@@ -291,9 +297,11 @@ class mapped final : public data_path {
     status arrive() {
       if (held_.empty()) return {};
       status outcome;
-      if (copies_ > 0) outcome = wait(on_.arrived[(copies_ - 1) % most_copies], queued_ - item_.moved, {});
+      for (auto i = std::min(std::exchange(unwaited_, 0), most_copies); i > 0 && outcome.ok(); --i) {
+        outcome = wait(on_.arrived[(copies_ - i) % most_copies], queued_ - item_.moved, {});
+      }
       // The pages may not go before the copies have ended, however that failed.
-      if (!outcome.ok() || std::exchange(is_unrecorded_, false)) (void)on_.session->synchronize(on_.stream);
+      if (!outcome.ok() || std::exchange(is_unrecorded_, false)) synchronize();
       if (outcome.ok()) outcome = check_found();
       found_.clear();
       held_.clear();
@@ -327,10 +335,12 @@ class mapped final : public data_path {
     mapped& of_;
     line& on_;
     job& item_;
+    const staging::link::occupation occupies_;
     std::uint64_t queued_ = 0;
     std::uint64_t passing_bytes_ = 0;  // of those held, that are not kept
     const std::int64_t others_at_start_ = of_.others_ended();
     std::size_t copies_ = 0;
+    std::size_t unwaited_ = 0;  // of these, since the last arrival
     std::uint32_t pieces_ = 0;
     bool gave_up_pinned_ = false;  // of what a user has pinned
     bool dropped_kept_ = false;    // of the rest
@@ -354,7 +364,7 @@ class mapped final : public data_path {
   std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;
-  std::map<device::session*, device::owned_stream> streams_;  // that lines use
+  std::map<device::session*, streams> streams_;  // that lines use
 };
 
 }  // namespace

@@ -35,13 +35,12 @@ io_result staged::carry_now(const small_transfer& what) {
   const auto slab = staging::wait_for_slab(via, room, *what.lanes, *with_.feeders, stopped);
   if (!slab) return {0, slab.error()};
   if (what.is_write) {
-    if (auto copied = via.session().copy_small(slab->data(), what.memory, what.length, *stream); !copied.ok())
-      return {0, std::move(copied)};
+    if (auto copied = via.copy_little(slab->data(), what.memory, what.length, *stream); !copied.ok()) return {0, std::move(copied)};
     return drain_slab(file, slab->data(), what.length, what.offset, {.stopped = &stopped});
   }
   auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache}, *what.did_without);
   if (outcome.bytes_done == 0) return outcome;
-  auto copied = via.session().copy_small(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
+  auto copied = via.copy_little(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
   return copied.ok() ? outcome : io_result{0, std::move(copied)};
 }
 

@@ -62,6 +62,22 @@ feeder::lane& feeder::lane_for(const copy_task& task) {
   return task.prompt ? promptly_to_device_ : to_device_;
 }
 
+bool feeder::lane::has_room() const noexcept {
+  const auto under_way = head - tail;
+  return under_way < 2 || (under_way < tasks.size() && bytes < most_bytes);
+}
+
+void feeder::lane::note_issued(copy_task& task) noexcept {
+  constexpr std::uint64_t bytes_of_turn = std::uint64_t{4} << 20;
+  tasks[head % tasks.size()] = &task;
+  ++head;
+  bytes.store(bytes.load(std::memory_order_relaxed) + task.bytes, std::memory_order_relaxed);
+  turn_bytes += task.bytes;
+  if (turn_bytes < bytes_of_turn) return;
+  turn = (turn + 1) % turns;
+  turn_bytes = 0;
+}
+
 template <class Function>
 bool feeder::each_lane(Function function) {
   return function(promptly_to_device_) | function(to_device_) | function(to_host_) | function(between_devices_);
@@ -69,7 +85,7 @@ bool feeder::each_lane(Function function) {
 
 bool feeder::issue_waiting(lane& target) {
   bool progressed = false;
-  while (!target.waiting.empty() && target.head - target.tail < target.tasks.size()) {
+  while (!target.waiting.empty() && target.has_room()) {
     copy_task& task = *target.waiting.pop_front();
     if (auto problem = or_no_memory([&] { return issue(target, task); }); !problem.ok()) finish(task, std::move(problem));
     progressed = true;
@@ -78,10 +94,11 @@ bool feeder::issue_waiting(lane& target) {
 }
 
 status feeder::prepare(lane& target) {
-  if (!target.stream) {
+  for (std::size_t i = 0; i < target.turns; ++i) {
+    if (target.streams[i]) continue;
     auto made = device::owned_stream::make(session_);
     if (!made) return made.error();
-    target.stream = *std::move(made);
+    target.streams[i] = *std::move(made);
   }
   for (auto& event : target.events) {
     if (event) continue;
@@ -98,7 +115,7 @@ status feeder::issue(lane& target, copy_task& task) {
     if (auto problem = prepare(target); !problem.ok()) return problem;
   }
   if (auto queued = queue(target, task); !queued.ok()) return queued;
-  const auto on = task.packed != nullptr ? unpacker_.stream() : target.stream.get();
+  const auto on = task.packed != nullptr ? unpacker_.stream() : target.next_stream();
   // It holds up a stream for some microseconds, so not between copies that follow each other.
   if (task.flag != nullptr && target.head == target.tail)
     (void)or_no_memory([&] { return session_.write_value(on, task.flag, task.value); });
@@ -108,13 +125,12 @@ status feeder::issue(lane& target, copy_task& task) {
     (void)or_no_memory([&] { return session_.synchronize(on); });
     return recorded;
   }
-  target.tasks[slot] = &task;
-  ++target.head;
+  target.note_issued(task);
   return {};
 }
 
 status feeder::queue(lane& target, const copy_task& task) {
-  const auto on = target.stream.get();
+  const auto on = target.next_stream();
   if (task.packed != nullptr) return unpacker_.issue({{task.table, task.count}, task.packed, task.bytes, task.elsewhere}, on);
   if (task.count != 0) return session_.scatter(task.table, task.count, on);
   return session_.copy(task.target, task.source, task.bytes, on);
@@ -147,6 +163,7 @@ bool feeder::collect(lane& target) {
     auto reached = or_no_memory([&] { return session_.reached(target.events[slot].get()); });
     if (reached && !*reached) break;
     if (!reached) settle(target);
+    target.bytes.store(target.bytes.load(std::memory_order_relaxed) - target.tasks[slot]->bytes, std::memory_order_relaxed);
     finish(*target.tasks[slot], reached.error());
     ++target.tail;
     progressed = true;
@@ -156,9 +173,11 @@ bool feeder::collect(lane& target) {
 
 // After an error: whatever was under way is over.
 void feeder::settle(lane& target) noexcept {
-  for (const auto on : {target.stream.get(), unpacker_.stream()}) {
+  const auto settled = [this](device::stream on) {
     if (on != nullptr) (void)or_no_memory([&] { return session_.synchronize(on); });
-  }
+  };
+  for (const auto& each : target.streams) settled(each.get());
+  settled(unpacker_.stream());
 }
 
 bool feeder::look_at_awaited() {

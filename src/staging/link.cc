@@ -42,10 +42,17 @@ void link::drop_neighbour(const link& failed) noexcept {
 result<device::stream> link::small_stream() {
   auto& slot = small_streams_[this_thread_number() % small_streams_.size()];
   if (auto* stream = slot.load(std::memory_order_acquire)) return stream;
-  auto made = device::owned_stream::make(session_);
+  auto made = session_.make_prompt_stream();
   if (!made) return made.error();
+  device::owned_stream mine(session_, *made);
   device::stream first = nullptr;
-  return slot.compare_exchange_strong(first, made->get()) ? made->release() : first;
+  return slot.compare_exchange_strong(first, mine.get()) ? mine.release() : first;
+}
+
+status link::copy_little(void* target, const void* source, std::size_t bytes, device::stream on) {
+  constexpr std::uint64_t some_bytes = std::uint64_t{8} << 20;
+  const bool occupied = occupations_.load(std::memory_order_relaxed) > 0 || feeder_.bytes_on_link() > some_bytes;
+  return occupied ? session_.copy_beside(target, source, bytes, on) : session_.copy_small(target, source, bytes, on);
 }
 
 }  // namespace penstock::staging

@@ -46,6 +46,19 @@ class link {
 
   // The calling thread's stream for copies that it waits for; shared where there are many threads.
   result<device::stream> small_stream();
+  // Copies a little, which is waited for, on such a stream: past the long copies that are under way. The host memory is pinned.
+  status copy_little(void* target, const void* source, std::size_t bytes, device::stream on);
+  // For as long as it lives long copies over the link may be under way that the feeder does not make.
+  class occupation {
+   public:
+    explicit occupation(link& of) noexcept : of_(of) { of_.occupations_.fetch_add(1, std::memory_order_relaxed); }
+    occupation(const occupation&) = delete;
+    occupation& operator=(const occupation&) = delete;
+    ~occupation() { of_.occupations_.fetch_sub(1, std::memory_order_relaxed); }
+
+   private:
+    link& of_;
+  };
 
  private:
   device::session& session_;
@@ -54,6 +67,7 @@ class link {
   const bool emulated_;
   int numa_node_ = -1;
   std::atomic<bool> prepared_{false};
+  std::atomic<int> occupations_{0};
   std::array<std::atomic<link*>, most_neighbours> neighbours_{};
   std::atomic<std::size_t> neighbour_count_{0};
   std::array<std::atomic<device::stream>, 16> small_streams_{};  // made when first asked for

@@ -406,6 +406,29 @@ TEST_P(device_contract, copy_small_is_done_on_return_with_pageable_memory_too) {
   }
 }
 
+TEST_P(device_contract, copy_beside_is_done_on_return_whatever_the_other_streams_do) {
+  constexpr std::size_t large = 32 << 20;
+  constexpr std::size_t small = 5001;
+  const device_memory memory(session(), large + small);
+  pinned_memory many(session(), large);
+  pinned_memory few(session(), 2 * small);
+  const auto content = random_bytes(small, 7);
+  const scoped_stream busy(session());
+  const scoped_stream stream(session());
+  PENSTOCK_EXPECT_OK(session().prepare_scatter());
+  for (int i = 0; i < 16; ++i) PENSTOCK_EXPECT_OK(session().copy(memory.data(), many.data(), large, busy));
+  few.fill(content);
+  PENSTOCK_EXPECT_OK(session().copy_beside(memory.data() + large, few.data(), small, stream));
+  PENSTOCK_EXPECT_OK(session().copy_beside(few.data() + small, memory.data() + large, small, stream));
+  const auto others = session().idle(busy);
+  EXPECT_TRUE(few.holds(content, small));
+  if (GetParam() == "cuda") {
+    EXPECT_FALSE(others.ok() && *others) << "it came after half a gigabyte";
+  }
+  PENSTOCK_EXPECT_OK(session().copy_beside(memory.data(), few.data(), 0, stream));
+  PENSTOCK_EXPECT_OK(session().synchronize(busy));
+}
+
 // Pieces of one buffer go to shuffled places of another, with gaps, and every byte of the target is compared, gaps too.
 class scatter_contract : public device_contract {
  protected:

@@ -120,6 +120,50 @@ TEST_F(feeder_test, many_more_copies_than_fit_in_flight_end_once_each_and_in_ord
   EXPECT_TRUE(back.holds(content));
 }
 
+TEST_F(feeder_test, large_copies_take_turns_on_four_streams_and_few_bytes_are_under_way) {
+  constexpr std::size_t large = 4 << 20;
+  pinned_memory there(*session_, large);
+  const device_memory memory(*session_, large);
+  feeder fed(*session_);
+  for (int i = 0; i < 12; ++i) fed.submit(add(memory.data(), there.data(), large, true).task);
+  fed.pump();
+  EXPECT_EQ(driver_->calls("copy"), 6U) << "24 MiB";
+  EXPECT_EQ(driver_->streams_of_copies(), 4U);
+  EXPECT_LE(fed.bytes_on_link(), 6 * large);
+  pump_until_quiet(fed);
+  EXPECT_EQ(fed.bytes_on_link(), 0U);
+  EXPECT_EQ(driver_->calls("copy"), 12U);
+  for (const auto& each : copies_) EXPECT_EQ(each.ended, 1);
+}
+
+TEST_F(feeder_test, small_copies_that_follow_each_other_stay_on_one_stream) {
+  pinned_memory there(*session_, 64 * slot_bytes);
+  const device_memory memory(*session_, 64 * slot_bytes);
+  feeder fed(*session_);
+  for (std::size_t i = 0; i < 64; ++i)
+    fed.submit(add(memory.data() + i * slot_bytes, there.data() + i * slot_bytes, slot_bytes, true).task);
+  fed.pump();
+  EXPECT_EQ(driver_->calls("copy"), 64U);
+  EXPECT_EQ(driver_->streams_of_copies(), 1U);
+  pump_until_quiet(fed);
+}
+
+TEST_F(feeder_test, copies_between_devices_are_not_held_back) {
+  constexpr std::size_t large = 16 << 20;
+  const device_memory from(*session_, large);
+  const device_memory to(*session_, large);
+  feeder fed(*session_);
+  for (int i = 0; i < 5; ++i) {
+    auto& each = add(to.data(), from.data(), large, true);
+    each.task.between_devices = true;
+    fed.submit(each.task);
+  }
+  fed.pump();
+  EXPECT_EQ(driver_->calls("copy"), 5U);
+  EXPECT_EQ(driver_->streams_of_copies(), 1U);
+  pump_until_quiet(fed);
+}
+
 TEST_F(feeder_test, an_awaited_event_holds_up_no_copy_and_ends_once_it_is_reached) {
   pinned_memory flag(*session_, 4096);
   flag.fill(std::byte{0});

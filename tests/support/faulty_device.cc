@@ -44,6 +44,7 @@ class faulty_driver::faulty_session final : public device::session {
     return drop("destroy_event", &live_counts::events, [&] { return inner_.destroy_event(target); });
   }
   status copy(void* target, const void* source, std::size_t bytes, stream on) override {
+    owner_.note_copy(on);
     return pass("copy", [&] { return inner_.copy(target, source, bytes, on); });
   }
   status prepare_scatter() override {
@@ -86,6 +87,9 @@ class faulty_driver::faulty_session final : public device::session {
   }
   status copy_small(void* target, const void* source, std::size_t bytes, stream on) override {
     return pass("copy_small", [&] { return inner_.copy_small(target, source, bytes, on); });
+  }
+  status copy_beside(void* target, const void* source, std::size_t bytes, stream on) override {
+    return pass("copy_beside", [&] { return inner_.copy_beside(target, source, bytes, on); });
   }
   bool allow_copies_from(session& other) override { return inner_.allow_copies_from(static_cast<faulty_session&>(other).inner_); }
   result<void*> network_address(void* memory, std::uint64_t bytes) override {
@@ -232,6 +236,18 @@ std::optional<status> faulty_driver::enter(std::string_view call) {
   const std::lock_guard guard(lock_);
   ++injected_;
   return chosen;
+}
+
+void faulty_driver::note_copy(device::stream on) {
+  const keeping_books spared;
+  const std::lock_guard guard(lock_);
+  streams_of_copies_.insert(on);
+}
+
+std::size_t faulty_driver::streams_of_copies() const {
+  const keeping_books spared;
+  const std::lock_guard guard(lock_);
+  return streams_of_copies_.size();
 }
 
 void faulty_driver::change(std::int64_t live_counts::*what, std::int64_t by) {

@@ -1,10 +1,10 @@
 // A driver around another one that makes chosen calls fail before they reach it, and counts what is alive, so that tests can assert that
 // nothing leaks on any path of failure. Calls are named as in device.hpp: "allocate", "release", "pin", "unpin", "make_stream",
 // "destroy_stream", "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "record", "call", "wait_value", "reached", "wait",
-// "synchronize", "copy_small", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe", "classify",
-// "cpu_address", "open" of the driver. Thread-safe, as the real ones are. Calls that give back or wait (release, unpin, destroy_stream,
-// destroy_event, wait, synchronize) are carried out all the same, so that only a missing call shows as a leak, and nobody goes on before
-// the device is quiet.
+// "synchronize", "copy_small", "copy_beside", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe",
+// "classify", "cpu_address", "open" of the driver. Thread-safe, as the real ones are. Calls that give back or wait (release, unpin,
+// destroy_stream, destroy_event, wait, synchronize) are carried out all the same, so that only a missing call shows as a leak, and nobody
+// goes on before the device is quiet.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,8 @@ class faulty_driver final : public device::driver {
   [[nodiscard]] std::uint64_t calls(std::string_view call) const;
   [[nodiscard]] std::uint64_t injected() const;  // failures so far
   [[nodiscard]] live_counts live() const;
+  // Streams that copy() was called for.
+  [[nodiscard]] std::size_t streams_of_copies() const;
 
   [[nodiscard]] std::string_view kind() const override { return inner_->kind(); }
   result<int> count() override;
@@ -78,9 +81,11 @@ class faulty_driver final : public device::driver {
   std::optional<status> enter(std::string_view call);
   std::optional<status> next_fault(std::string_view call);
   void change(std::int64_t live_counts::*what, std::int64_t by);
+  void note_copy(device::stream on);
 
   std::shared_ptr<device::driver> inner_;
   mutable std::mutex lock_;  // guards what follows
+  std::set<device::stream> streams_of_copies_;
   hook hook_;
   std::vector<fault> faults_;
   std::map<std::string, std::uint64_t, std::less<>> calls_;

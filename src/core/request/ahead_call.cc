@@ -90,7 +90,8 @@ std::optional<io_result> ahead_call::copy(std::uint64_t length) {
     }
     auto* const target = what_.memory + done;
     const bool last = done + part.length == there;
-    problem = last ? session.copy_small(target, part.data, part.length, *stream) : session.copy(target, part.data, part.length, *stream);
+    problem =
+        last ? place_.via->copy_little(target, part.data, part.length, *stream) : session.copy(target, part.data, part.length, *stream);
     done += part.length;
   }
   if (problem.ok()) return io_result{done, {}};
