@@ -1,12 +1,14 @@
-"""PyTorch tensors from GPU to GPU of another process: penstock.pipe, NCCL and torch.distributed.rpc (TensorPipe), one after the other.
+"""PyTorch tensors from GPU to GPU of another process: penstock.pipe, NCCL, NIXL and torch.distributed.rpc (TensorPipe), one after the other.
 
-    python pipe_peers_bench.py [penstock] [nccl] [rpc]      # those alone
+    python pipe_peers_bench.py [penstock] [unposted] [nccl] [nixl] [rpc]      # those alone
 
-Two GPUs and a PyTorch with NCCL and RPC. A tensor goes there and back, one at a time; half of the median trip is told, by the clock of the
-process that begins, until the bytes are there. Penstock's tensors are named before they come; NCCL's are, too.
+Two GPUs and a PyTorch with NCCL and RPC; NIXL where it is installed. A tensor goes there and back, one at a time; half of the median trip is told,
+by the clock of the process that begins, until the bytes are there. Penstock's tensors are named before they come, and in the row unposted
+once their message is there; NCCL's are named before, and NIXL writes into memory that was registered, and described to the other end, before.
 """
 
 import functools
+import importlib.util
 import multiprocessing
 import os
 import statistics
@@ -31,7 +33,7 @@ def timed(trip, count):
     return trips
 
 
-def penstock_end(rank, urls):
+def penstock_end(rank, urls, posted=True):
     import torch
 
     import penstock.pipe
@@ -44,13 +46,16 @@ def penstock_end(rank, urls):
     else:
         pipe = penstock.pipe.connect(urls.get(timeout=60))
 
+    def receive(into):
+        return pipe.receive(into=[into]).result if posted else lambda: pipe.next().result().receive(into=[into]).result()
+
     def trip(tensor, back):
-        receiving = pipe.receive(into=[back])
+        received = receive(back)
         if rank == 0:
             sending = pipe.send(tensors=[tensor])
-            receiving.result()
+            received()
         else:
-            receiving.result()
+            received()
             sending = pipe.send(tensors=[back])
         sending.result()
 
@@ -60,8 +65,12 @@ def penstock_end(rank, urls):
         trips = timed(functools.partial(trip, tensor, back), count)
         if rank == 0:
             assert torch.equal(tensor, back)
-            report("penstock", size, trips)
+            report("penstock" if posted else "unposted", size, trips)
     pipe.close()
+
+
+def unposted_end(rank, urls):
+    penstock_end(rank, urls, posted=False)
 
 
 def nccl_end(rank, _urls):
@@ -89,6 +98,50 @@ def same(tensor):
     return tensor
 
 
+def nixl_end(rank, mails):
+    """Each end writes into the other's memory, and its notification says that the bytes are there."""
+    import torch
+    from nixl._api import nixl_agent, nixl_agent_config
+
+    torch.cuda.set_device(rank)
+    agent = nixl_agent(f"end{rank}", nixl_agent_config(backends=["UCX"]))
+    mine, its = mails[rank], mails[1 - rank]
+    for size, count in SIZES:
+        tensor = torch.ones(size, dtype=torch.uint8, device="cuda") if rank == 0 else torch.zeros(size, dtype=torch.uint8, device="cuda")
+        back = torch.zeros_like(tensor)
+        out, into = (tensor, back) if rank == 0 else (tensor, tensor)
+        registered = [agent.register_memory([each]) for each in {id(out): out, id(into): into}.values()]
+        its.put((agent.get_agent_metadata(), agent.get_serialized_descs(agent.get_xfer_descs([into]))))
+        metadata, described = mine.get(timeout=60)
+        other = agent.add_remote_agent(metadata)
+        writing = agent.initialize_xfer("WRITE", agent.get_xfer_descs([out]), agent.deserialize_descs(described), other, b"there")
+
+        def send():
+            state = agent.transfer(writing, b"there")
+            while state != "DONE":
+                state = agent.check_xfer_state(writing)
+                assert state != "ERR"
+
+        def receive():
+            while not agent.check_remote_xfer_done(other, b"there"):
+                pass
+
+        def trip():
+            for step in (send, receive) if rank == 0 else (receive, send):
+                step()
+
+        trips = timed(trip, count)
+        if rank == 0:
+            assert torch.equal(tensor, back)
+            report("nixl", size, trips)
+        its.put("done")
+        mine.get(timeout=60)
+        agent.release_xfer_handle(writing)
+        agent.remove_remote_agent(other)
+        for each in registered:
+            agent.deregister_memory(each)
+
+
 def rpc_end(rank, _urls):
     import torch
     import torch.distributed.rpc as rpc
@@ -112,9 +165,13 @@ def main():
     loopback = {name: "lo" for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
     os.environ.update(MASTER_ADDR="127.0.0.1", **loopback)
     spawn = multiprocessing.get_context("spawn")
-    ends = {"penstock": penstock_end, "nccl": nccl_end, "rpc": rpc_end}
-    for end in [ends[each] for each in sys.argv[1:]] or ends.values():
-        urls = spawn.Queue()
+    ends = {"penstock": penstock_end, "unposted": unposted_end, "nccl": nccl_end, "nixl": nixl_end, "rpc": rpc_end}
+    for name in sys.argv[1:] or ends:
+        end = ends[name]
+        if name == "nixl" and importlib.util.find_spec("nixl") is None:
+            print("nixl       is not installed", flush=True)
+            continue
+        urls = (spawn.Queue(), spawn.Queue()) if name == "nixl" else spawn.Queue()
         processes = [spawn.Process(target=end, args=(rank, urls)) for rank in (0, 1)]
         for process in processes:
             process.start()

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What only a machine of two GPUs shows: one table, with the commit, the machine and the ceilings of the same run.
+"""What only a machine of two GPUs and more shows: one table, with the commit, the machine and the ceilings of the same run.
 
-    python two_gpus_bench.py --folder /dev/shm/two             # cuda:0 and cuda:1
+    python two_gpus_bench.py --folder /dev/shm/two             # all GPUs
     python two_gpus_bench.py --devices cuda:0,cuda:0 --gb 1    # two processes on one GPU: whether it runs
 
 Builds nothing. Needs penstock and, for rows of Python, torch and cupy; rows whose libraries are not there, and rows that fail or take more than
 their time, say so. Takes at most nine minutes (--minutes); rows that come too late are left out by name.
 
-Rows. pipes: `penstock pipe-bench` between the two, receives posted, beside a bare copy. peers: PyTorch tensors from Python, Penstock, NCCL and
-torch.distributed.rpc; once more with expandable segments. links: one file into one GPU over one link and over two. sharded: one model to both, all
-to each, and cut in two. weights: tensors of one process into those of another. resharded: rows of two processes into
-the columns of one. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU seconds per GB of a hot file into one, and into both.
+Rows. pipes: `penstock pipe-bench` between the first two, receives posted, beside a bare copy. peers: PyTorch tensors from Python, Penstock with
+receives posted and not, NCCL, NIXL and torch.distributed.rpc; Penstock once more with expandable segments. links: one file into one GPU over one link,
+over two, and over all. sharded: one model to all, all to each, and cut. weights: tensors of one process into those of another. resharded:
+rows of two processes into the columns of one. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU seconds per GB of a hot file
+into one, and into all at once.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ def told(command: list[str], seconds: float, **environment: str) -> str:
         last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         raise RuntimeError(f"{Path(command[0]).name} {Path(command[1]).name}: {last}")
     return done.stdout
+
+
+def gpus() -> int:
+    import penstock
+
+    return sum(each.name.startswith("cuda") for each in penstock.devices())
 
 
 def machine() -> str:
@@ -113,16 +120,17 @@ def in_child(row: str, devices: list[str], file: Path) -> Iterator[str]:
         _, later, _ = median_of(lambda: (target.copy_(pinned), torch.cuda.synchronize()), 20)
         yield f"ceiling: {pinned.nbytes / later / GB:.1f} GB/s, copies of 64 MiB from pinned memory to {devices[0]}"
     if row == "links":
-        for links in (1, 2) if on[0].is_cuda else (None,):
+        counts = sorted({1, 2, len(devices)}) if on[0].is_cuda else (None,)
+        for links in counts:
             yield figure(f"load_file, links={links}", nbytes, lambda links=links: load_file(file, devices[0], links=links))
         with penstock.open(file) as opened:
             memory = torch.empty(nbytes, dtype=torch.uint8, device=on[0].device)
-            for links in (1, 2) if on[0].is_cuda else (None,):
+            for links in counts:
                 yield figure(f"one read into one tensor, links={links}", nbytes, lambda links=links: opened.pread_ranges(memory, [0], [nbytes], [0], links=links).result())
     elif row == "sharded":
         yield figure("load_file to the first alone", nbytes, lambda: load_file(file, devices[0]))
-        yield figure("load_sharded, all of it to both", 2 * nbytes, lambda: load_sharded(file, devices, framework="pt"))
-        yield figure("load_sharded, cut in two", nbytes, lambda: load_sharded(file, devices, {"*": 0}, "pt"))
+        yield figure(f"load_sharded, all of it to {len(devices)}", len(devices) * nbytes, lambda: load_sharded(file, devices, framework="pt"))
+        yield figure(f"load_sharded, cut in {len(devices)}", nbytes, lambda: load_sharded(file, devices, {"*": 0}, "pt"))
     elif row == "resharded":
         yield from resharded(devices, file)
     elif row == "cpu":
@@ -130,16 +138,16 @@ def in_child(row: str, devices: list[str], file: Path) -> Iterator[str]:
             memories = [torch.empty(nbytes, dtype=torch.uint8, device=each.device) for each in on]
             yield figure("one read, into one GPU", nbytes, lambda: opened.read_into(memories[0]))
 
-            def both() -> None:
+            def all_of_them() -> None:
                 for each in [opened.pread(memory) for memory in memories]:
                     each.result()
 
-            yield figure("two reads at once, into both", 2 * nbytes, both)
+            yield figure(f"{len(on)} reads at once, into all", len(on) * nbytes, all_of_them)
 
 
 def weights(gb: float, devices: list[str], seconds: float) -> Iterator[str]:
     """From one process into another one's tensors."""
-    there, here = (each.replace("cpu", "host") for each in devices)
+    there, here = (each.replace("cpu", "host") for each in devices[:2])
     for shape in ("llama", "moe"):
         command = [sys.executable, str(HERE / "weights_bench.py"), "--device", there, "--to", here, "--shape", shape, "--gb", str(gb)]
         yield from told(command, seconds).splitlines()
@@ -172,7 +180,7 @@ def resharded(devices: list[str], file: Path) -> Iterator[str]:
     nbytes = file.stat().st_size
     spawn = multiprocessing.get_context("spawn")
     urls, done = spawn.Queue(), spawn.Event()
-    servers = [spawn.Process(target=serve, args=(device, nbytes, rank, urls, done)) for rank, device in enumerate(devices)]
+    servers = [spawn.Process(target=serve, args=(device, nbytes, rank, urls, done)) for rank, device in enumerate(devices[:2])]
     for each in servers:
         each.start()
     try:
@@ -215,12 +223,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm/penstock_two_gpus"), help="for the file, which stays there")
     parser.add_argument("--gb", type=float, default=4.3, help="of the file")
-    parser.add_argument("--devices", default="cuda:0,cuda:1")
+    parser.add_argument("--devices", help="default: all GPUs")
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--rows", help="names of rows, with commas between them; else all")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    devices = args.devices.split(",")
+    devices = args.devices.split(",") if args.devices else [f"cuda:{i}" for i in range(gpus())]
     if args.child:
         for line in in_child(args.child[0], devices, Path(args.child[1])):
             print(line, flush=True)
