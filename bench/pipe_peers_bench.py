@@ -113,7 +113,7 @@ def nixl_end(rank, mails):
         registered = [agent.register_memory([each]) for each in {id(out): out, id(into): into}.values()]
         its.put((agent.get_agent_metadata(), agent.get_serialized_descs(agent.get_xfer_descs([into]))))
         metadata, described = mine.get(timeout=60)
-        other = agent.add_remote_agent(metadata)
+        other = agent.add_remote_agent(metadata)  # its name, as bytes
         writing = agent.initialize_xfer("WRITE", agent.get_xfer_descs([out]), agent.deserialize_descs(described), other, b"there")
 
         def send():
@@ -123,7 +123,7 @@ def nixl_end(rank, mails):
                 assert state != "ERR"
 
         def receive():
-            while not agent.check_remote_xfer_done(other, b"there"):
+            while not agent.check_remote_xfer_done(f"end{1 - rank}", b"there"):
                 pass
 
         def trip():
