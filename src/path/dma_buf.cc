@@ -122,14 +122,6 @@ class dma_buf final : public data_path {
     return true;
   }
 
-  io_result carry_now(const small_transfer& what) override {
-    const lent_memory::extent all{what.file, &what.place->via->session(), what.memory, what.offset, what.length, what.is_write};
-    io_result outcome;
-    auto ended = move(all, outcome.bytes_done, [] { return status(); });
-    outcome.error = std::move(ended.why);
-    return outcome;
-  }
-
   void forget(const source::source& closing) override {
     for_all_drives([&](lent_memory& lent) { lent.forget(closing); });
   }
@@ -269,24 +261,18 @@ class dma_buf final : public data_path {
     if (!source::aligned(item.memory, item.length, item.offset))
       return give_up({errc::unsupported, "only whole blocks are moved this way"});
     const lent_memory::extent all{item.file, &item.place.via->session(), item.memory, item.offset, item.length, item.is_write};
-    return move(all, item.moved, [&] { return item.owner->stopped(); });
-  }
-
-  // moved: what it has, at any time.
-  template <class Stopped>
-  ending move(const lent_memory::extent& of, std::uint64_t& moved, Stopped stopped) {
-    auto* const drive = drive_of(*of.file);
+    auto* const drive = drive_of(*all.file);
     if (drive == nullptr) return give_up({errc::unsupported, "nobody has asked about this file"});
-    while (moved < of.length) {
-      if (auto stop = stopped(); !stop.ok()) return {std::move(stop)};
-      const auto rest = rest_of(of, moved);
+    while (item.moved < all.length) {
+      if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
+      const auto rest = rest_of(all, item.moved);
       auto got = drive->memory.move(rest);
-      moved += got.bytes;
+      item.moved += got.bytes;
       if (got.asked == 0) count_failure(*drive, got.error);
-      if (got.is_in_doubt && of.is_write) return {in_doubt(got.error, rest)};
+      if (got.is_in_doubt && all.is_write) return {in_doubt(got.error, rest)};
       if (!got.error.ok()) return give_up(at(got.error, rest));
       if (got.bytes == got.asked || (got.bytes > 0 && got.bytes % direct_alignment == 0)) continue;
-      auto why = short_count(rest_of(of, moved));
+      auto why = short_count(rest_of(all, item.moved));
       return why.ok() ? ending() : give_up(std::move(why));
     }
     return {};
