@@ -20,7 +20,7 @@ from penstock.zarr._reads import Outcome, Pending, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, groups, split
 from penstock.zarr._targets import Target
 
-__all__ = ["MOST_DECODED_BYTES", "Failures", "decode_alone", "read_coded", "threads"]
+__all__ = ["MOST_DECODED_BYTES", "Failures", "chunks_in_groups", "decode_alone", "read_coded", "threads"]
 
 # Decoded bytes of one group of chunks, but for one chunk that is larger; and how many groups are under way: one that is read, one that is
 # decoded, one that is copied to the device. What they have in memory is three times this and the encoded bytes of three groups, a quarter more
@@ -79,7 +79,7 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     under_way: deque[_Group] = deque()
     memory = _Memory(_Spare(lambda nbytes: np.empty(nbytes, np.uint8)), _Spare(target.staging))
     try:
-        for some in _chunks_in_groups(layout, files, parts, target, box):
+        for some in chunks_in_groups(layout, files, parts, target, box, MOST_DECODED_BYTES, layout.chunk_bytes, lambda chunk: chunk.size):
             under_way.append(_Group(layout, some, target, box, memory))
             under_way[-1].start()
             if len(under_way) >= _GROUPS_UNDER_WAY:
@@ -95,20 +95,21 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     failures.check()
 
 
-def _chunks_in_groups(layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], target: Target, box: Any) -> Iterator[list[StoredChunk]]:
-    """Bounded by what the chunks have encoded and decoded. Parts whose chunks are missing are filled."""
-    chunk_bytes = layout.chunk_bytes
-    most_encoded_bytes = MOST_DECODED_BYTES + MOST_DECODED_BYTES // 4
-    for some in groups(parts, MOST_DECODED_BYTES, lambda part: chunk_bytes):
+def chunks_in_groups(
+    layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], target: Target, box: Any,
+    most_bytes: int, decoded: int, encoded: Callable[[StoredChunk], int],
+) -> Iterator[list[StoredChunk]]:  # fmt: skip
+    """Bounded by the memory that chunks take, decoded each and encoded, of which a quarter more is let pass. Parts whose chunks are missing are filled."""
+    for some in groups(parts, most_bytes, lambda part: decoded):
         chunks, missing = files.find(some)
         for part in missing:
             target.fill(box, part, layout.fill_value)
         for chunk in chunks:
-            check_size(layout, chunk)
-        yield from split(chunks, most_encoded_bytes, lambda chunk: chunk.size)
+            _check_size(layout, chunk)
+        yield from split(chunks, most_bytes + most_bytes // 4, encoded)
 
 
-def check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
+def _check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
     """Raises ValueError for a chunk that has more bytes than any codec makes of one."""
     most = most_encoded(layout.chunk_bytes)
     if chunk.size > most:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 import penstock
-from penstock.zarr._coded import Failures, check_size, decode_alone
+from penstock.zarr._coded import Failures, chunks_in_groups, decode_alone
 from penstock.zarr._nvcomp import Payload
 from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
-from penstock.zarr._stored import ChunkFiles, StoredChunk, groups, split
+from penstock.zarr._stored import ChunkFiles, StoredChunk
 from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Decoder", "read_on_gpu"]
@@ -53,7 +53,8 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
     work = _Work(layout, target, box, payload)
     under_way: deque[_Batch] = deque()
     try:
-        for some in _chunks_in_batches(layout, files, parts, min(_MOST_BATCH_BYTES, most_bytes), target, box, payload):
+        batch_bytes, decoded = min(_MOST_BATCH_BYTES, most_bytes), _aligned(layout.chunk_bytes)
+        for some in chunks_in_groups(layout, files, parts, target, box, batch_bytes, decoded, lambda chunk: _room_of(chunk, payload)):
             under_way.append(_Batch(some, target, payload))
             under_way[-1].start()
             if len(under_way) > _BATCHES_UNDER_WAY:
@@ -71,20 +72,6 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
         for batch in under_way:
             batch.abandon()
     work.failures.check()
-
-
-def _chunks_in_batches(
-    layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], most_bytes: int, target: Target, box: Any, payload: Payload
-) -> Iterator[list[StoredChunk]]:
-    """Bounded by the memory that chunks take on the device, encoded (a quarter more is let pass) and decoded. Parts of missing chunks are filled."""
-    room = _aligned(layout.chunk_bytes)
-    for some in groups(parts, most_bytes, lambda part: room):
-        chunks, missing = files.find(some)
-        for part in missing:
-            target.fill(box, part, layout.fill_value)
-        for chunk in chunks:
-            check_size(layout, chunk)
-        yield from split(chunks, most_bytes + most_bytes // 4, lambda chunk: _room_of(chunk, payload))
 
 
 def _room_of(chunk: StoredChunk, payload: Payload) -> int:
