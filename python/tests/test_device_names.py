@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import penstock.pipe
 from penstock import _native, safetensors
 from penstock._devices import device_name, known_device
 from penstock.safetensors.numpy import save_file
+
+from .zarr_level import stays_level  # noqa: F401
 
 
 class _CupyDevice:
@@ -40,15 +41,6 @@ HOST: dict[str, Any] = {"cpu": "cpu", "host": "host", "host:0": "host:0", "Devic
 CUDA: dict[str, Any] = {"cuda": "cuda", "cuda:0": "cuda:0", "0": 0, "int64": np.int64(0), "cupy": _CupyDevice(0)}
 CUDA |= _torch_devices("cuda", "cuda:0")
 UNKNOWN = ["gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "host:1", "0", "mps"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stays_level() -> Iterator[None]:
-    """In place of that in conftest.py: zarr keeps an event loop and its threads."""
-    yield
-    gc.collect()
-    _native._settle()
-    assert (_native._under_way(), _native._held_memories()) == (0, 0)
 
 
 @pytest.fixture(scope="module")
