@@ -5,8 +5,6 @@ Usage: aarch64_test.py
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,16 +13,12 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
+import tool_module
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tools" / "aarch64"
 
-sys.dont_write_bytecode = True
-loader = importlib.machinery.SourceFileLoader("aarch64", str(PROGRAM))
-spec = importlib.util.spec_from_loader("aarch64", loader)
-assert spec is not None
-aarch64 = importlib.util.module_from_spec(spec)
-sys.modules["aarch64"] = aarch64
-loader.exec_module(aarch64)
+aarch64 = tool_module.load(PROGRAM)
 
 LOG = """\
 [ RUN      ] a.passes

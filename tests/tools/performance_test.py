@@ -5,8 +5,6 @@ Usage: performance_test.py PENSTOCK
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -15,19 +13,15 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import tool_module
+
 ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else ROOT / "build/release/penstock"
 PROGRAM = ROOT / "tools" / "performance"
 PAGE = ROOT / "docs" / "PERFORMANCE.md"
 JOURNAL = ROOT / "docs" / "performance.jsonl"
 
-sys.dont_write_bytecode = True
-loader = importlib.machinery.SourceFileLoader("performance", str(PROGRAM))
-spec = importlib.util.spec_from_loader("performance", loader)
-assert spec is not None
-performance = importlib.util.module_from_spec(spec)
-sys.modules["performance"] = performance
-loader.exec_module(performance)
+performance = tool_module.load(PROGRAM)
 
 
 def record(commit: str, date: str, fraction: float, **machine: object) -> dict[str, object]:
