@@ -89,7 +89,8 @@ class feeder {
     [[nodiscard]] device::stream next_stream() const noexcept { return streams[turn].get(); }
     void note_issued(copy_task& task) noexcept;
 
-    std::size_t turns = 4;
+    std::size_t turns =
+        4;  // all streams are made before the first copy: later, one of the program's that waits could keep the driver from it
     std::uint64_t most_bytes = std::uint64_t{24} << 20;  // under way; but two tasks always
     std::array<device::owned_stream, 4> streams;
     std::array<device::owned_event, 64> events;
