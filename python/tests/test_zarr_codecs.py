@@ -15,6 +15,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ import numcodecs
 import penstock
 from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, _reads, explain, load
 from penstock.zarr._codecs import byte_codecs2, decode
+from penstock.zarr._frames import whole_frames
 from penstock.zarr._layouts import layout_of, layout_of_metadata
 from penstock.zarr._plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
@@ -679,7 +681,7 @@ def random_array(dice: random.Random, folder: Path) -> Any:
 
 
 class StandIn:
-    """Decodes in the host device's memory as nvCOMP does in a GPU's: by addresses, and refuses what it cannot decode."""
+    """Decodes in the host device's memory as nvCOMP does in a GPU's: by addresses. What is no frame of zstd would be its end."""
 
     alignment = 8
 
@@ -705,6 +707,7 @@ class StandIn:
         try:
             decoded = bytes(self.codec.decode(bytes(data)))
         except Exception:
+            assert self.payload.algorithm != "Zstd", f"{size} bytes that are no frame"
             return False
         if len(decoded) != chunk_bytes:
             return False
@@ -749,19 +752,93 @@ class TestDecodingOnADevice:
         array[...] = values_of((33, 50))
         np.testing.assert_array_equal(load_by_stand_in(array, refuses=2)[0], array[...])
 
-    @pytest.mark.parametrize("harmed", [b"", b"no frame of zstd"])
-    def test_a_damaged_chunk_is_an_error_that_names_it(self, tmp_path: Path, harmed: bytes) -> None:
+    @pytest.mark.parametrize(
+        "harm",
+        [lambda good: b"", lambda good: b"no frame of zstd", lambda good: bytes(len(good)), lambda good: good[:-1], lambda good: good[: len(good) // 2],
+         lambda good: good[:7] + bytes(len(good) - 7), lambda good: bytes(numcodecs.Zstd().encode(bytes(4000)))],
+        ids=["empty", "other bytes", "zeros", "cut", "half", "zeros behind the header", "of another size"],
+    )  # fmt: skip
+    def test_a_damaged_chunk_is_an_error_that_names_it(self, tmp_path: Path, harm: Any) -> None:
         array = make2(tmp_path, (33, 50), (10, 50), "i4", numcodecs.Zstd())
         array[...] = values_of((33, 50))
         file = chunk_file(tmp_path, 1)
-        file.write_bytes(harmed)
+        file.write_bytes(harm(file.read_bytes()))
         with pytest.raises(ValueError, match=rf"chunk \(1, 0\) at 0 of {file}: .*zstd cannot decode"):
             load_by_stand_in(array)
+        np.testing.assert_array_equal(load_by_stand_in(array, slice(0, 10))[0], array[:10])
+
+    def test_frames_of_zstd_that_nvcomp_would_not_decode_whole_are_left_to_the_cpu(self, tmp_path: Path) -> None:
+        array = make2(tmp_path, (4, 500), (1, 500), "i4", numcodecs.Zstd())
+        array[...] = values_of((4, 500))
+        encode = numcodecs.Zstd().encode
+        data = values_of((4, 500))[1].astype("i4").tobytes()
+        chunk_file(tmp_path, 1).write_bytes(bytes(encode(data[:800])) + bytes(encode(data[800:])))
+        skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 5) + b"other"
+        chunk_file(tmp_path, 2).write_bytes(skippable + chunk_file(tmp_path, 2).read_bytes())
+        found, decoder = load_by_stand_in(array)
+        np.testing.assert_array_equal(found, values_of((4, 500)))
+        assert decoder.chunks == 2
 
     def test_nvcomp_is_asked_only_for_what_it_decodes(self) -> None:
         assert _nvcomp.payload_of(_codecs_of("blosc"), 100) == "nvCOMP does not decode blosc"
         assert _nvcomp.payload_of(_codecs_of("zstd") * 2, 100) == "2 codecs made its bytes"
         assert "nvCOMP takes 2147483647" in str(_nvcomp.payload_of(_codecs_of("zstd"), 1 << 31))
+
+
+class TestWaitingForNvcomp:
+    class Lost(RuntimeError):
+        status = 700
+
+    @pytest.fixture(autouse=True)
+    def cupy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(CUDARuntimeError=self.Lost))))
+
+    def test_ends_with_the_stream(self) -> None:
+        looks = iter([False, False, True])
+
+        class Stream:
+            done = property(lambda self: next(looks))
+
+        _nvcomp._wait(Stream(), 3, 1000)
+        assert next(looks, None) is None
+
+    def test_a_lost_context_is_an_error_that_says_what_to_do(self) -> None:
+        def lose(self: Any) -> bool:
+            raise TestWaitingForNvcomp.Lost("cudaErrorIllegalAddress")
+
+        with pytest.raises(penstock.Error, match=r'one of 3 chunks of 1000 bytes.*CUDA cannot be used .*decode="cpu" tells') as raised:
+            _nvcomp._wait(type("Stream", (), {"done": property(lose)})(), 3, 1000)
+        assert (raised.value.domain, raised.value.native) == ("cuda", 700)
+
+    def test_what_does_not_end_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_nvcomp, "_SECONDS_AT_LEAST", 0)
+        with pytest.raises(penstock.TimedOut, match="nvCOMP has not ended after 0 s"):
+            _nvcomp._wait(SimpleNamespace(done=False), 3, 1000)
+
+
+@pytest.mark.parametrize("nbytes", [1, 255, 256, 300, 65791, 65792, 131072, 131073, 1 << 20])
+@pytest.mark.parametrize("level", [1, 9, 19])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_frames_that_zstd_makes_are_whole(nbytes: int, level: int, checksum: bool) -> None:
+    dice = random.Random(nbytes)
+    made = [bytes(nbytes), dice.randbytes(nbytes), bytes(dice.choices(range(50), k=nbytes))]
+    chunks = [bytes(numcodecs.Zstd(level, checksum).encode(data)) for data in made]
+    assert whole_of(chunks, nbytes) == [True] * 3
+    assert whole_of(chunks, nbytes + 1) == [False] * 3
+    assert whole_of([chunk[:-1] for chunk in chunks] + [chunk + b"\0" for chunk in chunks], nbytes) == [False] * 6
+
+
+def test_a_frame_of_more_blocks_than_zstd_makes_is_not_whole() -> None:
+    header = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", 1000)
+    empty, full = struct.pack("<I", 0)[:3], struct.pack("<I", 1000 << 3 | 1)[:3] + bytes(1000)
+    assert whole_of([header + full, header + empty * 9 + full, header + empty * 1000 + full], 1000) == [True, True, False]
+
+
+def whole_of(chunks: list[bytes], nbytes: int) -> list[bool]:
+    memory = np.frombuffer(b"".join(chunks), np.uint8)
+    sizes = np.array([len(chunk) for chunk in chunks])
+    found: list[bool] = whole_frames(lambda at: memory[at], np.cumsum(sizes) - sizes, sizes, nbytes).tolist()
+    return found
 
 
 def test_the_options_of_nvcomp_have_their_size() -> None:

@@ -93,7 +93,11 @@ def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
     if not is_gpu(device):
         return f"the result lies on {device}"
     payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
-    return payload if isinstance(payload, str) else _nvcomp.problem()
+    if isinstance(payload, str):
+        return payload
+    if decode == "auto" and payload.whole is None:
+        return f'nvCOMP writes past the room of a damaged {layout.codecs[0].name} chunk (decode="gpu" lets it decode them all the same)'
+    return _nvcomp.problem()
 
 
 def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = None, decode: str = "auto") -> Any:
@@ -109,9 +113,10 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
         penstock.DeviceBuffer of the host device, an imitation of a GPU in host memory; it holds the elements in C order.
     out: memory to fill and return instead: a NumPy or cupy array of the result's shape and dtype, or any buffer that
         penstock takes, of exactly the result's bytes. C-contiguous.
-    decode: "auto": nvCOMP on the GPU, where the result goes to one, nvCOMP (pip install nvidia-libnvcomp-cu12) and cupy are installed, and zstd,
-        lz4, gzip or zlib is the only codec of its bytes; otherwise threads, one for each core. "cpu": always these. "gpu": an error where nvCOMP
-        cannot. Of what you do not trust, nvCOMP does not check enough: let the CPU decode it.
+    decode: "auto": nvCOMP on the GPU, where the result goes to one, nvCOMP (pip install nvidia-libnvcomp-cu12) and cupy are installed, and zstd
+        is the only codec of its bytes; otherwise threads, one for each core. "cpu": always these. "gpu": nvCOMP for lz4, gzip and zlib too, which
+        writes past a chunk's memory where the chunk is damaged; an error where nvCOMP cannot. Chunks of zstd whose frame or blocks are not whole
+        are not given to nvCOMP; other damage may still end the process's CUDA context (penstock.Error): let the CPU decode what you do not trust.
 
     The result is C-contiguous; of a selection of one element it is an array with no axes. Where an axis is selected by a
     number it is gone, as with NumPy. On a device its elements are in this machine's byte order, on the host in that of array.dtype.

@@ -2,20 +2,27 @@
 
 It is called through its C interface (versions 5 and 6), which tells for each chunk whether it could be decoded and how long it is, as that of
 its Python package does not: pip install nvidia-libnvcomp-cu12, or -cu13, which nvidia-nvcomp-cu12 brings along. Needs cupy.
+
+It is made for chunks that are as a compressor made them ("can only operate on valid input data", its release notes say). Damaged ones, tried on an
+H200 with version 6: zstd reads and writes where nothing is, which ends the process's CUDA context, when the frame or its blocks are not whole
+(_frames.py finds these), now and then when bytes in a block are others, and then may not end either; lz4, gzip and zlib write far past their room.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+import penstock
 from penstock.zarr._codecs import ByteCodec
+from penstock.zarr._frames import whole_frames
 
 __all__ = ["Nvcomp", "Payload", "payload_of", "problem"]
 
@@ -25,6 +32,11 @@ _SHARE_OF_FREE_MEMORY = 8  # of the GPU's: one part of so many for decoded chunk
 _LARGEST_CHUNK = 2**31 - 1  # nvcompZstdDecompressionMaxAllowedChunkSize, the least of all
 
 
+# It decodes 1 GiB in a tenth of a second, and one large chunk alone at some 0.1 GB/s.
+_SECONDS_AT_LEAST = 30
+_SLOWEST = 1 << 24  # decoded bytes a second
+
+
 @dataclass(frozen=True)
 class Payload:
     """What nvCOMP calls a codec, and what stands before and behind its bytes in a chunk."""
@@ -32,6 +44,7 @@ class Payload:
     algorithm: str
     before: int
     behind: int
+    whole: Callable[..., Any] | None = None  # whole_frames(), or another function of its kind: finds chunks that nvCOMP may be given
 
 
 # numcodecs puts the size in front of LZ4's block; zlib has a header of 2 bytes, and a checksum that nvCOMP does not compare.
@@ -39,7 +52,7 @@ _PAYLOADS = {
     "gzip": Payload("Gzip", 0, 0),
     "lz4": Payload("LZ4", 4, 0),
     "zlib": Payload("Deflate", 2, 4),
-    "zstd": Payload("Zstd", 0, 0),
+    "zstd": Payload("Zstd", 0, 0, whole_frames),
 }
 
 
@@ -153,5 +166,29 @@ class Nvcomp:
             )
             if status != 0:
                 raise RuntimeError(f"nvCOMP did not begin to decode (status {status})")
-            good: np.ndarray[Any, Any] = (statuses.get() == 0) & (lengths.get() == chunk_bytes)  # get() waits for the stream
+            _wait(stream, count, chunk_bytes)
+            good: np.ndarray[Any, Any] = (statuses.get() == 0) & (lengths.get() == chunk_bytes)
             return good
+
+
+def _wait(stream: Any, count: int, chunk_bytes: int) -> None:
+    """Until the stream is done. Raises penstock.Error where a damaged chunk has broken the CUDA context or keeps the GPU busy."""
+    import cupy
+
+    began = time.monotonic()
+    most = _SECONDS_AT_LEAST + count * chunk_bytes / _SLOWEST
+    what = f"one of {count} chunks of {chunk_bytes} bytes, most likely because it is damaged"
+    then = 'Start the process anew; decode="cpu" tells which chunk it is'
+    try:
+        while not stream.done:
+            elapsed = time.monotonic() - began
+            if elapsed > most:
+                raise penstock.TimedOut(
+                    f"nvCOMP has not ended after {elapsed:.0f} s of decoding {what}. The GPU is busy with it until this process ends. {then}",
+                    code="timed_out",
+                )
+            time.sleep(min(1e-3, elapsed / 32))
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise penstock.Error(
+            f"nvCOMP has failed at {what}, and CUDA cannot be used in this process any more ({error}). {then}", domain="cuda", native=error.status
+        ) from error

@@ -46,7 +46,7 @@ class Decoder(Protocol):
 def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decoder: Decoder, payload: Payload) -> None:
     """Fills the target, which is an array on a device. Errors as for load().
 
-    Chunks that the decoder refuses are decoded by the CPU, which says what is wrong with them where anything is.
+    Chunks that are not whole, and those that the decoder refuses, are decoded by the CPU, which says what is wrong with them where anything is.
     """
     files = ChunkFiles(layout)
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())
@@ -141,17 +141,32 @@ class _Work:
     def add(self, batch: _Batch) -> None:
         """Waits for a batch. Raises errors of its reads; notes chunks that were cut."""
         self._encoded_bytes += batch.nbytes
-        for number, outcome in enumerate(batch.wait()):
+        outcomes = batch.wait()
+        whole = self._whole(batch)
+        for number, outcome in enumerate(outcomes):
             chunk = batch.chunks[number]
             if isinstance(outcome, BaseException):
                 raise outcome
             encoded = _Encoded(chunk, batch.encoded, int(batch.starts[number]), batch.payloads[number])
             if outcome != chunk.size:
                 self.failures.add(chunk, ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes"))
-            elif chunk.size > self._payload.before + self._payload.behind:
+            elif whole[number]:
                 self._ready.append(encoded)
             else:
                 self._by_cpu(encoded)
+
+    def _whole(self, batch: _Batch) -> np.ndarray[Any, Any]:
+        """Which chunks of a batch that has been read the decoder may be given."""
+        around = self._payload.before + self._payload.behind
+        sizes = np.array([chunk.size for chunk in batch.chunks]) - around
+        whole: np.ndarray[Any, Any] = sizes > 0
+        if self._payload.whole is not None and whole.any():
+            looked_at = np.flatnonzero(whole)
+            starts = batch.starts[looked_at] + self._payload.before
+            whole[looked_at] = self._payload.whole(
+                lambda positions: self._target.fetch(batch.encoded, positions), starts, sizes[looked_at], self._layout.chunk_bytes
+            )
+        return whole
 
     def decode(self, decoder: Decoder) -> None:
         """Decodes what is ready, and puts it into the result. Blocks."""

@@ -170,6 +170,11 @@ class Target:
         """An array of the bytes from scratch(), or of a slice of them."""
         return data
 
+    def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
+        """The bytes of what scratch() gave, or of a slice of it, at an array of positions, in host memory."""
+        found: np.ndarray[Any, Any] = self.as_array(data)[positions]
+        return found
+
     def as_elements(self, data: Any, shape: tuple[int, ...]) -> Any:
         """Likewise, of elements of the result, in this machine's byte order on a device."""
         return self.as_array(data).view(self.dtype).reshape(shape)
@@ -256,6 +261,13 @@ class _CupyTarget(_ArrayTarget):
         with self._array.device:
             memory = cupy.cuda.alloc_pinned_memory(max(1, nbytes))  # cupy keeps it for the next one
         return np.frombuffer(memory, np.uint8)[:nbytes]
+
+    def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
+        import cupy
+
+        with self._array.device:
+            found: np.ndarray[Any, Any] = data[cupy.asarray(positions)].get()
+        return found
 
     def assign(self, box: Any, part: ChunkPart, values: Any) -> None:
         with self._array.device:

@@ -1,0 +1,66 @@
+"""Frames of zstd (RFC 8878) of many chunks, looked at from outside: all chunks at once, a few bytes of each at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["Fetch", "whole_frames"]
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+Fetch: TypeAlias = Callable[[Numbers], Any]  # the bytes at positions, an array of uint8 of the same shape
+
+_MAGIC = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
+_LONGEST_HEADER = 18
+_MOST_OF_BLOCK = 128 << 10
+_RLE, _COMPRESSED, _RESERVED = 1, 2, 3
+# zstd makes blocks of 128 KiB, and at high levels cuts some of them. Each costs a round over all chunks.
+_BLOCKS_PER_FULL_ONE = 16
+_BLOCKS_BESIDES = 64
+
+
+def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> Flags:
+    """True for each chunk that is one frame whose header says decoded_bytes, whose blocks can be so many and end where the chunk does.
+
+    starts, sizes: of the chunks, in bytes; sizes are 1 or more. What lies in a block is not looked at.
+    """
+    at, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
+    least, most = np.zeros_like(at), np.zeros_like(at)
+    walking = np.flatnonzero(good)
+    for _ in range(_BLOCKS_BESIDES + _BLOCKS_PER_FULL_ONE * (decoded_bytes // _MOST_OF_BLOCK)):
+        reaches = at[walking] + 3 <= sizes[walking]
+        good[walking[~reaches]] = False
+        walking = walking[reaches]
+        if not walking.size:
+            break
+        header = fetch((starts + at)[walking, None] + np.arange(3)).astype(np.int64) @ (1, 1 << 8, 1 << 16)
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        least[walking] += np.where(kind == _COMPRESSED, 0, size)
+        most[walking] += np.where(kind == _COMPRESSED, _MOST_OF_BLOCK, size)
+        at[walking] += 3 + np.where(kind == _RLE, 1, size)
+        good[walking] &= (kind != _RESERVED) & (size <= _MOST_OF_BLOCK)
+        walking = walking[good[walking] & (is_last == 0)]
+    good[walking] = False  # more blocks than zstd makes
+    whole: Flags = good & (at + 4 * is_checked == sizes) & (least <= decoded_bytes) & (decoded_bytes <= most)
+    return whole
+
+
+def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> tuple[Numbers, Numbers, Flags]:
+    """Where the blocks begin in each chunk, whether 4 bytes of checksum follow them, and whether there is such a header."""
+    # 3.1.1.1: a magic number, a descriptor, perhaps a window and the number of a dictionary, then the size.
+    head = fetch(starts[:, None] + np.minimum(np.arange(_LONGEST_HEADER), sizes[:, None] - 1)).astype(np.uint64)
+    descriptor = head[:, 4].astype(np.int64)
+    is_single = descriptor >> 5 & 1
+    size_bytes = np.where(descriptor >> 6 == 0, is_single, 1 << (descriptor >> 6))
+    size_at = 5 + (1 - is_single)
+    places = np.arange(8)
+    size = np.take_along_axis(head, size_at[:, None] + places, axis=1)
+    told = np.where(places < size_bytes[:, None], size << (8 * places).astype(np.uint64), 0).sum(axis=1, dtype=np.uint64)
+    told += np.where(size_bytes == 2, 256, 0).astype(np.uint64)
+    blocks = size_at + size_bytes
+    is_plain = descriptor & 0x0B == 0  # no reserved bit, no dictionary
+    good = (head[:, :4] == _MAGIC).all(axis=1) & is_plain & (size_bytes > 0) & (told == decoded_bytes) & (blocks <= sizes)
+    return blocks, descriptor >> 2 & 1, good
