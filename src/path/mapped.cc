@@ -200,14 +200,11 @@ class mapped final : public data_path {
         refusal = send(at, bytes);
         if (!refusal.ok()) break;
         queued_ += bytes;
-        if (passing_bytes_ >= most_passing_bytes || leaves_a_gap()) refusal = arrive();
+        if (passing_bytes_ >= most_passing_bytes) refusal = arrive();
       }
       auto arrived = arrive();
       return refusal.ok() ? arrived : refusal;
     }
-
-    // The GPU is left to copies of others for a moment now and then, and after each piece once some of their requests have ended.
-    [[nodiscard]] bool leaves_a_gap() { return pieces_++ % 16 == 0 || of_.others_ended() > others_at_start_; }
 
     status send(std::uint64_t offset, std::uint64_t bytes) {
       auto found = find(offset, bytes);
@@ -274,12 +271,13 @@ class mapped final : public data_path {
       for (const auto& each : *on_.on) (void)on_.session->synchronize(each.get());
     }
 
-    // is_registered: nothing but copies is to be done, so few are under way at a time. Else they end while the next piece is registered.
+    // is_registered: nothing but copies is to be done, so few are under way at a time. Else those of a piece end while the next is
+    // registered.
     status queue(std::byte* target, const std::byte* source, std::uint64_t bytes, bool is_registered) {
       for (std::uint64_t at = 0; at < bytes; at += copied_bytes) {
         const auto& arrived = on_.arrived[copies_ % most_copies];
         const auto stream = (*on_.on)[copies_ % most_copies].get();
-        if (is_registered && copies_ >= most_copies) {
+        if ((is_registered || at == 0) && unwaited_ >= most_copies) {
           if (auto problem = wait(arrived, copied_bytes, paced_nap); !problem.ok()) return problem;
         }
         is_unrecorded_ = true;
@@ -340,8 +338,7 @@ class mapped final : public data_path {
     std::uint64_t passing_bytes_ = 0;  // of those held, that are not kept
     const std::int64_t others_at_start_ = of_.others_ended();
     std::size_t copies_ = 0;
-    std::size_t unwaited_ = 0;  // of these, since the last arrival
-    std::uint32_t pieces_ = 0;
+    std::size_t unwaited_ = 0;     // of these, since the last arrival
     bool gave_up_pinned_ = false;  // of what a user has pinned
     bool dropped_kept_ = false;    // of the rest
     bool finds_ = true;
