@@ -161,11 +161,19 @@ class syntax_check final : public nlohmann::json_sax<json> {
 
 result<json> parse(std::string_view text) {
   if (text.empty()) return json::object();  // an empty file, or /dev/null, asks for nothing
-  syntax_check check(text);
-  if (!json::sax_parse(text, &check, json::input_format_t::json, true, true)) {
+  bool is_too_deep = false;
+  const auto look = [&is_too_deep](int depth, json::parse_event_t event, const json&) {
+    const bool starts = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    is_too_deep = is_too_deep || (starts && depth >= max_depth);
+    return !is_too_deep;
+  };
+  json document = json::parse(text, look, false, true);
+  if (document.is_discarded() || is_too_deep) {
+    // Once more, to say where: what is right need not be read twice.
+    syntax_check check(text);
+    (void)json::sax_parse(text, &check, json::input_format_t::json, true, true);
     return status(errc::invalid_argument, fmt::format("not a cufile.json: {}", check.problem()));
   }
-  json document = json::parse(text, nullptr, false, true);
   if (!document.is_object()) return status(errc::invalid_argument, "not a cufile.json: expected an object of sections");
   return document;
 }
@@ -236,19 +244,18 @@ void settle_slabs(slab_pool pool, const settings& before, settings& target, std:
   }
 }
 
+// In blocks: memory for the most that a file may have would cost more than reading what most have, for its pages are touched.
 result<std::string> read_descriptor(int fd) {
-  std::string text(max_settings_file_bytes + 1, '\0');
-  std::size_t length = 0;
-  while (length < text.size()) {
-    const ssize_t got = ::read(fd, text.data() + length, text.size() - length);
+  std::string text;
+  std::array<char, 32768> block;
+  while (text.size() <= max_settings_file_bytes) {
+    const ssize_t got = ::read(fd, block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return status::from_errno(errno, "read");
-    if (got == 0) break;
-    length += static_cast<std::size_t>(got);
+    if (got == 0) return text;
+    text.append(block.data(), static_cast<std::size_t>(got));
   }
-  if (length > max_settings_file_bytes) return status(errc::invalid_argument, "larger than 1 MiB: not a cufile.json");
-  text.resize(length);
-  return text;
+  return status(errc::invalid_argument, "larger than 1 MiB: not a cufile.json");
 }
 
 // Non-blocking, so that a pipe in the place of a file cannot hold the program up.
