@@ -14,6 +14,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, _reads, explain, l
 from penstock.zarr._codecs import byte_codecs2, decode
 from penstock.zarr._frames import whole_frames
 from penstock.zarr._layouts import layout_of, layout_of_metadata
+from penstock.zarr._load import why_not_gpu
 from penstock.zarr._plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
 
@@ -391,6 +393,16 @@ def test_explains_who_decodes(tmp_path: Path) -> None:
         load(array, decode="fast")
     with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: the result lies on host'):
         load(array, decode="gpu")
+
+
+def test_the_gpu_decodes_by_itself_only_what_damage_harms_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_nvcomp, "problem", lambda: None)
+    zstd = layout_of(make2(tmp_path / "zstd", (64, 64), (8, 64), "f4", numcodecs.Zstd()))
+    lz4 = layout_of(make2(tmp_path / "lz4", (64, 64), (8, 64), "f4", numcodecs.LZ4()))
+    assert why_not_gpu(zstd, "cuda:0", "auto") is None
+    assert "past the room of a damaged lz4 chunk" in str(why_not_gpu(lz4, "cuda:0", "auto"))
+    assert "these are a server's" in str(why_not_gpu(replace(zstd, far=True), "cuda:0", "auto"))
+    assert why_not_gpu(replace(lz4, far=True), "cuda:0", "gpu") is None
 
 
 def test_a_forked_child_decodes(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
         return payload
     if decode == "auto" and payload.whole is None:
         return f'nvCOMP writes past the room of a damaged {layout.codecs[0].name} chunk (decode="gpu" lets it decode them all the same)'
+    if decode == "auto" and layout.far:
+        return 'nvCOMP is made for chunks that nobody has forged, and these are a server\'s (decode="gpu" trusts it)'
     return _nvcomp.problem()
 
 
@@ -113,10 +115,11 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
         penstock.DeviceBuffer of the host device, an imitation of a GPU in host memory; it holds the elements in C order.
     out: memory to fill and return instead: a NumPy or cupy array of the result's shape and dtype, or any buffer that
         penstock takes, of exactly the result's bytes. C-contiguous.
-    decode: "auto": nvCOMP on the GPU, where the result goes to one, nvCOMP (pip install nvidia-libnvcomp-cu12) and cupy are installed, and zstd
-        is the only codec of its bytes; otherwise threads, one for each core. "cpu": always these. "gpu": nvCOMP for lz4, gzip and zlib too, which
-        writes past a chunk's memory where the chunk is damaged; an error where nvCOMP cannot. Chunks of zstd whose frame or blocks are not whole
-        are not given to nvCOMP; other damage may still end the process's CUDA context (penstock.Error): let the CPU decode what you do not trust.
+    decode: "auto": nvCOMP on the GPU, where the result goes to one, nvCOMP (pip install nvidia-libnvcomp-cu12) and cupy are installed, zstd is
+        the only codec of its bytes, and the chunks are in local files; otherwise threads, one for each core. "cpu": always these. "gpu": nvCOMP
+        for lz4, gzip and zlib too, which writes past a chunk's memory where the chunk is damaged, and for chunks of a server; an error where
+        nvCOMP cannot. Chunks of zstd whose frame or blocks are not whole are not given to nvCOMP; other damage may end the process's CUDA
+        context or keep the GPU busy (penstock.Error, penstock.TimedOut): let the CPU decode what you do not trust.
 
     The result is C-contiguous; of a selection of one element it is an array with no axes. Where an axis is selected by a
     number it is gone, as with NumPy. On a device its elements are in this machine's byte order, on the host in that of array.dtype.
