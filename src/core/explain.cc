@@ -117,6 +117,9 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   }
   if (with.few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
+  if (place.on_device() && !place.emulated() && !what.is_write && with.has_busy_cores(true, 0))
+    told.remarks.emplace_back(
+        "others keep the cores busy: what is in the page cache is registered and copied by the GPU, unless prefer=speed");
 }
 
 // Neighbours of one path and for one reason, in file order.

@@ -196,7 +196,8 @@ class planner {
   }
 
   [[nodiscard]] bool spares_cpu() const {
-    return in_.prefer == preference::cpu || (in_.prefer == preference::automatic && in_.few_cores && !in_.emulated_device);
+    const bool has_little = (in_.few_cores || in_.busy_cores) && !in_.emulated_device;
+    return in_.prefer == preference::cpu || (in_.prefer == preference::automatic && has_little);
   }
 
   // How far a part may be asked about: to its end, or to a multiple of the granule in the file, or of a part of it where that is more than

@@ -100,6 +100,7 @@ struct plan_input {
   preference prefer = preference::automatic;
   unsigned lanes = 1;
   bool few_cores = false;
+  bool busy_cores = false;          // others want them
   bool spares_cache = false;        // nothing that is not in the page cache shall enter it
   bool shared_link = false;         // with other requests: longer copies serve all better than an early first one serves this
   bool memory_file_system = false;  // tmpfs: registering its pages is slow

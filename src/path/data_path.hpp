@@ -186,6 +186,7 @@ class job final : public staging::work {
   bool fills_cache = false;        // as planned: through the page cache, in which it is not yet
   bool registered = false;         // as planned: what is pinned
   bool is_forced = false;          // as planned: no other path may carry it
+  bool spares_cpu = false;         // as asked: CPU time counts more than speed
   bool far = false;                // as planned: what its far source begins, once it has passed the turnstile
   bool waits = false;              // as planned: may wait for a server that answers late, if no disk lane carries it
   bool on_disk_lane = false;       // its queue: there it may not wait for a slab

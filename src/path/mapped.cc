@@ -44,6 +44,9 @@ constexpr std::size_t most_copies = 2;
 constexpr std::chrono::nanoseconds paced_nap = std::chrono::microseconds(100);
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
 constexpr int most_looks = 100;
+// Small pages are registered at 10 GB/s or less: whoever did not ask for CPU time to be spared is served better by copying them.
+constexpr std::int64_t least_bytes_per_us = 12000;
+constexpr std::chrono::seconds slow_for{5};
 
 class mapped final : public data_path {
  public:
@@ -244,14 +247,20 @@ class mapped final : public data_path {
 
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
       if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
+      if (may_give_up() && of_.is_slow()) return status(errc::unsupported, "registering its pages takes longer than copying them");
       // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
+      const auto began = std::chrono::steady_clock::now();
       auto made = of_.pinned_->make(*item_.file, offset, bytes, {on_.session, item_.place.emulated()});
       if (!made) return made.error();
+      of_.note_pace(bytes, std::chrono::steady_clock::now() - began);
       if (!made->lasting || !keep(made->held, offset, bytes)) passing_bytes_ += bytes;
       return std::move(made->held);
     }
+
+    // The host device registers nothing, so its pace says nothing.
+    [[nodiscard]] bool may_give_up() const { return !item_.is_forced && !item_.spares_cpu && !item_.place.emulated(); }
 
     // What overlaps something that is kept would be kept twice.
     bool keep(const std::shared_ptr<pinned_pages::pages>& made, std::uint64_t offset, std::uint64_t bytes) {
@@ -347,6 +356,15 @@ class mapped final : public data_path {
     std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // of these, what was registered before
   };
 
+  void note_pace(std::uint64_t bytes, std::chrono::nanoseconds took) {
+    if (bytes < least_kept_bytes || static_cast<std::int64_t>(bytes) * 1000 >= took.count() * least_bytes_per_us) return;
+    slow_until_.store((std::chrono::steady_clock::now() + slow_for).time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  // Whether pages that were registered a moment ago took too long.
+  [[nodiscard]] bool is_slow() const {
+    return std::chrono::steady_clock::now().time_since_epoch().count() < slow_until_.load(std::memory_order_relaxed);
+  }
+
   // Requests that have ended, but for those that came here.
   [[nodiscard]] std::int64_t others_ended() const {
     const auto all = ended_requests_ != nullptr ? ended_requests_() : 0;
@@ -357,8 +375,9 @@ class mapped final : public data_path {
   kept_pages* const kept_;
   const std::function<std::uint64_t()> ended_requests_;
   std::atomic<std::int64_t> ended_jobs_{0};
-  std::mutex busy_;        // keeps registrations apart
-  std::mutex spare_lock_;  // guards what follows
+  std::atomic<std::int64_t> slow_until_{0};  // of steady_clock, in its ticks
+  std::mutex busy_;                          // keeps registrations apart
+  std::mutex spare_lock_;                    // guards what follows
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;
   std::map<device::session*, streams> streams_;  // that lines use

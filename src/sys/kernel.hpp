@@ -129,6 +129,7 @@ class kernel {
   // The node that the page of an address lies on; -1 likewise, and where it lies on none yet. Asks the kernel.
   virtual int node_of_memory(const void* /*address*/) noexcept { return -1; }
   virtual unsigned usable_cores() = 0;                              // affinity mask and cgroup quota, at least 1
+  virtual double wanted_cores_share() noexcept { return 0; }        // of the machine's, by all its threads: see sys/core_use.hpp
   virtual pci_device describe_pci(const std::string& address) = 0;  // see sys/pci.hpp
   virtual std::vector<std::string> pci_addresses() = 0;
   virtual bool path_exists(const std::string& path) = 0;

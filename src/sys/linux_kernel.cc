@@ -24,6 +24,7 @@
 
 #include "base/checked.hpp"
 #include "sys/cache_fill.hpp"
+#include "sys/core_use.hpp"
 #include "sys/cpu_quota.hpp"
 #include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
@@ -329,6 +330,16 @@ class linux_kernel final : public kernel {
   unsigned usable_cores() override {
     const unsigned cores = cores_of_affinity_mask();
     return std::max(1U, std::min(cores, cpu_quota_cores().value_or(cores)));
+  }
+
+  double wanted_cores_share() noexcept override {
+    const int fd = ::open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    std::array<char, 128> told{};
+    const auto got = ::read(fd, told.data(), told.size() - 1);
+    ::close(fd);
+    const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+    return got > 0 && cores > 0 ? wanted_share(told.data(), static_cast<unsigned>(cores)).value_or(0) : 0;
   }
 
   pci_device describe_pci(const std::string& address) override { return describe_pci_device(address); }

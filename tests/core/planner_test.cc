@@ -685,6 +685,15 @@ TEST(planner, few_cores_map_what_is_resident_on_a_gpu) {
   EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged}) << "the host device saves no CPU time by mapping";
 }
 
+TEST(planner, busy_cores_are_spared_like_few_ones) {
+  auto input = device_read(0, 64 * mib);
+  make_resident(input);
+  input.busy_cores = true;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::mapped});
+  input.prefer = preference::speed;
+  EXPECT_EQ(paths_of(plan_of(input)), std::set<path_kind>{path_kind::staged});
+}
+
 TEST(planner, preferences_decide_between_staged_and_mapped) {
   auto input = device_read(0, 64 * mib);
   make_resident(input);

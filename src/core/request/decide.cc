@@ -62,6 +62,11 @@ void add_answers(plan_input& input, const file_core& file, const transfer& rest,
   if (times.wants_aligned() && input.has_cached) input.has_direct = false;
 }
 
+// Whether it matters how busy they are.
+bool asks_for_cores(const transfer& rest, const transfer& whole, const staging::place& place, preference prefer) {
+  return prefer == preference::automatic && !rest.is_write && place.on_device() && !place.emulated() && whole.length >= least_mapped_bytes;
+}
+
 }  // namespace
 
 result<reach> readable(source::source& from, const transfer& what) {
@@ -128,6 +133,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.lanes = how.lanes;
   input.shared_link = how.shared_link;
   input.few_cores = with.few_cores();
+  input.busy_cores = asks_for_cores(rest, whole, place, input.prefer) && with.has_busy_cores(rest.offset == whole.offset, whole.length);
   input.memory_file_system = from.facts().in_memory;
   input.most_bytes = staging::large_slab_bytes;
   // explain() is asked of no address: it tells of one that is aligned.

@@ -132,6 +132,7 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.fills_cache = piece.fills_cache;
   added.registered = piece.registered;
   added.is_forced = runtime().forced(options_);
+  added.spares_cpu = runtime().preference_of(options_) == preference::cpu;
   added.far = piece.far;
   added.waits = piece.waits;
   added.times = added.is_write ? nullptr : admitted_.file().answer_times();
