@@ -11,6 +11,7 @@
 #include <penstock/penstock.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "arguments.hpp"
 #include "buffers.hpp"
@@ -105,6 +106,41 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   }();
   if (!opened) raise(opened.error(), {shown_name(text)});
   return {std::move(*opened), std::move(path), std::move(how.text)};
+}
+
+// A copy, which stays as it is whatever code of Python does meanwhile.
+nb::object members_of(const nb::list& list) {
+  nb::object members = nb::steal(PyList_AsTuple(list.ptr()));
+  if (!members.is_valid()) throw nb::python_error();
+  return members;
+}
+
+std::vector<result<file>> open_paths(const std::vector<std::string>& paths) {
+  const auto engine = shared_engine();
+  const auto how = parse_mode("r");
+  std::vector<result<file>> opened;
+  opened.reserve(paths.size());
+  const without_gil unlocked;
+  for (const auto& path : paths) opened.push_back(open_path(engine, path, how, std::nullopt));
+  return opened;
+}
+
+// Beside threads that compute, getting the GIL back takes longer than opening a file: so once for all of them.
+nb::list open_many(const nb::list& paths) {
+  const auto names = members_of(paths);
+  std::vector<std::string> texts;
+  texts.reserve(nb::len(names));
+  for (const nb::handle name : names) texts.push_back(path_text(name));
+  auto opened = open_paths(texts);
+  nb::list outcomes;
+  for (std::size_t i = 0; i < opened.size(); ++i) {
+    if (opened[i]) {
+      outcomes.append(nb::cast(python_file(std::move(*opened[i]), names[i], "r")));
+    } else {
+      outcomes.append(make_error(opened[i].error(), {shown_name(texts[i])}));
+    }
+  }
+  return outcomes;
 }
 
 // --- one request
@@ -310,6 +346,28 @@ void close(python_file& self) {
     return target->close();
   }();
   raise_unless_ok(closed, {target->path()});
+}
+
+// The files of `given` that are not closed yet, which then count as closed. Raises TypeError before any does.
+std::vector<std::shared_ptr<file>> take_open(nb::handle given) {
+  for (const nb::handle each : given) {
+    if (!nb::isinstance<python_file>(each)) throw nb::type_error(("files are of penstock.File, not " + type_of(each)).c_str());
+  }
+  std::vector<std::shared_ptr<file>> taken;
+  taken.reserve(nb::len(given));
+  for (const nb::handle each : given) {
+    auto& self = nb::cast<python_file&>(each);
+    if (!std::exchange(self.closed, true)) taken.push_back(self.target);
+  }
+  return taken;
+}
+
+void close_many(const nb::list& files) {
+  const auto given = members_of(files);
+  const auto closing = take_open(given);
+  if (closing.empty()) return;
+  const without_gil unlocked;
+  for (const auto& each : closing) (void)each->close();  // as when the last reference goes: nobody can be told
 }
 
 void sync(const python_file& self) {
@@ -603,6 +661,13 @@ void add_files(nb::module_& module) {
       "retried_statuses, timeout and retry_pause in seconds (patience with the server),\n"
       "cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold).\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
+  module.def(
+      "open_many", &open_many, "paths"_a,
+      "Opens files for reading, as open(path) does, one after another. paths: a list of str, bytes, PathLike. Returns a list with, for\n"
+      "each, the File, or the exception that open() would raise. Blocks, and releases the GIL once for all of them.");
+  module.def("close_many", &close_many, "files"_a,
+             "Closes a list of files that were only read, as dropping the last references to them would: what goes wrong is not told.\n"
+             "Waits for requests under way on each. Files that are closed are passed over. Releases the GIL once for all of them.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
              "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
              "Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.\n"

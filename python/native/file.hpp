@@ -31,7 +31,7 @@ struct python_file {
   python_file(python_file&&) noexcept = default;
   python_file& operator=(python_file&&) = delete;
   ~python_file() {
-    if (target != nullptr) release_file(target);
+    if (target != nullptr && !closed) release_file(target);  // nothing is left to do without the GIL for one that is closed
   }
 };
 

@@ -53,6 +53,8 @@ class Given:
         file, future = self.file, self.future
         return {
             "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False, "cache": None}),
+            "open_many": (_native.open_many, {"paths": [self.path]}),
+            "close_many": (_native.close_many, {"files": [penstock.open(self.path)]}),
             "read_into": (file.read_into, {**one, "progress": None}),
             "write_from": (file.write_from, {**one, "progress": None}),
             "readinto": (file.readinto, {"buffer": self.buffer}),
