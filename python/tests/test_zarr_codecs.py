@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import os
 import random
@@ -379,8 +380,82 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     array[...] = values_of((301, 40))
     load(array)
     getattr(array.store, "_files", {}).clear()
+    assert open_files(tmp_path) == []
+
+
+def open_files(folder: Path) -> list[str]:
+    """Files in a folder of which this process has a descriptor."""
     links = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-    assert [link for link in links if link.startswith(str(tmp_path)) and os.path.isfile(link)] == []
+    return [link for link in links if link.startswith(f"{folder}/")]
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "plain": load,
+    "coded": load,
+    "coded to a device": lambda array: load(array, device="host:0"),
+    "on a device": lambda array: load_by_stand_in(array, room=2000)[0],
+}
+
+
+def array_for(way: str, folder: Path) -> Any:
+    """64 chunks, of which every fourth is missing."""
+    array = make2(folder, (64, 40), (1, 40), "i4", None if way == "plain" else numcodecs.Zstd(), fill_value=7)
+    array[...] = values_of((64, 40)) + 1
+    for number in range(0, 64, 4):
+        chunk_file(folder, number).unlink()
+    getattr(array.store, "_files", {}).clear()
+    return array
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_are_closed_beside_missing_chunks(tmp_path: Path, way: str) -> None:
+    array = array_for(way, tmp_path)
+    found = WAYS[way](array)
+    assert open_files(tmp_path) == []
+    expected = values_of((64, 40)) + 1
+    expected[::4] = 7
+    values = found if isinstance(found, np.ndarray) else np.frombuffer(found.to_host(), "i4").reshape(64, 40)
+    np.testing.assert_array_equal(values, expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_are_closed_where_one_cannot_be_opened(tmp_path: Path, way: str) -> None:
+    array = array_for(way, tmp_path)
+    loop = chunk_file(tmp_path, 38)  # of the second group
+    loop.unlink()
+    loop.symlink_to(loop.name)
+    with pytest.raises(penstock.Error, match="Too many levels of symbolic links"):
+        WAYS[way](array)
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_are_closed_after_damage_and_after_an_error_of_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    array = array_for(way, tmp_path)
+    monkeypatch.setattr(_reads.Pending, "wait", lambda self: [OSError("the drive is gone") for _ in self._reads])
+    with pytest.raises(OSError, match="the drive is gone"):
+        WAYS[way](array)
+    assert open_files(tmp_path) == []
+    monkeypatch.undo()
+    os.truncate(chunk_file(tmp_path, 38), 10)
+    with pytest.raises(ValueError):
+        WAYS[way](array)
+    gc.collect()
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.skipif(not ZARR_3, reason="zarr 2 has no shards")
+@pytest.mark.parametrize("way", WAYS)
+def test_shards_stay_open_for_the_groups_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(_coded, "MOST_DECODED_BYTES", 1000)
+    codecs = [] if way == "plain" else [zarr.codecs.ZstdCodec()]
+    array = make3(tmp_path, (64, 40), (2, 40), "i4", shards=(32, 40), compressors=codecs)
+    array[...] = values_of((64, 40)) + 1
+    getattr(array.store, "_files", {}).clear()
+    found = WAYS[way](array)
+    values = found if isinstance(found, np.ndarray) else np.frombuffer(found.to_host(), "i4").reshape(64, 40)
+    np.testing.assert_array_equal(values, values_of((64, 40)) + 1)
+    assert open_files(tmp_path) == []
 
 
 def test_explains_who_decodes(tmp_path: Path) -> None:
@@ -401,8 +476,8 @@ def test_the_gpu_decodes_by_itself_only_what_damage_harms_least(tmp_path: Path, 
     lz4 = layout_of(make2(tmp_path / "lz4", (64, 64), (8, 64), "f4", numcodecs.LZ4()))
     assert why_not_gpu(zstd, "cuda:0", "auto") is None
     assert "past the room of a damaged lz4 chunk" in str(why_not_gpu(lz4, "cuda:0", "auto"))
-    assert "these are a server's" in str(why_not_gpu(replace(zstd, far=True), "cuda:0", "auto"))
-    assert why_not_gpu(replace(lz4, far=True), "cuda:0", "gpu") is None
+    assert "these are a server's" in str(why_not_gpu(replace(zstd, open_far=penstock.open), "cuda:0", "auto"))
+    assert why_not_gpu(replace(lz4, open_far=penstock.open), "cuda:0", "gpu") is None
 
 
 def test_a_forked_child_decodes(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     memory = _Memory(_Spare(lambda nbytes: np.empty(nbytes, np.uint8)), _Spare(target.staging))
     try:
         for some in chunks_in_groups(layout, files, parts, target, box, MOST_DECODED_BYTES, layout.chunk_bytes, lambda chunk: chunk.size):
-            under_way.append(_Group(layout, some, target, box, memory))
+            under_way.append(_Group(layout, files, some, target, box, memory))
             under_way[-1].start()
             if len(under_way) >= _GROUPS_UNDER_WAY:
                 under_way[0].finish(failures)
@@ -170,8 +170,11 @@ class _Memory(NamedTuple):
 class _Group:
     """Some chunks, from their files to their elements in the result."""
 
-    def __init__(self, layout: ArrayLayout, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory) -> None:
+    def __init__(
+        self, layout: ArrayLayout, files: ChunkFiles, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory
+    ) -> None:
         self._layout = layout
+        self._files = files
         self._target = target
         self._box = box
         self._memory = memory
@@ -253,6 +256,7 @@ class _Group:
         """Waits until the group is in the result. Raises errors of reads; notes damaged chunks."""
         bad: set[int] = set()
         self._decoding.wait()
+        self._files.close(self._chunks)
         wait(self._tasks)  # all of them, before the error of one is raised
         for task in self._tasks:
             for chunk, error in task.result():
@@ -306,6 +310,7 @@ class _Group:
         with self._lock:
             self._closed = True
         wait(self._tasks)
+        self._files.close(self._chunks)
 
 
 def _starts(sizes: list[int]) -> list[int]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import zarr
 
-import penstock
 from penstock.zarr._codecs import Stored, byte_codecs2, stored3
 from penstock.zarr._plan import ArrayLayout, Unsupported
 
@@ -40,11 +39,10 @@ def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # zarr decides whether such metadata are wrong, and says what is.
         raise Unsupported(f"its metadata are not understood ({type(error).__name__}: {error})") from error
-    path_of, opened, far = _files3(store, folder)
+    path_of, open_far = _files3(store, folder)
     return ArrayLayout(
         path_of=path_of,
-        open=opened,
-        far=far,
+        open_far=open_far,
         shape=tuple(metadata.shape),
         chunk_shape=stored.chunk_shape,
         dtype=dtype,
@@ -84,8 +82,8 @@ def _plain_dtype(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any], bool]:
-    """How the files of an array are called and opened, and whether they are far."""
+def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any] | None]:
+    """How the files of an array are called, and what opens those on a server."""
     from zarr.storage import LocalStore
 
     from penstock.zarr._remote import RemoteStore
@@ -94,10 +92,10 @@ def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[st
     # A subclass that reads in another way may also store in another way.
     if isinstance(store, LocalStore) and type(store).get in (LocalStore.get, GDSStore.get):
         root = os.path.join(os.fspath(store.root), folder)
-        return (lambda name: os.path.join(root, name)), penstock.open, False
+        return (lambda name: os.path.join(root, name)), None
     if isinstance(store, RemoteStore) and type(store).get is RemoteStore.get:
         below = f"{folder}/" if folder else ""
-        return (lambda name: store._path(below + name)), store._files._open, True
+        return (lambda name: store._path(below + name)), store._files._open
     raise Unsupported(f"its store is a {type(store).__name__}, not a folder of the local file system or a RemoteStore")
 
 
@@ -130,8 +128,7 @@ def _layout2(array: Any) -> ArrayLayout:
     dtype, chunk_shape = _plain_dtype(array.dtype), tuple(array.chunks)
     return ArrayLayout(
         path_of=lambda name: os.path.join(store.path, name),
-        open=penstock.open,
-        far=False,
+        open_far=None,
         shape=tuple(array.shape),
         chunk_shape=chunk_shape,
         dtype=dtype,

@@ -55,7 +55,7 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
     try:
         batch_bytes, decoded = min(_MOST_BATCH_BYTES, most_bytes), _aligned(layout.chunk_bytes)
         for some in chunks_in_groups(layout, files, parts, target, box, batch_bytes, decoded, lambda chunk: _room_of(chunk, payload)):
-            under_way.append(_Batch(some, target, payload))
+            under_way.append(_Batch(files, some, target, payload))
             under_way[-1].start()
             if len(under_way) > _BATCHES_UNDER_WAY:
                 work.add(under_way[0])
@@ -82,7 +82,8 @@ def _room_of(chunk: StoredChunk, payload: Payload) -> int:
 class _Batch:
     """Chunks that are read as they are stored into memory of the device."""
 
-    def __init__(self, chunks: list[StoredChunk], target: Target, payload: Payload) -> None:
+    def __init__(self, files: ChunkFiles, chunks: list[StoredChunk], target: Target, payload: Payload) -> None:
+        self._files = files
         self.chunks = chunks
         rooms = [_room_of(chunk, payload) for chunk in chunks]
         self.nbytes = sum(rooms)
@@ -103,6 +104,7 @@ class _Batch:
         """Until all is read. The files are let go."""
         assert self._pending is not None
         outcomes = self._pending.wait()
+        self._files.close(self.chunks)
         self.chunks = [chunk.without_file() for chunk in self.chunks]
         return outcomes
 
@@ -110,6 +112,7 @@ class _Batch:
         """Waits until nothing of the batch is under way."""
         if self._pending is not None:
             self._pending.end()
+        self._files.close(self.chunks)
 
 
 class _Encoded(NamedTuple):

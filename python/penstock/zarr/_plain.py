@@ -47,17 +47,18 @@ class _Window:
 
     def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any) -> None:
         self._layout = layout
+        self._files = files
         self._target = target
         self._box = box
         self._reads: list[Read] = []
         self._sources: list[StoredChunk] = []  # of the reads
         self._staged: list[tuple[ChunkPart, Any]] = []
         self._pending: Pending | None = None
-        found, missing = files.find(parts)
+        self._chunks, missing = files.find(parts)
         for part in missing:
             target.fill(box, part, layout.fill_value)
         chunk_bytes = layout.chunk_bytes
-        for chunk in found:
+        for chunk in self._chunks:
             self._add(chunk, chunk_bytes)
         if self._staged:
             target.settle()
@@ -69,7 +70,9 @@ class _Window:
     def finish(self) -> None:
         """Waits for the reads and copies what was staged. Raises the first error."""
         assert self._pending is not None
-        self._check(self._pending.wait())
+        outcomes = self._pending.wait()
+        self._files.close(self._chunks)
+        self._check(outcomes)
         for part, rows in self._staged:
             inside = tuple(
                 slice(inner.start - span.start, inner.stop - span.start)
@@ -82,6 +85,7 @@ class _Window:
         """Waits for the reads and forgets them."""
         if self._pending is not None:
             self._pending.end()
+        self._files.close(self._chunks)
 
     def _add(self, chunk: StoredChunk, chunk_bytes: int) -> None:
         if chunk.size != chunk_bytes:

@@ -55,8 +55,7 @@ class ArrayLayout:
     """What is needed of an array whose chunks lie in files: one in each, or many in each shard."""
 
     path_of: Callable[[str], str]  # from the name of a file to what opens it
-    open: Callable[[str], Any]  # such a path; gives a penstock.File
-    far: bool  # on a server, so that opening a file waits for an answer
+    open_far: Callable[[str], Any] | None  # such a path, of a server; gives a penstock.File. None: the files are local
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]  # of what is read and decoded by itself: in shards, their chunks
     dtype: np.dtype[Any]  # of the array
@@ -66,6 +65,11 @@ class ArrayLayout:
     stored_axes: tuple[int, ...]  # of the chunk's axes, in the order of which its elements are stored
     codecs: tuple[Any, ...] = ()  # of _codecs.ByteCodec, in the order in which they encode
     shards: Shards | None = None
+
+    @property
+    def far(self) -> bool:
+        """Whether the files are on a server."""
+        return self.open_far is not None
 
     @property
     def chunk_bytes(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +89,11 @@ class _Shard:
 
 
 class ChunkFiles:
-    """The files of one load. One thread at a time. Files are closed once no chunk of them, and no request, needs them."""
+    """The files of one load. One thread at a time.
+
+    A file is closed by close() of its chunk, else once no chunk and no request holds it. Local files of a group are opened by one call and
+    closed by one, since each call must get the GIL back from the threads that decode, which takes longer than opening a file.
+    """
 
     def __init__(self, layout: ArrayLayout) -> None:
         self._layout = layout
@@ -107,6 +112,14 @@ class ChunkFiles:
         self._shards = shards
         return _find_in_shards(parts, shards)
 
+    def close(self, chunks: Iterable[StoredChunk]) -> None:
+        """Closes the files of chunks that have been read, or never will be; a second time does nothing. Waits for reads under way.
+
+        Shards stay open: the chunks of other groups may lie in them.
+        """
+        if self._layout.shards is None:
+            penstock._native.close_many([chunk.file for chunk in chunks if chunk.file is not None])
+
     def _find_files(self, parts: Sequence[ChunkPart]) -> tuple[list[StoredChunk], list[ChunkPart]]:
         found: list[StoredChunk] = []
         missing: list[ChunkPart] = []
@@ -118,22 +131,14 @@ class ChunkFiles:
         return found, missing
 
     def _opened(self, names: list[str]) -> Iterable[tuple[str, penstock.File | None]]:
-        """The path of each, and its file where there is one."""
-        if self._layout.far and len(names) > 1:
-            from penstock.zarr import _remote
+        """The path of each, and its file where there is one. Raises the first error of the others."""
+        paths = [self._layout.path_of(name) for name in names]
+        if self._layout.open_far is None:
+            return zip(paths, _open_local(paths))
+        from penstock.zarr import _remote
 
-            return list(_remote._openers.map(self._open, names))
-        return map(self._open, names)
-
-    def _open(self, name: str) -> tuple[str, penstock.File | None]:
-        path = self._layout.path_of(name)
-        try:
-            file = self._layout.open(path)
-            if self._layout.far:
-                file.size()  # here, where threads may wait for the answers side by side
-            return path, file
-        except MISSING:
-            return path, None
+        run = map if len(paths) == 1 else _remote._openers.map
+        return zip(paths, list(run(partial(_open_far, self._layout.open_far), paths)))
 
     def _open_shards(self, names: list[str], shards: Shards) -> dict[str, _Shard | None]:
         """Opens files and reads all of their indexes as one batch."""
@@ -156,6 +161,24 @@ class ChunkFiles:
                 raise ValueError(f"shard {path} was cut while it was read")
             found[name] = _Shard(path, read.file, read.file.size(), _index_of(path, read.buffer, shards))
         return found
+
+
+def _open_local(paths: list[str]) -> list[penstock.File | None]:
+    outcomes = penstock._native.open_many(paths)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, MISSING):
+            penstock._native.close_many([file for file in outcomes if isinstance(file, penstock.File)])
+            raise outcome
+    return [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+
+
+def _open_far(open_one: Callable[[str], penstock.File], path: str) -> penstock.File | None:
+    try:
+        file = open_one(path)
+        file.size()  # here, where threads may wait for the answers side by side
+        return file
+    except MISSING:
+        return None
 
 
 def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarray[Any, Any]:
