@@ -158,7 +158,8 @@ result<raw_copy> measure_raw(const std::string& from, const std::string& to, std
   return told;
 }
 
-// --- the two ends. What is to be done travels as the metadata of a message: "echo SIZE COUNT", "take SIZE COUNT", "end".
+// --- the two ends. What is to be done travels as the metadata of a message: "echo SIZE COUNT", "echo-unposted SIZE COUNT",
+// "take SIZE COUNT", "cpu", "end".
 
 status give(const pipe& to, const std::string& order) { return to.send({order, {}, {}}).wait().error; }
 
@@ -201,33 +202,58 @@ status send(const pipe& over, const std::byte* from, std::uint64_t size, std::ui
   return {};
 }
 
-// One at a time, there and back; receives are posted long before. trips: gets the seconds of each.
-status echo(const pipe& over, std::byte* memory, std::uint64_t size, std::uint64_t count, bool begins, std::vector<double>* trips) {
-  constexpr std::uint64_t ahead = 4;
-  std::array<incoming_message, ahead> come;
-  std::array<operation, ahead> receiving;
-  const auto post = [&](std::uint64_t index) {
-    if (index < count) receiving[index % ahead] = over.receive(come[index % ahead], std::vector<incoming_target>{{memory, size}});
-  };
-  for (std::uint64_t i = 0; i < ahead; ++i) post(i);
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const stopwatch watch;
-    operation sent;
-    if (begins) sent = over.send({"", {}, {{memory, size}}});
-    if (const auto outcome = receiving[i % ahead].wait(); !outcome.ok()) return outcome.error;
-    if (!begins) sent = over.send({"", {}, {{memory, size}}});
-    if (const auto outcome = sent.wait(); !outcome.ok()) return outcome.error;
-    if (trips != nullptr) trips->push_back(watch.seconds());
-    post(i + ahead);
-  }
-  return {};
-}
-
 struct order {
   std::string what;
   std::uint64_t size = 0;
   std::uint64_t count = 0;
 };
+
+// Receives the messages of an echo, one after the other, into the same memory. Posted long before they come, or given once the message's
+// descriptor has.
+class echo_receives {
+ public:
+  echo_receives(const pipe& over, std::byte* into, const order& asked)
+      : over_(over), into_(into), size_(asked.size), posted_(asked.what == "echo" ? asked.count : 0) {
+    for (std::uint64_t i = 0; i < ahead; ++i) post(i);
+  }
+  // Outside of what is timed, once the message of this index has come.
+  void post_behind(std::uint64_t index) { post(index + ahead); }
+  status await(std::uint64_t index) {
+    auto& come = come_[index % ahead];
+    if (index < posted_) return receiving_[index % ahead].wait().error;
+    if (auto outcome = over_.next(come).wait(); !outcome.ok()) return outcome.error;
+    return come.receive({{into_, size_}}).wait().error;
+  }
+
+ private:
+  static constexpr std::uint64_t ahead = 4;
+  void post(std::uint64_t index) {
+    if (index < posted_) receiving_[index % ahead] = over_.receive(come_[index % ahead], std::vector<incoming_target>{{into_, size_}});
+  }
+
+  const pipe& over_;
+  std::byte* const into_;
+  const std::uint64_t size_;
+  const std::uint64_t posted_;  // messages
+  std::array<incoming_message, ahead> come_;
+  std::array<operation, ahead> receiving_;
+};
+
+// One at a time, there and back. trips: gets the seconds of each.
+status echo(const pipe& over, std::byte* memory, const order& asked, bool begins, std::vector<double>* trips) {
+  echo_receives receives(over, memory, asked);
+  for (std::uint64_t i = 0; i < asked.count; ++i) {
+    const stopwatch watch;
+    operation sent;
+    if (begins) sent = over.send({"", {}, {{memory, asked.size}}});
+    if (auto wrong = receives.await(i); !wrong.ok()) return wrong;
+    if (!begins) sent = over.send({"", {}, {{memory, asked.size}}});
+    if (const auto outcome = sent.wait(); !outcome.ok()) return outcome.error;
+    if (trips != nullptr) trips->push_back(watch.seconds());
+    receives.post_behind(i);
+  }
+  return {};
+}
 
 result<order> next_order(const pipe& from) {
   incoming_message come;
@@ -250,23 +276,12 @@ result<double> cpu_of(const pipe& other) {
   return std::atof(std::string(come.metadata()).c_str());
 }
 
-struct figures {
-  double one_way_us = 0;
-  double many_gbs = 0;
-  double cpu_per_gb = 0;
-  bool right = false;
-};
-
-result<figures> measure(const pipe& other, place& memory, std::uint64_t size, double seconds) {
-  figures told;
-  if (auto wrong = memory.resize(size); !wrong.ok()) return wrong;
-  std::vector<std::byte> content(size);
-  for (std::size_t i = 0; i < size; ++i) content[i] = static_cast<std::byte>(i * 131 + (i >> 11) * 17 + 5);
-  if (auto wrong = memory.engine().copy(memory.data(), content.data(), size); !wrong.ok()) return wrong;
+// Microseconds of a message. what: the order to echo so.
+result<double> measure_one_way(const pipe& other, place& memory, const std::string& what, std::uint64_t size, double seconds) {
   const auto echoes = [&](std::uint64_t count) -> result<double> {
-    if (auto wrong = give(other, fmt::format("echo {} {}", size, count)); !wrong.ok()) return wrong;
+    if (auto wrong = give(other, fmt::format("{} {} {}", what, size, count)); !wrong.ok()) return wrong;
     std::vector<double> trips;
-    if (auto wrong = echo(other, memory.data(), size, count, true, &trips); !wrong.ok()) return wrong;
+    if (auto wrong = echo(other, memory.data(), {what, size, count}, true, &trips); !wrong.ok()) return wrong;
     return median(trips) / 2;
   };
   if (const auto warm = echoes(8); !warm) return warm.error();
@@ -274,10 +289,15 @@ result<figures> measure(const pipe& other, place& memory, std::uint64_t size, do
   if (!first) return first.error();
   const auto one_way = echoes(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(seconds / 2 / *first / 2), 2, 20'000));
   if (!one_way) return one_way.error();
-  told.one_way_us = *one_way * 1e6;
-  std::vector<std::byte> back(size);
-  if (auto wrong = memory.engine().copy(back.data(), memory.data(), size); !wrong.ok()) return wrong;
-  told.right = back == content;
+  return *one_way * 1e6;
+}
+
+struct many_figures {
+  double gbs = 0;
+  double cpu_per_gb = 0;
+};
+
+result<many_figures> measure_many(const pipe& other, place& memory, std::uint64_t size, double seconds) {
   const auto takes = [&](std::uint64_t count) -> result<double> {
     if (auto wrong = give(other, fmt::format("take {} {}", size, count)); !wrong.ok()) return wrong;
     const stopwatch watch;
@@ -295,8 +315,56 @@ result<figures> measure(const pipe& other, place& memory, std::uint64_t size, do
   if (!many) return many.error();
   const auto after = cpu_of(other);
   if (!after) return after.error();
-  told.many_gbs = gigabytes_per_second(count * size, *many);
-  told.cpu_per_gb = (watch.cpu_seconds() + *after - *before) / (static_cast<double>(count * size) / 1e9);
+  return many_figures{gigabytes_per_second(count * size, *many),
+                      (watch.cpu_seconds() + *after - *before) / (static_cast<double>(count * size) / 1e9)};
+}
+
+// The channels that have carried bytes since then, with how many of their tensors were pushed.
+std::string channels_since(const std::vector<channel_stats>& before, const std::vector<channel_stats>& now) {
+  std::string by;
+  for (const auto& each : now) {
+    const auto same = std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.name == each.name; });
+    const auto old = same == before.end() ? channel_stats{} : *same;
+    if (each.sent_bytes == old.sent_bytes) continue;
+    const auto pushed = each.pushed_tensors - old.pushed_tensors;
+    by += (by.empty() ? "" : ", ") + each.name;
+    if (pushed > 0)
+      by += fmt::format(" ({:.0f}% pushed)",
+                        100.0 * static_cast<double>(pushed) /
+                            static_cast<double>(each.sent_tensors - old.sent_tensors + each.received_tensors - old.received_tensors));
+  }
+  return by;
+}
+
+// All of one size but the bare copy.
+result<pipe_row> measure(const pipe& other, place& memory, std::uint64_t size, double seconds) {
+  pipe_row told;
+  told.size = size;
+  if (auto wrong = memory.resize(size); !wrong.ok()) return wrong;
+  std::vector<std::byte> content(size);
+  for (std::size_t i = 0; i < size; ++i) content[i] = static_cast<std::byte>(i * 131 + (i >> 11) * 17 + 5);
+  if (auto wrong = memory.engine().copy(memory.data(), content.data(), size); !wrong.ok()) return wrong;
+  std::vector<std::byte> back(size);
+  told.right = true;
+  const auto one_way = [&](const std::string& what) -> result<double> {
+    auto measured = measure_one_way(other, memory, what, size, seconds);
+    if (!measured) return measured;
+    if (auto wrong = memory.engine().copy(back.data(), memory.data(), size); !wrong.ok()) return wrong;
+    told.right = told.right && back == content;
+    return measured;
+  };
+  const auto before = other.stats();
+  const auto posted = one_way("echo");
+  if (!posted) return posted.error();
+  const auto many = measure_many(other, memory, size, seconds);
+  if (!many) return many.error();
+  told.channels = channels_since(before, other.stats());  // whose share of pushed tensors is that of posted receives
+  const auto unposted = one_way("echo-unposted");
+  if (!unposted) return unposted.error();
+  told.one_way_us = *posted;
+  told.unposted_us = *unposted;
+  told.many_gbs = many->gbs;
+  told.cpu_per_gb = many->cpu_per_gb;
   return told;
 }
 
@@ -310,22 +378,11 @@ status run_all(const pipe& other, place& memory, const pipe_bench_options& optio
   for (const auto size : sizes) {
     const auto raw = measure_raw(options.from, options.to, size, options.seconds);
     if (!raw) return raw.error().with_context("the bare copy");
-    const auto before = other.stats();
-    const auto told = measure(other, memory, size, options.seconds);
+    auto told = measure(other, memory, size, options.seconds);
     if (!told) return told.error();
-    std::string by;
-    for (const auto& each : other.stats()) {
-      const auto same = std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.name == each.name; });
-      const auto old = same == before.end() ? channel_stats{} : *same;
-      if (each.sent_bytes == old.sent_bytes) continue;
-      const auto pushed = each.pushed_tensors - old.pushed_tensors;
-      by += (by.empty() ? "" : ", ") + each.name;
-      if (pushed > 0)
-        by += fmt::format(" ({:.0f}% pushed)",
-                          100.0 * static_cast<double>(pushed) /
-                              static_cast<double>(each.sent_tensors - old.sent_tensors + each.received_tensors - old.received_tensors));
-    }
-    report.add({size, told->one_way_us, told->many_gbs, raw->one_us, raw->many_gbs, told->cpu_per_gb, by, told->right});
+    told->raw_one_us = raw->one_us;
+    told->raw_many_gbs = raw->many_gbs;
+    report.add(*told);
     right = right && told->right;
   }
   report.end();
@@ -349,11 +406,10 @@ int serve_pipes(const pipe_bench_options& options) {
     if (asked->what == "cpu") {
       wrong = give(*other, fmt::format("{}", process_cpu_seconds()));
     } else {
-      const bool echoes = asked->what == "echo";
+      const bool echoes = asked->what.starts_with("echo");
       wrong = memory->resize(asked->size * (echoes ? 1 : window_of(asked->size)));
       if (wrong.ok()) {
-        wrong = echoes ? echo(*other, memory->data(), asked->size, asked->count, false, nullptr)
-                       : take(*other, memory->data(), asked->size, asked->count);
+        wrong = echoes ? echo(*other, memory->data(), *asked, false, nullptr) : take(*other, memory->data(), asked->size, asked->count);
       }
     }
     if (!wrong.ok()) return failed(wrong);

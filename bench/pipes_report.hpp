@@ -12,7 +12,8 @@ namespace penstock::bench {
 
 struct pipe_row {
   std::uint64_t size = 0;
-  double one_way_us = 0, many_gbs = 0;      // of messages
+  double one_way_us = 0, many_gbs = 0;      // of messages whose receives were posted
+  double unposted_us = 0;                   // one way, where the memory is given once the message's descriptor has come
   double raw_one_us = 0, raw_many_gbs = 0;  // of the bare copy
   double cpu_per_gb = 0;                    // seconds of both processes
   std::string channels;                     // that carried the bytes, with how many were pushed

@@ -7,11 +7,11 @@
 Builds nothing. Needs penstock and, for rows of Python, torch and cupy; rows whose libraries are not there, and rows that fail or take more than
 their time, say so. Takes at most nine minutes (--minutes); rows that come too late are left out by name.
 
-Rows. pipes: `penstock pipe-bench` between the first two, receives posted, beside a bare copy. peers: PyTorch tensors from Python, Penstock with
-receives posted and not, NCCL, NIXL and torch.distributed.rpc; Penstock once more with expandable segments. links: one file into one GPU over one link,
-over two, and over all. sharded: one model to all, all to each, and cut. weights: tensors of one process into those of another. resharded:
-rows of two processes into the columns of one. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU seconds per GB of a hot file
-into one, and into all at once.
+Rows. pipes: `penstock pipe-bench` between the first two, receives posted, and one at a time not posted, beside a bare copy. peers: PyTorch tensors
+from Python, Penstock with receives posted and not, NCCL, NIXL and torch.distributed.rpc; Penstock once more with expandable segments. links: one
+file into one GPU over one link, over two, and over all. sharded: one model to all, all to each, and cut. weights: tensors of one process into those
+of another. resharded: rows of two processes into the columns of one. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU
+seconds per GB of a hot file into one, and into all at once.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def pipes(devices: list[str], seconds: float) -> Iterator[str]:
     for row in found["rows"]:
         yield (
             f"{row['bytes'] / 1024:>9.0f} KiB  one way {row['one_way_us']:>8.1f} us (bare {row['bare_copy_us']:.1f}: {row['bare_copy_us'] / row['one_way_us']:.2f})  "
+            f"not posted {row['unposted_one_way_us']:>8.1f} us  "
             f"many {row['gb_per_s']:>6.1f} GB/s (bare {row['bare_gb_per_s']:.1f}: {row['gb_per_s'] / row['bare_gb_per_s']:.2f}) at {row['cpu_s_per_gb']:.3f} CPU s/GB  "
             f"{row['channel']}{'' if row['verified'] else '  WRONG BYTES'}"
         )

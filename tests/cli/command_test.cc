@@ -181,6 +181,7 @@ TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
     for (const char* size : {"100 B", "300 KiB", "3 MiB"}) EXPECT_TRUE(contains(ended.out, size)) << ended.out;
     EXPECT_TRUE(contains(ended.out, channel)) << ended.out;
     EXPECT_FALSE(contains(ended.out, "WRONG")) << ended.out;
+    EXPECT_TRUE(contains(ended.out, "unposted us")) << ended.out;
   }
   const ended_program forced =
       run({"pipe-bench", "--to", "host:0", "--channel", "cuda_basic", "--channel", "basic", "--sizes", "3MiB", "--seconds", "0.05"});
@@ -204,6 +205,8 @@ TEST(pipe_bench, its_json_holds_the_rows_and_the_channels_there_are) {
   for (const auto& row : told.at("rows")) {
     EXPECT_GT(row.at("gb_per_s"), 0.0);
     EXPECT_GT(row.at("bare_gb_per_s"), 0.0);
+    EXPECT_GT(row.at("one_way_us"), 0.0);
+    EXPECT_GT(row.at("unposted_one_way_us"), 0.0);
     EXPECT_EQ(row.at("verified"), true);
   }
   const ended_program quiet = run({"pipe-bench", "--sizes", "4KiB", "--seconds", "0.05", "--quiet"});
