@@ -13,41 +13,90 @@ pipe_imports::import::~import() {
 
 result<pipe_imports::held> pipe_imports::open(device::session& by, const std::string& handle, std::uint64_t generation,
                                               std::int64_t process) {
-  held gone;  // unmapped when the lock is open
+  const key of(&by, handle);
+  std::unique_lock guard(lock_);
+  mapped_.wait(guard, [&] { return being_mapped_.count(of) == 0; });
+  ahead_.erase(of);
+  const auto found = entries_.find(of);
+  if (found == entries_.end() || found->second.generation != generation) return map(guard, of, generation, process);
+  found->second.used = ++uses_;
+  return found->second.memory;
+}
+
+void pipe_imports::map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process) {
+  const key of(&by, handle);
+  std::unique_lock guard(lock_);
+  if (!may_be_mapped_ahead(of)) return;
+  ahead_.insert(of);
+  (void)map(guard, of, generation, process);
+}
+
+bool pipe_imports::would_map_ahead(device::session& by, const std::string& handle) {
+  const key of(&by, handle);
   const std::lock_guard guard(lock_);
-  const std::pair key(&by, handle);
-  const auto found = entries_.find(key);
-  if (found != entries_.end() && found->second.generation == generation) {
-    found->second.used = ++uses_;
-    return found->second.memory;
-  }
-  if (found != entries_.end()) entries_.erase(found);  // before the next of that handle is mapped
-  const auto come = std::find_if(offered_.begin(), offered_.end(),
-                                 [&](const auto& each) { return each.handle == handle && each.generation == generation; });
-  auto opened = by.open_shared(handle, process, come == offered_.end() ? -1 : come->by.get());
-  if (!opened) return opened.error();
-  if (come != offered_.end()) offered_.erase(come);
-  auto memory = std::make_shared<const import>(by, *opened);
-  entries_.emplace(key, entry{generation, memory, ++uses_});
-  if (entries_.size() > most) {
-    const auto oldest = std::min_element(entries_.begin(), entries_.end(),
-                                         [](const auto& one, const auto& other) { return one.second.used < other.second.used; });
-    gone = std::move(oldest->second.memory);
-    entries_.erase(oldest);
-  }
-  return memory;
+  return may_be_mapped_ahead(of);
+}
+
+bool pipe_imports::may_be_mapped_ahead(const key& of) const {
+  const bool known = entries_.count(of) > 0 || being_mapped_.count(of) > 0 || ahead_.count(of) > 0;
+  return !known && !cleared_ && ahead_.size() < most_ahead;
+}
+
+// Of the messages whose memory is mapped already none is to wait for this.
+result<pipe_imports::held> pipe_imports::map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation,
+                                             std::int64_t process) {
+  std::list<offered> come;  // at most one
+  const auto found = std::find_if(offered_.begin(), offered_.end(),
+                                  [&](const auto& each) { return each.handle == of.second && each.generation == generation; });
+  being_mapped_.insert(of);
+  if (found != offered_.end()) come.splice(come.end(), offered_, found);
+  auto gone = take_out(of);
+  guard.unlock();
+  gone.reset();  // before the next of that handle is mapped
+  auto mapped = or_no_memory([&]() -> result<held> {
+    auto opened = of.first->open_shared(of.second, process, come.empty() ? -1 : come.front().by.get());
+    if (!opened) return opened.error();
+    return std::make_shared<const import>(*of.first, *opened);
+  });
+  guard.lock();
+  being_mapped_.erase(of);
+  mapped_.notify_all();
+  if (!mapped && !cleared_) offered_.splice(offered_.begin(), come);
+  if (mapped && !cleared_) gone = keep(of, generation, *mapped);
+  guard.unlock();
+  return mapped;
+}
+
+// Null: there is none.
+pipe_imports::held pipe_imports::take_out(const key& of) {
+  auto taken = entries_.extract(of);
+  return taken.empty() ? nullptr : std::move(taken.mapped().memory);
+}
+
+// What has to go for it, to be unmapped when the lock is open.
+pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, const held& memory) {
+  entries_.emplace(of, entry{generation, memory, ++uses_});
+  if (entries_.size() <= most) return nullptr;
+  const auto oldest = std::min_element(entries_.begin(), entries_.end(),
+                                       [](const auto& one, const auto& other) { return one.second.used < other.second.used; });
+  const key gone = oldest->first;
+  ahead_.erase(gone);
+  return take_out(gone);
 }
 
 void pipe_imports::offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by) {
   const std::lock_guard guard(lock_);
+  if (cleared_) return;
   offered_.push_back({handle, generation, std::move(by)});
   if (offered_.size() > most_offered) offered_.pop_front();
 }
 
 void pipe_imports::clear() noexcept {
-  std::map<std::pair<device::session*, std::string>, entry> gone;
+  std::map<key, entry> gone;
   const std::lock_guard guard(lock_);
+  cleared_ = true;
   gone.swap(entries_);
+  ahead_.clear();
   offered_.clear();
 }
 

@@ -1,12 +1,14 @@
 // Memory of the other end's devices that is mapped into this process, so that a message maps nothing that one before it has. Thread-safe.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -18,6 +20,7 @@ class pipe_imports {
  public:
   static constexpr std::size_t most = 8192;
   static constexpr std::size_t most_offered = 256;  // descriptors that are kept
+  static constexpr std::size_t most_ahead = 64;     // allocations that were mapped ahead, and that nobody has opened yet
 
   // Unmapped with its last holder, which may wait for the device: not while a lock is held.
   class import {
@@ -35,25 +38,42 @@ class pipe_imports {
 
   // A descriptor that has come for it, kept until it is mapped.
   void offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by);
-  // What is mapped already, or now. process: that shared it, as this one numbers it. Errors: of session::open_shared.
+  // What is mapped already, or now; waits while another thread is mapping it. process: that shared it, as this one numbers it. Errors: of
+  // session::open_shared.
   result<held> open(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process);
-  // Lets go of all.
+  // Maps it for whoever opens it later. Calls the driver. Does nothing where something is mapped by that handle, where most_ahead wait to
+  // be opened, and after clear(). Of failures it says nothing: open() meets them, and until then it is not tried again.
+  void map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process);
+  // Whether that would map anything. Calls no driver.
+  [[nodiscard]] bool would_map_ahead(device::session& by, const std::string& handle);
+  // Lets go of all, and keeps nothing from here on.
   void clear() noexcept;
 
  private:
+  using key = std::pair<device::session*, std::string>;
   struct entry {
     std::uint64_t generation;
     held memory;
     std::uint64_t used;  // when
   };
-  std::mutex lock_;  // guards what follows
-  std::map<std::pair<device::session*, std::string>, entry> entries_;
-  std::uint64_t uses_ = 0;
   struct offered {
     std::string handle;
     std::uint64_t generation;
     sys::owned_descriptor by;
   };
+  // With the lock, which is open while the driver is called, and on return.
+  result<held> map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation, std::int64_t process);
+  [[nodiscard]] bool may_be_mapped_ahead(const key& of) const;
+  held take_out(const key& of);
+  held keep(const key& of, std::uint64_t generation, const held& memory);
+
+  std::mutex lock_;                 // guards what follows
+  std::condition_variable mapped_;  // something that was being mapped has been, or not
+  std::set<key> being_mapped_;      // by a thread that has let go of the lock
+  std::map<key, entry> entries_;
+  std::set<key> ahead_;  // of these, being mapped, or failed
+  std::uint64_t uses_ = 0;
+  bool cleared_ = false;
   std::list<offered> offered_;  // the oldest first
 };
 

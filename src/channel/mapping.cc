@@ -100,7 +100,7 @@ std::optional<std::string> mapping::take(incoming& message, std::size_t tensor) 
   if (from.parts.empty()) return from.not_shared.empty() ? "the sender does not share its memory" : from.not_shared;
   std::vector<pipe_imports::held> imports;
   for (const auto& each : from.parts) {
-    auto opened = imports_.open(to.via->session(), each.handle, each.generation, owner_.peer().pid);
+    auto opened = imports_->open(to.via->session(), each.handle, each.generation, owner_.peer().pid);
     if (!opened) return std::string(opened.error().message());
     imports.push_back(*std::move(opened));
   }
@@ -121,7 +121,7 @@ void mapping::has_come(const announcement& facts) {
     for (const auto& part : tensor.parts) {
       if (!part.passed) continue;
       auto by = owner_.over()->take_passed();  // none: it was lost, as where a process may have no more
-      if (by.get() >= 0) imports_.offer(part.handle, part.generation, std::move(by));
+      if (by.get() >= 0) imports_->offer(part.handle, part.generation, std::move(by));
     }
   }
 }
@@ -168,7 +168,9 @@ void mapping::share_all(outgoing& message, leaving& of) {
 
 void mapping::prepare(outgoing& message, bool in_time) noexcept {
   const auto on_device = [](const auto& each) { return each.on_device(); };
-  if (std::none_of(message.places.begin(), message.places.end(), on_device)) return;
+  const auto first = std::find_if(message.places.begin(), message.places.end(), on_device);
+  if (first == message.places.end()) return;
+  sent_from_[first->emulated() ? 1 : 0].store(first->via);
   or_without_memory(
       [&] {
         auto& of = message.departure_of<leaving>(*this, [&] { return std::make_unique<leaving>(*this, message); });
@@ -368,7 +370,25 @@ status mapping::told_of_targets(const frame_head& head, std::span<const std::byt
   postings_.insert_or_assign(head.message, std::make_shared<const push_targets>(
                                                push_targets{std::move(tensors), head.code, static_cast<std::uint32_t>(head.part)}));
   if (postings_.size() > most_postings) postings_.erase(std::prev(postings_.end()));
+  map_ahead(head.message);
   return {};
+}
+
+// That of this place, and those for which it was not known before which device will write there.
+void mapping::map_ahead(std::uint64_t place) {
+  for (auto at = postings_.lower_bound(std::min(place, mapped_ahead_ + 1)); at != postings_.end(); ++at) {
+    const auto& to = at->second;
+    auto* const from = likely_sender(is_of_host_device(to->tensors.front().device));
+    if (from == nullptr) return;
+    ahead_->add(from->session(), {to, &to->tensors}, owner_.peer().pid);
+    mapped_ahead_ = std::max(mapped_ahead_, at->first);
+  }
+}
+
+// Which of several devices it will be only the message tells. Null: nobody knows.
+staging::link* mapping::likely_sender(bool emulated) noexcept {
+  auto* const last = sent_from_[emulated ? 1 : 0].load();
+  return last != nullptr ? last : with_.runtime->memory().only_link_in_use(emulated);
 }
 
 // Which the message will meet if those before it leave as they are queued now. Null: none.
@@ -410,7 +430,7 @@ bool mapping::prepare_push(outgoing& message) noexcept {
         for (std::size_t i = 0; i < message.places.size(); ++i) {
           std::uint64_t at = 0;
           for (const auto& part : to->tensors[i].parts) {
-            auto opened = imports_.open(message.places[i].via->session(), part.handle, part.generation, owner_.peer().pid);
+            auto opened = imports_->open(message.places[i].via->session(), part.handle, part.generation, owner_.peer().pid);
             if (!opened) return false;
             of->parts.push_back({of, i, at, part.length, *std::move(opened), part.offset, {}});
             at += part.length;

@@ -16,6 +16,7 @@
 
 #include "channel/carrier.hpp"
 #include "channel/imports.hpp"
+#include "channel/imports_ahead.hpp"
 #include "channel/permit.hpp"
 #include "core/deadlines.hpp"
 #include "sys/peer.hpp"
@@ -51,7 +52,7 @@ class mapping final : public carrier {
 
   result<frame_room> begins(const frame_head& head) override;
   status arrived(const frame_head& head, std::span<const std::byte> body) override;
-  void close() noexcept override { imports_.clear(); }
+  void close() noexcept override { imports_->clear(); }
 
  private:
   enum own_kind : std::uint8_t {
@@ -83,6 +84,7 @@ class mapping final : public carrier {
   [[nodiscard]] bool watches_process() noexcept;
   [[nodiscard]] permit permit_of(const given_targets& where) const noexcept;
   [[nodiscard]] permit permit_of(const push_targets& to) const noexcept { return owner_.over()->permit_of_other(to.slot, to.turn); }
+  [[nodiscard]] staging::link* likely_sender(bool emulated) noexcept;
   bool prepare_push(outgoing& message) noexcept;
   void pin_permits(device::session& session, bool emulated) noexcept;
   bool ends_of_pushes() noexcept;
@@ -90,13 +92,16 @@ class mapping final : public carrier {
   // --- with the lock
   [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const outgoing& message) const;
   status told_of_targets(const frame_head& head, std::span<const std::byte> body);
+  void map_ahead(std::uint64_t place);
   void told_of_push(const frame_head& head, std::span<const std::byte> body, endings& ended);
   void has_been_written(given_targets& where, const status& outcome, endings& ended);
 
-  pipe_imports imports_;
-  std::atomic<bool> shares_{true};               // handles of device memory are of use to the other end, as far as is known
-  std::atomic<bool> may_be_pushed_{false};       // to this end
-  std::array<std::once_flag, 2> permits_tried_;  // for devices, and for the host device
+  const std::shared_ptr<pipe_imports> imports_ = std::make_shared<pipe_imports>();
+  const std::shared_ptr<imports_ahead> ahead_ = std::make_shared<imports_ahead>(with_.staging->mapper(), imports_);
+  std::array<std::atomic<staging::link*>, 2> sent_from_{};  // last, of GPUs and of the host device
+  std::atomic<bool> shares_{true};                          // handles of device memory are of use to the other end, as far as is known
+  std::atomic<bool> may_be_pushed_{false};                  // to this end
+  std::array<std::once_flag, 2> permits_tried_;             // for devices, and for the host device
   std::array<std::atomic<device::session*>, 2> pinned_permits_{};
   std::atomic<std::size_t> pushes_here_{0};  // messages that are being pushed to this end
   std::atomic<bool> pushes_lost_{false};     // those will end without the other end's telling
@@ -111,6 +116,7 @@ class mapping final : public carrier {
   const std::shared_ptr<std::atomic<std::uint32_t>> passed_ahead_ = std::make_shared<std::atomic<std::uint32_t>>(0);
   std::map<std::uint64_t, std::shared_ptr<const push_targets>> postings_;  // of the other end, by which message it will be
   std::uint64_t announced_so_far_ = 0;                                     // messages of this one
+  std::uint64_t mapped_ahead_ = 0;                                         // for messages up to this one, as far as there are postings
   std::vector<std::uint32_t> free_permits_;                                // of this one
   std::array<std::uint32_t, permit::count> permit_turns_{};
   std::vector<given_targets*> being_pushed_;  // into which the other end may be writing

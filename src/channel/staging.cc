@@ -10,7 +10,8 @@ using namespace std::chrono_literals;
 pipe_staging::pipe_staging(core::runtime& with)
     : sending_(with.kernel(), pullers_),
       receiving_(with.kernel(), pullers_),
-      pullers_(std::clamp(with.cores() / 2, 1U, 8U), 0us, nullptr, "penstock-pl") {}
+      pullers_(std::clamp(with.cores() / 2, 1U, 8U), 0us, nullptr, "penstock-pl"),
+      mapper_(1, 0us, nullptr, "penstock-pm") {}
 
 pipe_staging& pipe_staging::of(core::runtime& with) {
   return static_cast<pipe_staging&>(

@@ -33,6 +33,8 @@ class pipe_staging final : public core::beside_files {
 
   // Which bring the tensors, and where those of devices pass through.
   [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
+  // Which maps what the other ends of pipes have posted: a thread of its own, since that may take milliseconds.
+  [[nodiscard]] staging::lanes& mapper() noexcept { return mapper_; }
   [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
   [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
   // Of all inboxes.
@@ -51,7 +53,8 @@ class pipe_staging final : public core::beside_files {
   staging::landing receiving_;
   staging::pinned_budget inboxes_{std::size_t{384} << 20};
   staging::lanes pullers_;  // ends before the memory that it works on
-  std::mutex lock_;         // guards what follows
+  staging::lanes mapper_;
+  std::mutex lock_;  // guards what follows
   std::map<const under_way_teller*, std::weak_ptr<under_way_teller>> pipes_;
 };
 

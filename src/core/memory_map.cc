@@ -155,6 +155,17 @@ std::array<staging::link*, 2> memory_map::links_in_use() {
   return {gpu_link_in_use(), host_ == nullptr ? nullptr : link_in_use(*host_, -1)};
 }
 
+staging::link* memory_map::only_link_in_use(bool emulated) noexcept {
+  const auto* const driver = emulated ? host_.get() : cuda_.get();
+  staging::link* only = nullptr;
+  for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
+    if (contexts_[i].driver != driver) continue;
+    if (only != nullptr) return nullptr;
+    only = &*contexts_[i].link;
+  }
+  return only;
+}
+
 result<staging::place> memory_map::place_on(std::string_view device) {
   if (device.empty() || device == "host") return staging::place{};
   const auto named = device_named(device);

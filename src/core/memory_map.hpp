@@ -73,6 +73,8 @@ class memory_map {
 
   // One for each driver that has a link in use; null where it has none. GPUs, then the host device.
   [[nodiscard]] std::array<staging::link*, 2> links_in_use();
+  // Of GPUs, or of the host device. Null: none is in use, or several are.
+  [[nodiscard]] staging::link* only_link_in_use(bool emulated) noexcept;
 
   // The user keeps this range until unregister_range(): its place is found at once, and host memory is pinned.
   result<staging::place> register_range(void* memory, std::size_t bytes);

@@ -2,6 +2,10 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "pipe/device_process_fixture.hpp"
@@ -38,6 +42,10 @@ class pipe_push : public pipe_device_processes {
   void make_what_was_posted_known() const {
     ASSERT_TRUE(pipe_.send({"come?"}).wait().ok());
     ASSERT_EQ(peer_->line(), "come");
+  }
+  [[nodiscard]] status receive_nothing() const {
+    incoming_message none;
+    return pipe_.next(none).wait().error;
   }
   static void until(const std::function<bool()>& holds) {
     const auto late = std::chrono::steady_clock::now() + 20s;
@@ -276,7 +284,7 @@ TEST_P(pipe_push, what_cannot_be_pushed_is_fetched) {
     SCOPED_TRACE(watches);
     if (!watches) listener_ = *context.listen("unix:");
     if (watches) listener_ = *context_->listen("unix:");
-    if (watches) doors_.driver->fail("open_shared", 1, status(errc::device, "injected"), 1);  // of the peer's target
+    if (watches) doors_.driver->fail("open_shared", 1, status(errc::device, "injected"), faulty_driver::always);  // of the peer's target
     start_posted("posts", size);
     auto source = on_device(size);
     source.fill(content);
@@ -291,6 +299,55 @@ TEST_P(pipe_push, what_cannot_be_pushed_is_fetched) {
     EXPECT_EQ(stats_of("cuda_ipc").pushed_tensors, 1U) << "one way it could";
     pipe_.close();
     doors_.driver->clear_faults();
+  }
+}
+
+TEST_P(pipe_push, memory_that_was_posted_is_mapped_before_a_message_is_sent_and_goes_with_the_pipe) {
+  constexpr std::size_t size = 2 * mib;
+  auto source = on_device(size);
+  source.fill(some_bytes(size, 4));
+  start_posted("posts", size);
+  until([&] { return doors_.driver->live().imports == 1; });
+  auto target = on_device(size);
+  posted back;
+  post(back, target);
+  EXPECT_TRUE(pipe_.send({"", {}, {{source.data(), size}}}).wait().ok());
+  ASSERT_TRUE(back.receiving.wait().ok());
+  target.expect(some_bytes(size, 4));
+  EXPECT_EQ(doors_.driver->calls("open_shared"), 1U);
+  EXPECT_EQ(stats_of("cuda_ipc").pushed_tensors, 2U);
+  pipe_.close();
+  expect_nothing_mapped();
+}
+
+// Nobody sends there: its receiver is gone, and the pipe is closed while the driver maps.
+TEST_P(pipe_push, memory_whose_pipe_ends_while_it_is_being_mapped_is_let_go_of) {
+  for (const bool killed : {true, false}) {
+    SCOPED_TRACE(killed);
+    const auto source = on_device(mib);
+    struct held_up {
+      std::promise<void> entered;
+      std::promise<void> goes_on;
+      std::atomic<bool> first{true};
+    };
+    const auto mapping = std::make_shared<held_up>();  // the thread that maps may have it longest
+    doors_.driver->set_hook([mapping](std::string_view call, std::uint64_t /*n*/) -> std::optional<status> {
+      if (call != "open_shared" || !mapping->first.exchange(false)) return std::nullopt;
+      mapping->entered.set_value();
+      mapping->goes_on.get_future().wait();
+      return std::nullopt;
+    });
+    start_posted("posts", mib);
+    mapping->entered.get_future().wait();
+    if (killed) {
+      peer_->kill();
+      EXPECT_EQ(receive_nothing().code(), errc::closed);
+    }
+    pipe_.close();
+    mapping->goes_on.set_value();
+    doors_.driver->clear_faults();
+    until([&] { return mapping.use_count() == 1; });
+    expect_nothing_mapped();
   }
 }
 

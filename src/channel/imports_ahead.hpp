@@ -1,0 +1,50 @@
+// Maps memory that the other end has posted before a message goes there, so that the message need not wait for that: on a thread that
+// carries no bytes. Thread-safe. Its work keeps it while that is queued or runs, since the pipe may end meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "channel/imports.hpp"
+#include "channel/wire.hpp"
+#include "staging/lanes.hpp"
+#include "staging/work.hpp"
+
+namespace penstock::channel {
+
+class imports_ahead final : public std::enable_shared_from_this<imports_ahead>, private staging::work {
+ public:
+  static constexpr std::size_t most_queued = 64;
+  using targets = std::vector<tensor_facts>;
+
+  // by: of the engine, which outlives what is queued.
+  imports_ahead(staging::lanes& by, std::shared_ptr<pipe_imports> into) noexcept : lanes_(by), into_(std::move(into)) {}
+
+  // Queues them, where anything is to be mapped (else nobody is woken), for a device that will write there, unless nobody keeps them any
+  // more by then. Does not block. Where too many wait, or there is no thread, their message maps them.
+  void add(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process);
+
+ private:
+  struct posted {
+    device::session* from;
+    std::weak_ptr<const targets> to;
+    std::int64_t process;
+  };
+  [[nodiscard]] bool has_to_map(device::session& from, const targets& to) const;
+  bool run() override;
+  void map(const posted& next);
+
+  staging::lanes& lanes_;
+  const std::shared_ptr<pipe_imports> into_;
+  staging::work_list list_;
+  std::mutex lock_;  // guards what follows
+  std::deque<posted> queue_;
+  std::shared_ptr<imports_ahead> kept_;  // while its work is queued or runs
+};
+
+}  // namespace penstock::channel
