@@ -14,6 +14,7 @@
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "base/checked.hpp"
@@ -59,14 +60,18 @@ bool is_transient(int error) noexcept { return error == EINTR || error == EAGAIN
 
 class uring final : public ring {
  public:
-  uring(const io_uring& made, int alarm) noexcept : ring_(made), alarm_(alarm) {}
+  uring() noexcept = default;
   uring(const uring&) = delete;
   uring& operator=(const uring&) = delete;
   ~uring() override {
     assert(pending_ == 0 && "a ring is destroyed only when every request has been reaped");
+    if (!is_open_) return;
     io_uring_queue_exit(&ring_);
     ::close(alarm_);
   }
+
+  // Once. After an error nothing is open.
+  status open(unsigned entries);
 
   status register_buffer(unsigned slot, void* base, std::size_t length) override;
   status register_dma_buf(unsigned slot, int dma_buf, int file) override;
@@ -93,8 +98,9 @@ class uring final : public ring {
   void stash_completions();
   std::size_t take(std::span<ring_completion> out);
 
-  io_uring ring_;
-  const int alarm_;                     // eventfd
+  io_uring ring_{};
+  int alarm_ = -1;                      // eventfd
+  bool is_open_ = false;                // ring_ and alarm_ are there
   bool armed_ = false;                  // its poll is in the ring
   bool interrupted_ = false;            // it has fired
   std::size_t pending_ = 0;             // queued or in flight, and not yet handed out by reap
@@ -328,31 +334,38 @@ int try_out(io_uring& made) noexcept {
   return outcome < 0 ? -outcome : 0;
 }
 
-}  // namespace
-
-result<std::unique_ptr<ring>> make_uring(unsigned entries) {
-  io_uring made{};
+status uring::open(unsigned entries) {
   io_uring_params params{};
   // Completions are run by the owner's next system call instead of interrupting it; the flag tells that there are some.
   params.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
-  int error = io_uring_queue_init_params(entries, &made, &params);
+  int error = io_uring_queue_init_params(entries, &ring_, &params);
   if (error == -EINVAL) {  // before Linux 5.19
     params = {};
     params.flags = IORING_SETUP_CLAMP;
-    error = io_uring_queue_init_params(entries, &made, &params);
+    error = io_uring_queue_init_params(entries, &ring_, &params);
   }
   if (error < 0) return status::from_errno(-error, fmt::format("io_uring: make a ring of {} entries", entries));
-  if (const int refused = try_out(made); refused != 0) {
-    io_uring_queue_exit(&made);
+  if (const int refused = try_out(ring_); refused != 0) {
+    io_uring_queue_exit(&ring_);
     return status::from_errno(refused, "io_uring: a ring was made, but an empty request fails");
   }
-  const int alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (alarm < 0) {
+  alarm_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (alarm_ < 0) {
     error = errno;
-    io_uring_queue_exit(&made);
+    io_uring_queue_exit(&ring_);
     return status::from_errno(error, "io_uring: make an eventfd");
   }
-  return std::unique_ptr<ring>(std::make_unique<uring>(made, alarm));
+  is_open_ = true;
+  return {};
+}
+
+}  // namespace
+
+result<std::unique_ptr<ring>> make_uring(unsigned entries) {
+  // Made before there are descriptors that running out of memory would leave open.
+  auto made = std::make_unique<uring>();
+  if (auto problem = made->open(entries); !problem.ok()) return problem;
+  return std::unique_ptr<ring>(std::move(made));
 }
 
 }  // namespace penstock::sys

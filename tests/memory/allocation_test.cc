@@ -1,6 +1,6 @@
 // Memory runs out in the middle of every call: its first allocation fails, then its second, and so on, of the calling thread or of the
 // engine's own threads, once or from then on. Whatever fails, the call is either wholly right or says out_of_memory, nothing escapes from
-// it, callbacks come exactly once, the same call works afterwards, and the file closes.
+// it, callbacks come exactly once, the same call works afterwards, the file closes, and no descriptor is left open.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -23,6 +23,7 @@
 #include "memory/failing_allocations.hpp"
 #include "penstock/penstock.hpp"
 #include "support/engines.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/pattern.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
@@ -501,6 +502,7 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
   // Each allocation that the steps come to, until there are no more.
   void try_all(allocations_of whose, std::uint64_t most, std::uint64_t step = 1, std::uint64_t lasting_step = 1) {
     const auto old_handler = std::set_terminate(tell_and_abort);
+    const auto open_before = descriptor_names_now();
     std::uint64_t struck = 0;
     for (const bool lasting : {false, true}) {
       // Which thread does what is a matter of chance: more than one run without a failure means that there are no more.
@@ -515,7 +517,18 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
       }
     }
     RecordProperty("struck", static_cast<int>(struck));
+    expect_nothing_opened_since(open_before);
     std::set_terminate(old_handler);
+  }
+
+  // Looks again for a while: an engine ends on its own time.
+  static void expect_nothing_opened_since(const descriptor_names& before) {
+    auto left = opened_since(before, descriptor_names_now());
+    for (int i = 0; i < 1000 && !left.empty(); ++i) {
+      std::this_thread::sleep_for(10ms);
+      left = opened_since(before, descriptor_names_now());
+    }
+    EXPECT_EQ(left, "") << "all is closed, and descriptors are left open";
   }
 
   thread_watchdog watch_{"allocations", 60s};
