@@ -13,6 +13,8 @@
 #include <span>
 #include <system_error>
 
+#include "storm/storm_mappings.hpp"
+
 namespace penstock::testing {
 namespace {
 
@@ -20,6 +22,9 @@ using namespace std::chrono_literals;
 
 // On a machine that others use the first engines of a storm may take half a minute to come, with fewer descriptors until then.
 constexpr std::size_t fewest_samples = 120;
+
+constexpr std::array figures{&footprint::resident_bytes, &footprint::descriptors, &footprint::slab_bytes, &footprint::malloc_bytes,
+                             &footprint::other_bytes};
 
 std::uint64_t resident_bytes_now() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"), std::fclose);
@@ -48,12 +53,21 @@ std::uint64_t median(std::span<const footprint> samples, std::uint64_t footprint
 }
 
 footprint median_of(std::span<const footprint> samples) {
-  return {median(samples, &footprint::resident_bytes), median(samples, &footprint::descriptors)};
+  footprint made;
+  for (const auto figure : figures) made.*figure = median(samples, figure);
+  return made;
+}
+
+resident_kinds kinds_of(const footprint& sample) {
+  return {{"slabs", sample.slab_bytes}, {"malloc", sample.malloc_bytes}, {"other", sample.other_bytes}};
 }
 
 }  // namespace
 
-footprint footprint_now() { return {resident_bytes_now(), descriptors_now()}; }
+footprint footprint_now() {
+  auto kinds = resident_kinds_now();
+  return {resident_bytes_now(), descriptors_now(), kinds["slabs"], kinds["malloc"], kinds["other"]};
+}
 
 std::uint64_t heap_bytes_in_use() {
   const auto told = ::mallinfo2();
@@ -78,8 +92,7 @@ void footprint_series::note(const footprint& sample) {
 }
 
 void footprint_series::raise_highest(const footprint& sample) {
-  highest_.resident_bytes = std::max(highest_.resident_bytes, sample.resident_bytes);
-  highest_.descriptors = std::max(highest_.descriptors, sample.descriptors);
+  for (const auto figure : figures) highest_.*figure = std::max(highest_.*figure, sample.*figure);
 }
 
 std::optional<std::array<footprint, 3>> footprint_series::thirds() const {
@@ -102,8 +115,9 @@ std::optional<std::string> footprint_series::descriptor_growth(std::uint64_t all
 std::optional<std::string> footprint_series::resident_change() const {
   const auto medians = thirds();
   if (!medians) return std::nullopt;
-  return fmt::format("resident memory went from {} to {} bytes (medians of the first and the last third)", medians->front().resident_bytes,
-                     medians->back().resident_bytes);
+  const auto changes = changes_of_kinds(kinds_of(medians->front()), kinds_of(medians->back()));
+  return fmt::format("resident memory went from {} to {} bytes (medians of the first and the last third){}{}",
+                     medians->front().resident_bytes, medians->back().resident_bytes, changes.empty() ? "" : ": ", changes);
 }
 
 }  // namespace penstock::testing

@@ -1,6 +1,7 @@
 // What a storm holds of the machine while it lasts: resident memory and open descriptors of this process, looked at again and again, and
-// the rule by which descriptors count as flat. Resident memory is only told: one storm alone does not say whether it grows, since the
-// allocator keeps what threads have freed, and tools/soak judges it over many. A series belongs to one thread.
+// the rule by which descriptors count as flat. Resident memory is only told, with what it consists of: one storm alone does not say whether
+// it grows, since the allocator keeps what threads have freed and an engine the slabs that it has needed once; tools/soak judges it over
+// many. A series belongs to one thread.
 #pragma once
 
 #include <array>
@@ -16,9 +17,12 @@ namespace penstock::testing {
 struct footprint {
   std::uint64_t resident_bytes = 0;
   std::uint64_t descriptors = 0;
+  std::uint64_t slab_bytes = 0;  // of resident_bytes, as are the next: by the kinds of storm_mappings.hpp
+  std::uint64_t malloc_bytes = 0;
+  std::uint64_t other_bytes = 0;
 };
 
-// Of this process at this moment, from /proc/self. Blocks for some tens of microseconds; fails the running test where /proc is missing.
+// Of this process at this moment, from /proc/self. Blocks for some milliseconds; fails the running test where /proc is missing.
 footprint footprint_now();
 
 // What malloc has given out and not got back: unlike resident memory it is exact, once nothing is under way. 0 where a sanitizer allocates.
@@ -46,7 +50,7 @@ class footprint_series {
   [[nodiscard]] std::optional<std::array<footprint, 3>> thirds() const;
   // In words, where the last third has more descriptors than the first by more than is allowed.
   [[nodiscard]] std::optional<std::string> descriptor_growth(std::uint64_t allowed) const;
-  // In words, how far resident memory was from the first third to the last; nothing of a series that says nothing.
+  // In words, how far resident memory was from the first third to the last, and of which kinds; nothing of a series that says nothing.
   [[nodiscard]] std::optional<std::string> resident_change() const;
 
  private:

@@ -24,7 +24,9 @@
 
 #include "memory/failing_allocations.hpp"
 #include "storm/storm_footprint.hpp"
+#include "storm/storm_mappings.hpp"
 #include "storm/storm_world.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/thread_stacks.hpp"
 
 namespace penstock::testing {
@@ -138,21 +140,19 @@ std::uint64_t storm_over(const storm_settings& settings, footprint_series& footp
 struct holdings {
   footprint of_process;
   std::uint64_t heap_bytes = 0;
-  static holdings now() { return {footprint_now(), heap_bytes_in_use()}; }
+  descriptor_names descriptors;
+  resident_kinds resident;
+  static holdings now() { return {footprint_now(), heap_bytes_in_use(), descriptor_names_now(), resident_kinds_now()}; }
 };
 
-bool all_given_back(const holdings& before, const holdings& now) {
-  return now.of_process.descriptors <= before.of_process.descriptors && now.heap_bytes <= before.heap_bytes + heap_allowance_bytes;
+bool all_given_back(const holdings& before) {
+  return descriptor_names_now().size() <= before.descriptors.size() && heap_bytes_in_use() <= before.heap_bytes + heap_allowance_bytes;
 }
 
 // Once all is given back, or it has been looked for a thousand times: an engine ends on its own time.
 holdings holdings_after(const holdings& before) {
-  auto now = holdings::now();
-  for (int i = 0; i < 1000 && !all_given_back(before, now); ++i) {
-    std::this_thread::sleep_for(10ms);
-    now = holdings::now();
-  }
-  return now;
+  for (int i = 0; i < 1000 && !all_given_back(before); ++i) std::this_thread::sleep_for(10ms);
+  return holdings::now();
 }
 
 nlohmann::json figure_json(std::uint64_t footprint::*figure, const holdings& before, const holdings& after,
@@ -175,10 +175,12 @@ void run(std::chrono::seconds usual) {
   const auto steps = storm_over(settings, series);
   const auto after = holdings_after(before);
   const std::chrono::duration<double> took = steady_clock::now() - began;
-  EXPECT_LE(after.of_process.descriptors, before.of_process.descriptors) << "all is closed, and descriptors are left open";
+  EXPECT_LE(after.of_process.descriptors, before.of_process.descriptors)
+      << "all is closed, and descriptors are left open: " << opened_since(before.descriptors, after.descriptors);
   EXPECT_LE(after.heap_bytes, before.heap_bytes + heap_allowance_bytes) << "all is closed, and memory has not been given back";
   if (const auto grown = series.descriptor_growth(descriptor_allowance)) ADD_FAILURE() << *grown;
   if (const auto change = series.resident_change()) std::cout << *change << '\n';
+  std::cout << fmt::format("resident memory, when all is closed: {}\n", changes_of_kinds(before.resident, after.resident));
   std::cout << fmt::format("{} steps, {} allocations failed\n", steps, failed_allocations());
   const nlohmann::json figures{{"seed", settings.seed},
                                {"seconds", took.count()},
@@ -187,6 +189,9 @@ void run(std::chrono::seconds usual) {
                                {"samples", series.size()},
                                {"heap_bytes", {{"start", before.heap_bytes}, {"end", after.heap_bytes}}},
                                {"resident_bytes", figure_json(&footprint::resident_bytes, before, after, series)},
+                               {"slab_bytes", figure_json(&footprint::slab_bytes, before, after, series)},
+                               {"malloc_bytes", figure_json(&footprint::malloc_bytes, before, after, series)},
+                               {"other_bytes", figure_json(&footprint::other_bytes, before, after, series)},
                                {"descriptors", figure_json(&footprint::descriptors, before, after, series)}};
   std::cout << "storm figures: " << figures.dump() << std::endl;
 }

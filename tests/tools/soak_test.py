@@ -70,6 +70,8 @@ class Pieces(Soak):
         self.assertLessEqual(found["descriptors"]["end"], found["descriptors"]["start"])
         self.assertGreaterEqual(found["resident_bytes"]["highest"], found["resident_bytes"]["start"])
         self.assertIn("end", found["heap_bytes"])
+        self.assertEqual(found["slab_bytes"]["end"], 0)
+        self.assertGreater(found["malloc_bytes"]["highest"], 0)
         self.assertEqual(list((self.folder / "work").iterdir()), [])
         self.assertIn("in 1 pieces that passed, 0 failed", ended.stdout)
 
