@@ -112,6 +112,16 @@ std::optional<std::string> footprint_series::descriptor_growth(std::uint64_t all
                      allowed);
 }
 
+std::optional<std::string> footprint_series::memory_growth(std::uint64_t allowed_bytes) const {
+  const auto medians = thirds();
+  if (!medians) return std::nullopt;
+  const auto first = medians->front().malloc_bytes + medians->front().other_bytes;
+  const auto last = medians->back().malloc_bytes + medians->back().other_bytes;
+  if (last <= first + allowed_bytes) return std::nullopt;
+  return fmt::format("memory that is no slab grew from {} to {} bytes (medians of the first and the last third), and {} more are allowed",
+                     first, last, allowed_bytes);
+}
+
 std::optional<std::string> footprint_series::resident_change() const {
   const auto medians = thirds();
   if (!medians) return std::nullopt;

@@ -1,6 +1,6 @@
 // What a storm holds of the machine while it lasts: resident memory and open descriptors of this process, looked at again and again, and
-// the rule by which descriptors count as flat. Resident memory is only told, with what it consists of: one storm alone does not say whether
-// it grows, since the allocator keeps what threads have freed and an engine the slabs that it has needed once; tools/soak judges it over
+// the rules by which descriptors and memory that is no slab count as flat. Resident memory as a whole is only told, with what it consists
+// of: one storm alone does not say whether it grows, since an engine keeps the slabs that it has needed once; tools/soak judges it over
 // many. A series belongs to one thread.
 #pragma once
 
@@ -32,6 +32,10 @@ std::uint64_t heap_bytes_in_use();
 // 150 and 300 s on two loaded cores were 4 apart at most: engines come and go.
 inline constexpr std::uint64_t descriptor_allowance = 32;
 
+// Likewise for the sum of malloc's and other memory. Its medians in storms of 150 and 300 s were 4 MiB apart at most, where malloc keeps
+// little (storm_test.cc).
+inline constexpr std::uint64_t memory_allowance_bytes = std::uint64_t{32} << 20;
+
 class footprint_series {
  public:
   using clock = std::chrono::steady_clock;
@@ -50,6 +54,8 @@ class footprint_series {
   [[nodiscard]] std::optional<std::array<footprint, 3>> thirds() const;
   // In words, where the last third has more descriptors than the first by more than is allowed.
   [[nodiscard]] std::optional<std::string> descriptor_growth(std::uint64_t allowed) const;
+  // Likewise, of malloc's and other memory.
+  [[nodiscard]] std::optional<std::string> memory_growth(std::uint64_t allowed_bytes) const;
   // In words, how far resident memory was from the first third to the last, and of which kinds; nothing of a series that says nothing.
   [[nodiscard]] std::optional<std::string> resident_change() const;
 

@@ -1,4 +1,4 @@
-// The rule by which the descriptors of a storm count as flat, and what is told of its memory.
+// The rules by which the descriptors and the memory of a storm count as flat, and what is told of it.
 #include "storm/storm_footprint.hpp"
 
 #include <fcntl.h>
@@ -35,6 +35,18 @@ TEST(storm_footprint, growth_of_descriptors_is_told_with_what_is_allowed) {
   const auto told = series_of(level, growing).descriptor_growth(10).value_or("");
   EXPECT_EQ(told.find("open descriptors grew from 1030 to 1150"), 0U) << told;
   EXPECT_EQ(series_of(level, growing).descriptor_growth(120), std::nullopt);
+}
+
+TEST(storm_footprint, growth_of_memory_that_is_no_slab_is_told_with_what_is_allowed) {
+  footprint_series slabs(1h), others(1h);
+  for (std::uint64_t i = 0; i < 180; ++i) {
+    slabs.note({.slab_bytes = growing(i), .malloc_bytes = 500, .other_bytes = 500});
+    others.note({.slab_bytes = 1000, .malloc_bytes = 500, .other_bytes = growing(i)});
+  }
+  EXPECT_EQ(slabs.memory_growth(10), std::nullopt);
+  const auto told = others.memory_growth(10).value_or("");
+  EXPECT_EQ(told.find("memory that is no slab grew from 1530 to 1650 bytes"), 0U) << told;
+  EXPECT_EQ(others.memory_growth(120), std::nullopt);
 }
 
 TEST(storm_footprint, resident_memory_that_grows_is_told_and_is_no_failure) {

@@ -5,9 +5,9 @@
 //   PENSTOCK_STORM_LANES     what the engines believe to have (one for each core)
 //   PENSTOCK_STORM_WITHOUT   what not to do, of: allocations,faults,stalls,forks
 // A thread that makes no progress for a minute ends the process, after a dump of what each thread is doing. When all is closed the process
-// has no more descriptors than at the beginning, no slabs, its heap and its resident memory back, and meanwhile descriptors may not grow
-// (storm_footprint.hpp says by which rule). How resident memory went meanwhile is told; tools/soak judges it over many storms. The last
-// line, "storm figures: " and an object of JSON, is for programs.
+// has no more descriptors than at the beginning, no slabs, its heap and its resident memory back, and meanwhile neither descriptors nor
+// memory that is no slab may grow (storm_footprint.hpp says by which rules). How resident memory went meanwhile is told; tools/soak judges
+// it over many storms. The last line, "storm figures: " and an object of JSON, is for programs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -201,6 +201,7 @@ void run(std::chrono::seconds usual) {
       << "all is closed, and descriptors are left open: " << opened_since(before.descriptors, after.descriptors);
   EXPECT_LE(after.heap_bytes, before.heap_bytes + heap_allowance_bytes) << "all is closed, and memory has not been given back";
   if (const auto grown = series.descriptor_growth(descriptor_allowance)) ADD_FAILURE() << *grown;
+  if (const auto grown = series.memory_growth(memory_allowance_bytes); grown && resident_bytes_tell) ADD_FAILURE() << *grown;
   if (const auto change = series.resident_change()) std::cout << *change << '\n';
   expect_resident_memory_given_back(before, after);
   std::cout << fmt::format("{} steps, {} allocations failed\n", steps, failed_allocations());
