@@ -48,8 +48,9 @@ struct posting {
 
   carrier& by;
   std::vector<tensor_facts> targets;
-  void* waits = nullptr;      // the owner's
-  std::uint64_t message = 0;  // which the other end puts there; 0: none yet
+  core::operation* told = nullptr;  // that its message is on its way, for who waits there; null: nobody
+  void* waits = nullptr;            // the owner's
+  std::uint64_t message = 0;        // which the other end puts there; 0: none yet
 };
 
 // The pipe, as its carriers see it. Its lock comes before theirs.

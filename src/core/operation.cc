@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <optional>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -97,6 +98,12 @@ bool operation::callback_work::run() {
   return true;
 }
 
+void operation::comes_soon() noexcept {
+  const std::lock_guard guard(lock_);
+  comes_soon_.store(true, std::memory_order_relaxed);
+  ended_.notify_all();
+}
+
 namespace {
 
 // Whether the calling thread polls for an operation.
@@ -130,11 +137,13 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
   const bool is_called_back = calling_back != nullptr;
   const bool for_ever = when == clock::time_point::max();
   polling polls(*this);
+  std::optional<clock::time_point> looks_on_since;
   while (!done()) {
     const auto now = clock::now();
     if (now >= when || runtime_->forked()) return false;
     if (!watch) watch = copies.try_watch();
-    polls.set(now - began < spin);
+    if (!looks_on_since && comes_soon_.load(std::memory_order_relaxed)) looks_on_since = now;
+    polls.set(now - began < spin || looks_on_since);
     if (polls.is_on() && poll()) {
       began = now;  // there may be more
       continue;
@@ -144,18 +153,20 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
     if (helpless != nullptr && helpless->help_urgent()) continue;
     if (now - began < spin) {
       staging::relax();
+    } else if (looks_on_since) {
+      staging::nap(std::min<clock::duration>((now - *looks_on_since) / 64, when - now));
     } else if (watch && copies.outstanding()) {
       staging::nap();
     } else if (is_called_back || helpless != nullptr || !copies.has_watcher()) {
       std::unique_lock guard(lock_);
-      ended_.wait_for(guard, std::min<clock::duration>(std::chrono::milliseconds(1), when - now), [this] { return done(); });
+      ended_.wait_for(guard, std::min<clock::duration>(std::chrono::milliseconds(1), when - now), [&] { return done() || comes_soon_; });
     } else {
       watch.end();
       std::unique_lock guard(lock_);
       if (for_ever) {
-        ended_.wait(guard, [this] { return done(); });
+        ended_.wait(guard, [this] { return done() || comes_soon_; });
       } else {
-        ended_.wait_until(guard, when, [this] { return done(); });
+        ended_.wait_until(guard, when, [this] { return done() || comes_soon_; });
       }
     }
   }

@@ -60,6 +60,9 @@ class operation : public timed {
   virtual void begin_polling() noexcept {}
   virtual bool poll() noexcept { return false; }
   virtual void end_polling() noexcept {}
+  // What ends it is on its way, and poll() will see it: who waits looks on from now, however long it takes, asleep for moments only.
+  // Telling whoever sleeps takes longer than many a transfer. Any thread.
+  void comes_soon() noexcept;
 
   // The lanes that should have threads and have none, so that who waits has to do their urgent works; null where there are threads.
   virtual staging::lanes* lanes_without_threads() noexcept { return nullptr; }
@@ -103,6 +106,7 @@ class operation : public timed {
   std::shared_ptr<core::runtime> runtime_;
   std::atomic<life> life_{life::running};
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> comes_soon_{false};
   bool deadline_watched_ = false;
   io_result outcome_;
   sys::nvtx_range range_;

@@ -92,6 +92,7 @@ void session::deliver(endings& ended) {
       op.move_to(next_operation::stage::written);
       op.posted->message = op.come->number;
       op.posted->by.await(*op.posted);
+      if (op.posted->told != nullptr) op.posted->told->comes_soon();
     } else {
       conclude(op, {0, {}}, ended);
     }

@@ -32,6 +32,7 @@ void posted_receive::begin() {
   auto options = options_;
   options.calls_at_once = !room_;
   auto posted = room_ ? nullptr : from_->prepare_posting(targets_);
+  if (posted != nullptr) posted->told = this;
   go_on(stage::awaits, [&] {
     return from_->next(
         into_, options, [this](const io_result& outcome) { come(outcome); }, std::move(posted));

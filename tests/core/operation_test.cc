@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -44,6 +46,58 @@ class queued_operation final : public core::operation {
  private:
   ~queued_operation() override = default;
 };
+
+// Nobody tells of its end: who polls sees it.
+class polled_operation final : public core::operation {
+ public:
+  using operation::operation;
+  bool poll() noexcept override {
+    if (looks.fetch_add(1) == 0) first_look.set_value();
+    if (!is_there.exchange(false)) return false;
+    complete({7, {}});
+    return true;
+  }
+  std::atomic<int> looks{0};
+  std::promise<void> first_look;
+  std::atomic<bool> is_there{false};
+
+ private:
+  ~polled_operation() override = default;
+};
+
+TEST(operations, that_come_soon_are_looked_for_by_who_sleeps) {
+  auto made = core::engine_core::make(without_cuda(), core::real_seams(without_cuda()));
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  for (const bool has_deadline : {false, true}) {
+    auto* const coming = new polled_operation(*made);
+    coming->retain();
+    std::thread waiter([&] {
+      if (has_deadline) {
+        EXPECT_TRUE(coming->wait_until(std::chrono::steady_clock::now() + std::chrono::minutes(1), std::chrono::microseconds(0)));
+      } else {
+        coming->wait(std::chrono::microseconds(0));
+      }
+    });
+    coming->comes_soon();
+    coming->first_look.get_future().wait();
+    coming->is_there = true;
+    waiter.join();
+    EXPECT_EQ(coming->outcome().bytes_done, 7U);
+    coming->release();
+  }
+}
+
+TEST(operations, that_do_not_come_soon_are_left_alone_by_who_sleeps) {
+  auto made = core::engine_core::make(without_cuda(), core::real_seams(without_cuda()));
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  auto* const late = new polled_operation(*made);
+  late->retain();
+  EXPECT_FALSE(late->wait_until(std::chrono::steady_clock::now() + std::chrono::milliseconds(5), std::chrono::microseconds(0)));
+  EXPECT_EQ(late->looks, 0);
+  late->is_there = true;
+  EXPECT_TRUE(late->poll());
+  late->release();
+}
 
 TEST(operations, of_the_parent_are_cancelled_by_a_child_without_any_lock) {
   auto made = core::engine_core::make(without_cuda(), core::real_seams(without_cuda()));
