@@ -70,6 +70,14 @@ void add_uncached(plan& told, file_core& file, const staging::place& place, cons
                                     : fmt::format("what goes through the page cache stays there: {}", stays.message()));
 }
 
+// Of a read that would not do so otherwise.
+bool may_spare_busy_cores(const runtime& with, file_core& file, const staging::place& place, const transfer& what,
+                          const io_options& options) {
+  const bool is_asked = with.forced(options) || with.few_cores() || with.preference_of(options) != preference::automatic;
+  const bool suits = place.on_device() && !place.emulated() && !what.is_write && what.length >= least_mapped_bytes;
+  return suits && !is_asked && !file.source().facts().in_memory;
+}
+
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
@@ -117,9 +125,8 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   }
   if (with.few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
-  if (place.on_device() && !place.emulated() && !what.is_write && with.has_busy_cores(true, 0))
-    told.remarks.emplace_back(
-        "others keep the cores busy: what is in the page cache is registered and copied by the GPU, unless prefer=speed");
+  if (may_spare_busy_cores(with, file, place, what, options) && with.has_busy_cores())
+    told.remarks.emplace_back("other processes keep the cores busy, so the GPU copies what is in the page cache: not with prefer=speed");
 }
 
 // Neighbours of one path and for one reason, in file order.

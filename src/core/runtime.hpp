@@ -162,10 +162,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
 
   [[nodiscard]] unsigned cores() const noexcept { return cores_; }
   [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
-  // By others, as seen when a request of so many bytes begins while nothing else is under way; else as seen last.
-  [[nodiscard]] bool has_busy_cores(bool begins, std::uint64_t bytes) noexcept {
-    return busy_cores_.now(kernel(), begins && asked_bytes_.load(std::memory_order_relaxed) <= bytes, about_now_ns());
-  }
+  // By other processes.
+  [[nodiscard]] bool has_busy_cores() noexcept { return busy_cores_.now(kernel(), cores_, about_now_ns()); }
   // Whether there are lanes for more than one link at a time.
   [[nodiscard]] bool feeds_several_links() const noexcept { return lanes_.most >= 2 * lanes_.usual; }
   // Of a file system.

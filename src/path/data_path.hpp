@@ -232,6 +232,7 @@ struct question {
   bool is_write = false;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
+  bool spares_cpu = true;  // as asked: CPU time counts more than speed
 };
 
 // Reads what a job asks for, on the calling thread, and times it where a server brings it. read(from, length) reads a part of it. Through

@@ -1,5 +1,5 @@
 // Reads with no CPU copy: pages of the page cache are mapped read-only, registered with the driver and copied from where they are by the
-// GPU. Registering a GiB takes a thread 20 ms where its pages lie in folios of 2 MiB and 50 where they are small, undoing it 8 or 20
+// GPU. Registering a GiB takes a thread 20 ms where its pages lie in folios of 2 MiB and 50 to 100 where they are small, undoing it 8 or 20
 // (driver 580, H100), so it is undone later (kept_pages): 49 or 21 GB/s at a seventh or a third of the CPU time of staged, and the next
 // read of the same pages runs at the speed of the link for no CPU time. While it registers, the driver lets few copies of others begin:
 // where there are some, the rest of a read goes on without it. A file truncated in the meantime is harmless: registered pages stay pinned.
@@ -44,9 +44,34 @@ constexpr std::size_t most_copies = 2;
 constexpr std::chrono::nanoseconds paced_nap = std::chrono::microseconds(100);
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
 constexpr int most_looks = 100;
-// Small pages are registered at 10 GB/s or less: whoever did not ask for CPU time to be spared is served better by copying them.
-constexpr std::int64_t least_bytes_per_us = 12000;
-constexpr std::chrono::seconds slow_for{5};
+constexpr const char* too_slow = "registering its pages takes longer than copying them";
+
+// The file whose pages were registered slowly, as small ones are: whoever did not ask for CPU time to be spared is served better by copying
+// them. Only the last such file is known, and for some seconds. Thread-safe.
+class slow_file {
+ public:
+  void note(const source::source& file, std::uint64_t bytes, std::chrono::nanoseconds took) noexcept {
+    constexpr std::int64_t least_bytes_per_us = 12000;
+    constexpr std::chrono::seconds stays{5};
+    if (bytes < least_kept_bytes || static_cast<std::int64_t>(bytes) * 1000 >= took.count() * least_bytes_per_us) return;
+    file_.store(name_of(file), std::memory_order_relaxed);
+    until_.store((clock::now() + stays).time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool is(const source::source& file) const noexcept {
+    return file_.load(std::memory_order_relaxed) == name_of(file) &&
+           clock::now().time_since_epoch().count() < until_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  // Of two files that share it one is copied that need not be.
+  static std::uint64_t name_of(const source::source& file) noexcept {
+    return (file.facts().device << 40 | file.facts().device >> 24) ^ file.facts().inode;
+  }
+
+  std::atomic<std::uint64_t> file_{0};
+  std::atomic<std::int64_t> until_{0};  // in ticks of the clock
+};
 
 class mapped final : public data_path {
  public:
@@ -60,6 +85,7 @@ class mapped final : public data_path {
     if (asked.file->descriptors().cached < 0) return "no descriptor leads to its pages in the page cache";
     if (asked.length < least_bytes) return "registering so few pages costs more than copying them";
     if (pinned_ == nullptr) return "nobody notes what is registered";
+    if (!asked.spares_cpu && !asked.memory->emulated() && slow_.is(*asked.file)) return std::string(too_slow);
     return std::nullopt;
   }
 
@@ -246,15 +272,15 @@ class mapped final : public data_path {
     }
 
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
+      if (may_give_up() && of_.slow_.is(*item_.file)) return status(errc::unsupported, too_slow);
       if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
-      if (may_give_up() && of_.is_slow()) return status(errc::unsupported, "registering its pages takes longer than copying them");
       // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
       const auto began = std::chrono::steady_clock::now();
       auto made = of_.pinned_->make(*item_.file, offset, bytes, {on_.session, item_.place.emulated()});
       if (!made) return made.error();
-      of_.note_pace(bytes, std::chrono::steady_clock::now() - began);
+      of_.slow_.note(*item_.file, bytes, std::chrono::steady_clock::now() - began);
       if (!made->lasting || !keep(made->held, offset, bytes)) passing_bytes_ += bytes;
       return std::move(made->held);
     }
@@ -356,15 +382,6 @@ class mapped final : public data_path {
     std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // of these, what was registered before
   };
 
-  void note_pace(std::uint64_t bytes, std::chrono::nanoseconds took) {
-    if (bytes < least_kept_bytes || static_cast<std::int64_t>(bytes) * 1000 >= took.count() * least_bytes_per_us) return;
-    slow_until_.store((std::chrono::steady_clock::now() + slow_for).time_since_epoch().count(), std::memory_order_relaxed);
-  }
-  // Whether pages that were registered a moment ago took too long.
-  [[nodiscard]] bool is_slow() const {
-    return std::chrono::steady_clock::now().time_since_epoch().count() < slow_until_.load(std::memory_order_relaxed);
-  }
-
   // Requests that have ended, but for those that came here.
   [[nodiscard]] std::int64_t others_ended() const {
     const auto all = ended_requests_ != nullptr ? ended_requests_() : 0;
@@ -375,9 +392,9 @@ class mapped final : public data_path {
   kept_pages* const kept_;
   const std::function<std::uint64_t()> ended_requests_;
   std::atomic<std::int64_t> ended_jobs_{0};
-  std::atomic<std::int64_t> slow_until_{0};  // of steady_clock, in its ticks
-  std::mutex busy_;                          // keeps registrations apart
-  std::mutex spare_lock_;                    // guards what follows
+  slow_file slow_;
+  std::mutex busy_;        // keeps registrations apart
+  std::mutex spare_lock_;  // guards what follows
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;
   std::map<device::session*, streams> streams_;  // that lines use

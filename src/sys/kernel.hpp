@@ -12,6 +12,7 @@
 
 #include "penstock/machine.hpp"
 #include "penstock/status.hpp"
+#include "sys/core_use.hpp"
 #include "sys/memory_state.hpp"
 #include "sys/refusals.hpp"
 
@@ -128,8 +129,10 @@ class kernel {
   virtual int current_node() noexcept { return -1; }
   // The node that the page of an address lies on; -1 likewise, and where it lies on none yet. Asks the kernel.
   virtual int node_of_memory(const void* /*address*/) noexcept { return -1; }
-  virtual unsigned usable_cores() = 0;                              // affinity mask and cgroup quota, at least 1
-  virtual double wanted_cores_share() noexcept { return 0; }        // of the machine's, by all its threads: see sys/core_use.hpp
+  virtual unsigned usable_cores() = 0;  // affinity mask and cgroup quota, at least 1
+  // What all processes have used the machine's cores for. Reads a file of /proc, which takes 20 us, or 1 ms where there are hundreds of
+  // cores.
+  virtual core_use core_use_now() noexcept { return {}; }
   virtual pci_device describe_pci(const std::string& address) = 0;  // see sys/pci.hpp
   virtual std::vector<std::string> pci_addresses() = 0;
   virtual bool path_exists(const std::string& path) = 0;

@@ -10,6 +10,7 @@
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -332,14 +333,22 @@ class linux_kernel final : public kernel {
     return std::max(1U, std::min(cores, cpu_quota_cores().value_or(cores)));
   }
 
-  double wanted_cores_share() noexcept override {
-    const int fd = ::open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    std::array<char, 128> told{};
+  core_use core_use_now() noexcept override {
+    const int fd = ::open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return {};
+    std::array<char, 256> told{};
     const auto got = ::read(fd, told.data(), told.size() - 1);
     ::close(fd);
+    const auto found = core_use_in(told.data());
     const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-    return got > 0 && cores > 0 ? wanted_share(told.data(), static_cast<unsigned>(cores)).value_or(0) : 0;
+    const long ticks_per_second = ::sysconf(_SC_CLK_TCK);
+    timespec own{};
+    if (got <= 0 || !found || cores <= 0 || ticks_per_second <= 0 || ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own) != 0) return {};
+    core_use use = *found;
+    use.cores = static_cast<unsigned>(cores);
+    use.tick_ns = 1'000'000'000 / static_cast<std::uint64_t>(ticks_per_second);
+    use.own_ns = static_cast<std::uint64_t>(own.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(own.tv_nsec);
+    return use;
   }
 
   pci_device describe_pci(const std::string& address) override { return describe_pci_device(address); }

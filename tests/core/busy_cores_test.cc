@@ -1,4 +1,4 @@
-// Whether others keep the cores busy: what the kernel tells of them, and when it is asked.
+// Whether other processes keep the cores busy: what the kernel tells of them, and what follows from that.
 #include "core/busy_cores.hpp"
 
 #include <gtest/gtest.h>
@@ -11,62 +11,95 @@
 namespace penstock::core {
 namespace {
 
-class counting_kernel final : public testing::forwarding_kernel {
+// Each look adds a second, of which others have used a share of 16 cores.
+class known_kernel final : public testing::forwarding_kernel {
  public:
-  double wanted_cores_share() noexcept override {
+  sys::core_use core_use_now() noexcept override {
     ++asked;
-    return share;
+    use.ticks += 1600;
+    use.busy_ticks += static_cast<std::uint64_t>(1600 * others) + 1600 / 4;
+    use.own_ns += 4 * second;
+    return is_told ? use : sys::core_use{};
   }
-  double share = 0;
+  static constexpr std::int64_t second = 1'000'000'000;
+  double others = 0;
+  bool is_told = true;
   int asked = 0;
+  sys::core_use use{.cores = 16, .ticks = 0, .busy_ticks = 0, .tick_ns = 10'000'000, .own_ns = 0};
 };
 
-constexpr std::int64_t second = 1'000'000'000;
+constexpr std::int64_t second = known_kernel::second;
 
-TEST(wanted_share, is_what_runs_but_for_the_one_that_asks) { EXPECT_EQ(sys::wanted_share("16.20 8.18 4.12 9/812 11206\n", 16), 0.5); }
-
-TEST(wanted_share, of_a_moment_counts_no_more_than_twice_the_last_minute) {
-  EXPECT_EQ(sys::wanted_share("2.00 0.18 0.12 33/812 11206\n", 16), 0.25);
-  EXPECT_EQ(sys::wanted_share("64.00 0.18 0.12 1/812 11206\n", 16), 0.0) << "they have ended";
+TEST(core_use, is_read_from_the_kernels_text) {
+  const auto found = sys::core_use_in("cpu  100 1 20 5000 300 3 4 5 60 7\ncpu0 50 0 10 2500 150 1 2 2 30 3\n");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->ticks, 5433U);
+  EXPECT_EQ(found->busy_ticks, 133U) << "neither idle nor waiting for a disk";
 }
 
-TEST(wanted_share, is_unknown_of_another_text) {
-  for (const char* told : {"", "none", "1.0 2.0", "1.0 2.0 3.0 x/9"}) EXPECT_EQ(sys::wanted_share(told, 16), std::nullopt) << told;
-  EXPECT_EQ(sys::wanted_share("1.00 1.00 1.00 2/80 1\n", 0), std::nullopt);
+TEST(core_use, is_unknown_of_another_text) {
+  for (const char* told :
+       {"", "cpu", "cpu 1 2 3", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3 x 5 6 7 8", "cpu 99999999999999999999 2 3 4 5 6 7 8"}) {
+    EXPECT_FALSE(sys::core_use_in(told)) << told;
+  }
 }
 
-TEST(wanted_share, is_told_by_this_kernel) {
-  if (::access("/proc/loadavg", R_OK) != 0) GTEST_SKIP() << "no /proc/loadavg";
-  EXPECT_GE(sys::make_kernel()->wanted_cores_share(), 0);
+TEST(core_use, of_others_is_what_this_process_has_not_used) {
+  const sys::core_use before{.cores = 2, .ticks = 1000, .busy_ticks = 500, .tick_ns = 10'000'000, .own_ns = second};
+  sys::core_use after{.cores = 2, .ticks = 1200, .busy_ticks = 650, .tick_ns = 10'000'000, .own_ns = second + second / 2};
+  EXPECT_EQ(sys::used_by_others(before, after), 0.5);
+  after.own_ns += 10 * second;
+  EXPECT_EQ(sys::used_by_others(before, after), 0.0);
+  EXPECT_EQ(sys::used_by_others(before, before), std::nullopt) << "no time has passed";
+  EXPECT_EQ(sys::used_by_others({}, after), std::nullopt);
 }
 
-TEST(busy_cores, are_those_that_others_want_half_of) {
-  counting_kernel kernel;
+TEST(core_use, is_told_by_this_kernel) {
+  if (::access("/proc/stat", R_OK) != 0) GTEST_SKIP() << "no /proc/stat";
+  const auto use = sys::make_kernel()->core_use_now();
+  EXPECT_GT(use.cores, 0U);
+  EXPECT_GT(use.ticks, use.busy_ticks);
+  EXPECT_GT(use.own_ns, 0U);
+}
+
+TEST(busy_cores, are_those_that_others_use_half_of) {
+  known_kernel kernel;
   busy_cores cores;
-  kernel.share = 0.4;
-  EXPECT_FALSE(cores.now(kernel, true, 0));
-  kernel.share = 0.5;
-  EXPECT_TRUE(cores.now(kernel, true, second));
-  EXPECT_EQ(kernel.asked, 2);
+  kernel.others = 0.5;
+  EXPECT_FALSE(cores.now(kernel, 16, 0)) << "one look says nothing of a time";
+  EXPECT_TRUE(cores.now(kernel, 16, second));
+  kernel.others = 0.4;
+  EXPECT_TRUE(cores.now(kernel, 16, 2 * second)) << "no to and fro";
+  kernel.others = 0.3;
+  EXPECT_FALSE(cores.now(kernel, 16, 3 * second));
+  kernel.others = 0.4;
+  EXPECT_FALSE(cores.now(kernel, 16, 4 * second));
 }
 
-TEST(busy_cores, are_not_looked_at_while_the_engines_own_threads_run) {
-  counting_kernel kernel;
+TEST(busy_cores, are_asked_about_once_a_second) {
+  known_kernel kernel;
   busy_cores cores;
-  kernel.share = 1;
-  EXPECT_FALSE(cores.now(kernel, false, 0)) << "nobody has looked";
-  EXPECT_TRUE(cores.now(kernel, true, 1));
-  kernel.share = 0;
-  EXPECT_TRUE(cores.now(kernel, false, second)) << "as seen before";
-  EXPECT_FALSE(cores.now(kernel, false, 20 * second)) << "that was long ago";
-  EXPECT_EQ(kernel.asked, 1);
+  for (std::int64_t now = 0; now < 10 * second; now += second / 100) (void)cores.now(kernel, 16, now);
+  EXPECT_EQ(kernel.asked, 10);
 }
 
-TEST(busy_cores, are_asked_about_once_in_a_while) {
-  counting_kernel kernel;
+TEST(busy_cores, are_unknown_to_a_process_that_may_use_some_of_them_only) {
+  known_kernel kernel;
   busy_cores cores;
-  for (std::int64_t now = 0; now < second; now += second / 1000) (void)cores.now(kernel, true, now);
-  EXPECT_EQ(kernel.asked, 50);
+  kernel.others = 0.7;
+  for (std::int64_t now = 0; now < 5 * second; now += second) EXPECT_FALSE(cores.now(kernel, 8, now));
+}
+
+TEST(busy_cores, are_unknown_where_the_kernel_does_not_tell) {
+  known_kernel kernel;
+  busy_cores cores;
+  kernel.others = 0.7;
+  kernel.is_told = false;
+  EXPECT_FALSE(cores.now(kernel, 16, 0));
+  EXPECT_FALSE(cores.now(kernel, 16, second));
+  kernel.is_told = true;
+  EXPECT_FALSE(cores.now(kernel, 16, 2 * second));
+  EXPECT_TRUE(cores.now(kernel, 16, 3 * second));
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class forwarding_kernel : public sys::kernel {
   int current_node() noexcept override { return inner_->current_node(); }
   int node_of_memory(const void* address) noexcept override { return inner_->node_of_memory(address); }
   unsigned usable_cores() override { return inner_->usable_cores(); }
-  double wanted_cores_share() noexcept override { return inner_->wanted_cores_share(); }
+  sys::core_use core_use_now() noexcept override { return inner_->core_use_now(); }
   pci_device describe_pci(const std::string& address) override { return inner_->describe_pci(address); }
   std::vector<std::string> pci_addresses() override { return inner_->pci_addresses(); }
   bool path_exists(const std::string& path) override { return inner_->path_exists(path); }

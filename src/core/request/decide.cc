@@ -63,8 +63,8 @@ void add_answers(plan_input& input, const file_core& file, const transfer& rest,
 }
 
 // Whether it matters how busy they are.
-bool asks_for_cores(const transfer& rest, const transfer& whole, const staging::place& place, preference prefer) {
-  return prefer == preference::automatic && !rest.is_write && place.on_device() && !place.emulated() && whole.length >= least_mapped_bytes;
+bool asks_for_cores(const transfer& whole, const staging::place& place, preference prefer) {
+  return prefer == preference::automatic && !whole.is_write && place.on_device() && !place.emulated() && whole.length >= least_mapped_bytes;
 }
 
 }  // namespace
@@ -133,7 +133,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.lanes = how.lanes;
   input.shared_link = how.shared_link;
   input.few_cores = with.few_cores();
-  input.busy_cores = asks_for_cores(rest, whole, place, input.prefer) && with.has_busy_cores(rest.offset == whole.offset, whole.length);
+  input.busy_cores = asks_for_cores(whole, place, input.prefer) && with.has_busy_cores();
   input.memory_file_system = from.facts().in_memory;
   input.most_bytes = staging::large_slab_bytes;
   // explain() is asked of no address: it tells of one that is aligned.
@@ -146,7 +146,8 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();
     if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
-    return with.path(kind).refuses({&from, &place, rest.is_write, offset, length});
+    const bool spares_cpu = input.prefer == preference::cpu || kind == input.forced;
+    return with.path(kind).refuses({&from, &place, rest.is_write, offset, length, spares_cpu});
   };
   input.resident = [&](std::uint64_t offset, std::uint64_t length) -> std::optional<std::uint64_t> {
     const auto bytes = from.resident_bytes(offset, length);

@@ -14,9 +14,9 @@ namespace penstock::core {
 
 namespace {
 
-bool wants_to_spare_cpu(const runtime& with, const io_options& options) {
+bool wants_to_spare_cpu(runtime& with, const io_options& options) {
   const auto prefer = with.preference_of(options);
-  return prefer == preference::cpu || (prefer == preference::automatic && with.few_cores());
+  return prefer == preference::cpu || (prefer == preference::automatic && (with.few_cores() || with.has_busy_cores()));
 }
 
 // Of such a read, when so many bytes have been moved from there on.
@@ -29,12 +29,11 @@ std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t 
 
 // --- finding them
 
-row_finder::row_finder(runtime& with, const io_options& options)
-    : with_(with), options_(options), any_(!with.forced(options)), spares_cpu_(wants_to_spare_cpu(with, options)) {}
+row_finder::row_finder(runtime& with, const io_options& options) : with_(with), options_(options), any_(!with.forced(options)) {}
 
 bool row_finder::suits(const admission& item) const noexcept {
   if (!any_ || item.what().is_write || !item.place().on_device()) return false;
-  return !spares_cpu_ || item.place().emulated() || item.what().length < least_mapped_bytes;
+  return item.place().emulated() || item.what().length < least_mapped_bytes || !wants_to_spare_cpu(with_, options_);
 }
 
 bool row_finder::continues(const admission& item, std::uint32_t index) const noexcept {

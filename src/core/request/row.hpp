@@ -40,8 +40,7 @@ class row_finder {
  private:
   runtime& with_;
   const io_options& options_;
-  bool any_;         // may be in one
-  bool spares_cpu_;  // then large ones are left to the path that does
+  bool any_;  // may be in one
   file_core* file_ = nullptr;
   staging::place place_;
   std::uint64_t begins_ = 0;
