@@ -159,21 +159,21 @@ class syntax_check final : public nlohmann::json_sax<json> {
   int depth_ = 0;
 };
 
+status check_syntax(std::string_view text) {
+  syntax_check check(text);
+  if (json::sax_parse(text, &check, json::input_format_t::json, true, true)) return {};
+  return {errc::invalid_argument, fmt::format("not a cufile.json: {}", check.problem())};
+}
+
 result<json> parse(std::string_view text) {
   if (text.empty()) return json::object();  // an empty file, or /dev/null, asks for nothing
-  bool is_too_deep = false;
-  const auto look = [&is_too_deep](int depth, json::parse_event_t event, const json&) {
-    const bool starts = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
-    is_too_deep = is_too_deep || (starts && depth >= max_depth);
-    return !is_too_deep;
-  };
-  json document = json::parse(text, look, false, true);
-  if (document.is_discarded() || is_too_deep) {
-    // Once more, to say where: what is right need not be read twice.
-    syntax_check check(text);
-    (void)json::sax_parse(text, &check, json::input_format_t::json, true, true);
-    return status(errc::invalid_argument, fmt::format("not a cufile.json: {}", check.problem()));
+  // A text with few brackets, as all real ones, cannot be deep; others are looked through first.
+  const auto opens = std::ranges::count_if(text, [](char each) { return each == '{' || each == '['; });
+  if (opens > max_depth) {
+    if (auto wrong = check_syntax(text); !wrong.ok()) return wrong;
   }
+  json document = json::parse(text, nullptr, false, true);
+  if (document.is_discarded()) return check_syntax(text);  // says where
   if (!document.is_object()) return status(errc::invalid_argument, "not a cufile.json: expected an object of sections");
   return document;
 }
