@@ -16,10 +16,13 @@ Fetch: TypeAlias = Callable[[Numbers], Any]  # the bytes at positions, an array 
 _MAGIC = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
 _LONGEST_HEADER = 18
 _MOST_OF_BLOCK = 128 << 10
+_MOST_OF_WINDOW = 1 << 27  # zstd's own decoder takes no more by itself
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
+_LEAST_COMPRESSED = 2
 # zstd makes blocks of 128 KiB, and at high levels cuts some of them. Each costs a round over all chunks.
 _BLOCKS_PER_FULL_ONE = 16
 _BLOCKS_BESIDES = 64
+_MOST_ROUNDS = 8192
 
 
 def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> Flags:
@@ -27,10 +30,10 @@ def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: i
 
     starts, sizes: of the chunks, in bytes; sizes are 1 or more. What lies in a block is not looked at.
     """
-    at, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
+    at, most_of_block, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
     least, most = np.zeros_like(at), np.zeros_like(at)
     walking = np.flatnonzero(good)
-    for _ in range(_BLOCKS_BESIDES + _BLOCKS_PER_FULL_ONE * (decoded_bytes // _MOST_OF_BLOCK)):
+    for _ in range(min(_MOST_ROUNDS, _BLOCKS_BESIDES + _BLOCKS_PER_FULL_ONE * (decoded_bytes // _MOST_OF_BLOCK))):
         reaches = at[walking] + 3 <= sizes[walking]
         good[walking[~reaches]] = False
         walking = walking[reaches]
@@ -38,22 +41,25 @@ def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: i
             break
         header = fetch((starts + at)[walking, None] + np.arange(3)).astype(np.int64) @ (1, 1 << 8, 1 << 16)
         is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        least[walking] += np.where(kind == _COMPRESSED, 0, size)
-        most[walking] += np.where(kind == _COMPRESSED, _MOST_OF_BLOCK, size)
+        is_compressed = kind == _COMPRESSED
+        least[walking] += np.where(is_compressed, 0, size)
+        most[walking] += np.where(is_compressed, most_of_block[walking], size)
         at[walking] += 3 + np.where(kind == _RLE, 1, size)
-        good[walking] &= (kind != _RESERVED) & (size <= _MOST_OF_BLOCK)
+        is_long_enough = ~is_compressed | (size >= _LEAST_COMPRESSED)
+        good[walking] &= (kind != _RESERVED) & (size <= most_of_block[walking]) & is_long_enough
         walking = walking[good[walking] & (is_last == 0)]
     good[walking] = False  # more blocks than zstd makes
     whole: Flags = good & (at + 4 * is_checked == sizes) & (least <= decoded_bytes) & (decoded_bytes <= most)
     return whole
 
 
-def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> tuple[Numbers, Numbers, Flags]:
-    """Where the blocks begin in each chunk, whether 4 bytes of checksum follow them, and whether there is such a header."""
+def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> tuple[Numbers, Numbers, Numbers, Flags]:
+    """Where the blocks begin in each chunk, what comes of one at most, whether 4 bytes of checksum follow them, and whether there is such a header."""
     # 3.1.1.1: a magic number, a descriptor, perhaps a window and the number of a dictionary, then the size.
     head = fetch(starts[:, None] + np.minimum(np.arange(_LONGEST_HEADER), sizes[:, None] - 1)).astype(np.uint64)
-    descriptor = head[:, 4].astype(np.int64)
+    descriptor, window = head[:, 4].astype(np.int64), _windows(head[:, 5].astype(np.int64))
     is_single = descriptor >> 5 & 1
+    window[is_single == 1] = decoded_bytes
     size_bytes = np.where(descriptor >> 6 == 0, is_single, 1 << (descriptor >> 6))
     size_at = 5 + (1 - is_single)
     places = np.arange(8)
@@ -61,6 +67,13 @@ def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) 
     told = np.where(places < size_bytes[:, None], size << (8 * places).astype(np.uint64), 0).sum(axis=1, dtype=np.uint64)
     told += np.where(size_bytes == 2, 256, 0).astype(np.uint64)
     blocks = size_at + size_bytes
-    is_plain = descriptor & 0x0B == 0  # no reserved bit, no dictionary
+    is_plain = (descriptor & 0x0B == 0) & ((window <= _MOST_OF_WINDOW) | (is_single == 1))  # no reserved bit, no dictionary
     good = (head[:, :4] == _MAGIC).all(axis=1) & is_plain & (size_bytes > 0) & (told == decoded_bytes) & (blocks <= sizes)
-    return blocks, descriptor >> 2 & 1, good
+    return blocks, np.minimum(window, _MOST_OF_BLOCK), descriptor >> 2 & 1, good
+
+
+def _windows(descriptors: Numbers) -> Numbers:
+    # 3.1.1.1.2: five bits of exponent, three of eighths.
+    base = np.int64(1) << (10 + (descriptors >> 3))
+    windows: Numbers = base + (base >> 3) * (descriptors & 7)
+    return windows

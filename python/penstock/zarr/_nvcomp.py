@@ -35,6 +35,7 @@ _LARGEST_CHUNK = 2**31 - 1  # nvcompZstdDecompressionMaxAllowedChunkSize, the le
 # It decodes 1 GiB in a tenth of a second, and one large chunk alone at some 0.1 GB/s.
 _SECONDS_AT_LEAST = 30
 _SLOWEST = 1 << 24  # decoded bytes a second
+_NOT_READY = 600  # cudaErrorNotReady
 
 
 @dataclass(frozen=True)
@@ -179,16 +180,15 @@ def _wait(stream: Any, count: int, chunk_bytes: int) -> None:
     most = _SECONDS_AT_LEAST + count * chunk_bytes / _SLOWEST
     what = f"one of {count} chunks of {chunk_bytes} bytes, most likely because it is damaged"
     then = 'Start the process anew; decode="cpu" tells which chunk it is'
-    try:
-        while not stream.done:
-            elapsed = time.monotonic() - began
-            if elapsed > most:
-                raise penstock.TimedOut(
-                    f"nvCOMP has not ended after {elapsed:.0f} s of decoding {what}. The GPU is busy with it until this process ends. {then}",
-                    code="timed_out",
-                )
-            time.sleep(min(1e-3, elapsed / 32))
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+    while (status := cupy.cuda.runtime.streamQuery(stream.ptr)) == _NOT_READY:
+        elapsed = time.monotonic() - began
+        if elapsed > most:
+            raise penstock.TimedOut(
+                f"nvCOMP has not ended after {elapsed:.0f} s of decoding {what}. The GPU is busy with it until this process ends. {then}",
+                code="timed_out",
+            )
+        time.sleep(min(1e-3, elapsed / 32))
+    if status != 0:
         raise penstock.Error(
-            f"nvCOMP has failed at {what}, and CUDA cannot be used in this process any more ({error}). {then}", domain="cuda", native=error.status
-        ) from error
+            f"nvCOMP has failed at {what}, and CUDA cannot be used in this process any more (error {status}). {then}", domain="cuda", native=status
+        )

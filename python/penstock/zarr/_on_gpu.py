@@ -145,11 +145,12 @@ class _Work:
         """Waits for a batch. Raises errors of its reads; notes chunks that were cut."""
         self._encoded_bytes += batch.nbytes
         outcomes = batch.wait()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
         whole = self._whole(batch)
         for number, outcome in enumerate(outcomes):
             chunk = batch.chunks[number]
-            if isinstance(outcome, BaseException):
-                raise outcome
             encoded = _Encoded(chunk, batch.encoded, int(batch.starts[number]), batch.payloads[number])
             if outcome != chunk.size:
                 self.failures.add(chunk, ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes"))
