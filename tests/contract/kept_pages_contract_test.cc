@@ -14,6 +14,7 @@
 #include "support/faulty_device.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/forwarding_kernel.hpp"
+#include "support/lacking.hpp"
 
 namespace penstock::testing::kept_pages_tests {
 namespace {
@@ -42,6 +43,7 @@ class told_kernel final : public forwarding_kernel {
 
 class kept_pages : public ::testing::Test {
  protected:
+  void SetUp() override { PENSTOCK_SKIP_IF(lacks_reads_of_processes()); }
   kept_pages() {
     content_ = pattern::make(size, 3);
     store_file(name_, content_);
@@ -246,6 +248,7 @@ TEST_F(kept_pages, many_may_read_and_trim_at_once) {
 
 // Nothing is read from them any more: they go by themselves.
 TEST(kept_pages_by_themselves, go_once_they_were_idle_for_too_long_and_where_too_much_is_kept) {
+  PENSTOCK_SKIP_IF(lacks_reads_of_processes());
   const temp_dir directory = temp_dir::on_build_disk();
   const auto name = directory.file("data");
   store_file(name, pattern::make(mib, 3));

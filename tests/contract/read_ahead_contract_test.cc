@@ -19,6 +19,7 @@
 #include "core/file_core.hpp"
 #include "support/faulty_device.hpp"
 #include "support/forwarding_kernel.hpp"
+#include "support/lacking.hpp"
 
 namespace penstock::testing::read_ahead_tests {
 namespace {
@@ -355,6 +356,7 @@ TEST_F(read_ahead_contract, explain_says_whether_it_will_serve) {
   io_options by_map;
   by_map.path = path_kind::mapped;
   EXPECT_NE(told_of(from, by_map).find("immutable, but not read ahead: another path was asked for"), std::string::npos);
+  PENSTOCK_SKIP_IF(lacks_reads_of_processes());
   const auto kept = from.pin();
   ASSERT_TRUE(kept.ok()) << told(kept.error());
   EXPECT_NE(told_of(from).find("immutable, but not read ahead: it is pinned"), std::string::npos);

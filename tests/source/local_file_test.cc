@@ -17,6 +17,7 @@
 #include "support/lying_kernel.hpp"
 #include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
+#include "sys/page_size.hpp"
 
 namespace penstock::source {
 namespace {
@@ -221,7 +222,7 @@ TEST_F(local_file_source, streaming_reads_the_same_bytes) {
 
 // Two pages, of which the second cannot be written.
 struct half_writable {
-  static constexpr std::size_t page = 4096;
+  const std::size_t page = sys::page_size();
   half_writable() : data(static_cast<std::byte*>(::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
     EXPECT_EQ(::mprotect(data + page, page, PROT_READ), 0);
   }
