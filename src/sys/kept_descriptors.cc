@@ -7,11 +7,15 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/no_memory.hpp"
+
 namespace penstock::sys {
 namespace {
 
 // How many kept descriptors one close asks about.
 constexpr std::size_t looks_per_close = 16;
+// For how many more there is always room, unless memory has run out.
+constexpr std::size_t room_ahead = 32;
 
 // Whether closing fd could drop a lock. F_OFD_GETLK (Linux 3.15) asks in the name of the descriptor, which holds none, so it is told of
 // the locks of this process, for which F_GETLK is blind. Locks of others are told too: one of ours may lie behind them.
@@ -41,6 +45,8 @@ constexpr int flags_that_matter = O_ACCMODE | O_DIRECT | O_SYNC | O_DSYNC | O_NO
 
 }  // namespace
 
+kept_descriptors::kept_descriptors() { kept_.reserve(2 * room_ahead); }
+
 kept_descriptors::~kept_descriptors() {
   for (const auto& each : kept_) {
     if (fork_guard_.forked() || !may_drop_locks(each.fd)) (void)close_once(each.fd);
@@ -49,17 +55,30 @@ kept_descriptors::~kept_descriptors() {
 
 int kept_descriptors::close(int fd) {
   if (fork_guard_.forked()) return close_once(fd);
-  if (may_drop_locks(fd)) {
-    if (const auto what = identify(fd, fcntl(fd, F_GETFL))) {
-      const std::lock_guard guard(lock_);
-      kept_.push_back({*what, fd});
-      count_.store(kept_.size());
-    }
-    return 0;
-  }
+  if (may_drop_locks(fd)) return keep(fd);
   const int outcome = close_once(fd);
   if (count_.load() != 0) close_released();
   return outcome;
+}
+
+int kept_descriptors::keep(int fd) {
+  const auto what = identify(fd, fcntl(fd, F_GETFL));
+  if (!what) return 0;
+  const std::lock_guard guard(lock_);
+  make_room();
+  if (kept_.size() == kept_.capacity()) return ENOMEM;
+  kept_.push_back({*what, fd});
+  count_.store(kept_.size());
+  return 0;
+}
+
+// Ahead of need: when memory has run out fd can neither be closed, for the locks, nor be forgotten.
+void kept_descriptors::make_room() noexcept {
+  if (kept_.capacity() - kept_.size() >= room_ahead) return;
+  (void)or_no_memory([&] {
+    kept_.reserve(2 * kept_.capacity());
+    return status();
+  });
 }
 
 std::optional<int> kept_descriptors::take(int fd, int flags) {

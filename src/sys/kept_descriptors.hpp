@@ -17,13 +17,14 @@ namespace penstock::sys {
 
 class kept_descriptors {
  public:
-  kept_descriptors() = default;
+  kept_descriptors();
   kept_descriptors(const kept_descriptors&) = delete;
   kept_descriptors& operator=(const kept_descriptors&) = delete;
   // Closes those whose files are free of locks; the others stay open for as long as the process lives.
   ~kept_descriptors();
 
   // Closes fd or keeps it, and closes what was kept and is free by now (a few of them, so that closing stays cheap). Returns 0 or an errno.
+  // While memory has run out there is room for at least 32 more to be kept; then ENOMEM, and fd stays open and the caller's.
   // A lock that another thread takes at this very moment can be lost, as with close(2). A forked child holds no locks, and just closes.
   int close(int fd);
   // A kept descriptor of the file behind fd (or of that name) that was opened with these flags, as far as they matter to a transfer.
@@ -44,6 +45,8 @@ class kept_descriptors {
   };
 
   static std::optional<identity> identify(int fd, int flags);
+  int keep(int fd);
+  void make_room() noexcept;
   std::optional<int> take(const identity& wanted);
   void close_released();
 

@@ -84,7 +84,7 @@ class kernel {
   // break.
   virtual result<int> reopen(int fd, int flags) = 0;
   // fd is the kernel's from then on. Where closing it would drop record locks of this process, it is kept open (see
-  // sys/kept_descriptors.hpp).
+  // sys/kept_descriptors.hpp). out_of_memory: it cannot be kept, and stays open and the caller's.
   virtual status close(int fd) = 0;
   virtual result<file_info> describe(int fd) = 0;
   virtual result<int> descriptor_flags(int fd) = 0;  // F_GETFL

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/checked.hpp"
+#include "base/no_memory.hpp"
 #include "sys/cache_fill.hpp"
 #include "sys/core_use.hpp"
 #include "sys/cpu_quota.hpp"
@@ -218,6 +219,7 @@ class linux_kernel final : public kernel {
 
   status close(int fd) override {
     const int error = kept_.close(fd);
+    if (error == ENOMEM) return no_memory();
     return error == 0 ? status() : status::from_errno(error, fmt::format("close fd {}", fd));
   }
 
