@@ -517,18 +517,18 @@ class allocations : public ::testing::TestWithParam<std::size_t> {
       }
     }
     RecordProperty("struck", static_cast<int>(struck));
-    expect_nothing_opened_since(open_before);
+    wait_until_nothing_opened_since(open_before);
     std::set_terminate(old_handler);
   }
 
-  // Looks again for a while: an engine ends on its own time.
-  static void expect_nothing_opened_since(const descriptor_names& before) {
-    auto left = opened_since(before, descriptor_names_now());
-    for (int i = 0; i < 1000 && !left.empty(); ++i) {
-      std::this_thread::sleep_for(10ms);
-      left = opened_since(before, descriptor_names_now());
+  // An engine ends on its own time. The watchdog names the descriptors that nobody closes, and ends the process.
+  void wait_until_nothing_opened_since(const descriptor_names& before) {
+    std::string seen;
+    for (auto left = opened_since(before, descriptor_names_now()); !left.empty(); left = opened_since(before, descriptor_names_now())) {
+      if (left != seen) watch_.feed("all is closed, and descriptors are left open: " + left);
+      seen = std::move(left);
+      std::this_thread::yield();
     }
-    EXPECT_EQ(left, "") << "all is closed, and descriptors are left open";
   }
 
   thread_watchdog watch_{"allocations", 60s};
