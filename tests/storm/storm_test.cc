@@ -149,13 +149,20 @@ struct holdings {
   static holdings now() { return {footprint_now(), heap_bytes_in_use(), descriptor_names_now(), resident_kinds_now()}; }
 };
 
-bool all_given_back(const holdings& before) {
-  return descriptor_names_now().size() <= before.descriptors.size() && heap_bytes_in_use() <= before.heap_bytes + heap_allowance_bytes;
+bool memory_given_back(const footprint& before, const footprint& after) {
+  return after.slab_bytes <= before.slab_bytes && after.resident_bytes <= before.resident_bytes + resident_allowance_bytes;
 }
 
-// Once all is given back, or it has been looked for a thousand times: an engine ends on its own time.
+// All that run() judges.
+bool all_given_back(const holdings& before) {
+  return descriptor_names_now().size() <= before.descriptors.size() && heap_bytes_in_use() <= before.heap_bytes + heap_allowance_bytes &&
+         (!resident_bytes_tell || memory_given_back(before.of_process, footprint_now()));
+}
+
+// Once all is given back, or patience is at its end: an engine ends on its own time.
 holdings holdings_after(const holdings& before) {
-  for (int i = 0; i < 1000 && !all_given_back(before); ++i) std::this_thread::sleep_for(10ms);
+  const auto until = steady_clock::now() + patience;
+  while (!all_given_back(before) && steady_clock::now() < until) std::this_thread::sleep_for(10ms);
   return holdings::now();
 }
 
