@@ -1,11 +1,14 @@
 #include "storm/storm_mappings.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -62,6 +65,18 @@ resident_kinds resident_kinds_in(std::istream& smaps) {
 resident_kinds resident_kinds_now() {
   std::ifstream smaps("/proc/self/smaps");
   return resident_kinds_in(smaps);
+}
+
+bool slabs_are_told() {
+  constexpr std::size_t bytes = std::size_t{64} << 10;
+  const auto before = resident_kinds_now()["slabs"];
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return false;
+  ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  std::memset(mapped, 1, bytes);
+  const bool told = resident_kinds_now()["slabs"] >= before + bytes;
+  ::munmap(mapped, bytes);
+  return told;
 }
 
 std::string changes_of_kinds(const resident_kinds& before, const resident_kinds& now) {

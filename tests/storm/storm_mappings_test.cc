@@ -7,7 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <sstream>
+#include <string>
 
 namespace penstock::testing {
 namespace {
@@ -52,6 +55,17 @@ TEST(storm_mappings, memory_that_this_process_has_touched_is_there) {
   std::memset(mapped, 1, bytes);
   EXPECT_GE(resident_kinds_now()["other"], before + bytes);
   munmap(mapped, bytes);
+}
+
+TEST(storm_mappings, slabs_are_told_where_the_kernel_takes_advice_about_huge_pages) {
+  constexpr std::size_t bytes = 64 << 10;
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const bool refused = madvise(mapped, bytes, MADV_HUGEPAGE) != 0;
+  munmap(mapped, bytes);
+  std::ifstream smaps("/proc/self/smaps");
+  const std::string all(std::istreambuf_iterator<char>(smaps), {});
+  EXPECT_EQ(slabs_are_told(), !refused && all.find("VmFlags:") != std::string::npos);
 }
 
 }  // namespace
