@@ -8,7 +8,14 @@
 namespace penstock::channel {
 
 pipe_imports::import::~import() {
-  (void)or_no_memory([this] { return by_.close_shared(base_); });
+  if (base_ != nullptr) (void)or_no_memory([this] { return by_.close_shared(base_); });
+}
+
+status pipe_imports::import::open(const std::string& handle, std::int64_t process, int descriptor) {
+  auto opened = by_.open_shared(handle, process, descriptor);
+  if (!opened) return opened.error();
+  base_ = static_cast<std::byte*>(*opened);
+  return {};
 }
 
 result<pipe_imports::held> pipe_imports::open(device::session& by, const std::string& handle, std::uint64_t generation,
@@ -42,7 +49,7 @@ bool pipe_imports::may_be_mapped_ahead(const key& of) const {
   return !known && !cleared_ && ahead_.size() < most_ahead;
 }
 
-// Of the messages whose memory is mapped already none is to wait for this.
+// The lock is open meanwhile, so that messages whose memory is mapped do not wait.
 result<pipe_imports::held> pipe_imports::map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation,
                                              std::int64_t process) {
   std::list<offered> come;  // at most one
@@ -54,9 +61,9 @@ result<pipe_imports::held> pipe_imports::map(std::unique_lock<std::mutex>& guard
   guard.unlock();
   gone.reset();  // before the next of that handle is mapped
   auto mapped = or_no_memory([&]() -> result<held> {
-    auto opened = of.first->open_shared(of.second, process, come.empty() ? -1 : come.front().by.get());
-    if (!opened) return opened.error();
-    return std::make_shared<const import>(*of.first, *opened);
+    const auto made = std::make_shared<import>(*of.first);
+    if (auto problem = made->open(of.second, process, come.empty() ? -1 : come.front().by.get()); !problem.ok()) return problem;
+    return held(made);
   });
   guard.lock();
   being_mapped_.erase(of);
@@ -73,15 +80,20 @@ pipe_imports::held pipe_imports::take_out(const key& of) {
   return taken.empty() ? nullptr : std::move(taken.mapped().memory);
 }
 
-// What has to go for it, to be unmapped when the lock is open.
+// What has to go for it, to be unmapped when the lock is open. Where memory runs out it is not kept: only its message has it.
 pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, const held& memory) {
-  entries_.emplace(of, entry{generation, memory, ++uses_});
-  if (entries_.size() <= most) return nullptr;
+  const bool is_kept = or_without_memory(
+      [&] {
+        return entries_.emplace(of, entry{generation, memory, ++uses_}).second;
+      },
+      [] { return false; });
+  if (!is_kept || entries_.size() <= most) return nullptr;
   const auto oldest = std::min_element(entries_.begin(), entries_.end(),
                                        [](const auto& one, const auto& other) { return one.second.used < other.second.used; });
-  const key gone = oldest->first;
-  ahead_.erase(gone);
-  return take_out(gone);
+  ahead_.erase(oldest->first);
+  auto memory_of_oldest = std::move(oldest->second.memory);
+  entries_.erase(oldest);
+  return memory_of_oldest;
 }
 
 void pipe_imports::offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by) {

@@ -25,14 +25,17 @@ class pipe_imports {
   // Unmapped with its last holder, which may wait for the device: not while a lock is held.
   class import {
    public:
-    import(device::session& by, void* base) noexcept :by_(by), base_(static_cast<std::byte*>(base)){} import(const import&) = delete;
+    explicit import(device::session& by) noexcept : by_(by) {}
+    import(const import&) = delete;
     import& operator=(const import&) = delete;
     ~import();
+    // Once. Errors: of session::open_shared.
+    status open(const std::string& handle, std::int64_t process, int descriptor);
     [[nodiscard]] const std::byte* base() const noexcept { return base_; }
 
    private:
     device::session& by_;
-    std::byte* const base_;
+    std::byte* base_ = nullptr;  // null: nothing is mapped
   };
   using held = std::shared_ptr<const import>;
 
@@ -61,7 +64,7 @@ class pipe_imports {
     std::uint64_t generation;
     sys::owned_descriptor by;
   };
-  // With the lock, which is open while the driver is called, and on return.
+  // The caller holds the lock through guard; map() opens it for the driver's call and returns with it open.
   result<held> map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation, std::int64_t process);
   [[nodiscard]] bool may_be_mapped_ahead(const key& of) const;
   held take_out(const key& of);
