@@ -208,8 +208,8 @@ struct order {
   std::uint64_t count = 0;
 };
 
-// Receives the messages of an echo, one after the other, into the same memory. Posted long before they come, or given once the message's
-// descriptor has.
+// Receives the messages of an echo, one after the other, into the same memory. The receives are posted long before the messages come, or
+// each begins once its message has come.
 class echo_receives {
  public:
   echo_receives(const pipe& over, std::byte* into, const order& asked)
