@@ -1,6 +1,7 @@
 #include "channel/imports.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -23,55 +24,64 @@ result<pipe_imports::held> pipe_imports::open(device::session& by, const std::st
   const key of(&by, handle);
   std::unique_lock guard(lock_);
   mapped_.wait(guard, [&] { return being_mapped_.count(of) == 0; });
-  ahead_.erase(of);
+  const bool was_ahead = ahead_.erase(of) > 0;
   const auto found = entries_.find(of);
   if (found == entries_.end() || found->second.generation != generation) return map(guard, of, generation, process);
+  if (was_ahead) drop_offered(of, generation);
   found->second.used = ++uses_;
   return found->second.memory;
 }
 
-void pipe_imports::map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process) {
+void pipe_imports::map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process,
+                             const std::weak_ptr<const void>& posting) {
   const key of(&by, handle);
+  std::vector<held> gone;  // unmapped when the lock is open
   std::unique_lock guard(lock_);
-  if (!may_be_mapped_ahead(of)) return;
-  ahead_.insert(of);
+  if (cleared_ || posting.expired() || is_known(of)) return;
+  if (ahead_.size() >= most_ahead) gone = take_out_without_posting();
+  if (ahead_.size() >= most_ahead) return;
+  ahead_.emplace(of, posting);
   (void)map(guard, of, generation, process);
 }
 
-bool pipe_imports::would_map_ahead(device::session& by, const std::string& handle) {
+bool pipe_imports::knows(device::session& by, const std::string& handle) {
   const key of(&by, handle);
   const std::lock_guard guard(lock_);
-  return may_be_mapped_ahead(of);
+  return is_known(of);
 }
 
-bool pipe_imports::may_be_mapped_ahead(const key& of) const {
-  const bool known = entries_.count(of) > 0 || being_mapped_.count(of) > 0 || ahead_.count(of) > 0;
-  return !known && !cleared_ && ahead_.size() < most_ahead;
-}
+bool pipe_imports::is_known(const key& of) const { return entries_.count(of) > 0 || being_mapped_.count(of) > 0 || ahead_.count(of) > 0; }
 
 // The lock is open meanwhile, so that messages whose memory is mapped do not wait.
 result<pipe_imports::held> pipe_imports::map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation,
                                              std::int64_t process) {
-  std::list<offered> come;  // at most one
-  const auto found = std::find_if(offered_.begin(), offered_.end(),
-                                  [&](const auto& each) { return each.handle == of.second && each.generation == generation; });
+  const auto by = find_offered(of, generation);
   being_mapped_.insert(of);
-  if (found != offered_.end()) come.splice(come.end(), offered_, found);
   auto gone = take_out(of);
   guard.unlock();
   gone.reset();  // before the next of that handle is mapped
   auto mapped = or_no_memory([&]() -> result<held> {
     const auto made = std::make_shared<import>(*of.first);
-    if (auto problem = made->open(of.second, process, come.empty() ? -1 : come.front().by.get()); !problem.ok()) return problem;
+    if (auto problem = made->open(of.second, process, by == nullptr ? -1 : by->get()); !problem.ok()) return problem;
     return held(made);
   });
   guard.lock();
   being_mapped_.erase(of);
   mapped_.notify_all();
-  if (!mapped && !cleared_) offered_.splice(offered_.begin(), come);
   if (mapped && !cleared_) gone = keep(of, generation, *mapped);
+  if (mapped && ahead_.count(of) == 0) drop_offered(of, generation);
   guard.unlock();
   return mapped;
+}
+
+pipe_imports::descriptor pipe_imports::find_offered(const key& of, std::uint64_t generation) const {
+  const auto found = std::find_if(offered_.begin(), offered_.end(),
+                                  [&](const auto& each) { return each.handle == of.second && each.generation == generation; });
+  return found == offered_.end() ? nullptr : found->by;
+}
+
+void pipe_imports::drop_offered(const key& of, std::uint64_t generation) {
+  offered_.remove_if([&](const auto& each) { return each.handle == of.second && each.generation == generation; });
 }
 
 // Null: there is none.
@@ -96,10 +106,23 @@ pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, c
   return memory_of_oldest;
 }
 
+// Of those that were mapped ahead, or failed, what no message can open any more. To be unmapped when the lock is open.
+std::vector<pipe_imports::held> pipe_imports::take_out_without_posting() {
+  std::vector<held> taken;
+  taken.reserve(ahead_.size());
+  for (auto at = ahead_.begin(); at != ahead_.end();) {
+    const bool stays = !at->second.expired() || being_mapped_.count(at->first) > 0;
+    if (!stays) taken.push_back(take_out(at->first));
+    at = stays ? std::next(at) : ahead_.erase(at);
+  }
+  return taken;
+}
+
 void pipe_imports::offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by) {
+  auto kept = std::make_shared<const sys::owned_descriptor>(std::move(by));
   const std::lock_guard guard(lock_);
   if (cleared_) return;
-  offered_.push_back({handle, generation, std::move(by)});
+  offered_.push_back({handle, generation, std::move(kept)});
   if (offered_.size() > most_offered) offered_.pop_front();
 }
 

@@ -1,6 +1,5 @@
 #include "channel/imports_ahead.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -8,22 +7,28 @@
 namespace penstock::channel {
 
 void imports_ahead::add(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process) {
-  if (!has_to_map(from, *to)) return;
   const std::lock_guard guard(lock_);
-  if (queue_.size() >= most_queued) return;
-  queue_.push_back({&from, to, process});
-  if (kept_ != nullptr) return;
-  kept_ = shared_from_this();
-  if (lanes_.push(list_, *this).ok()) return;
-  queue_.clear();
-  kept_.reset();
+  queue(from, to, process);
+  if (!queue_.empty() && kept_ == nullptr) begin();
 }
 
-bool imports_ahead::has_to_map(device::session& from, const targets& to) const {
-  return std::any_of(to.begin(), to.end(), [&](const auto& tensor) {
-    return std::any_of(tensor.parts.begin(), tensor.parts.end(),
-                       [&](const auto& part) { return into_->would_map_ahead(from, part.handle); });
-  });
+void imports_ahead::queue(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process) {
+  std::size_t looked_at = 0;
+  for (const auto& tensor : *to) {
+    for (const auto& part : tensor.parts) {
+      if (looked_at++ == most_queued || queue_.size() >= most_queued) return;
+      if (!into_->knows(from, part.handle)) queue_.push_back({&from, part.handle, part.generation, process, to});
+    }
+  }
+}
+
+// The thread may run this at once, and then waits for the lock.
+void imports_ahead::begin() {
+  if (lanes_.push(list_, *this).ok()) {
+    kept_ = shared_from_this();
+  } else {
+    queue_.clear();
+  }
 }
 
 bool imports_ahead::run() {
@@ -40,17 +45,9 @@ bool imports_ahead::run() {
       queue_.pop_front();
     }
     (void)or_no_memory([&]() -> status {
-      map(next);
+      into_->map_ahead(*next.from, next.handle, next.generation, next.process, next.of);
       return {};
     });
-  }
-}
-
-void imports_ahead::map(const posted& next) {
-  const auto to = next.to.lock();
-  if (to == nullptr) return;
-  for (const auto& tensor : *to) {
-    for (const auto& part : tensor.parts) into_->map_ahead(*next.from, part.handle, part.generation, next.process);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,25 +20,29 @@ namespace penstock::channel {
 
 class imports_ahead final : public std::enable_shared_from_this<imports_ahead>, private staging::work {
  public:
-  static constexpr std::size_t most_queued = 64;
+  static constexpr std::size_t most_queued = pipe_imports::most_ahead;
   using targets = std::vector<tensor_facts>;
 
   // by: of the engine, which outlives what is queued.
   imports_ahead(staging::lanes& by, std::shared_ptr<pipe_imports> into) noexcept : lanes_(by), into_(std::move(into)) {}
 
-  // Queues them, where anything is to be mapped (else nobody is woken), for a device that will write there, unless nobody keeps them any
-  // more by then. Does not block. Where too many wait, or there is no thread, their message maps them.
+  // Queues what is not mapped yet (where all is, nobody is woken) for a device that will write there; it is left out if nobody keeps the
+  // targets by then. Looks at most_queued parts at most, however many the other end has posted. Does not block. Where too many wait, or
+  // there is no thread, the message maps its targets.
   void add(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process);
 
  private:
   struct posted {
     device::session* from;
-    std::weak_ptr<const targets> to;
+    std::string handle;
+    std::uint64_t generation;
     std::int64_t process;
+    std::weak_ptr<const targets> of;
   };
-  [[nodiscard]] bool has_to_map(device::session& from, const targets& to) const;
   bool run() override;
-  void map(const posted& next);
+  // --- with the lock
+  void queue(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process);
+  void begin();
 
   staging::lanes& lanes_;
   const std::shared_ptr<pipe_imports> into_;

@@ -367,25 +367,25 @@ status mapping::told_of_targets(const frame_head& head, std::span<const std::byt
   }
   has_come(*facts);
   if (head.message <= announced_so_far_) return {};  // which is on its way already
-  postings_.insert_or_assign(head.message, std::make_shared<const push_targets>(
-                                               push_targets{std::move(tensors), head.code, static_cast<std::uint32_t>(head.part)}));
+  const auto to = std::make_shared<const push_targets>(push_targets{std::move(tensors), head.code, static_cast<std::uint32_t>(head.part)});
+  postings_.insert_or_assign(head.message, to);
   if (postings_.size() > most_postings) postings_.erase(std::prev(postings_.end()));
-  map_ahead(head.message);
+  map_ahead(to);
   return {};
 }
 
-// That of this place, and those for which it was not known before which device will write there.
-void mapping::map_ahead(std::uint64_t place) {
-  for (auto at = postings_.lower_bound(std::min(place, mapped_ahead_ + 1)); at != postings_.end(); ++at) {
-    const auto& to = at->second;
-    auto* const from = likely_sender(is_of_host_device(to->tensors.front().device));
-    if (from == nullptr) return;
-    ahead_->add(from->session(), {to, &to->tensors}, owner_.peer().pid);
-    mapped_ahead_ = std::max(mapped_ahead_, at->first);
-  }
+// Where memory runs out for it the message maps them, as where it is not known which device will write there.
+void mapping::map_ahead(const std::shared_ptr<const push_targets>& to) noexcept {
+  or_without_memory(
+      [&] {
+        auto* const from = likely_sender(is_of_host_device(to->tensors.front().device));
+        if (from != nullptr) ahead_->add(from->session(), {to, &to->tensors}, owner_.peer().pid);
+        return true;
+      },
+      [] { return false; });
 }
 
-// Which of several devices it will be only the message tells. Null: nobody knows.
+// A guess: only the message tells which of several devices it will be. Null: there is nothing to guess from.
 staging::link* mapping::likely_sender(bool emulated) noexcept {
   auto* const last = sent_from_[emulated ? 1 : 0].load();
   return last != nullptr ? last : with_.runtime->memory().only_link_in_use(emulated);

@@ -92,7 +92,7 @@ class mapping final : public carrier {
   // --- with the lock
   [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const outgoing& message) const;
   status told_of_targets(const frame_head& head, std::span<const std::byte> body);
-  void map_ahead(std::uint64_t place);
+  void map_ahead(const std::shared_ptr<const push_targets>& to) noexcept;
   void told_of_push(const frame_head& head, std::span<const std::byte> body, endings& ended);
   void has_been_written(given_targets& where, const status& outcome, endings& ended);
 
@@ -116,7 +116,6 @@ class mapping final : public carrier {
   const std::shared_ptr<std::atomic<std::uint32_t>> passed_ahead_ = std::make_shared<std::atomic<std::uint32_t>>(0);
   std::map<std::uint64_t, std::shared_ptr<const push_targets>> postings_;  // of the other end, by which message it will be
   std::uint64_t announced_so_far_ = 0;                                     // messages of this one
-  std::uint64_t mapped_ahead_ = 0;                                         // for messages up to this one, as far as there are postings
   std::vector<std::uint32_t> free_permits_;                                // of this one
   std::array<std::uint32_t, permit::count> permit_turns_{};
   std::vector<given_targets*> being_pushed_;  // into which the other end may be writing
