@@ -14,9 +14,9 @@ namespace penstock::core {
 class busy_cores {
  public:
   // With less in use by others the CPU copies faster (44 GB/s instead of 29).
-  static constexpr double least_share = 0.5;
+  static constexpr double least_share = 0.4;
   // Who has begun to spare them goes on a while.
-  static constexpr double least_share_then = 0.35;
+  static constexpr double least_share_then = 0.3;
   // What is looked at: the time since the last look.
   static constexpr std::int64_t between_looks_ns = 1'000'000'000;
 

@@ -22,6 +22,7 @@
 #include "path/kept_pages.hpp"
 #include "path/pinned_pages.hpp"
 #include "staging/worker.hpp"
+#include "sys/thread_clock.hpp"
 
 namespace penstock::path {
 
@@ -50,10 +51,11 @@ constexpr const char* too_slow = "registering its pages takes longer than copyin
 // them. Only the last such file is known, and for some seconds. Thread-safe.
 class slow_file {
  public:
-  void note(const source::source& file, std::uint64_t bytes, std::chrono::nanoseconds took) noexcept {
+  // cpu_ns: CPU time that registering so many bytes took. By the clock it takes longer, too, where cores are busy, and is worth it most.
+  void note(const source::source& file, std::uint64_t bytes, std::int64_t cpu_ns) noexcept {
     constexpr std::int64_t least_bytes_per_us = 12000;
     constexpr std::chrono::seconds stays{5};
-    if (bytes < least_kept_bytes || static_cast<std::int64_t>(bytes) * 1000 >= took.count() * least_bytes_per_us) return;
+    if (bytes < least_kept_bytes || static_cast<std::int64_t>(bytes) * 1000 >= cpu_ns * least_bytes_per_us) return;
     file_.store(name_of(file), std::memory_order_relaxed);
     until_.store((clock::now() + stays).time_since_epoch().count(), std::memory_order_relaxed);
   }
@@ -277,10 +279,10 @@ class mapped final : public data_path {
       // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
-      const auto began = std::chrono::steady_clock::now();
+      const auto began = sys::thread_cpu_ns();
       auto made = of_.pinned_->make(*item_.file, offset, bytes, {on_.session, item_.place.emulated()});
       if (!made) return made.error();
-      of_.slow_.note(*item_.file, bytes, std::chrono::steady_clock::now() - began);
+      of_.slow_.note(*item_.file, bytes, sys::thread_cpu_ns() - began);
       if (!made->lasting || !keep(made->held, offset, bytes)) passing_bytes_ += bytes;
       return std::move(made->held);
     }

@@ -62,17 +62,17 @@ TEST(core_use, is_told_by_this_kernel) {
   EXPECT_GT(use.own_ns, 0U);
 }
 
-TEST(busy_cores, are_those_that_others_use_half_of) {
+TEST(busy_cores, are_those_of_which_others_use_two_fifths) {
   known_kernel kernel;
   busy_cores cores;
-  kernel.others = 0.5;
+  kernel.others = 0.4;
   EXPECT_FALSE(cores.now(kernel, 16, 0)) << "one look says nothing of a time";
   EXPECT_TRUE(cores.now(kernel, 16, second));
-  kernel.others = 0.4;
+  kernel.others = 0.35;
   EXPECT_TRUE(cores.now(kernel, 16, 2 * second)) << "no to and fro";
-  kernel.others = 0.3;
+  kernel.others = 0.25;
   EXPECT_FALSE(cores.now(kernel, 16, 3 * second));
-  kernel.others = 0.4;
+  kernel.others = 0.35;
   EXPECT_FALSE(cores.now(kernel, 16, 4 * second));
 }
 
