@@ -10,6 +10,7 @@
 #include "base/checked.hpp"
 #include "core/mount.hpp"
 #include "core/request/ahead_call.hpp"
+#include "core/request/decide.hpp"
 #include "path/refusals.hpp"
 
 namespace penstock::core {
@@ -70,14 +71,6 @@ void add_uncached(plan& told, file_core& file, const staging::place& place, cons
                                     : fmt::format("what goes through the page cache stays there: {}", stays.message()));
 }
 
-// Of a read that would not do so otherwise.
-bool may_spare_busy_cores(const runtime& with, file_core& file, const staging::place& place, const transfer& what,
-                          const io_options& options) {
-  const bool is_asked = with.forced(options) || with.few_cores() || with.preference_of(options) != preference::automatic;
-  const bool suits = place.on_device() && !place.emulated() && !what.is_write && what.length >= least_mapped_bytes;
-  return suits && !is_asked && !file.source().facts().in_memory;
-}
-
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
@@ -125,7 +118,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   }
   if (with.few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
-  if (may_spare_busy_cores(with, file, place, what, options) && with.has_busy_cores())
+  if (spares_busy_cores(with, file, what, place, options))
     told.remarks.emplace_back("other processes keep the cores busy, so the GPU copies what is in the page cache: not with prefer=speed");
 }
 

@@ -62,11 +62,6 @@ void add_answers(plan_input& input, const file_core& file, const transfer& rest,
   if (times.wants_aligned() && input.has_cached) input.has_direct = false;
 }
 
-// Whether it matters how busy they are.
-bool asks_for_cores(const transfer& whole, const staging::place& place, preference prefer) {
-  return prefer == preference::automatic && !whole.is_write && place.on_device() && !place.emulated() && whole.length >= least_mapped_bytes;
-}
-
 }  // namespace
 
 result<reach> readable(source::source& from, const transfer& what) {
@@ -104,6 +99,13 @@ std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::
   return with.memory().find_neighbours(*place.via, links == 0 ? 0 : links - 1);
 }
 
+bool spares_busy_cores(runtime& with, const file_core& file, const transfer& whole, const staging::place& place,
+                       const io_options& options) {
+  const bool may_be_mapped = !whole.is_write && place.on_device() && !place.emulated() && whole.length >= least_mapped_bytes &&
+                             !file.source().facts().in_memory && !with.forced(options);
+  return may_be_mapped && with.preference_of(options) == preference::automatic && !with.few_cores() && with.has_busy_cores();
+}
+
 std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept {
   return pieces.empty() ? 0 : pieces.back().offset + pieces.back().length - pieces.front().offset;
 }
@@ -133,7 +135,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.lanes = how.lanes;
   input.shared_link = how.shared_link;
   input.few_cores = with.few_cores();
-  input.busy_cores = asks_for_cores(whole, place, input.prefer) && with.has_busy_cores();
+  input.busy_cores = spares_busy_cores(with, file, whole, place, options);
   input.memory_file_system = from.facts().in_memory;
   input.most_bytes = staging::large_slab_bytes;
   // explain() is asked of no address: it tells of one that is aligned.

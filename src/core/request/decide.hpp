@@ -43,6 +43,9 @@ const path::declaration* carrier_of_whole(runtime& with, file_core& file, const 
 // Over the links of so many neighbours of its device such a request may go too.
 std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options);
 
+// Whether what a request finds in the page cache is mapped because other processes keep the cores busy, and for no other reason.
+bool spares_busy_cores(runtime& with, const file_core& file, const transfer& whole, const staging::place& place, const io_options& options);
+
 std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept;
 
 // The pieces of the next section of a request that lanes carry, which is the first of what is left of it. asked: of its route. Errors: of
