@@ -7,17 +7,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from penstock.zarr._limits import COMPRESSED, MAGIC, MOST_OF_BLOCK, RESERVED, RLE
+
 __all__ = ["Fetch", "whole_frames"]
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 Fetch: TypeAlias = Callable[[Numbers], Any]  # the bytes at positions, an array of uint8 of the same shape
 
-_MAGIC = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
+_MAGIC = np.frombuffer(MAGIC, np.uint8)
 _LONGEST_HEADER = 18
-_MOST_OF_BLOCK = 128 << 10
 _MOST_OF_WINDOW = 1 << 27  # zstd's own decoder takes no more by itself
-_RLE, _COMPRESSED, _RESERVED = 1, 2, 3
 _LEAST_COMPRESSED = 2
 # zstd makes blocks of 128 KiB, and at high levels cuts some of them. Each costs a round over all chunks.
 _BLOCKS_PER_FULL_ONE = 16
@@ -33,7 +33,7 @@ def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: i
     at, most_of_block, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
     least, most = np.zeros_like(at), np.zeros_like(at)
     walking = np.flatnonzero(good)
-    for _ in range(min(_MOST_ROUNDS, _BLOCKS_BESIDES + _BLOCKS_PER_FULL_ONE * (decoded_bytes // _MOST_OF_BLOCK))):
+    for _ in range(min(_MOST_ROUNDS, _BLOCKS_BESIDES + _BLOCKS_PER_FULL_ONE * (decoded_bytes // MOST_OF_BLOCK))):
         reaches = at[walking] + 3 <= sizes[walking]
         good[walking[~reaches]] = False
         walking = walking[reaches]
@@ -41,12 +41,12 @@ def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: i
             break
         header = fetch((starts + at)[walking, None] + np.arange(3)).astype(np.int64) @ (1, 1 << 8, 1 << 16)
         is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
-        is_compressed = kind == _COMPRESSED
+        is_compressed = kind == COMPRESSED
         least[walking] += np.where(is_compressed, 0, size)
         most[walking] += np.where(is_compressed, most_of_block[walking], size)
-        at[walking] += 3 + np.where(kind == _RLE, 1, size)
+        at[walking] += 3 + np.where(kind == RLE, 1, size)
         is_long_enough = ~is_compressed | (size >= _LEAST_COMPRESSED)
-        good[walking] &= (kind != _RESERVED) & (size <= most_of_block[walking]) & is_long_enough
+        good[walking] &= (kind != RESERVED) & (size <= most_of_block[walking]) & is_long_enough
         walking = walking[good[walking] & (is_last == 0)]
     good[walking] = False  # more blocks than zstd makes
     whole: Flags = good & (at + 4 * is_checked == sizes) & (least <= decoded_bytes) & (decoded_bytes <= most)
@@ -69,7 +69,7 @@ def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) 
     blocks = size_at + size_bytes
     is_plain = (descriptor & 0x0B == 0) & ((window <= _MOST_OF_WINDOW) | (is_single == 1))  # no reserved bit, no dictionary
     good = (head[:, :4] == _MAGIC).all(axis=1) & is_plain & (size_bytes > 0) & (told == decoded_bytes) & (blocks <= sizes)
-    return blocks, np.minimum(window, _MOST_OF_BLOCK), descriptor >> 2 & 1, good
+    return blocks, np.minimum(window, MOST_OF_BLOCK), descriptor >> 2 & 1, good
 
 
 def _windows(descriptors: Numbers) -> Numbers:

@@ -13,7 +13,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["decode_exactly", "decode_up_to", "most_encoded"]
+__all__ = [
+    "COMPRESSED",
+    "MAGIC",
+    "MOST_OF_BLOCK",
+    "RAW",
+    "RESERVED",
+    "RLE",
+    "decode_exactly",
+    "decode_up_to",
+    "most_encoded",
+]
 
 # Bytes that say to be an encoded chunk and are that much longer than one hold something else.
 _MOST_GROWTH = 16
@@ -130,10 +140,10 @@ _ANNOUNCED: dict[str, Callable[[Any], int | None]] = {
 }
 
 # RFC 8878. Damaged bytes end a walk over frames and blocks early: zstd refuses them at the same place.
-_MAGIC = b"\x28\xb5\x2f\xfd"
+MAGIC = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f
-_MOST_OF_BLOCK = 128 << 10
-_RAW, _RLE, _RESERVED = 0, 1, 3
+MOST_OF_BLOCK = 128 << 10
+RAW, RLE, COMPRESSED, RESERVED = range(4)  # kinds of blocks
 
 
 def _view_of(data: Any) -> memoryview:
@@ -167,7 +177,7 @@ def _frames(data: Any) -> Iterator[_Frame]:
 
 def _frame_at(view: memoryview, at: int) -> _Frame | None:
     # 3.1.1.1: a magic number, a descriptor, perhaps a window and a dictionary, then perhaps the size.
-    if view[at : at + 4] != _MAGIC:
+    if view[at : at + 4] != MAGIC:
         return None
     descriptor = view[at + 4]
     single = descriptor >> 5 & 1
@@ -185,10 +195,10 @@ def _blocks(view: memoryview, at: int) -> Iterator[tuple[int, int]]:
     while at + 3 <= len(view):
         header = int.from_bytes(view[at : at + 3], "little")
         kind, size = header >> 1 & 3, header >> 3
-        if kind == _RESERVED:
+        if kind == RESERVED:
             return
-        at += 3 + (1 if kind == _RLE else size)
-        yield at, size if kind in (_RAW, _RLE) else _MOST_OF_BLOCK
+        at += 3 + (1 if kind == RLE else size)
+        yield at, size if kind in (RAW, RLE) else MOST_OF_BLOCK
         if header & 1:
             return
 
