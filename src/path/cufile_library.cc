@@ -26,7 +26,7 @@ namespace penstock::path {
 
 // --- libcufile's C interface, as far as it is needed, in our own words (GPUDirect Storage API reference, CUDA 11.4 to 13.4)
 
-namespace {
+// Not in the unnamed namespace: g++ 13 crashes on a class with external linkage whose members have such types.
 
 // CUfileError_t: returned by value. code is 0 or 5001 and up; cuda_code belongs to 5011.
 struct cufile_outcome {
@@ -46,8 +46,6 @@ struct cufile_description {
 };
 static_assert(sizeof(cufile_description) == 24 && offsetof(cufile_description, fd) == 8);
 
-constexpr int description_is_fd = 1;
-
 // CUfileDrvProps_t has 56 bytes so far; room for what later versions may append.
 struct cufile_properties {
   std::uint32_t major_version;
@@ -59,6 +57,10 @@ struct cufile_properties {
   std::array<std::uint32_t, 64> rest;
 };
 static_assert(offsetof(cufile_properties, control_flags) == 28);
+
+namespace {
+
+constexpr int description_is_fd = 1;
 
 constexpr std::uint32_t control_allows_compatibility = 1U << 1;
 
