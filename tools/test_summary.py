@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up the JUnit files that ctest and pytest wrote, and prints what was skipped and why, what failed, and the totals.
+"""Adds up the JUnit files that ctest and pytest wrote. Prints what was skipped, by reason, what failed, and the totals.
 
 Usage: test_summary.py FILE...  Exit status: 0 when no test failed and at least one passed, else 1.
 The last line reads: N passed, N failed, N skipped
@@ -14,13 +14,36 @@ from collections import Counter
 SKIP_REASON = re.compile(r": Skipped\n(.*?)\n+(?=\[  SKIPPED \]|\S+:\d+: )", re.DOTALL)
 # Scripts print "name: skipped: reason".
 SCRIPT_SKIP_REASON = re.compile(r"^\S+: skipped: (.*)$", re.MULTILINE)
-# Would make every reason another one.
+# Differs from test to test.
 TEMPORARY_NAME = re.compile(r"\S*penstock-test-\S*")
-NEEDS_GPU = re.compile(r"\b(gpu|cuda|nvidia)", re.IGNORECASE)
+NEEDS_GPU = "needs a GPU (CUDA)"
+# Reasons that tests give in many ways, and one name for each; the first pattern that matches counts. Other reasons are printed as they are.
+KINDS = [
+    (re.compile(pattern, re.IGNORECASE), name)
+    for pattern, name in (
+        (r"\(GPU\)", NEEDS_GPU),
+        (r"could not import '([\w-]+)", r"needs the package \1"),
+        (r"\bpip install '?([\w-]+)", r"needs the package \1"),
+        (r"^(?:the )?([\w-]+)(?: library| package)?(?:,[^,]*,)? is not installed", r"needs the package \1"),
+        (r"^there is an? (?:GPU|CUDA|NVIDIA)|without a? ?GPU", "needs a machine without a GPU"),
+        (r"\b(?:GPU|CUDA|NVIDIA)", NEEDS_GPU),
+        (r"\b(?:needs|only) root\b", "needs root"),
+        (r"^root (?:reads|may)", "needs a user who is not root"),
+    )
+]
+ALIASES = {"pytorch": "torch"}
+
+
+def kind_of(reason) -> str:
+    for pattern, name in KINDS:
+        if match := pattern.search(reason):
+            package = match[1].lower() if match.groups() else ""
+            return name.replace(r"\1", ALIASES.get(package, package))
+    return reason
 
 
 def of_pytest(case) -> bool:
-    """pytest writes no status: what is neither skipped nor failed has passed."""
+    """pytest writes no status: a test that was neither skipped nor failed has passed."""
     return case.get("status") is None
 
 
@@ -58,15 +81,12 @@ def main(files) -> int:
             result = outcome(case)
             counts[result] += 1
             if result == "skipped":
-                reasons["disabled" if case.get("status") == "disabled" else skip_reason(case)] += 1
+                reasons["disabled" if case.get("status") == "disabled" else kind_of(skip_reason(case))] += 1
             elif result == "failed":
                 failed_names.append(case.get("name"))
 
     for reason, count in reasons.most_common():
         print(f"skipped {count}: {reason}")
-    without_gpu = sum(count for reason, count in reasons.items() if NEEDS_GPU.search(reason))
-    if without_gpu:
-        print(f"{without_gpu} of the skipped tests need a GPU, and this machine has none that they can use")
     for name in failed_names:
         print(f"FAILED {name}")
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "test_summary.py"
 
@@ -30,6 +31,18 @@ PYTEST_PASSED = '<testcase classname="a.b" name="works" time="0.1"/>'
 PYTEST_FAILED = '<testcase classname="a.b" name="breaks" time="0.1"><failure message="boom"/></testcase>'
 PYTEST_BROKEN = '<testcase classname="a.b" name="falls" time="0.1"><error message="boom"/></testcase>'
 PYTEST_SKIPPED = '<testcase classname="a.b" name="waits" time="0"><skipped type="pytest.skip" message="no CUDA GPU"/></testcase>'
+
+# What a line says, and reasons that it stands for.
+KINDS = {
+    "needs a GPU (CUDA)": ["no CUDA device", "needs a GPU", "no GPU: no libcuda.so.1", "cupy is not installed (GPU)", "no NVIDIA driver"],
+    "needs a machine without a GPU": ["there is a GPU", "there is an NVIDIA driver: needs a machine without GPU", "there is a CUDA device"],
+    "needs the package torch": ["PyTorch is not installed", "could not import 'torch': No module named 'torch'", "could not import 'torch.distributed.tensor'"],
+    "needs the package safetensors": ["the safetensors library, to compare with, is not installed", "the safetensors library is not installed"],
+    "needs the package moto": ["there is no moto_server here: pip install 'moto[server]'"],
+    "needs the package cuda-python": ["cuda-python is not installed"],
+    "needs root": ["only root can become another user", "mounting a file system needs root: refused", "needs root, ip and unshare"],
+    "needs a user who is not root": ["root reads all", "root may list any folder"],
+}
 
 
 class test_summary(unittest.TestCase):
@@ -59,21 +72,25 @@ class test_summary(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
 
-    def test_skips_are_grouped_by_reason_and_those_for_want_of_a_gpu_counted(self):
-        _, lines = self.summary([PASSED, skipped("no CUDA device"), skipped("no CUDA device"), skipped("no io_uring here")])
-        self.assertIn("skipped 2: no CUDA device", lines)
-        self.assertIn("skipped 1: no io_uring here", lines)
-        self.assertTrue(any(line.startswith("2 of the skipped tests need a GPU") for line in lines), lines)
+    def test_skips_are_counted_by_reason_most_first(self):
+        _, lines = self.summary([PASSED, skipped("no io_uring here"), skipped("tmpfs drops no pages"), skipped("tmpfs drops no pages")])
+        self.assertEqual(lines[:-1], ["skipped 2: tmpfs drops no pages", "skipped 1: no io_uring here"])
+
+    def test_reasons_of_one_kind_are_one_line(self):
+        for kind, reasons in KINDS.items():
+            with self.subTest(kind):
+                _, lines = self.summary([PASSED, *map(skipped, reasons)], [PYTEST_SKIPPED.replace("no CUDA GPU", escape(reason)) for reason in reasons])
+                self.assertEqual(lines[:-1], [f"skipped {2 * len(reasons)}: {kind}"])
 
     def test_scripts_say_why_they_were_skipped(self):
         _, lines = self.summary([PASSED, SCRIPT_SKIPPED])
-        self.assertIn("skipped 1: needs a GPU: no libcuda.so.1", lines)
+        self.assertIn("skipped 1: needs a GPU (CUDA)", lines)
 
     def test_files_of_pytest_are_added_up_too(self):
         code, lines = self.summary([PASSED], [PYTEST_PASSED, PYTEST_SKIPPED])
         self.assertEqual(code, 0)
         self.assertEqual(lines[-1], "2 passed, 0 failed, 1 skipped")
-        self.assertIn("skipped 1: no CUDA GPU", lines)
+        self.assertIn("skipped 1: needs a GPU (CUDA)", lines)
         code, lines = self.summary([PYTEST_PASSED, PYTEST_FAILED, PYTEST_BROKEN])
         self.assertEqual(code, 1)
         self.assertIn("FAILED breaks", lines)
