@@ -58,7 +58,7 @@ def test_what_goes_gpu_direct_is_cufiles(file: pathlib.Path, monkeypatch: pytest
     assert carriers(lambda opened: opened.read(device)) == {"CUFILE"}
     assert carriers(lambda opened: opened.pwrite(device).get()) == {"CUFILE"}
     assert carriers(lambda opened: opened.read(bytearray(1 << 20))) == {"POSIX"}
-    assert carriers(lambda opened: opened.read(device, size=128 << 10)) == {"POSIX"}  # too small
+    assert carriers(lambda opened: opened.read(device, size=128 << 10)) == {"POSIX"}  # may come from the page cache
     assert carriers(lambda opened: opened.raw_read_async(device, 0).check_bytes_done()) == {"POSIX"}
     with kvikio.defaults.set("gds_threshold", 2 << 20):
         assert carriers(lambda opened: opened.read(device)) == {"POSIX"}
@@ -73,10 +73,16 @@ def test_a_threshold_keeps_smaller_requests_off_the_direct_path(file: pathlib.Pa
         (True, 1 << 20, device, None, None),
         (True, (1 << 20) + 1, device, None, "staged"),
         (True, 1 << 20, device, 200_000, "staged"),
-        (True, 1 << 20, device, 128 << 10, None),  # never is
-        (True, 1 << 20, host, 200_000, None),
-        (False, 1 << 20, device, 200_000, None),  # nothing is
+        (True, 1 << 20, device, 128 << 10, "staged"),
+        (True, 16 << 10, device, 4096, "staged"),
+        (True, 16 << 10, device, (16 << 10) - 1, "staged"),
+        (True, 16 << 10, device, 16 << 10, None),
         (True, 16 << 10, device, None, None),
+        (True, 0, device, 0, None),
+        (True, 0, device, None, None),
+        (True, 1 << 20, host, 200_000, None),
+        (True, 16 << 10, host, 4096, None),
+        (False, 1 << 20, device, 200_000, None),  # nothing is GPU-direct
     ):
         monkeypatch.setattr(penstock, "gpu_direct_status", lambda: None if direct else "no nvidia-fs")
         assert cufile._forced_path(buffer, size, threshold) == path

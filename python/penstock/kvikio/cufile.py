@@ -309,7 +309,7 @@ class CuFile:
         return statistics.begin(self._backend or ("CUFILE" if is_direct else "POSIX"), is_write, requested)
 
     def _is_direct(self, buf: Any, requested: int, threshold: int, is_write: bool) -> bool:
-        if requested <= _never_direct_bytes or not is_device_memory(buf) or _forced_path(buf, requested, threshold) is not None:
+        if requested <= _never_counted_direct_bytes or not is_device_memory(buf) or _forced_path(buf, requested, threshold) is not None:
             return False
         if self._may_be_direct is None:
             self._may_be_direct = _can_be_direct(self._file, is_write)
@@ -348,21 +348,21 @@ def _reopen_direct(descriptor: int) -> int:
         return -1
 
 
-_never_direct_bytes = 128 << 10  # smaller requests are carried by the caller
+_never_counted_direct_bytes = 128 << 10  # whether a small read is GPU-direct depends on the page cache
 _no_request_is_direct = 1 << 64  # a threshold
 
 
 def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"] | None:
-    """KvikIO's compatibility mode reaches device memory through host memory only, and so does what is below its threshold.
+    """Device memory is reached through host memory in KvikIO's compatibility mode, and by requests smaller than the threshold.
 
-    Otherwise the planner decides. It is left alone too where nothing would be GPU-direct anyway.
+    Otherwise the planner decides, and also if nothing would be GPU-direct anyway.
     """
     if defaults.current("compat_mode") == defaults.CompatMode.ON:
         return "staged" if is_device_memory(buf) else None
-    if threshold <= _never_direct_bytes or not is_device_memory(buf):
+    if size is not None and size >= threshold or not is_device_memory(buf):
         return None
     nbytes = penstock._native.resolve(buf)[1] if size is None else size
-    return "staged" if _never_direct_bytes < nbytes < threshold and penstock.gpu_direct_status() is None else None
+    return "staged" if nbytes < threshold and penstock.gpu_direct_status() is None else None
 
 
 def _can_be_direct(file: penstock.File, is_write: bool) -> bool:
