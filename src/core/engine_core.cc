@@ -17,6 +17,7 @@
 #include "staging/worker.hpp"
 #include "stats/advisor.hpp"
 #include "stats/summary.hpp"
+#include "sys/nvtx.hpp"
 
 namespace penstock::core {
 
@@ -28,6 +29,13 @@ constinit std::atomic<engine_core*> preparing_core{nullptr};  // NOLINT(cppcoreg
 
 // Further file systems share the lanes of others.
 constexpr std::size_t most_mounts = 64;
+
+void warn_that_nvtx_is_missing() noexcept {
+  [[maybe_unused]] static const int once =
+      std::fputs("penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) shows nothing: this library was built without the headers of NVTX. "
+                 "Install nvidia-nvtx or CUDA's toolkit and build again.\n",
+                 stderr);
+}
 
 }  // namespace
 
@@ -41,6 +49,7 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
                   fmt::format("gpu_direct_piece_bytes is {}, no multiple of 64 KiB", options.gpu_direct_piece_bytes));
   }
   if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
+  if (options.use_nvtx && !sys::has_nvtx()) warn_that_nvtx_is_missing();
   return std::shared_ptr<engine_core>(new engine_core(options, std::move(doors)), &engine_core::destroy);
 }
 

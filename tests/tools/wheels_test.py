@@ -9,10 +9,16 @@ import platform
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_MADE, SOME_INTERPRETERS_MISSING, SKIPPED = 0, 3, 77
+
+
+def has_nvtx(wheel: Path) -> bool:
+    with zipfile.ZipFile(wheel) as archive:
+        return any(b"NVTX_INJECTION64_PATH" in archive.read(name) for name in archive.namelist() if "/libpenstock.so" in name)
 
 
 def complaints(output: Path) -> list[str]:
@@ -26,6 +32,7 @@ def complaints(output: Path) -> list[str]:
     found = [f"{name} is not named for glibc 2.28" for name in made if not name.endswith(f"-manylinux_2_28_{platform.machine()}.whl")]
     if ended.stderr.count(" works on Python ") < len(made):
         found.append("not every wheel was tried")
+    found += [f"{each.name} has no ranges of NVTX" for each in output.glob("*.whl") if not has_nvtx(each)]
     return found
 
 
