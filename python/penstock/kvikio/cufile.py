@@ -309,7 +309,7 @@ class CuFile:
         return statistics.begin(self._backend or ("CUFILE" if is_direct else "POSIX"), is_write, requested)
 
     def _is_direct(self, buf: Any, requested: int, threshold: int, is_write: bool) -> bool:
-        if requested <= _never_counted_direct_bytes or not is_device_memory(buf) or _forced_path(buf, requested, threshold) is not None:
+        if requested <= _small_bytes or not is_device_memory(buf) or _forced_path(buf, requested, threshold) is not None:
             return False
         if self._may_be_direct is None:
             self._may_be_direct = _can_be_direct(self._file, is_write)
@@ -348,7 +348,7 @@ def _reopen_direct(descriptor: int) -> int:
         return -1
 
 
-_never_counted_direct_bytes = 128 << 10  # whether a small read is GPU-direct depends on the page cache
+_small_bytes = 128 << 10  # carried on the caller's thread; whether such a read is GPU-direct depends on the page cache
 _no_request_is_direct = 1 << 64  # a threshold
 
 
@@ -362,7 +362,10 @@ def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"
     if size is not None and size >= threshold or not is_device_memory(buf):
         return None
     nbytes = penstock._native.resolve(buf)[1] if size is None else size
-    return "staged" if nbytes < threshold and penstock.gpu_direct_status() is None else None
+    if nbytes >= threshold:
+        return None
+    # A small request takes the same time on this path, and the question would take longer.
+    return "staged" if nbytes <= _small_bytes or penstock.gpu_direct_status() is None else None
 
 
 def _can_be_direct(file: penstock.File, is_write: bool) -> bool:
