@@ -78,6 +78,12 @@ result<file> open_path(const engine& engine, const std::string& path, const open
   return engine.open(path, how.options);
 }
 
+// What a File shows as its name: the object that it was opened by, unless that is a URL with something that gives access.
+nb::object public_name(nb::handle path, const std::string& text) {
+  const auto shown = shown_name(text);
+  return shown == text ? nb::borrow(path) : path_object(shown);
+}
+
 python_file open_file(nb::object path, const std::string& mode, bool direct, nb::handle cache, bool immutable, nb::handle bytes_per_second,
                       nb::handle storage_options) {
   auto how = parse_mode(mode);
@@ -105,7 +111,7 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
     return open_path(engine, text, how, server);
   }();
   if (!opened) raise(opened.error(), {shown_name(text)});
-  return {std::move(*opened), std::move(path), std::move(how.text)};
+  return {std::move(*opened), public_name(path, text), std::move(how.text)};
 }
 
 // A copy, which stays as it is whatever code of Python does meanwhile.
@@ -135,7 +141,7 @@ nb::list open_many(const nb::list& paths) {
   nb::list outcomes;
   for (std::size_t i = 0; i < opened.size(); ++i) {
     if (opened[i]) {
-      outcomes.append(nb::cast(python_file(std::move(*opened[i]), names[i], "r")));
+      outcomes.append(nb::cast(python_file(std::move(*opened[i]), public_name(names[i], texts[i]), "r")));
     } else {
       outcomes.append(make_error(opened[i].error(), {shown_name(texts[i])}));
     }
@@ -552,7 +558,7 @@ void add_files(nb::module_& module) {
       "'speed' or 'cpu', cache is what reads into device memory do with what is not in the page cache ('keep', 'bypass' or 'auto'; None:\n"
       "as the file was opened), timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
       "Raises penstock.Error; ValueError for what the caller got wrong.");
-  type.def_ro("name", &python_file::name, "What it was opened by.")
+  type.def_ro("name", &python_file::name, "What it was opened by; of a URL without its query.")
       .def_ro("mode", &python_file::mode, "How it was opened.")
       .def_ro("closed", &python_file::closed)
       .def("size", &size_of, "Its size now, as the kernel tells it: 0 for files of /proc, whatever they hold.")

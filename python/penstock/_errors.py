@@ -29,11 +29,32 @@ __all__ = [
 _not_printable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
+# SCHEME://USER:PASSWORD@HOST/PATH?QUERY. What follows s3:// has no user, and its key may have a question mark.
+_url = re.compile(r"""(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/?#"'<>@]*@)?(?P<place>[^\s?#"'<>]*)(?P<query>[?#][^\s"'<>]*?)?(?=[:,;)\]}.]*(?:[\s"'<>]|$))""", re.I)
+_plain_host = re.compile(r"[\w.\-\[\]%]*|.*\]:\d*|[\w.\-]*:\d*")
+_credential = re.compile(r"signature=|sig=|token=|credential=|password=|secret=|key=", re.I)
+
+
+def _shown_url(found: re.Match[str]) -> str:
+    scheme, user, place, query = found.group("scheme", "user", "place", "query")
+    # A password that is not encoded may have a slash.
+    if not user and "@" in place and not _plain_host.fullmatch(place.partition("/")[0]):
+        user, place = place.rsplit("@", 1)
+    is_by_name = scheme.lower() in ("s3", "s3a", "s3n", "gs", "hf")
+    kept = query if query and is_by_name and not _credential.search(query) else ""
+    return f"{scheme}://{'...@' if user else ''}{place}{kept}"
+
+
+def without_url_secrets(text: str) -> str:
+    """Cuts off queries, user names and passwords of the URLs in a text: a message or a name that is shown must not give access."""
+    return _url.sub(_shown_url, text) if "://" in text else text
+
+
 class Error(OSError):
     """A request, or something else asked of Penstock, that failed.
 
     ``errno``: the system's number, or None where the error is not the system's. ``strerror``: the whole message. ``filename``: of the
-    file as it is, or None. ``offset``: of the request in the file, or None. ``bytes_done``: how many bytes, from the start of the request, were
+    file as it is, or None; of a URL without its query. ``offset``: of the request in the file, or None. ``bytes_done``: how many bytes, from the start of the request, were
     moved before it failed. ``code``: Penstock's word for the kind of error, such as "no_space". ``domain`` and ``native``: who reported it
     ("penstock", "os", "cuda" or "cufile") and by which number.
     """
@@ -56,11 +77,11 @@ class Error(OSError):
         bytes_done: int = 0,
     ) -> None:
         number = native if domain == "os" and native else None
-        message = _not_printable.sub("?", message)
+        message = _not_printable.sub("?", without_url_secrets(message))
         super().__init__(number, message)
         self.errno = number
         self.strerror = message
-        self.filename = filename
+        self.filename = without_url_secrets(filename) if isinstance(filename, str) else filename
         self.code = code
         self.domain = domain
         self.native = native

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -96,7 +95,7 @@ def _load_by_kind(file: _native.File, size: int, path: Path, device: Any) -> Any
     """What is in a file of arrays; None for all others. Raises InvalidArgument for a file of tensors, which has loaders of its own."""
     start = bytearray(10)
     count = file.read_into(start)
-    name = str(path) if isinstance(path, int) else os.fsdecode(path)
+    name = str(path) if isinstance(path, int) else _native.shown_name(path)
     if start.startswith(MAGIC):
         return load_npy(file, name, device)
     if start.startswith((b"PK\3\4", b"PK\5\6")) and name.endswith(".npz"):

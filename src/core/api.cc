@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "base/shown_urls.hpp"
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
 #include "core/pinned_entry.hpp"
@@ -229,7 +230,7 @@ engine::~engine() = default;
 bool is_url(std::string_view name) noexcept { return source::remote::is_url(name); }
 
 std::string shown_name(std::string_view name) {
-  if (!is_url(name)) return std::string(name);
+  if (!is_url(name)) return without_url_secrets(name);
   const auto parsed = source::remote::parse_remote_url(name);
   return parsed ? parsed->shown() : source::remote::shown_text(name);
 }

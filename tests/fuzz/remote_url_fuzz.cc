@@ -21,9 +21,9 @@ void require(bool truth) {
 void check_sendable(const url& address) {
   const auto is_plain = [](char c) { return c > ' ' && c < 0x7f; };
   require(!address.host.empty() && address.port != 0 && address.path.starts_with('/'));
-  require(std::ranges::all_of(address.authority(), is_plain) && std::ranges::all_of(address.target(), is_plain));
+  require(std::ranges::all_of(address.authority(), is_plain) && std::ranges::all_of(address.unredacted_target(), is_plain));
   require(address.authority().find_first_of("/?#@\\") == std::string::npos);
-  require(address.target().find('#') == std::string::npos);
+  require(address.unredacted_target().find('#') == std::string::npos);
   require(address.shown().find('?') == std::string::npos);
 }
 
@@ -44,8 +44,8 @@ void check_refusal(const status& refused) {
 }
 
 void check_again(const url& address) {
-  if (address.text().size() > most_url_bytes) return;  // with what was encoded
-  const auto again = parse_http_url(address.text());
+  if (address.unredacted().size() > most_url_bytes) return;  // with what was encoded
+  const auto again = parse_http_url(address.unredacted());
   require(again.ok() && *again == address);
 }
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import penstock
+from penstock import _native
 from penstock._native import _RemoteRetries
 from penstock.kvikio import _log, defaults
 from penstock.kvikio._memory import settle
@@ -92,8 +93,8 @@ def _fitting(url: str) -> list[RemoteEndpointType]:
 
 
 def _shown(url: str) -> str:
-    """Without its query, in which presigned URLs have their signature."""
-    return url.partition("?")[0][:200]
+    """Without what gives access, such as the query of a presigned URL."""
+    return _native.shown_name(url)[:200]
 
 
 class RemoteFile:

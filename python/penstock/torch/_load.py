@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from .. import _native
+from .._errors import Error
 from .._pieces import Piece, Progress, move_pieces
+from .._urls import is_url
 from ._archive import Archive, is_zip
 from ._memory import new_storage, reaches, synchronize
 from ._scan import Wanted, storage_type, wanted_of, wanted_storages
@@ -59,6 +61,9 @@ def load(
             if archive is not None:
                 unpickler = weights_only_unpickler() if safe else pickle_module or pickle
                 return _Load(file, archive, f, map_location, progress).run(unpickler, safe, pickle_load_args)
+    if isinstance(f, str) and is_url(f):
+        problem = f"{_shown(f)}: only torch.load can read it, which takes no URLs: {reason}; copy it to a file first"
+        raise Error(problem, code="unsupported", filename=_shown(f))
     _log.info("torch.load reads %s: %s", _shown(f), reason)
     return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
 

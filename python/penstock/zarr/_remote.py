@@ -70,7 +70,7 @@ class RemoteStore(GatheringStore, Store):
     ) -> None:
         super().__init__(read_only=True)
         if not isinstance(url, str) or "://" not in url:
-            raise ValueError(f"RemoteStore: {url!r} is no URL")
+            raise ValueError(f"RemoteStore: {url if not isinstance(url, str) else penstock._native.shown_name(url)!r} is no URL")
         self._by_key = url[:5].lower() == "s3://"
         base, self._query = (url, "") if self._by_key else url.partition("?")[::2]
         self._base = base.rstrip("/") + "/"

@@ -3,7 +3,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
+#include "base/shown_urls.hpp"
 #include "cli/common/say.hpp"
 #include "penstock/status.hpp"
 
@@ -27,9 +29,18 @@ inline std::string without_controls(std::string_view json) {
   return text;
 }
 
+// Strings show URLs as say() does.
+inline nlohmann::json shown_document(nlohmann::json document) {
+  if (document.is_string()) return without_url_secrets(document.get_ref<const std::string&>());
+  if (document.is_structured()) {
+    for (auto& each : document) each = shown_document(std::move(each));
+  }
+  return document;
+}
+
 // To stdout, with a line feed. File names need not be UTF-8: what is not is replaced.
 inline void print_json(const nlohmann::json& document) {
-  put_exactly(without_controls(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
+  put_exactly(without_controls(shown_document(document).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
 }
 
 // The text of an error, or null.

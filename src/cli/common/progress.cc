@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/shown_urls.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/progress_line.hpp"
 #include "cli/common/say.hpp"
@@ -41,7 +42,7 @@ void show_status_line(std::string_view text) {
 }
 
 progress_bar::progress_bar(std::string phase, std::string name, std::uint64_t total_bytes, std::uint64_t done_bytes)
-    : phase_(std::move(phase)), name_(std::move(name)), total_bytes_(total_bytes), first_byte_(done_bytes) {}
+    : phase_(std::move(phase)), name_(without_url_secrets(name)), total_bytes_(total_bytes), first_byte_(done_bytes) {}
 
 progress_bar::~progress_bar() {
   if (shown_) show_status_line("");

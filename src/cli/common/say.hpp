@@ -1,5 +1,6 @@
 // All that the command tells people goes out here. What others have named or written (files, tensors, processes, the words of an error) may
-// hold what a terminal obeys: it is made printable, also where the output is no terminal, since logs are read on one. On a terminal, lines
+// hold what a terminal obeys: it is made printable, also where the output is no terminal, since logs are read on one. The URLs in it are
+// shown without what gives access: queries, user names and passwords. On a terminal, lines
 // that are wider than it are broken between words. One thread at a time for each stream.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <type_traits>
 
 #include "base/printable.hpp"
+#include "base/shown_urls.hpp"
 
 namespace penstock::cli {
 
@@ -46,7 +48,7 @@ auto shown(const Argument& argument) {
   if constexpr (std::is_same_v<Argument, as_is>) {
     return argument.text;
   } else if constexpr (std::is_convertible_v<const Argument&, std::string_view>) {
-    return printable_text(std::string(std::string_view(argument)));
+    return printable_text(without_url_secrets(argument));
   } else {
     static_assert(std::is_arithmetic_v<Argument>, "text is passed as text, so that it is made printable");
     return argument;

@@ -155,7 +155,7 @@ int print_checksums(const verify_options& wanted, const engine& owner) {
     if (wanted.output.json) {
       documents.push_back(document_of(job, outcome));
     } else if (outcome.error.ok()) {
-      print_checksum({kind, outcome.value, job.file});
+      print_checksum({kind, outcome.value, shown_name(job.file)});
     } else if (!interrupted()) {
       (void)fail(outcome.error);
     }

@@ -88,7 +88,7 @@ result<sys::web_answer> ask(network& by, std::string_view method, const url& add
   sys::web_request asked;
   asked.timeout = how.question_within;
   asked.method = method;
-  asked.url = address.text();
+  asked.url = address.unredacted();
   asked.most_bytes = most_bytes;
   for (const auto& each : headers) asked.headers.push_back({each.name, each.value});
   asked.headers.push_back({"Accept-Encoding", "identity"});

@@ -148,7 +148,7 @@ result<std::string> object::request_of(fetch& what) {
   const bool moved = !what.target.empty();
   const auto address = protocol_->address_of(about_.address, first, what.missing());
   auto text = fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: identity\r\nUser-Agent: penstock/{}\r\n",
-                          moved ? what.target : address.target(), what.at->host(), penstock::version());
+                          moved ? what.target : address.unredacted_target(), what.at->host(), penstock::version());
   if (!range.empty()) text += fmt::format("Range: {}\r\n", range);
   if (const auto wanted = seen_version(); wanted.has_strong_etag()) text += fmt::format("If-Match: {}\r\n", wanted.etag);
   if (!moved || what.at == origin_) {
@@ -233,7 +233,7 @@ verdict object::judge_redirect(const response_head& head, fetch& what) {
   const auto to = redirect_target(what.at->place(), head.location);
   if (!to) return refuse(to.error().message());
   what.at = network_->origin_of(*to);
-  what.target = to->target();
+  what.target = to->unredacted_target();
   return {.then = verdict::kind::elsewhere};
 }
 

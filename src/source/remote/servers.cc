@@ -35,7 +35,7 @@ using namespace std::chrono_literals;
 result<control_answer> call_over(network& by, const control_request& asked) {
   sys::web_request sent;
   sent.method = asked.method;
-  sent.url = asked.address.text();
+  sent.url = asked.address.unredacted();
   for (const auto& each : asked.headers) sent.headers.push_back({each.name, each.value});
   sent.body = asked.body;
   sent.timeout = asked.timeout;
@@ -108,7 +108,7 @@ std::string query_without_signature(std::string_view query) {
 result<std::string> identity_of(const remote_url& what, url_kind kind, const url& address, const remote_options& how) {
   auto at = what.by_name || kind == url_kind::s3 ? address : what.address;
   if (is_presigned(at)) at.query = query_without_signature(at.query);
-  auto all = fmt::format("{}\n{}", to_string(kind), at.text());
+  auto all = fmt::format("{}\n{}", to_string(kind), at.unredacted());
   for (const auto& each : how.headers) {
     if (!header_value({{each.name, {}}}, "authorization")) all += fmt::format("\n{}: {}", each.name, each.value);
   }

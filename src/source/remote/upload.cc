@@ -386,7 +386,7 @@ result<std::string> upload::request_of(fetch& what) {
   auto added = to.account->sign_now({.method = one.method, .address = to.address, .headers = one.headers, .payload_hash = hash});
   if (!added) return added.error();
   auto text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: identity\r\nUser-Agent: penstock/{}\r\n", one.method,
-                          to.address.target(), one.at->host(), penstock::version());
+                          to.address.unredacted_target(), one.at->host(), penstock::version());
   if (one.method == "PUT" || one.method == "POST") text += fmt::format("Content-Length: {}\r\n", one.sends_bytes);
   for (const auto* const all : {&one.headers, &*added}) {
     for (const auto& each : *all) text += fmt::format("{}: {}\r\n", each.name, each.value);

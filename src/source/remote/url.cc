@@ -216,8 +216,8 @@ std::string url::authority() const {
   return port == (tls ? https_port : http_port) ? name : fmt::format("{}:{}", name, port);
 }
 
-std::string url::target() const { return query.empty() ? path : fmt::format("{}?{}", path, query); }
-std::string url::text() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), target()); }
+std::string url::unredacted_target() const { return query.empty() ? path : fmt::format("{}?{}", path, query); }
+std::string url::unredacted() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), unredacted_target()); }
 std::string url::shown() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), path); }
 bool url::same_origin(const url& other) const { return tls == other.tls && host == other.host && port == other.port; }
 

@@ -2,6 +2,8 @@
 // A URL comes from outside: its length is bounded, and nothing of it reaches a request line or a header before it is known to fit there.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,11 +28,11 @@ struct url {
 
   // host[:port], as in a Host header: a port only where it is not the scheme's.
   [[nodiscard]] std::string authority() const;
-  // path[?query], as in a request line.
-  [[nodiscard]] std::string target() const;
-  [[nodiscard]] std::string text() const;
-  // For messages: without the query, in which presigned URLs have their signature.
+  // For messages, and what fmt makes of it: without the query, in which presigned URLs have their signature.
   [[nodiscard]] std::string shown() const;
+  // For connections alone, since a query may give access: path[?query], as in a request line, and the whole URL.
+  [[nodiscard]] std::string unredacted_target() const;
+  [[nodiscard]] std::string unredacted() const;
   [[nodiscard]] bool same_origin(const url& other) const;
   [[nodiscard]] bool operator==(const url&) const = default;
 };
@@ -105,3 +107,11 @@ status check_key(std::string_view key);
 [[nodiscard]] std::optional<std::string_view> query_value(std::string_view query, std::string_view name);
 
 }  // namespace penstock::source::remote
+
+template <>
+struct fmt::formatter<penstock::source::remote::url> : fmt::formatter<std::string> {
+  template <class Context>
+  auto format(const penstock::source::remote::url& address, Context& to) const {
+    return fmt::formatter<std::string>::format(address.shown(), to);
+  }
+};

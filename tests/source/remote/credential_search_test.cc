@@ -176,7 +176,7 @@ TEST_F(credential_search_test, a_web_identity_is_exchanged_at_sts) {
   EXPECT_EQ(found.expires_at, parse_time("2026-01-01T01:00:00Z"));
   ASSERT_EQ(outside.asked.size(), 1U);
   EXPECT_EQ(outside.asked[0].method, "POST");
-  EXPECT_EQ(outside.asked[0].address.text(), "https://sts.eu-west-1.amazonaws.com/");
+  EXPECT_EQ(outside.asked[0].address.unredacted(), "https://sts.eu-west-1.amazonaws.com/");
   EXPECT_EQ(outside.asked[0].body,
             "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Aaws%3Aiam%3A%3A123456789012%3Arole%2Freader&"
             "RoleSessionName=penstock&WebIdentityToken=webhush%3D");
@@ -212,7 +212,7 @@ TEST_F(credential_search_test, a_container_hands_out_credentials) {
   serve(200, json_keys);
   EXPECT_EQ(find().access_key_id, "ASIAJSON");
   ASSERT_EQ(outside.asked.size(), 1U);
-  EXPECT_EQ(outside.asked[0].address.text(), "http://169.254.170.2/v2/credentials/abc?id=1");
+  EXPECT_EQ(outside.asked[0].address.unredacted(), "http://169.254.170.2/v2/credentials/abc?id=1");
   EXPECT_FALSE(outside.asked[0].use_proxy);
   EXPECT_EQ(header_value(outside.asked[0].headers, "Authorization"), std::nullopt);
   outside.variables["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"] = "@evil.com/";
@@ -275,7 +275,7 @@ TEST_F(credential_search_test, the_metadata_may_be_elsewhere_or_forbidden) {
   EXPECT_EQ(outside.asked.at(0).address.authority(), "[fd00:ec2::254]");
   outside.variables["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = "http://127.0.0.1:1338/";
   find();
-  EXPECT_EQ(outside.asked.at(3).address.text(), "http://127.0.0.1:1338/latest/api/token");
+  EXPECT_EQ(outside.asked.at(3).address.unredacted(), "http://127.0.0.1:1338/latest/api/token");
   outside.variables["AWS_EC2_METADATA_DISABLED"] = "true";
   EXPECT_NE(refusal(errc::permission_denied).find("AWS_EC2_METADATA_DISABLED is set"), std::string::npos);
   EXPECT_EQ(outside.asked.size(), 6U);

@@ -23,7 +23,7 @@ inline result<control_answer> ask_plainly(const control_request& request) {
   to.sin_port = htons(request.address.port);
   inet_pton(AF_INET, request.address.host.c_str(), &to.sin_addr);
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) {
-    auto text = request.method + " " + request.address.target() + " HTTP/1.0\r\nHost: " + request.address.authority() +
+    auto text = request.method + " " + request.address.unredacted_target() + " HTTP/1.0\r\nHost: " + request.address.authority() +
                 "\r\nContent-Length: " + std::to_string(request.body.size()) + "\r\n";
     for (const auto& [name, value] : request.headers) text += name + ": " + value + "\r\n";
     text += "\r\n" + request.body;

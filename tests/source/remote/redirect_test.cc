@@ -11,7 +11,7 @@ namespace {
 std::string sent_to(const std::string& location, bool tls = false) {
   const auto from = parse_http_url(tls ? "https://host/a/b?c" : "http://host:8080/a/b?c");
   const auto to = redirect_target(*from, location);
-  return to.ok() ? to->text() : "";
+  return to.ok() ? to->unredacted() : "";
 }
 
 TEST(redirects, lead_to_other_servers_and_other_paths) {

@@ -174,7 +174,7 @@ TEST_F(signature, those_of_the_s3_examples_are_made) {
   };
   EXPECT_EQ(sign_example("GET", "https://examplebucket.s3.amazonaws.com/test.txt", {{"Range", "bytes=0-9"}}, empty_payload_hash),
             expected("host;range;x-amz-content-sha256;x-amz-date", "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"));
-  EXPECT_EQ(sign_example("PUT", parse_remote_url("https://examplebucket.s3.amazonaws.com/test$file.text").value_or({}).address.text(),
+  EXPECT_EQ(sign_example("PUT", parse_remote_url("https://examplebucket.s3.amazonaws.com/test$file.text").value_or({}).address.unredacted(),
                          {{"Date", "Fri, 24 May 2013 00:00:00 GMT"}, {"x-amz-storage-class", "REDUCED_REDUNDANCY"}},
                          *payload_hash("Welcome to Amazon S3.")),
             expected("date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class",

@@ -21,9 +21,9 @@ TEST(url, a_bucket_is_listed_by_its_url) {
   }
   for (const char* const text : {"https://bucket.s3.amazonaws.com/", "s3://", "s3://b@d/", "s3:///x", "s3://bucket/\x01"})
     EXPECT_EQ(parse_s3_prefix(text).error().code(), errc::invalid_argument) << text;
-  EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = std::nullopt})->text(),
+  EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = std::nullopt})->unredacted(),
             "https://bucket.s3.eu-west-1.amazonaws.com/");
-  EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = parse_http_url("http://h:9/s3").value_or(url())})->text(),
+  EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = parse_http_url("http://h:9/s3").value_or(url())})->unredacted(),
             "http://h:9/s3/bucket/");
 }
 
@@ -65,11 +65,11 @@ TEST(remote_url, parts_of_a_url_are_told_apart) {
   EXPECT_EQ(whole.port, 8443);
   EXPECT_EQ(whole.path, "/a/b");
   EXPECT_EQ(whole.query, "x=1&y=2");
-  EXPECT_EQ(whole.text(), "https://example.com:8443/a/b?x=1&y=2");
-  EXPECT_EQ(whole.target(), "/a/b?x=1&y=2");
+  EXPECT_EQ(whole.unredacted(), "https://example.com:8443/a/b?x=1&y=2");
+  EXPECT_EQ(whole.unredacted_target(), "/a/b?x=1&y=2");
   EXPECT_EQ(whole.shown(), "https://example.com:8443/a/b");
-  EXPECT_EQ(read_url("http://h").target(), "/");
-  EXPECT_EQ(read_url("http://h?q").target(), "/?q");
+  EXPECT_EQ(read_url("http://h").unredacted_target(), "/");
+  EXPECT_EQ(read_url("http://h?q").unredacted_target(), "/?q");
   EXPECT_EQ(read_url("http://h:80/").authority(), "h");
   EXPECT_EQ(read_url("http://h:443/").authority(), "h:443");
   EXPECT_EQ(read_url("http://h:/x").port, 80);
@@ -131,7 +131,7 @@ TEST(remote_url, a_key_behind_s3_is_taken_as_it_is) {
     EXPECT_EQ(one.object.bucket, "my-bucket");
     EXPECT_EQ(one.object.key, key);
     EXPECT_EQ(one.shown(), text);
-    EXPECT_EQ(address_of(text, {.region = "eu-west-1", .endpoint = {}}).text(),
+    EXPECT_EQ(address_of(text, {.region = "eu-west-1", .endpoint = {}}).unredacted(),
               std::string("https://my-bucket.s3.eu-west-1.amazonaws.com/") + encoded);
   }
 }
@@ -162,13 +162,14 @@ TEST(remote_url, a_bucket_cannot_name_another_host) {
 }
 
 TEST(remote_url, an_object_lies_at_amazon_or_at_the_given_endpoint) {
-  EXPECT_EQ(address_of("s3://my.bucket/k", {.region = "us-east-1", .endpoint = {}}).text(),
+  EXPECT_EQ(address_of("s3://my.bucket/k", {.region = "us-east-1", .endpoint = {}}).unredacted(),
             "https://s3.us-east-1.amazonaws.com/my.bucket/k");
-  EXPECT_EQ(address_of("s3://bucket/k", {.region = "cn-north-1", .endpoint = {}}).text(),
+  EXPECT_EQ(address_of("s3://bucket/k", {.region = "cn-north-1", .endpoint = {}}).unredacted(),
             "https://bucket.s3.cn-north-1.amazonaws.com.cn/k");
-  EXPECT_EQ(address_of("s3://bucket/a b", {.region = "", .endpoint = read_url("http://127.0.0.1:9000")}).text(),
+  EXPECT_EQ(address_of("s3://bucket/a b", {.region = "", .endpoint = read_url("http://127.0.0.1:9000")}).unredacted(),
             "http://127.0.0.1:9000/bucket/a%20b");
-  EXPECT_EQ(address_of("s3://Bucket_1/k", {.region = "x", .endpoint = read_url("https://h/base/?q")}).text(), "https://h/base/Bucket_1/k");
+  EXPECT_EQ(address_of("s3://Bucket_1/k", {.region = "x", .endpoint = read_url("https://h/base/?q")}).unredacted(),
+            "https://h/base/Bucket_1/k");
 }
 
 TEST(remote_url, the_six_forms_of_amazon_name_an_object) {
@@ -194,9 +195,10 @@ TEST(remote_url, the_six_forms_of_amazon_name_an_object) {
 }
 
 TEST(remote_url, the_key_of_an_amazon_url_is_encoded_once) {
-  EXPECT_EQ(read_remote("https://bucket.s3.amazonaws.com/day=1/a+b%2Fc?versionId=7").address.target(), "/day%3D1/a%2Bb/c?versionId=7");
-  EXPECT_EQ(read_remote("https://s3.amazonaws.com/bucket//a/../b").address.target(), "/bucket//a/../b");
-  EXPECT_EQ(read_remote("https://bucket.s3.amazonaws.com/100%").address.target(), "/100%25");
+  EXPECT_EQ(read_remote("https://bucket.s3.amazonaws.com/day=1/a+b%2Fc?versionId=7").address.unredacted_target(),
+            "/day%3D1/a%2Bb/c?versionId=7");
+  EXPECT_EQ(read_remote("https://s3.amazonaws.com/bucket//a/../b").address.unredacted_target(), "/bucket//a/../b");
+  EXPECT_EQ(read_remote("https://bucket.s3.amazonaws.com/100%").address.unredacted_target(), "/100%25");
   refusal_of("https://bucket.s3.amazonaws.com/%ff");
 }
 
@@ -213,7 +215,7 @@ TEST(remote_url, a_presigned_url_is_left_as_it_is_and_shown_without_its_signatur
       "https://bucket.s3.us-west-2.amazonaws.com/a=%62?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=hidden";
   const auto one = read_remote(text);
   EXPECT_EQ(one.kind, url_kind::s3_presigned);
-  EXPECT_EQ(one.address.text(), text);
+  EXPECT_EQ(one.address.unredacted(), text);
   EXPECT_EQ(one.shown(), "https://bucket.s3.us-west-2.amazonaws.com/a=%62");
   EXPECT_EQ(one.object.key, "a=b");
   EXPECT_TRUE(is_presigned(one.address));
