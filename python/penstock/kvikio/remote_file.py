@@ -147,13 +147,15 @@ class RemoteFile:
         aws_session_token: str | None = None,
     ) -> RemoteFile:
         """An object of S3 by s3://BUCKET/KEY, or by an http(s) URL of Amazon's. ValueError: "Unsupported protocol"."""
-        if url.partition("://")[0].lower() not in ("http", "https", "s3"):
+        scheme = url.partition("://")[0].lower()
+        if scheme not in ("http", "https", "s3"):
             raise ValueError(f"Unsupported protocol: {_shown(url)}")
+        is_by_name = scheme == "s3"
         given = {
             "region": aws_region_name,
             "access_key_id": aws_access_key_id,
             "secret_access_key": aws_secret_access_key,
-            "endpoint": aws_endpoint_url,
+            "endpoint": aws_endpoint_url if is_by_name else None,  # another URL names its server itself
             "session_token": aws_session_token,
         }
         options = {name: value for name, value in given.items() if value is not None}

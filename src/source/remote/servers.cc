@@ -115,6 +115,15 @@ result<std::string> identity_of(const remote_url& what, url_kind kind, const url
   return payload_hash(all);
 }
 
+// Where S3 says that the bucket of such a URL is.
+result<url> address_in_region(const remote_url& what, const std::string& region) {
+  auto made = s3_address(what.object, {.region = region, .endpoint = std::nullopt});
+  if (!made) return made;
+  made->tls = what.address.tls;
+  made->port = what.address.port;
+  return made;
+}
+
 // In words that tell two versions apart for good. Errors: unsupported (the server says nothing that does).
 result<std::string> version_text(const version& of) {
   auto made = of.has_strong_etag()        ? of.etag
@@ -353,15 +362,20 @@ result<s3_settings> servers::settings_of(const remote_options& how, const std::s
 }
 
 result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
+  if (!what.by_name && !how.endpoint.empty())
+    return status(errc::invalid_argument,
+                  fmt::format("{}: the URL names its own server, so the option endpoint does not apply; name the object as s3://{}/{}",
+                              what.shown(), what.object.bucket, printable_text(what.object.key)));
   const auto place = settings_of(how, what.object.region);
   if (!place) return place.error().with_context(what.shown());
   const auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error().with_context(what.shown());
   s3_way made;
   made.region = place->region;
+  // An endpoint of the environment or a profile is for s3:// names. A URL with a host is asked for there, by its own scheme and port.
   made.address_in = [what, first = place->region, endpoint = place->endpoint](const std::string& region) -> result<url> {
-    if (!what.by_name && endpoint == std::nullopt && region == first) return what.address;
-    return s3_address(what.object, {.region = region, .endpoint = endpoint});
+    if (what.by_name) return s3_address(what.object, {.region = region, .endpoint = endpoint});
+    return region == first ? result<url>(what.address) : address_in_region(what, region);
   };
   made.account_in = [this, how, whose = *whose](const std::string& region) { return account_of(whose, how, region); };
   return made;

@@ -176,6 +176,58 @@ TEST_F(opened_objects, of_a_bucket_are_listed_page_by_page) {
   EXPECT_EQ(servers_.list("s3://bucket/a/", of_s3(), true, 1).error().code(), errc::invalid_argument);
 }
 
+class scoped_variable {
+ public:
+  scoped_variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  scoped_variable(const scoped_variable&) = delete;
+  scoped_variable& operator=(const scoped_variable&) = delete;
+  ~scoped_variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+// A proxy stands for the rest of the world, and notes which host is asked for.
+TEST_F(opened_objects, of_a_url_with_a_host_are_asked_for_there_whatever_endpoint_is_set) {
+  web_server world{content_};
+  world.set_answer([](const web_request&, const web_server::client& to) -> std::optional<then> {
+    to.send("HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n");
+    return then::close;
+  });
+  const scoped_variable http("http_proxy", world.origin()), https("https_proxy", world.origin());
+  auto named = [this](std::string_view name) -> std::optional<std::string> {
+    if (name == "AWS_ENDPOINT_URL" || name == "AWS_ENDPOINT_URL_S3") return server_.origin();
+    if (name == "AWS_ACCESS_KEY_ID" || name == "AWS_SECRET_ACCESS_KEY") return "AKIDEXAMPLE";
+    return std::nullopt;
+  };
+  servers all(quick(), {named, kernel_});
+  const std::pair<const char*, const char*> urls[] = {
+      {"https://bucket.s3.us-west-2.amazonaws.com/k", "bucket.s3.us-west-2.amazonaws.com:443"},
+      {"https://s3.us-west-2.amazonaws.com/bucket/k", "s3.us-west-2.amazonaws.com:443"},
+      {"https://bucket.s3.amazonaws.com:8443/k", "bucket.s3.amazonaws.com:8443"},
+      {"http://bucket.s3.us-west-2.amazonaws.com/k", "http://bucket.s3.us-west-2.amazonaws.com/k"},
+      {"http://s3.amazonaws.com:8080/bucket/k", "http://s3.amazonaws.com:8080/bucket/k"},
+  };
+  for (const auto& [url, asked] : urls) {
+    const auto before = world.requests().size();
+    EXPECT_FALSE(all.open(url, {}).ok()) << url;
+    ASSERT_GT(world.requests().size(), before) << url;
+    EXPECT_EQ(world.requests().at(before).target, asked) << url;
+    const auto also_before = world.requests().size();
+    if (const auto begun = all.begin_upload(url, {}); begun.ok()) {
+      EXPECT_FALSE((*begun)->complete(true).ok()) << url;
+      ASSERT_GT(world.requests().size(), also_before) << url;
+      EXPECT_EQ(world.requests().at(also_before).target, asked) << url;
+    }
+    remote_options with_endpoint;
+    with_endpoint.endpoint = server_.origin();
+    const auto refused = all.open(url, with_endpoint).error();
+    EXPECT_EQ(refused.code(), errc::invalid_argument) << url;
+    EXPECT_NE(refused.message().find("s3://bucket/k"), std::string::npos) << refused.message();
+  }
+  EXPECT_TRUE(server_.requests().empty());
+}
+
 TEST_F(opened_objects, a_list_without_end_is_refused) {
   server_.set_answer([&](const web_request&, const web_server::client& to) -> std::optional<then> {
     const std::string body =
