@@ -1,11 +1,15 @@
 #include "source/remote/s3_listing.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
 #include "source/remote/http.hpp"
 
 namespace penstock::source::remote {
@@ -13,7 +17,10 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr unsigned most_region_moves = 2;
-constexpr unsigned most_empty_pages = 1000;  // in a row: S3 has some where objects were removed
+constexpr std::size_t most_bytes_of_key = 200;
+constexpr unsigned most_empty_pages = 100;  // in a row: servers send some where many objects were removed
+constexpr std::size_t most_pages = 1000;    // and one more for each 10 objects and folders: S3 sends up to 1,000 on a page
+constexpr std::size_t keys_of_a_page = 10;
 
 class s3_lister {
  public:
@@ -22,19 +29,24 @@ class s3_lister {
 
   result<object_list> all() {
     object_list made;
+    std::unordered_set<std::size_t> tokens;  // hashes of those that were followed
     unsigned empty = 0;
     for (std::string token;;) {
       auto page = next(token);
       if (!page) return page.error().with_context(what_.name);
+      if (auto problem = check_page(*page); !problem.ok()) return problem.with_context(what_.name);
       empty = page->objects.empty() && page->folders.empty() ? empty + 1 : 0;
       std::ranges::move(page->objects, std::back_inserter(made.objects));
       std::ranges::move(page->folders, std::back_inserter(made.folders));
-      if (made.objects.size() + made.folders.size() > what_.most)
+      const auto count = made.objects.size() + made.folders.size();
+      if (count > what_.most)
         return status(errc::invalid_argument, fmt::format("{}: there are more than {} objects", what_.name, what_.most));
       if (page->continuation_token.empty()) return made;
-      if (page->continuation_token == token || empty > most_empty_pages)
-        return status(errc::io, fmt::format("{}: the server's list goes on without end", what_.name));
       token = std::move(page->continuation_token);
+      const bool is_new = tokens.insert(std::hash<std::string>{}(token)).second;
+      if (!is_new || empty > most_empty_pages || tokens.size() > most_pages + count / keys_of_a_page)
+        return status(errc::io, fmt::format("{}: the server's list goes on without end: {} pages have {} objects{}", what_.name,
+                                            tokens.size(), count, is_new ? "" : ", and the next page is one of them"));
     }
   }
 
@@ -57,6 +69,19 @@ class s3_lister {
         return refusal(answer->status, error);
       }
     }
+  }
+
+  // Callers cut the prefix off.
+  status check_page(const object_list& page) const {
+    const auto is_asked_for = [&](std::string_view key) { return key.starts_with(what_.prefix); };
+    const auto object = std::ranges::find_if_not(page.objects, is_asked_for, &listed_object::key);
+    if (object != page.objects.end()) return outside(object->key);
+    const auto folder = std::ranges::find_if_not(page.folders, is_asked_for);
+    return folder == page.folders.end() ? status() : outside(*folder);
+  }
+  static status outside(const std::string& key) {
+    return {errc::io,
+            fmt::format("the server lists the key {}, which does not begin so", printable_text(key.substr(0, most_bytes_of_key)))};
   }
 
   // To the region that the bucket is in; nothing where the answer names no other.

@@ -228,6 +228,54 @@ TEST_F(opened_objects, of_a_url_with_a_host_are_asked_for_there_whatever_endpoin
   EXPECT_TRUE(server_.requests().empty());
 }
 
+std::string page_of_list(const std::string& keys, const std::string& next) {
+  std::string body = "<ListBucketResult>" + keys;
+  if (!next.empty()) body += "<IsTruncated>true</IsTruncated><NextContinuationToken>" + next + "</NextContinuationToken>";
+  body += "</ListBucketResult>";
+  return fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body);
+}
+
+std::string listed(const std::string& key) { return "<Contents><Key>" + key + "</Key><Size>7</Size></Contents>"; }
+
+// Each page as a server without end would send it.
+TEST_F(opened_objects, a_list_of_more_pages_than_objects_need_is_refused) {
+  using page = std::function<std::string(std::size_t number)>;
+  const std::pair<const char*, page> kinds[] = {
+      {"always the same token", [](std::size_t n) { return page_of_list(listed(fmt::format("{}", n)), "same"); }},
+      {"two tokens in turn", [](std::size_t n) { return page_of_list(listed(fmt::format("{}", n)), n % 2 == 0 ? "one" : "two"); }},
+      {"pages without keys", [](std::size_t n) { return page_of_list("", fmt::format("token-{}", n)); }},
+      {"one key for ever", [](std::size_t n) { return page_of_list(listed("k"), fmt::format("token-{}", n)); }},
+      {"a new key on each page", [](std::size_t n) { return page_of_list(listed(fmt::format("{}", n)), fmt::format("token-{}", n)); }},
+  };
+  for (const auto& [name, made] : kinds) {
+    std::atomic<std::size_t> pages{0};
+    server_.set_answer([&, make = made](const web_request&, const web_server::client& to) -> std::optional<then> {
+      to.send(make(pages++));
+      return then::keep;
+    });
+    const auto found = servers_.list("s3://bucket/", of_s3(), false, 1'000'000);
+    EXPECT_EQ(found.error().code(), errc::io) << name;
+    EXPECT_NE(found.error().message().find("without end"), std::string::npos) << name << found.error().message();
+    EXPECT_LT(pages.load(), 2000U) << name;
+  }
+}
+
+TEST_F(opened_objects, a_list_with_keys_that_do_not_begin_as_asked_is_refused) {
+  for (const bool one_level : {false, true}) {
+    for (const auto* keys : {"<Contents><Key>b</Key><Size>1</Size></Contents>", "<Contents><Key>a</Key><Size>1</Size></Contents>",
+                             "<Contents><Key>a/1</Key><Size>1</Size></Contents><Contents><Key>/etc/x</Key><Size>1</Size></Contents>",
+                             "<CommonPrefixes><Prefix>c/</Prefix></CommonPrefixes>"}) {
+      server_.set_answer([&](const web_request&, const web_server::client& to) -> std::optional<then> {
+        to.send(page_of_list(keys, ""));
+        return then::keep;
+      });
+      const auto found = servers_.list("s3://bucket/a/", of_s3(), one_level, 10);
+      EXPECT_EQ(found.error().code(), errc::io) << keys;
+      EXPECT_NE(found.error().message().find("does not begin so"), std::string::npos) << found.error().message();
+    }
+  }
+}
+
 TEST_F(opened_objects, a_list_without_end_is_refused) {
   server_.set_answer([&](const web_request&, const web_server::client& to) -> std::optional<then> {
     const std::string body =
