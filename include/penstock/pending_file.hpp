@@ -37,7 +37,10 @@ struct pending_file_options {
   std::optional<unsigned> mode{};
   unsigned new_mode = 0666;
   bool unnamed = true;  // false: with a hidden name from the beginning
-  // Of a URL, for which the others are of no meaning. size: of the object, where it is known.
+  // A descriptor of the folder in which the file gets the last name of the path; the rest of the path is for messages only. A link that has
+  // this name is refused, and not followed. -1: the path says which folder it is. The caller may close it once create() has returned.
+  int folder = -1;
+  // Of a URL, for which the others mean nothing. size: of the object, if it is known.
   remote_options remote{};
 };
 

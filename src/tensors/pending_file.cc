@@ -61,13 +61,25 @@ struct target_place {
   std::optional<replaced_file> old{};
 };
 
+status check_replaceable(const std::string& path, const struct stat& info) {
+  const std::string no_file = fmt::format("{} is no regular file", path);
+  if (S_ISDIR(info.st_mode)) return status::from_errno(EISDIR, no_file);
+  return S_ISREG(info.st_mode) ? status() : status(errc::not_a_file, no_file);
+}
+
+// As for who opens it for writing: to replace it, the right to write to its folder would do.
+status check_writable(int folder, const std::string& name, const std::string& path) {
+  if (::faccessat(folder, name.c_str(), W_OK, AT_EACCESS) == 0) return {};
+  return status::from_errno(errno, fmt::format("write to {}", path));
+}
+
 result<target_place> look_at_target(const std::string& path) {
   struct stat info {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
   if (!exists && errno != ENOENT) return status::from_errno(errno, fmt::format("look at {}", path));
-  const std::string no_file = fmt::format("{} is no regular file", path);
-  if (exists && S_ISDIR(info.st_mode)) return status::from_errno(EISDIR, no_file);
-  if (exists && !S_ISREG(info.st_mode)) return status(errc::not_a_file, no_file);
+  if (exists) {
+    if (status error = check_replaceable(path, info); !error.ok()) return error;
+  }
   auto leads = follow_links(path);
   if (!leads) return leads.error();
   target_place place{*std::move(leads)};
@@ -77,9 +89,23 @@ result<target_place> look_at_target(const std::string& path) {
   // may replace it meanwhile.
   if (place.path != path && (::stat(place.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)))
     return status(errc::not_a_file, fmt::format("{} leads to a file without a name", path));
-  // As for who opens it for writing: to replace it, the right to write to its folder would do.
-  if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return status::from_errno(errno, fmt::format("write to {}", path));
+  if (status error = check_writable(AT_FDCWD, path, path); !error.ok()) return error;
   place.old = replaced_file{place.path, info};
+  return place;
+}
+
+// The same in a folder that the caller has opened, where no link is followed.
+result<target_place> look_in_folder(int folder, const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  if (name.empty() || name == "." || name == "..") return status::from_errno(ENOENT, fmt::format("create {}", path));
+  target_place place{path};
+  struct stat info {};
+  if (::fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? result<target_place>(std::move(place)) : status::from_errno(errno, fmt::format("look at {}", path));
+  if (S_ISLNK(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is a link, which is not followed here", path));
+  if (status error = check_replaceable(path, info); !error.ok()) return error;
+  if (status error = check_writable(folder, name, path); !error.ok()) return error;
+  place.old = replaced_file{path, info};
   return place;
 }
 
@@ -217,7 +243,8 @@ status pending_file::state::open_hidden(unsigned mode) {
 }
 
 status pending_file::state::open(const pending_file_options& options, unsigned first_mode) {
-  folder = ::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  folder =
+      options.folder < 0 ? ::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC) : ::fcntl(options.folder, F_DUPFD_CLOEXEC, 0);
   if (folder < 0) return status::from_errno(errno, fmt::format("create {} in {}", given, folder_of(path)));
   if (options.unnamed && has_proc()) {
     descriptor = ::openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, first_mode);
@@ -325,10 +352,12 @@ result<pending_file> pending_file::create(const std::string& path, const pending
       return create(*by, path, options);
     }
     if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path has no zeros in it");
-    auto target = look_at_target(path);
+    const bool in_folder = options.folder >= 0;
+    auto target = in_folder ? look_in_folder(options.folder, path) : look_at_target(path);
     if (!target) return target.error();
     auto made = std::make_unique<state>(path, std::move(target->path));
     if (status error = made->open(options, first_mode(options, target->old)); !error.ok()) return error;
+    if (in_folder && target->old) target->old->path = fmt::format("{}/{}", unnamed_path(made->folder), made->name);
     if (status error = made->take_permissions(target->old, options.mode); !error.ok()) return error;
     made->has_own_mode = options.mode.has_value();
     return pending_file(std::move(made));

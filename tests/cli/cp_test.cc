@@ -407,6 +407,77 @@ TEST(cp, does_not_go_through_a_link_to_a_folder_that_stands_where_a_folder_is_to
   EXPECT_EQ(text_in(root + "/outside/file"), "old");
 }
 
+// A bucket with these keys below p/, each of which has the content "new".
+class bucket_of {
+ public:
+  explicit bucket_of(const words& keys) {
+    for (const auto& each : keys) list_ += "<Contents><Key>p/" + each + "</Key><Size>3</Size></Contents>";
+    server_.set_answer([this](const testing::web_request& asked, const testing::web_server::client& to) {
+      const bool lists = asked.target.find("list-type=2") != std::string::npos;
+      const auto body = "<ListBucketResult>" + list_ + "</ListBucketResult>";
+      if (!lists) return std::optional<testing::web_server::then>();
+      to.send(fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+      return std::optional(testing::web_server::then::keep);
+    });
+  }
+
+ private:
+  std::vector<std::byte> content_{std::byte{'n'}, std::byte{'e'}, std::byte{'w'}};
+  std::string list_;
+  testing::web_server server_{content_};
+  const scoped_variable endpoint_{"AWS_ENDPOINT_URL", server_.origin()}, region_{"AWS_REGION", "eu-central-1"};
+  const scoped_variable key_{"AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"}, secret_{"AWS_SECRET_ACCESS_KEY", "hidden-secret"};
+};
+
+TEST(cp, objects_are_copied_into_folders_below_the_one_that_is_named) {
+  const scratch_directory directory;
+  const bucket_of objects({"a", "b/c", "b/d/e", "f//g", "h/"});
+  const ended_program ended = cp({"-r", "s3://bucket/p", directory.path() + "/new/to"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const auto* name : {"a", "b/c", "b/d/e", "f/g"}) EXPECT_EQ(text_in(directory.path() + "/new/to/" + name), "new") << name;
+  EXPECT_TRUE(fs::is_directory(directory.path() + "/new/to/h"));
+  EXPECT_EQ(cp({"-r", "s3://bucket/p/", directory.path() + "/new/to"}).exit_code, 0) << "into a folder that is there";
+  EXPECT_EQ(text_in(directory.path() + "/new/to/p/b/c"), "new");
+}
+
+// What a server lists decides about names only below the folder.
+TEST(cp, objects_are_not_written_outside_of_the_folder_that_is_named) {
+  const words keys{"link/file", "link/deep/file", "link/",  "file-link", "dangling", "sub/link/file",
+                   "../up",     "a/../../up",     "/../up", "..",        "file/x"};
+  for (const std::string& key : keys) {
+    const scratch_directory directory;
+    const std::string root = directory.path();
+    fs::create_directories(root + "/outside");
+    fs::create_directories(root + "/to/p/sub");
+    text_to(root + "/outside/file", "old");
+    text_to(root + "/to/p/file", "old");
+    fs::create_directory_symlink("../../outside", root + "/to/p/link");
+    fs::create_directory_symlink("../../../outside", root + "/to/p/sub/link");
+    fs::create_symlink("../../outside/file", root + "/to/p/file-link");
+    fs::create_symlink("../../outside/new", root + "/to/p/dangling");
+    const bucket_of objects({key, "good/one"});
+    const ended_program ended = cp({"-r", "s3://bucket/p/", root + "/to"});
+    EXPECT_EQ(ended.exit_code, 1) << key;
+    EXPECT_FALSE(ended.err.empty()) << key;
+    EXPECT_EQ(text_in(root + "/outside/file"), "old") << key;
+    EXPECT_EQ(entries_below(root + "/outside"), 1U) << key;
+    EXPECT_EQ(entries_below(root), 12U) << key << ": only good/one is new";
+    EXPECT_EQ(text_in(root + "/to/p/good/one"), "new") << key;
+  }
+}
+
+TEST(cp, a_folder_of_objects_does_not_go_through_a_link_with_its_name) {
+  const scratch_directory directory;
+  fs::create_directories(directory.path() + "/outside");
+  fs::create_directories(directory.path() + "/to");
+  fs::create_directory_symlink("../outside", directory.path() + "/to/p");
+  const bucket_of objects({"one"});
+  const ended_program ended = cp({"-r", "s3://bucket/p/", directory.path() + "/to"});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "/to/p is a link")) << ended.err;
+  EXPECT_TRUE(fs::is_empty(directory.path() + "/outside"));
+}
+
 TEST(cp, a_copy_that_was_just_made_is_not_replaced_through_a_link_to_it) {
   const scratch_directory directory;
   const std::string one = text_to(directory.path() + "/one", "1"), two = text_to(directory.path() + "/two", "2");

@@ -332,7 +332,8 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   return out;
 }
 
-result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how) {
+result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how,
+                                int folder) {
   const std::string& url = from.url;
   if (how.preserve)
     return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode and no owner to keep", shown_name(url)));
@@ -342,7 +343,9 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
   if (!source) return source.error();
   const auto size = source->size();
   if (!size) return size.error();
-  auto pending = pending_file::create(to);
+  pending_file_options place;
+  place.folder = folder;
+  auto pending = pending_file::create(to, place);
   if (!pending) return pending.error();
   copied_file out{.bytes = *size, .copied = *size};
   status error = *size < small_object ? copy_object_plainly(*source, pending->descriptor(), to, *size)

@@ -30,9 +30,10 @@ struct copied_file {
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
 // The same of an object on a server, of which the size may be known; several threads may copy those that are smaller than small_object.
-// Errors: also those of engine::open_remote; invalid_argument where its facts are to be preserved.
+// folder: as pending_file_options::folder. Errors: also those of engine::open_remote; invalid_argument if its facts are to be preserved.
 inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
-result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how);
+result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how,
+                                int folder = -1);
 // Writes an object of S3, of a file, or of an object by its URL. Errors: those of engine::begin_upload() and upload::publish(); unsupported
 // (how.preserve); internal where the object, which is there then, differs from what it is of; cancelled.
 result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);

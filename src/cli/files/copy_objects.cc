@@ -16,11 +16,12 @@ constexpr std::size_t most_at_once = 64;
 
 }  // namespace
 
-void copy_objects(const engine& owner, std::span<const object_copy> all, const copy_options& how,
+void copy_objects(const engine& owner, std::span<const object_copy> all, const folder_tree& to, const copy_options& how,
                   const std::function<void(const object_copy&, const result<copied_file>&)>& told) {
   std::mutex lock;
   const auto copy = [&](const object_copy& each) {
-    const auto copied = copy_object(owner, each.from, each.to, how);
+    auto folder = to.enter(each.to.folder);
+    const auto copied = folder ? copy_object(owner, each.from, each.to.path, how, folder->get()) : result<copied_file>(folder.error());
     const std::lock_guard guard(lock);
     told(each, copied);
   };

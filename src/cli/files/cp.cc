@@ -21,6 +21,7 @@
 #include "cli/common/sizes.hpp"
 #include "cli/files/copy_file.hpp"
 #include "cli/files/copy_objects.hpp"
+#include "cli/files/folder_tree.hpp"
 
 namespace penstock::cli {
 namespace {
@@ -50,6 +51,9 @@ std::string last_name(const std::string& path) {
   name = name.substr(name.rfind('/') + 1);
   return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
 }
+
+// Where what is below a URL begins in the URLs that it is listed with, which begin with s3://.
+std::size_t key_offset(const std::string& folder) { return folder.size() - folder.find("://") + std::string_view("s3").size(); }
 
 bool is_folder(const std::string& path) {
   struct stat info {};
@@ -195,35 +199,39 @@ class copier {
       copy_one_file(from, to);
       return sync_folder_of(to);
     }
+    const auto tree = folder_tree::open(to);
+    if (!tree) return failed(tree.error());
     std::vector<object_copy> copies;
     for (remote_object& each : *found) {
-      if (auto target = target_of(each, std::string_view(each.url).substr(folder.size()), to))
-        copies.push_back({std::move(each), *std::move(target)});
+      const std::string name = each.url.substr(std::min(key_offset(folder), each.url.size()));
+      if (auto target = target_of(each, name, *tree)) copies.push_back({std::move(each), *std::move(target)});
     }
-    cli::copy_objects(owner_, copies, how_, [this](const object_copy& each, const result<copied_file>& copied) {
-      note_copied(each.from.url, each.to, copied);
-      if (copied) sync_folder_of(each.to);
+    cli::copy_objects(owner_, copies, *tree, how_, [this](const object_copy& each, const result<copied_file>& copied) {
+      note_copied(each.from.url, each.to.path, copied);
+      if (copied) sync_folder_of(each.to.path);
     });
   }
 
-  // Where an object is copied to; nothing where it is not. name: from the folder, as the server tells it; with "/" at its end it stands for
-  // a folder itself.
-  std::optional<std::string> target_of(const remote_object& from, std::string_view name, const std::string& to) {
+  // Where an object is copied to; nothing if it is not. name: its key below the folder that is copied; with "/" at its end it stands for a
+  // folder itself.
+  std::optional<object_target> target_of(const remote_object& from, const std::string& name, const folder_tree& tree) {
     const auto refuse = [&](const status& why) {
       failed(why);
       return std::nullopt;
     };
     const fs::path below(name);
-    if (below.is_absolute() || name.find('\0') != std::string_view::npos || std::find(below.begin(), below.end(), "..") != below.end())
+    if (below.is_absolute() || name.find('\0') != std::string::npos || std::find(below.begin(), below.end(), "..") != below.end())
       return refuse({errc::invalid_argument, fmt::format("{}: a key that is no path below a folder is not copied", shown_name(from.url))});
-    const std::string target = (fs::path(to) / below).lexically_normal();
-    const fs::path parent = fs::path(target).parent_path();
-    std::error_code error;
-    fs::create_directories(parent, error);
-    if (error) return refuse(status::from_errno(error.value(), fmt::format("make the folder {}", parent.string())));
-    if (name.empty() || name.ends_with('/') || !may_make(from.url, target)) return std::nullopt;
-    if (!targets_.insert(target).second)
-      return refuse({errc::invalid_argument, fmt::format("{} would be copied to {}, as another object is", shown_name(from.url), target)});
+    const fs::path inner = below.lexically_normal();
+    object_target target{(fs::path(tree.path()) / inner).string(), inner.parent_path().string()};
+    if (name.empty() || name.ends_with('/')) {
+      auto made = tree.enter(inner.string());
+      return made ? std::nullopt : refuse(made.error());
+    }
+    if (!may_make(from.url, target.path)) return std::nullopt;
+    if (!targets_.insert(target.path).second)
+      return refuse(
+          {errc::invalid_argument, fmt::format("{} would be copied to {}, as another object is", shown_name(from.url), target.path)});
     return target;
   }
 
