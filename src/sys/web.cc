@@ -17,7 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "sys/link_local.hpp"
+#include "sys/metadata_address.hpp"
 #include "sys/uninterrupted.hpp"
 
 namespace penstock::sys {
@@ -293,15 +293,15 @@ struct address_guard {
   [[nodiscard]] status told(status why, std::string_view host) const {
     if (why.ok() || !refused) return why;
     return {errc::permission_denied,
-            fmt::format("{}: the name leads to an address of the link, where machines keep credentials; a URL has to "
-                        "name such an address itself",
+            fmt::format("{}: the name leads to an address at which machines keep credentials; if you mean that server, write its address "
+                        "in the URL",
                         host)};
   }
 };
 
 int open_guarded_socket(void* with, int /*purpose*/, curl_address* to) noexcept {
   auto& guarded = *static_cast<address_guard*>(with);
-  if (!guarded.any && is_link_local(to->address)) {
+  if (!guarded.any && is_metadata_address(to->address)) {
     guarded.refused = true;
     return no_socket;
   }

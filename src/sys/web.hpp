@@ -80,9 +80,9 @@ class web_door {
   virtual ~web_door() = default;
   // "libcurl 7.88.1 (OpenSSL/3.0.15)"
   [[nodiscard]] virtual std::string version() const = 0;
-  // Both refuse to connect to an address of the link (sys/link_local) that the URL does not name itself, for such are where machines keep
-  // credentials, and a name may lead anywhere: permission_denied. Other addresses of the name are tried. What goes by no proxy for its own
-  // sake (by_proxy) is of the machine, and may.
+  // A name may lead anywhere, so both refuse to connect to an address at which machines keep credentials (sys/metadata_address) unless the
+  // URL names that address itself: permission_denied. Other addresses of the name are tried. Requests that use no proxy (by_proxy) are for
+  // this machine's own services, and may go there.
 
   // Sends it and waits for its answer, which may have any status. Follows no redirect. Errors: timed_out; io (no such host, refused, reset,
   // a certificate that is not trusted, an answer that is none, or longer than it may be), in curl's words; they name no more of the URL

@@ -9,33 +9,34 @@
 #include <fmt/format.h>
 
 #include "support/web_server.hpp"
-#include "sys/link_local.hpp"
+#include "sys/metadata_address.hpp"
 
 namespace penstock::testing {
 namespace {
 
 using namespace std::chrono_literals;
 
-bool is_link_local(const std::string& text) {
+bool is_metadata_address(const std::string& text) {
   in_addr four{};
   in6_addr six{};
-  if (inet_pton(AF_INET, text.c_str(), &four) == 1) return sys::is_link_local(four);
+  if (inet_pton(AF_INET, text.c_str(), &four) == 1) return sys::is_metadata_address(four);
   EXPECT_EQ(inet_pton(AF_INET6, text.c_str(), &six), 1) << text;
   sockaddr_in6 at{};
   at.sin6_family = AF_INET6;
   at.sin6_addr = six;
   sockaddr_storage any{};
   std::memcpy(&any, &at, sizeof(at));
-  return sys::is_link_local(reinterpret_cast<const sockaddr&>(any)) && sys::is_link_local(six);
+  return sys::is_metadata_address(reinterpret_cast<const sockaddr&>(any)) && sys::is_metadata_address(six);
 }
 
-TEST(addresses_of_the_link, are_those_where_machines_keep_credentials) {
-  for (const auto* each : {"169.254.169.254", "169.254.170.2", "169.254.0.1", "fe80::1", "febf::1", "fd00:ec2::254",
-                           "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"})
-    EXPECT_TRUE(is_link_local(each)) << each;
+TEST(metadata_addresses, are_those_at_which_machines_keep_credentials) {
+  for (const auto* each : {"169.254.169.254", "169.254.170.2", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fe80::1",
+                           "febf::1", "fd00:ec2::254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "::ffff:100.100.100.200",
+                           "64:ff9b::6464:64c8", "2002:6464:64c8::", "::168.63.129.16", "fd20:ce::254"})
+    EXPECT_TRUE(is_metadata_address(each)) << each;
   for (const auto* each : {"169.253.255.255", "169.255.0.0", "127.0.0.1", "10.0.0.1", "fec0::1", "fd00:ec3::254", "::1", "::ffff:10.0.0.1",
-                           "64:ff9b::a00:1", "2001:db8::a9fe:a9fe"})
-    EXPECT_FALSE(is_link_local(each)) << each;
+                           "64:ff9b::a00:1", "2001:db8::a9fe:a9fe", "100.100.100.201", "168.63.129.17", "2002:a00:1::"})
+    EXPECT_FALSE(is_metadata_address(each)) << each;
 }
 
 std::shared_ptr<sys::web_door> door_with(const std::string& resolved) {
@@ -53,16 +54,18 @@ sys::web_request get(const std::string& url) {
   return made;
 }
 
-TEST(web_door, does_not_follow_a_name_to_an_address_of_the_link) {
-  const auto door = door_with("credentials.example:80:169.254.169.254");
-  ASSERT_NE(door, nullptr);
-  const auto answer = door->exchange(get("http://credentials.example/latest"));
-  EXPECT_EQ(answer.error().code(), errc::permission_denied) << answer.error().message();
-  EXPECT_NE(answer.error().message().find("credentials.example: the name leads to an address of the link"), std::string::npos)
-      << answer.error().message();
-  const sys::web_stop never;
-  const auto made = door->connect("http://credentials.example:80", 50ms, never);
-  EXPECT_EQ(made.error().code(), errc::permission_denied) << made.error().message();
+TEST(web_door, does_not_follow_a_name_to_a_metadata_address) {
+  for (const auto* address : {"169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "[fd00:ec2::254]"}) {
+    const auto door = door_with(fmt::format("credentials.example:80:{}", address));
+    ASSERT_NE(door, nullptr);
+    const auto answer = door->exchange(get("http://credentials.example/latest"));
+    EXPECT_EQ(answer.error().code(), errc::permission_denied) << address << answer.error().message();
+    EXPECT_NE(answer.error().message().find("credentials.example: the name leads to an address at which"), std::string::npos)
+        << answer.error().message();
+    const sys::web_stop never;
+    const auto made = door->connect("http://credentials.example:80", 50ms, never);
+    EXPECT_EQ(made.error().code(), errc::permission_denied) << address << made.error().message();
+  }
 }
 
 TEST(web_door, tries_the_other_addresses_of_such_a_name) {

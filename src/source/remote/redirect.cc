@@ -2,28 +2,24 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <algorithm>
 
-#include <array>
 #include <string>
 
 #include <fmt/format.h>
 
-#include "sys/link_local.hpp"
+#include "sys/metadata_address.hpp"
 
 namespace penstock::source::remote {
 
 namespace {
 
-// Of the machine itself, or of its cloud: nothing that a server may send anybody to. Numbers are read as the resolver reads them, which
-// takes a whole number, octal and hexadecimal ones, too.
+// Numbers are read as the resolver reads them, which also takes whole numbers, octal and hexadecimal ones.
 bool keeps_credentials(const std::string& host) noexcept {
-  constexpr std::array<std::string_view, 3> names{"metadata.google.internal", "metadata", "instance-data"};
-  if (std::find(names.begin(), names.end(), host) != names.end()) return true;
+  if (sys::is_metadata_name(host)) return true;
   in6_addr six{};
-  if (inet_pton(AF_INET6, host.c_str(), &six) == 1) return sys::is_link_local(six);
+  if (inet_pton(AF_INET6, host.c_str(), &six) == 1) return sys::is_metadata_address(six);
   in_addr four{};
-  return inet_aton(host.c_str(), &four) != 0 && sys::is_link_local(four);
+  return inet_aton(host.c_str(), &four) != 0 && sys::is_metadata_address(four);
 }
 
 status refuse(std::string_view why) { return {errc::invalid_argument, std::string(why)}; }

@@ -30,9 +30,34 @@ TEST(redirects, do_not_lead_to_plain_http_from_https_nor_to_what_is_no_url) {
 }
 
 TEST(redirects, do_not_lead_to_where_machines_keep_credentials_however_that_is_written) {
-  for (const auto* host :
-       {"169.254.169.254", "169.254.170.2", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "0xa9.254.43518", "[fe80::1]",
-        "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]", "metadata.google.internal", "METADATA"})
+  for (const auto* host : {"169.254.169.254",
+                           "169.254.170.2",
+                           "169.254.170.23",
+                           "2852039166",
+                           "0xa9fea9fe",
+                           "0251.0376.0251.0376",
+                           "0xa9.254.43518",
+                           "100.100.100.200",
+                           "1684301000",
+                           "0x646464c8",
+                           "168.63.129.16",
+                           "192.0.0.192",
+                           "[fe80::1]",
+                           "[fd00:ec2::254]",
+                           "[fd00:ec2::23]",
+                           "[fd20:ce::254]",
+                           "[::ffff:169.254.169.254]",
+                           "[::ffff:a9fe:a9fe]",
+                           "[::ffff:100.100.100.200]",
+                           "[::100.100.100.200]",
+                           "[64:ff9b::6464:64c8]",
+                           "[2002:6464:64c8::1]",
+                           "metadata.google.internal",
+                           "metadata.goog",
+                           "metadata.azure.internal",
+                           "metadata.tencentyun.com",
+                           "instance-data.ec2.internal",
+                           "METADATA"})
     EXPECT_EQ(sent_to(std::string("http://") + host + "/latest"), "") << host;
 }
 
