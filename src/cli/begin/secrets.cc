@@ -120,29 +120,52 @@ std::string without_secret_values(std::string_view text) {
   return out.append(text.substr(done));
 }
 
-// Keys and tokens that are known by how they begin.
-std::size_t secret_length(std::string_view word) {
-  constexpr std::array<std::string_view, 12> beginnings{"AKIA",        "ASIA",   "eyJ", "hf_",   "ghp_",  "gho_",
-                                                        "github_pat_", "glpat-", "sk-", "xoxb-", "xoxp-", "nvapi-"};
-  constexpr std::size_t least = 16;
-  if (std::ranges::none_of(beginnings, [&](std::string_view each) { return word.starts_with(each); })) return 0;
+bool is_letter_or_digit(char c) { return is_of_name(c) && c != '_' && c != '-' && c != '.'; }
+
+// Keys and tokens that are known by how they begin: of Amazon, JSON web tokens, Hugging Face, GitHub, GitLab, Google, OpenAI and others,
+// Slack, NVIDIA, npm, PyPI, DigitalOcean, SendGrid, Stripe, Databricks, Vault, Docker, Replicate, Groq and age.
+constexpr std::array beginnings_of_tokens{
+    "AKIA"sv,      "ASIA"sv,   "ABIA"sv,     "ACCA"sv,           "AROA"sv,     "eyJ"sv,         "hf_"sv,    "api_org_"sv,
+    "ghp_"sv,      "gho_"sv,   "ghu_"sv,     "ghs_"sv,           "ghr_"sv,     "github_pat_"sv, "glpat-"sv, "gldt-"sv,
+    "glrt-"sv,     "glptt-"sv, "glcbt-"sv,   "glft-"sv,          "gloas-"sv,   "AIza"sv,        "ya29."sv,  "GOCSPX-"sv,
+    "GOOG1"sv,     "sk-"sv,    "sk_live_"sv, "sk_test_"sv,       "rk_live_"sv, "whsec_"sv,      "xoxa-"sv,  "xoxb-"sv,
+    "xoxc-"sv,     "xoxd-"sv,  "xoxe-"sv,    "xoxe."sv,          "xoxo-"sv,    "xoxp-"sv,       "xoxr-"sv,  "xoxs-"sv,
+    "xapp-"sv,     "nvapi-"sv, "npm_"sv,     "pypi-"sv,          "dop_v1_"sv,  "SG."sv,         "dapi"sv,   "hvs."sv,
+    "dckr_pat_"sv, "r8_"sv,    "gsk_"sv,     "AGE-SECRET-KEY-"sv};
+
+// A name of a folder or an option may begin so too; it has no digit or capital behind it.
+std::size_t token_length(std::string_view text) {
+  constexpr std::size_t least = 12;
   std::size_t length = 0;
-  while (length < word.size() && is_of_name(word[length])) ++length;
-  return length >= least ? length : 0;
+  while (length < text.size() && is_of_name(text[length])) ++length;
+  const std::string_view word = text.substr(0, length);
+  const bool is_token = std::ranges::any_of(beginnings_of_tokens, [&](std::string_view each) { return word.starts_with(each); });
+  if (length < least || !is_token) return 0;
+  const bool is_drawn = std::ranges::any_of(word.substr(4), [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z'); });
+  return is_drawn || length >= 24 ? length : 0;
 }
 
-// "Bearer abc", wherever it stands.
-std::size_t bearer_length(std::string_view text) {
-  constexpr std::string_view word = "bearer ";
-  if (text.size() <= word.size() || in_lower_case(text.substr(0, word.size())) != word) return 0;
-  return end_of(text, word.size(), blanks);
+// "Bearer abc" and "Basic dXNlcjpwdw==", wherever they stand. The words are also English: what follows "basic" has to look like base64.
+std::size_t authorization_length(std::string_view text) {
+  const auto follows = [&](std::string_view word) {
+    return text.size() > word.size() && in_lower_case(text.substr(0, word.size())) == word;
+  };
+  constexpr std::string_view bearer = "bearer ", basic = "basic ";
+  if (follows(bearer)) return end_of(text, bearer.size(), blanks);
+  if (!follows(basic)) return 0;
+  constexpr std::string_view of_base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_-";
+  const std::size_t end = std::min(text.find_first_not_of(of_base64, basic.size()), text.size());
+  const std::string_view value = text.substr(basic.size(), end - basic.size());
+  const bool is_drawn =
+      value.size() >= 8 && value.substr(1).find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=") != std::string_view::npos;
+  return is_drawn ? end : 0;
 }
 
 std::string without_tokens(std::string_view text) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
-    const bool begins = at == 0 || !is_of_name(text[at - 1]);
-    const std::size_t length = begins ? std::max(secret_length(text.substr(at)), bearer_length(text.substr(at))) : 0;
+    const bool begins = at == 0 || !is_letter_or_digit(text[at - 1]);
+    const std::size_t length = begins ? std::max(token_length(text.substr(at)), authorization_length(text.substr(at))) : 0;
     if (length > 0) {
       out += removed_mark;
       at += length;
@@ -180,8 +203,8 @@ bool names_secret(std::string_view name) {
                                                    "credential", "signature",     "access_key", "accesskey",  "apikey",
                                                    "api_key",    "authorization", "private_key"};
   const std::string lower = in_lower_case(name);
-  // Words that stand for something else inside of others: "keyboard", "bypass", "author".
-  for (const std::string_view last : {"key", "pass", "auth"}) {
+  // Words that stand for something else inside of others: "keyboard", "bypass", "author", "design".
+  for (const std::string_view last : {"key", "pass", "auth", "sig"}) {
     if (lower.ends_with(last) && begins_word(name, name.size() - last.size())) return true;
   }
   if (lower.ends_with("pwd") || lower.ends_with("cookie")) return true;
