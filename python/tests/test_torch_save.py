@@ -279,63 +279,83 @@ def test_a_full_disk_is_told_and_the_old_file_stays(small_disk: Path) -> None:
         assert os.listdir(small_disk) == ["state.pt"] and torch.equal(torch.load(path), torch.arange(1_000))
 
 
-_saves_forever = """
-import sys, torch, penstock.torch
-path, save = sys.argv[1], getattr(penstock.torch, sys.argv[2])
+# For each line of its input it forks processes that save until they are killed, and prints "ended" when they are: importing PyTorch takes seconds.
+_savers = """
+import os, sys, torch, penstock.torch
+path, save, count = sys.argv[1], getattr(penstock.torch, sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
-print("begins", flush=True)
-for i in range(1, 1_000_000):
-    done = save({"number": i, "first": torch.full((400_000,), i), "second": torch.full((200_000,), -i)}, path)
-    if done is not None:
-        done.result()
+
+def save_until_killed():
+    print("begins", os.getpid(), flush=True)
+    for i in range(1, 1_000_000):
+        done = save({"number": i, "first": torch.full((400_000,), i), "second": torch.full((200_000,), -i)}, path)
+        if done is not None:
+            done.result()
+        print(i, flush=True)
+
+for line in sys.stdin:
+    children = []
+    for _ in range(count):
+        children.append(os.fork())
+        if children[-1] == 0:
+            save_until_killed()
+    for child in children:
+        os.waitpid(child, 0)
+    print("ended", flush=True)
 """
+
+
+@contextlib.contextmanager
+def savers(path: Path, how: str, count: int) -> Iterator[Any]:
+    command = [sys.executable, "-c", _savers, str(path), how, str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def is_whole(found: Any) -> bool:
+    number = found["number"]
+    return bool((found["first"] == number).all()) and bool((found["second"] == -number).all())
 
 
 @pytest.mark.parametrize("how", ["save", "save_async"])
 def test_a_process_killed_at_any_moment_leaves_a_whole_file(tmp_path: Path, how: str) -> None:
     path = tmp_path / "state.pt"
     seen = []
-    for i in range(6):
-        child = subprocess.Popen([sys.executable, "-c", _saves_forever, str(path), how], stdout=subprocess.PIPE)
-        assert child.stdout is not None and child.stdout.readline()
-        # Moments are told apart by the files that had the name: one that is new, so and so often.
-        files: set[tuple[int, int]] = set()
-        while len(files) < 2 * i:
-            with contextlib.suppress(FileNotFoundError):
-                found_now = path.stat()
-                files.add((found_now.st_ino, found_now.st_mtime_ns))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-        if path.exists():
-            found = torch.load(path)
-            number = found["number"]
-            assert bool((found["first"] == number).all()) and bool((found["second"] == -number).all())
-            seen.append(number)
-        for each in tmp_path.glob(".*.penstock-*"):
-            each.unlink()
+    with savers(path, how, 1) as process:
+        for i in range(6):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            begins, pid = process.stdout.readline().split()
+            assert begins == "begins"
+            for _ in range(2 * i):  # saves, after which it is killed in the next one
+                assert process.stdout.readline() != "ended\n"
+            os.kill(int(pid), signal.SIGKILL)
+            while process.stdout.readline() != "ended\n":
+                assert process.poll() is None
+            if path.exists():
+                found = torch.load(path)
+                assert is_whole(found)
+                seen.append(found["number"])
+            for each in tmp_path.glob(".*.penstock-*"):
+                each.unlink()
     assert seen
 
 
 def test_two_processes_that_save_to_one_path_leave_one_of_theirs(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
-    children = [subprocess.Popen([sys.executable, "-c", _saves_forever, str(path), "save"], stdout=subprocess.PIPE) for _ in range(2)]
-    try:
-        for child in children:
-            assert child.stdout is not None and child.stdout.readline()
-        loaded = 0
-        while loaded < 10:
-            if path.exists():
-                found = penstock.torch.load(path)
-                number = found["number"]
-                assert bool((found["first"] == number).all()) and bool((found["second"] == -number).all())
-                loaded += 1
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-            assert child.stdout is not None
-            child.stdout.close()
+    with savers(path, "save", 2) as process:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        lines = iter(process.stdout.readline, "")
+        begun = 0
+        while begun < 2 or not path.exists():
+            begun += next(lines).startswith("begins")
+        for _ in range(10):
+            assert is_whole(penstock.torch.load(path))
+            next(lines)  # another one has been saved
 
 
 @needs_gpu

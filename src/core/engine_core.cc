@@ -31,10 +31,10 @@ constinit std::atomic<engine_core*> preparing_core{nullptr};  // NOLINT(cppcoreg
 constexpr std::size_t most_mounts = 64;
 
 void warn_that_nvtx_is_missing() noexcept {
-  [[maybe_unused]] static const int once =
-      std::fputs("penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) shows nothing: this library was built without the headers of NVTX. "
-                 "Install nvidia-nvtx or CUDA's toolkit and build again.\n",
-                 stderr);
+  [[maybe_unused]] static const int once = std::fputs(
+      "penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) shows nothing: this library was built without the headers of NVTX. "
+      "Install nvidia-nvtx or CUDA's toolkit and build again.\n",
+      stderr);
 }
 
 }  // namespace
