@@ -151,14 +151,21 @@ constexpr const char* install = "install libcurl4 (Debian, Ubuntu) or libcurl (F
 result<curl_functions> open_curl(const std::string& name) {
   const std::array<const char*, 2> usual{"libcurl.so.4", "libcurl-gnutls.so.4"};
   void* opened = nullptr;
-  if (!name.empty()) {
-    opened = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  } else {
-    for (const auto* each : usual) {
-      if (opened == nullptr) opened = dlopen(each, RTLD_NOW | RTLD_LOCAL);
-    }
+  std::string why;  // of the first
+  const auto open = [&](const char* each) {
+    opened = dlopen(each, RTLD_NOW | RTLD_LOCAL);
+    const auto* const words = opened == nullptr ? dlerror() : nullptr;  // NOLINT(concurrency-mt-unsafe): of this thread
+    if (words != nullptr && why.empty()) why = words;
+  };
+  if (!name.empty()) open(name.c_str());
+  for (const auto* each : usual) {
+    if (name.empty() && opened == nullptr) open(each);
   }
   const auto& shown = name.empty() ? std::string(usual.front()) : name;
+  if (opened == nullptr && why.find("failed to map") != std::string::npos)
+    return status(errc::out_of_memory, fmt::format("URLs need {}, for which there is no memory: {}", shown, why));
+  if (opened == nullptr && why.find("No such file") == std::string::npos && !why.empty())
+    return status(errc::unsupported, fmt::format("URLs need {}, which cannot be opened: {}", shown, why));
   if (opened == nullptr) return status(errc::unsupported, fmt::format("URLs need {}, which is not there: {}", shown, install));
   curl_functions found;
   if (!find_all(opened, found)) {
@@ -287,11 +294,14 @@ bool is_address(std::string_view host) {
 struct address_guard {
   bool any = false;
   bool refused = false;  // one
+  int socket_error = 0;  // errno, where the kernel gave no socket: libcurl's words leave it out
 
   explicit address_guard(std::string_view host) : any(is_address(host)) {}
-  // errc::permission_denied where that is why there is no connection; else what came.
+  // errc::permission_denied where that is why there is no connection, or why there was no socket; else what came.
   [[nodiscard]] status told(status why, std::string_view host) const {
-    if (why.ok() || !refused) return why;
+    if (why.ok() || why.code() == errc::out_of_memory) return why;
+    if (socket_error != 0) return status::from_errno(socket_error, fmt::format("{}: socket", host));
+    if (!refused) return why;
     return {errc::permission_denied,
             fmt::format("{}: the name leads to an address at which machines keep credentials; if you mean that server, write its address "
                         "in the URL",
@@ -305,7 +315,9 @@ int open_guarded_socket(void* with, int /*purpose*/, curl_address* to) noexcept 
     guarded.refused = true;
     return no_socket;
   }
-  return ::socket(to->family, to->type | SOCK_CLOEXEC, to->protocol);
+  const int made = ::socket(to->family, to->type | SOCK_CLOEXEC, to->protocol);
+  guarded.socket_error = made < 0 ? errno : 0;
+  return made;
 }
 
 class curl_door;

@@ -161,12 +161,13 @@ void network::start_dials(const std::shared_ptr<origin>& to, unsigned count) noe
   }
 }
 
-// The first reactor is the one that looks after what waits; others are started while there are connections for them.
+// The first reactor looks after what waits; others are started while there are connections for them. Where no further one can be had, the
+// connection goes to the least busy.
 result<reactor*> network::reactor_for_one_more() {
+  reactors_.reserve(reactors_.size() + 1);  // before anything points into it
   const auto least =
       std::min_element(reactors_.begin(), reactors_.end(), [](const auto& a, const auto& b) { return a->lines() < b->lines(); });
   if (least != reactors_.end() && ((*least)->lines() == 0 || reactors_.size() >= settings_.threads)) return least->get();
-  reactors_.reserve(reactors_.size() + 1);
   auto made = reactor::make(*this, reactors_.empty());
   if (made) {
     reactors_.push_back(*std::move(made));
@@ -342,14 +343,15 @@ void network::put_off(fetch& what, verdict& how) noexcept {
 void network::wait(fetch& what, verdict& how) noexcept {
   what.where = fetch::place::waiting;
   waiting_.push_back(what);
-  if (auto first = or_no_memory([&]() -> result<reactor*> { return reactors_.empty() ? reactor_for_one_more() : reactors_.front().get(); });
-      first) {
+  const auto first =
+      or_no_memory([&]() -> result<reactor*> { return reactors_.empty() ? reactor_for_one_more() : reactors_.front().get(); });
+  if (first) {
     (*first)->look();
     return;
   }
-  waiting_.remove(what);  // nobody could look after it
+  waiting_.remove(what);  // no thread would look after it
   what.where = fetch::place::none;
-  how = refused(no_memory());
+  how = refused(first.error());
 }
 
 fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept {
