@@ -121,9 +121,10 @@ class store_core;
 class PENSTOCK_API store {
  public:
   // Opens the store in a folder, which is made where it is missing (its parent must exist), mode 0700. Folder and files must belong to this
-  // user, and nobody else may write to them. Blocks. Errors name the file: invalid_argument (no capacity for a new folder, or less than it
-  // has), not_found (read_only, and nothing there), would_block (another process writes), permission_denied, no_space, io, unsupported (the
-  // files are of another version), forked.
+  // user, and nobody else may write to them. A new store needs an empty folder. Links of other users but root are refused. Blocks. Errors
+  // name the file: invalid_argument (no capacity for a new folder, or less than it has; the folder has other files), not_found (read_only,
+  // and nothing there), would_block (another process writes), permission_denied, no_space, io, unsupported (the files are of another
+  // version), forked.
   static result<store> open(const engine& with, const std::string& folder, const store_options& options = {});
   store(store&&) noexcept;
   store& operator=(store&&) noexcept;

@@ -48,10 +48,11 @@ class Stats(NamedTuple):
 class Store:
     """A store in a folder. Any thread may use it; close() when it is otherwise unused.
 
-    folder: made where it is missing; it and its files must belong to this user. capacity_bytes: of all values; None takes what the folder
-    has, and a larger one makes it grow. read_only: another process may be writing; one process writes at a time. checksums: kept of values
-    that the CPU can reach, and compared when they are fetched to where it can. durable: each put is on the disk when it ends. direct: values are
-    written past the page cache where the file system can. max_put_bytes: so many bytes of puts are being written at a time; others wait.
+    folder: made where it is missing, and otherwise a store's or empty; it and its files must belong to this user. capacity_bytes: of all
+    values; None takes what the folder has, and a larger one makes it grow. read_only: another process may be writing; one process writes at
+    a time. checksums: kept of values that the CPU can reach, and compared when they are fetched to where it can. durable: each put is on the
+    disk when it ends. direct: values are written past the page cache where the file system can. max_put_bytes: so many bytes of puts are
+    being written at a time; others wait.
 
     Raises InvalidArgument, NotFound, PermissionDenied, and penstock.Error with code "would_block" where another process writes, or "no_space".
     """

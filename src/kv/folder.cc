@@ -1,15 +1,23 @@
 #include "kv/folder.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/printable.hpp"
 
 namespace penstock::kv {
 
@@ -17,6 +25,10 @@ namespace {
 
 constexpr mode_t folder_mode = 0700;
 constexpr mode_t file_mode = 0600;
+constexpr const char* lock_name = "lock";
+constexpr std::string_view lock_magic = "PSTKVLCK ";  // the number of the process follows
+constexpr unsigned most_links = 40;                   // that Linux follows, too
+constexpr std::size_t most_shown_names = 3;
 
 status os_error(const char* doing, const std::string& path) { return status::from_errno(errno, fmt::format("{} {}", doing, path)); }
 
@@ -40,11 +52,87 @@ auto again_if_interrupted(Call&& call) {
   return done;
 }
 
-std::string holder_of(int lock) {
-  std::array<char, 24> text{};
-  const auto length = ::pread(lock, text.data(), text.size() - 1, 0);
-  return length > 0 ? fmt::format("process {}", std::string_view(text.data(), std::strcspn(text.data(), "\n"))) : "another process";
+// The beginning of the lock's text. Versions before the magic number wrote the number of the process alone.
+std::string lock_text(int lock) {
+  std::array<char, 40> text{};
+  const auto length = again_if_interrupted([&] { return ::pread(lock, text.data(), text.size() - 1, 0); });
+  return length > 0 ? std::string(text.data(), std::strcspn(text.data(), "\n")) : std::string();
 }
+
+std::string holder_of(int lock) {
+  auto text = lock_text(lock);
+  if (text.starts_with(lock_magic)) text.erase(0, lock_magic.size());
+  return text.empty() ? "another process" : fmt::format("process {}", printable_text(text));
+}
+
+// Opens a folder component by component, so that each symbolic link on the way is looked at before it is followed.
+class path_walk {
+ public:
+  static result<descriptor> open(const std::string& path, bool create) {
+    path_walk walk(path);
+    walk.push(path);
+    while (!walk.left_.empty()) {
+      if (status error = walk.step(create); !error.ok()) return error;
+    }
+    descriptor made(::openat(walk.at_.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!made.is_open()) return os_error("open the folder", path);
+    return made;
+  }
+
+ private:
+  explicit path_walk(const std::string& path) : path_(path), at_(::open(".", O_PATH | O_CLOEXEC)) {}
+
+  // What comes before the rest.
+  void push(std::string_view path) {
+    if (path.starts_with('/')) at_ = descriptor(::open("/", O_PATH | O_CLOEXEC));
+    while (!path.empty()) {
+      const auto cut = path.rfind('/');
+      const auto last = cut == std::string_view::npos ? path : path.substr(cut + 1);
+      if (!last.empty() && last != ".") left_.emplace_back(last);
+      path = cut == std::string_view::npos ? std::string_view() : path.substr(0, cut);
+    }
+  }
+
+  status step(bool create) {
+    const std::string name = std::move(left_.back());
+    left_.pop_back();
+    descriptor next = enter(name);
+    if (!next.is_open() && errno == ENOENT && create && left_.empty()) {
+      if (::mkdirat(at_.number(), name.c_str(), folder_mode) != 0 && errno != EEXIST) return os_error("make the folder", path_);
+      next = enter(name);
+    }
+    struct stat facts {};
+    if (!next.is_open() || ::fstat(next.number(), &facts) != 0) return os_error("open the folder", path_);
+    if (S_ISLNK(facts.st_mode)) return follow(next, name, facts.st_uid);
+    at_ = std::move(next);
+    return {};
+  }
+
+  [[nodiscard]] descriptor enter(const std::string& name) const {
+    return descriptor(::openat(at_.number(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  }
+
+  status follow(const descriptor& link, const std::string& name, uid_t owner) {
+    if (owner != 0 && owner != ::geteuid())
+      return {errc::permission_denied, fmt::format("{}: {} is a symbolic link of user {}, and this is user {}: name the folder itself",
+                                                   path_, printable_text(name), owner, ::geteuid())};
+    std::array<char, PATH_MAX> target{};
+    const auto length = ::readlinkat(link.number(), "", target.data(), target.size());
+    if (length >= 0 && ++links_ > most_links) errno = ELOOP;
+    if (length < 0 || links_ > most_links) return os_error("open the folder", path_);
+    push({target.data(), static_cast<std::size_t>(length)});
+    return {};
+  }
+
+  const std::string& path_;
+  descriptor at_;
+  std::vector<std::string> left_;  // components, the next one last
+  unsigned links_ = 0;
+};
+
+struct closing_listing {
+  void operator()(DIR* listed) const noexcept { ::closedir(listed); }
+};
 
 }  // namespace
 
@@ -60,26 +148,53 @@ descriptor::~descriptor() {
 
 result<folder> folder::open(const std::string& path, bool create) {
   if (path.empty() || path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a folder has a name, without zeros");
-  if (create && ::mkdir(path.c_str(), folder_mode) != 0 && errno != EEXIST) return os_error("make the folder", path);
+  auto opened = path_walk::open(path, create);
+  if (!opened) return opened.error();
   folder made;
   made.path_ = path;
-  made.descriptor_ = descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!made.descriptor_.is_open()) return os_error("open the folder", path);
+  made.descriptor_ = *std::move(opened);
   if (status error = check_owner(made.descriptor_.number(), path, true); !error.ok()) return error;
   return made;
 }
 
+status folder::check_may_hold_new_store() const {
+  const int fd = ::openat(descriptor_.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, closing_listing> listing(fd < 0 ? nullptr : ::fdopendir(fd));
+  if (listing == nullptr) return os_error("list", path_);
+  std::vector<std::string> names;
+  while (const auto* each = ::readdir(listing.get())) {  // NOLINT(concurrency-mt-unsafe): of a stream of its own
+    const std::string_view name = each->d_name;
+    if (name != "." && name != ".." && name != "lost+found") names.emplace_back(name);  // the last is the file system's
+  }
+  if (names.empty()) return {};
+  // Looked at after the listing: who makes a store writes the magic number before it makes another file.
+  if (const auto locked = open_file(lock_name, false); locked.ok()) {
+    const auto size = size_of(*locked, path_of(lock_name));
+    const bool is_new = names.size() == 1 && size.ok() && *size == 0;
+    if (is_new || lock_text(locked->number()).starts_with(lock_magic)) return {};
+  }
+  std::ranges::sort(names);
+  std::string shown;
+  for (std::size_t i = 0; i < std::min(names.size(), most_shown_names); ++i)
+    shown += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", printable_text(names[i]));
+  return {errc::invalid_argument,
+          fmt::format("{} is no store and has files of others ({}{}); a store is made in an empty folder, or in one "
+                      "that does not exist yet: name another folder",
+                      path_, shown, names.size() > most_shown_names ? ", ..." : "")};
+}
+
 result<descriptor> folder::lock() const {
-  auto made = make_file("lock");
+  auto made = make_file(lock_name);
   if (!made) return made.error();
   if (again_if_interrupted([&] { return ::flock(made->number(), LOCK_EX | LOCK_NB); }) != 0) {
-    if (errno != EWOULDBLOCK) return os_error("lock", path_of("lock"));
+    if (errno != EWOULDBLOCK) return os_error("lock", path_of(lock_name));
     return status(errc::would_block, fmt::format("{} is open for writing in {}; one process writes, others open it read only", path_,
                                                  holder_of(made->number())));
   }
-  // For messages of others only.
-  const std::string who = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(made->number(), 0) != 0 || ::pwrite(made->number(), who.data(), who.size(), 0) < 0) errno = 0;
+  const std::string text = fmt::format("{}{}\n", lock_magic, ::getpid());
+  // A full disk is no reason to fail here: a store that has an index can be read and dropped from.
+  (void)write_at(*made, std::as_bytes(std::span(text)), 0, path_of(lock_name));
+  if (::ftruncate(made->number(), static_cast<off_t>(text.size())) != 0) errno = 0;  // what lies behind the line is not read
   return made;
 }
 

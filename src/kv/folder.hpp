@@ -1,5 +1,6 @@
 // The folder of a store and the files in it: `data`, the values; `index`, where they are; `lock`, which the process that writes holds. All
-// belong to this user, and nobody else can write to them. Blocks where the file system does. Any thread.
+// belong to this user, and nobody else can write to them. The lock begins with a magic number, as the index does: a folder that has
+// neither, and is not empty, is not a store's. Blocks where the file system does. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +30,15 @@ class descriptor {
 
 class folder {
  public:
-  // create: where it is missing.
+  // create: makes it if it is missing. Follows symbolic links of this user and of root only. Errors: permission_denied (another user's link
+  // or folder), not_a_file, those of open(2) and mkdir(2).
   static result<folder> open(const std::string& path, bool create);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(const char* name) const { return path_ + "/" + name; }
 
+  // Whether a store without an index may be made here: the folder is empty, or a store was begun in it. Errors: invalid_argument names
+  // files that are not a store's.
+  [[nodiscard]] status check_may_hold_new_store() const;
   // For as long as the descriptor is open, or a copy of it in a forked child. Errors: would_block names the process that has it.
   [[nodiscard]] result<descriptor> lock() const;
   // One that is there. Errors: not_found, and those of open(2); permission_denied also where it is another user's.

@@ -39,7 +39,10 @@ result<std::unique_ptr<volume>> volume::open(const engine& with, const std::stri
   return made;
 }
 
+// Nothing is written before it is clear that the folder is a store's, or may become one.
 status volume::open_for_writing(const engine& with) {
+  const status ours = folder_.has(log_name) ? index_log::open(folder_, false).error() : folder_.check_may_hold_new_store();
+  if (!ours.ok()) return ours;
   auto locked = folder_.lock();
   if (!locked) return locked.error();
   lock_file_ = *std::move(locked);

@@ -6,8 +6,12 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <thread>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/engine_core.hpp"
 #include "kv/kv_fixture.hpp"
@@ -439,6 +443,85 @@ TEST_F(kv_store, folders_and_files_that_others_may_write_to_are_refused) {
     EXPECT_EQ(open.error().code(), errc::permission_denied) << told(open.error());
     EXPECT_NE(open.error().message().find("12345"), std::string_view::npos);
   }
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_F(kv_store, a_folder_with_other_files_is_refused_and_left_as_it_was) {
+  const std::vector<std::vector<std::string>> foreign = {
+      {"data"},    {"lock"},      {"data", "lock"}, {"data", "index", "lock"}, {"index"}, {"notes.txt"}, {"a", "b", "c", "d", "lock"},
+      {".hidden"}, {"index.new"},
+  };
+  for (const auto& names : foreign) {
+    const auto folder = directory_.file(fmt::format("foreign-{}", fmt::join(names, "-")));
+    std::filesystem::create_directory(folder);
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+    for (const auto& name : names) std::ofstream(folder + "/" + name) << "of the user: " << name;
+    for (const bool read_only : {false, true}) {
+      const auto open = store::open(engine_, folder, {.capacity_bytes = 1 << 20, .read_only = read_only});
+      ASSERT_FALSE(open.ok()) << folder;
+      EXPECT_NE(open.error().message().find(folder), std::string_view::npos) << told(open.error());
+    }
+    std::size_t seen = 0;
+    for (const auto& each : std::filesystem::directory_iterator(folder)) {
+      EXPECT_EQ(text_of(each.path()), "of the user: " + each.path().filename().string());
+      ++seen;
+    }
+    EXPECT_EQ(seen, names.size()) << folder;
+  }
+}
+
+TEST_F(kv_store, folders_that_are_empty_or_whose_making_was_broken_off_become_stores) {
+  const auto become = [&](const std::string& name, const std::vector<std::pair<std::string, std::string>>& files) {
+    const auto folder = directory_.file(name);
+    ::mkdir(folder.c_str(), 0700);
+    for (const auto& [file, text] : files) std::ofstream(folder + "/" + file) << text;
+    for (const auto& each : std::filesystem::directory_iterator(folder)) ::chmod(each.path().c_str(), 0600);
+    auto value = value_of(1, 1);
+    const auto of = made_store(engine_, folder);
+    EXPECT_EQ(put_one(of, "a", value).ended, outcome::done) << name;
+  };
+  become("empty", {});
+  become("lock-alone", {{"lock", ""}});
+  become("without-index", {{"lock", "PSTKVLCK 1\n"}, {"data", "part"}, {"index.new", "part"}});
+}
+
+// Its lock has the number of the process alone.
+TEST_F(kv_store, a_store_of_the_layout_before_the_locks_magic_number_opens) {
+  auto value = value_of(1, 1);
+  {
+    const auto of = made_store(engine_, folder_);
+    ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  }
+  for (const char* text : {"4194304\n", ""}) {
+    std::ofstream(folder_ + "/lock") << text;
+    const auto of = made_store(engine_, folder_);
+    EXPECT_EQ(fetched(of, "a"), value);
+    EXPECT_EQ(text_of(folder_ + "/lock"), fmt::format("PSTKVLCK {}\n", ::getpid()));
+  }
+}
+
+TEST_F(kv_store, symbolic_links_of_this_user_are_followed_and_those_of_others_refused) {
+  const auto real = directory_.file("real");
+  ::mkdir(real.c_str(), 0700);
+  const auto link = directory_.file("link");
+  ASSERT_EQ(::symlink("real", link.c_str()), 0);
+  EXPECT_TRUE(made_store(engine_, link + "/../real/./store").close().ok());
+  EXPECT_TRUE(made_store(engine_, link + "/store").close().ok());
+  if (::geteuid() != 0 || ::lchown(link.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "only root can give a link to another user";
+  for (const auto& path : {link, link + "/", link + "/store", link + "/new"}) {
+    for (const bool read_only : {false, true}) {
+      const auto open = store::open(engine_, path, {.capacity_bytes = 1 << 20, .read_only = read_only});
+      EXPECT_EQ(open.error().code(), errc::permission_denied) << path << ": " << told(open.error());
+      EXPECT_NE(open.error().message().find("12345"), std::string_view::npos) << told(open.error());
+    }
+  }
+  const auto circle = directory_.file("circle");
+  ASSERT_EQ(::symlink("circle", circle.c_str()), 0);
+  EXPECT_FALSE(store::open(engine_, circle, {.capacity_bytes = 1 << 20}).ok());
 }
 
 TEST_F(kv_store, capacities_and_files_that_cannot_be_are_refused_by_name) {
