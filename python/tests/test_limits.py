@@ -27,7 +27,7 @@ NBYTES = 12_000_000
 SECRET = "correct horse battery staple"
 SCRIPT = Path(__file__).with_name("starved_doors.py")
 # How many more the process may have; MiB of address space.
-LIMITS = {"descriptors": [1, 3, 6, 10, 16], "threads": [0, 1, 2, 4, 7], "memory": [2, 12, 40]}
+LIMITS = {"descriptors": [1, 3, 6, 10, 16], "threads": [0, 1, 2, 4, 7], "memory": [2, 12, 40, 90, 180]}
 if os.environ.get("PENSTOCK_TEST_LIMITS") == "all":
     LIMITS = {"descriptors": [*range(1, 30)], "threads": [*range(30)], "memory": [*range(0, 320, 5)]}
 DOORS = [

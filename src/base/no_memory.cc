@@ -15,14 +15,15 @@ constexpr std::size_t more_than_enough = std::size_t{64} << 10;
 
 }  // namespace
 
-void prepare_to_throw() noexcept {
-  if (is_prepared) return;
+bool prepare_to_throw() noexcept {
+  if (is_prepared) return true;
   // volatile: a compiler may leave out what is freed unused, and the call below, which is declared to have no effect.
   void* volatile const spare = std::malloc(more_than_enough);
-  if (spare == nullptr) return;
+  if (spare == nullptr) return false;
   std::free(spare);
   [[maybe_unused]] void* volatile const kept = abi::__cxa_get_globals();
   is_prepared = true;
+  return true;
 }
 
 }  // namespace penstock

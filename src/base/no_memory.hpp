@@ -12,14 +12,15 @@ namespace penstock {
 // Made when the library is loaded; copying it allocates nothing.
 const status& no_memory() noexcept;
 
-// Has libstdc++ keep room for the exceptions of this thread, where there is memory. It would make it when the thread first throws, which is
-// when memory has run out, and where libstdc++ was loaded at run time glibc ends the process then.
-void prepare_to_throw() noexcept;
+// Has libstdc++ keep room for the exceptions of this thread. It would make it when the thread first throws, which is when memory has run
+// out, and where libstdc++ was loaded at run time glibc ends the process then. False: there is no memory, and this thread must not throw.
+bool prepare_to_throw() noexcept;
 
-// What step returns, or what instead returns where step ran out of memory. A length that no container can have counts as that.
+// What step returns, or what instead returns where step ran out of memory, or where it may not begin because it could not throw. A length
+// that no container can have counts as that.
 template <class Step, class Instead>
 auto or_without_memory(Step&& step, Instead&& instead) -> decltype(step()) {
-  prepare_to_throw();
+  if (!prepare_to_throw()) return instead();
   try {
     return step();
   } catch (const std::bad_alloc&) {

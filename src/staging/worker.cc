@@ -33,7 +33,7 @@ status no_worker(const std::system_error& problem) {
 
 void become_worker(const char* name) {
   is_worker = true;
-  prepare_to_throw();
+  (void)prepare_to_throw();  // else the first or_no_memory() does
   pthread_setname_np(pthread_self(), name);
   sigset_t all;
   sigfillset(&all);
