@@ -57,6 +57,7 @@ struct attribute_names {
   nb::handle is_complex = PyUnicode_InternFromString("is_complex");
   nb::handle is_conj = PyUnicode_InternFromString("is_conj");
   nb::handle is_neg = PyUnicode_InternFromString("is_neg");
+  nb::handle untyped_storage = PyUnicode_InternFromString("untyped_storage");
   // of CuPy's arrays
   nb::handle ptr = PyUnicode_InternFromString("ptr");
   nb::handle flags = PyUnicode_InternFromString("flags");
@@ -135,6 +136,7 @@ bool may_be_complex(nb::handle tensor) {
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
 constexpr auto is_masked = "is masked";
+constexpr auto has_no_address = "has no address, so it has no values to read or write";
 constexpr auto has_objects = "holds objects of Python, whose addresses mean nothing in a file";
 
 std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
@@ -181,6 +183,25 @@ std::byte* pointer_of(std::uint64_t address) { return reinterpret_cast<std::byte
 
 }  // namespace
 
+bool lies_in_its_storage(nb::handle tensor, std::uint64_t address, std::uint64_t bytes) {
+  const auto& names = attribute_names::get();
+  PyObject* const self = tensor.ptr();
+  const nb::object storage =
+      nb::steal(PyObject_VectorcallMethod(names.untyped_storage.ptr(), &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  if (!storage.is_valid()) {
+    const bool is_missing = PyErr_ExceptionMatches(PyExc_AttributeError) != 0;
+    PyErr_Clear();
+    return is_missing;
+  }
+  try {
+    const auto begin = unsigned_integer(call_method(storage, names.data_ptr), "data_ptr()");
+    const auto size = unsigned_integer(call_method(storage, names.nbytes), "nbytes()");
+    return begin != 0 && address >= begin && size >= bytes && address - begin <= size - bytes;
+  } catch (const nb::python_error&) {
+    return false;
+  }
+}
+
 memory_order parse_order(nb::handle order) {
   if (!PyUnicode_Check(order.ptr())) throw nb::type_error(("order is 'C' or 'A', not " + type_of(order)).c_str());
   if (PyUnicode_CompareWithASCIIString(order.ptr(), "C") == 0) return memory_order::c;
@@ -194,6 +215,22 @@ std::string argument_name::text() const { return index ? std::string(name) + "["
 
 void held_memory::demand::refuse(const std::string& why) const {
   raise_bad_memory(name.text() + ": the memory of this " + type_of(object) + " " + why);
+}
+
+void held_memory::demand::check_tensor() const {
+  nb::object problem = nb::none();
+  try {
+    problem = nb::module_::import_("penstock._torch_memory").attr("problem_of")(object);
+  } catch (const nb::python_error&) {  // another library's tensor, with PyTorch's names
+  }
+  if (!problem.is_none()) raise_bad_memory(name.text() + ": this " + type_of(object) + " " + nb::cast<nb::str>(problem).c_str());
+}
+
+void held_memory::demand::refuse_lazy(const char* done_later, const char* method) const {
+  const auto called = name.text();
+  refuse(std::string("holds other values than the tensor, which is a lazy ") + done_later + " view: " +
+         (use == memory_use::source ? "pass " + called + "." + method + "()"
+                                    : "read into a plain tensor, and then " + called + ".copy_() it"));
 }
 
 void held_memory::demand::refuse_order() const {
@@ -355,8 +392,7 @@ bool held_memory::take_known(const demand& wanted) {
   return false;
 }
 
-// A tensor by one call, where its methods take five. What is out of the ordinary is left to take_tensor(): what is to be conjugated yet is
-// complex, and what is to be negated is a part of such a number.
+// A tensor by one call, where its methods take five. What is out of the ordinary is left to take_tensor(): a lazy conjugate is complex.
 bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe) {
   dl_tensor told{};
   if (describe(tensor.ptr(), &told) != 0) {
@@ -364,30 +400,44 @@ bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe
     return false;
   }
   const auto bytes = bytes_of(told);
-  if (!bytes || *bytes <= static_cast<std::int64_t>(sizeof(double)) || told.type.code == dl_complex) return false;
+  if (!bytes || *bytes == 0 || told.type.code == dl_complex) return false;
   if (told.data == nullptr || !is_addressable_device(told.device.type) || !lies_in_c_order(told)) return false;
-  data_ = static_cast<std::byte*>(told.data) + told.byte_offset;
-  size_ = static_cast<std::uint64_t>(*bytes);
+  auto* const data = static_cast<std::byte*>(told.data) + told.byte_offset;
+  const auto size = static_cast<std::uint64_t>(*bytes);
+  if (is_true_of(tensor, attribute_names::get().is_neg)) return false;
+  if (!lies_in_its_storage(tensor, reinterpret_cast<std::uint64_t>(data), size)) return false;
+  data_ = data;
+  size_ = size;
   owner_ = nb::borrow(tensor);
   return true;
 }
 
+// Raises for tensors without memory, and for lazy views: PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet.
 bool held_memory::take_tensor(const demand& wanted) {
   const nb::handle tensor = wanted.object;
   const auto& names = attribute_names::get();
-  // PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet. A part of numbers that are to be conjugated is to
-  // be negated, and contiguous only where it is one number.
-  if (may_be_complex(tensor) && is_true_of(tensor, names.is_conj))
-    wanted.refuse("is to be conjugated yet: pass " + wanted.name.text() + ".resolve_conj()");
-  const auto count = attribute(tensor, names.nbytes);
-  if (!count) wanted.refuse("does not lie in one piece: the tensor is sparse");
-  const auto bytes = unsigned_integer(*count, "nbytes");
-  if (bytes <= sizeof(double) && is_true_of(tensor, names.is_neg)) {
-    wanted.refuse("is to be negated yet: pass " + wanted.name.text() + ".resolve_neg()");
+  bool is_conjugate = false;
+  bool is_negative = false;
+  bool is_contiguous = false;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  try {
+    is_conjugate = may_be_complex(tensor) && is_true_of(tensor, names.is_conj);
+    is_negative = is_true_of(tensor, names.is_neg);
+    bytes = unsigned_integer(nb::getattr(tensor, names.nbytes), "nbytes");
+    is_contiguous = is_true_of(tensor, names.is_contiguous);
+    address = unsigned_integer(call_method(tensor, names.data_ptr), "data_ptr()");
+  } catch (const nb::python_error&) {
+    wanted.check_tensor();
+    wanted.refuse(has_no_address);
   }
-  if (!is_true_of(tensor, names.is_contiguous)) return false;
-  const auto address = unsigned_integer(call_method(tensor, names.data_ptr), "data_ptr()");
-  if (address == 0 && bytes != 0) wanted.refuse("has no address: the tensor holds no values, as those of PyTorch's meta device");
+  if (bytes != 0 && (address == 0 || !lies_in_its_storage(tensor, address, bytes))) {
+    wanted.check_tensor();
+    if (address == 0 || is_contiguous) wanted.refuse(has_no_address);
+  }
+  if (is_conjugate) wanted.refuse_lazy("conjugate", "resolve_conj");
+  if (is_negative) wanted.refuse_lazy("negative", "resolve_neg");
+  if (!is_contiguous) return false;
   data_ = pointer_of(address);
   size_ = bytes;
   owner_ = nb::borrow(tensor);
@@ -428,6 +478,7 @@ bool held_memory::take_cuda_array(const demand& wanted) {
     wanted.check_contiguity(shape, integers(strides, "a stride"), item_size);
   }
   data_ = pointer_of(unsigned_integer(address, "the address of data"));
+  if (data_ == nullptr && bytes != 0) wanted.refuse(has_no_address);
   size_ = bytes;
   owner_ = nb::borrow(object);
   return true;
@@ -447,8 +498,10 @@ bool held_memory::take_data_pointer(const demand& wanted) {
     if (!shape || !strides) wanted.refuse(is_not_contiguous);
     wanted.check_contiguity(integers(*shape, "a length of its shape"), integers((*strides)(), "a stride"), 1);
   }
-  data_ = pointer_of(unsigned_integer((*pointer)(), "data_ptr()"));
+  const auto address = unsigned_integer((*pointer)(), "data_ptr()");
   size_ = unsigned_integer(*bytes, "nbytes");
+  if (address == 0 && size_ != 0) wanted.refuse(has_no_address);  // such as a storage of PyTorch's meta device
+  data_ = pointer_of(address);
   owner_ = nb::borrow(object);
   return true;
 }
@@ -472,6 +525,7 @@ bool held_memory::take_dlpack(const demand& wanted) {
   if (tensor->strides != nullptr) {
     wanted.check_contiguity({tensor->shape, tensor->shape + count}, {tensor->strides, tensor->strides + count}, 1);
   }
+  if (tensor->data == nullptr && bytes != 0) wanted.refuse(has_no_address);
 
   data_ = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
   size_ = bytes;

@@ -74,6 +74,10 @@ class held_memory {
     memory_order order;
     argument_name name;
     [[noreturn]] void refuse(const std::string& why) const;
+    // Raises for a tensor of PyTorch without memory, in the words of penstock._torch_memory.
+    void check_tensor() const;
+    // A view of PyTorch's that computes its values from the bytes when it is read.
+    [[noreturn]] void refuse_lazy(const char* done_later, const char* method) const;
     // Whether elements lie side by side in an order that will do. strides: as item_size counts.
     void check_contiguity(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides, std::int64_t item_size) const;
     [[noreturn]] void refuse_order() const;
@@ -99,6 +103,10 @@ class held_memory {
   std::uint64_t size_ = 0;
   std::string device_;
 };
+
+// Whether bytes at an address are those of the storage of a tensor of PyTorch: a program may have freed or cut it since it made the tensor.
+// True if the tensor has no way to ask. With the GIL.
+bool lies_in_its_storage(nb::handle tensor, std::uint64_t address, std::uint64_t bytes);
 
 // penstock.Pointer, and the function resolve().
 void add_buffers(nb::module_& module);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "buffers.hpp"
 #include "dlpack.hpp"
 #include "errors.hpp"
 #include "packed.hpp"
@@ -188,7 +189,9 @@ class search {
     if ((seen.device.type != dl_cpu && seen.device.type != dl_cuda) || !fits(wanted, seen)) return false;
     if (!device_) device_ = seen.device;
     if (device_->type != seen.device.type || device_->id != seen.device.id) return false;
-    to.targets.push_back({nb::borrow(tensor), reinterpret_cast<std::uint64_t>(seen.data) + seen.byte_offset});
+    const auto address = reinterpret_cast<std::uint64_t>(seen.data) + seen.byte_offset;
+    if (wanted.bytes != 0 && !lies_in_its_storage(tensor, address, wanted.bytes)) return false;
+    to.targets.push_back({nb::borrow(tensor), address});
     return true;
   }
 

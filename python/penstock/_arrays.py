@@ -186,7 +186,15 @@ def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: s
 
 def _in_c_order(array: Any) -> Any:
     """The array, or a copy of it in C's order where it is not in that."""
-    if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # PyTorch's
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        from ._torch_memory import check_array, plain_copy
+
+        check_array("array", array)
+        plain = plain_copy(array)
+        check_array("array", plain, wrappers=False)
+        return plain
+    if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # like PyTorch's
         return array.contiguous()
     flags = getattr(array, "flags", None)
     if flags is None or getattr(flags, "c_contiguous", True):

@@ -39,10 +39,14 @@ def describe(tensor: Any) -> bytes:
         if len(interface["descr"]) == 1 and interface["descr"][0][0] == "":
             return _described(interface["typestr"], tuple(interface["shape"]))
         return b""
-    dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
-    if dtype is None or shape is None:
+    try:
+        dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
+        if dtype is None or shape is None:
+            return b""
+        lengths = tuple(int(each) for each in shape)
+    except Exception:  # of PyTorch's nested and uninitialized tensors, which sending them will refuse
         return b""
-    return _described(str(dtype).removeprefix("torch."), tuple(int(each) for each in shape))
+    return _described(str(dtype).removeprefix("torch."), lengths)
 
 
 @functools.lru_cache(4096)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock import _native
+from penstock._torch_memory import check_array
 from penstock._unsized import read_to_the_end
 from penstock.kvikio.cufile import CuFile
 
@@ -87,6 +88,7 @@ def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
 
     file: a path, or a file object, of which only the name is used. RuntimeError: the file cannot be opened or written.
     """
+    check_array("ary", ary)
     array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)
     _native.resolve(array)  # what cannot be written leaves the file as it is
     with CuFile(_path_of(file), "w") as target:

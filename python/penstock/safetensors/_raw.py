@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _native
+from .._errors import BufferError
 from ._errors import SafetensorError
 from ._header import header_of_bytes
 from ._save import Tensor, saved, word_of, write_file
@@ -64,5 +65,7 @@ def _tensor_of(name: str, spec: TensorSpec) -> Tensor:
     if wanted != spec.data_len * 8:
         problem = f'tensor "{name}" of type {spec.dtype} and shape {spec.shape} has {wanted / 8:g} bytes, and data_len is {spec.data_len}'
         raise SafetensorError(problem, code="invalid_argument")
+    if spec.data_len and not spec.data_ptr:
+        raise BufferError(f'tensor "{name}": data_ptr is 0, so it has no memory of {spec.data_len} bytes', code="bad_memory")
     memory = _native.Pointer(spec.data_ptr, spec.data_len, spec, True) if spec.data_len else b""
     return Tensor(spec.dtype, tuple(spec.shape), spec.data_len, memory)

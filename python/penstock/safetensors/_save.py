@@ -8,13 +8,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._errors import InvalidArgument
+from .._errors import BufferError, InvalidArgument
 from .._urls import in_order
 from ._errors import SafetensorError
 from ._sources import Path
 from ._types import NAMES, WORDS
 
 __all__ = ["Tensor", "beginning_of", "saved", "save_file", "settle", "shape_in_file", "tensor_of", "word_of", "write_file"]
+
+_QUANTIZED = ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")  # types of PyTorch's
+
 
 class Tensor(NamedTuple):
     """One to be saved."""
@@ -41,7 +44,8 @@ def save_file(
     permissions and attributes, as far as this process may set them. What is no regular file (a FIFO, a device, a folder) is an error.
     filename may be the URL of an object of S3 (s3://BUCKET/KEY), which is there once this returns, or not at all; storage_options: as for
     penstock.open(). With {"overwrite": False} an object that is there stays (FileExistsError).
-    Raises SafetensorError for tensors that no such file can have, TypeError for names and metadata that are no str, penstock.Error.
+    Before anything is written: SafetensorError names a tensor that no such file can have, BufferError one without memory; TypeError is for names and
+    metadata that are no str. Raises penstock.Error if writing fails.
     """
     write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata, storage_options)
 
@@ -84,7 +88,8 @@ def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> 
 
 
 def tensor_of(name: Any, value: Any) -> Tensor:
-    """Of an array of any library. Raises SafetensorError for a type that tensor files have not, TypeError for what is no tensor."""
+    """Of an array of any library. Raises SafetensorError if tensor files do not support its type or layout, BufferError if it has no memory
+    (NotImplementedError on PyTorch's meta device, as the library), and TypeError if it is no tensor. All name it."""
     torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, name, value)
@@ -106,6 +111,8 @@ def _checked(tensors: Any) -> Mapping[str, Any]:
 def word_of(name: Any, dtype: str) -> str:
     """Of NumPy's or PyTorch's name for a type, safetensors'. name: the tensor's, for the error; None: not known."""
     word = WORDS.get(dtype)
+    if word is None and dtype in _QUANTIZED:
+        raise _wrong(name, "is quantized, and files have no scales for it: pass dequantize(), or int_repr() with the scales as tensors of their own")
     if word is None:
         who = "" if name is None else f'tensor "{name}": '
         raise SafetensorError(f'{who}Unknown dtype "{dtype}". Supported dtypes: {", ".join(NAMES.values())}', code="invalid_argument")
@@ -120,14 +127,31 @@ def shape_in_file(word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
+    from .._torch_memory import is_wrapper, plain_copy, problem_of
+
+    _check(name, tensor, problem_of(tensor, wrappers=True))
     word = word_of(name, str(tensor.dtype).removeprefix("torch."))
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise NotImplementedError(f'tensor "{name}" is on the device {tensor.device.type}, which has no bytes to save')
     shape = shape_in_file(word, tuple(tensor.shape))
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = plain_copy(tensor)
+    if is_wrapper(tensor):  # whose own methods may have made a plain tensor
+        _check(name, tensor, problem_of(plain))
     nbytes = plain.numel() * plain.element_size()
     memory = _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b""
     return Tensor(word, shape, nbytes, memory, ("torch", plain.device.index) if plain.is_cuda else None)
+
+
+def _check(name: Any, tensor: Any, problem: str | None) -> None:
+    if problem is None:
+        return
+    if tensor.device.type == "meta":
+        raise NotImplementedError(f'tensor "{name}" {problem}')
+    if tensor.is_nested or tensor.layout != sys.modules["torch"].strided:
+        raise _wrong(name, problem)
+    raise BufferError(f'tensor "{name}" {problem}', code="bad_memory")
+
+
+def _wrong(name: Any, problem: str) -> SafetensorError:
+    return SafetensorError(f'tensor "{name}" {problem}', code="invalid_argument")
 
 
 def _of_numpy(name: Any, array: Any) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from .._torch_memory import is_wrapper
 from ._errors import listed
 
 __all__ = ["removable", "sharing"]
@@ -15,7 +16,7 @@ def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
     """The names of tensors whose bytes overlap, and each of the others alone."""
     storages: dict[tuple[torch.device, int, int], list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
-        if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        if tensor.device.type == "meta" or tensor.layout != torch.strided or is_wrapper(tensor):
             continue
         storage = tensor.untyped_storage()
         if storage.data_ptr() and storage.nbytes():

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .._torch_memory import check_memory
 from ._errors import listed
 from ._shared_memory import removable
 from ._sources import Path, Paths
@@ -18,9 +19,10 @@ __all__ = ["load_model", "save_model"]
 def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] | None = None, force_contiguous: bool = True) -> None:
     """Writes a module's state. Of tensors that share memory one is written, and the metadata says for the others which.
 
-    RuntimeError: none of those that share memory is all of it.
+    RuntimeError: none of those that share memory is all of it. BufferError: tensors have no memory.
     """
     state = model.state_dict()
+    check_memory({name: each for name, each in state.items() if isinstance(each, torch.Tensor) and each.device.type != "meta"})
     told = metadata
     for kept, others in removable(state).items():
         told = {} if told is None else told

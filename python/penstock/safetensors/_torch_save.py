@@ -10,6 +10,7 @@ import torch
 
 from .._pieces import Progress
 from .._saving import SaveFuture, save_in_background
+from .._torch_memory import problem_of
 from ._errors import listed
 from ._image import TensorsImage
 from ._save import Tensor, saved, tensor_of, write_file
@@ -29,6 +30,7 @@ def save_file(
     """Writes tensors to a file. See penstock.safetensors.save_file().
 
     Raises ValueError for tensors that are not contiguous or sparse, and for what is no dict of tensors; RuntimeError for tensors that share memory.
+    Other tensors that cannot be saved raise what penstock.safetensors.save_file() raises. Each error names the tensors.
     """
     write_file(_checked(tensors), filename, metadata, storage_options)
 
@@ -61,6 +63,9 @@ def _checked(tensors: Any) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(tensor)}")
+    for name, tensor in tensors.items():
+        if tensor.is_nested or problem_of(tensor, wrappers=True) and tensor.layout == torch.strided:
+            tensor_of(name, tensor)  # raises
     sparse = [name for name, tensor in tensors.items() if tensor.layout != torch.strided]
     if sparse:
         raise ValueError(f"sparse tensors cannot be saved: {listed(sparse)}; to_dense() makes them dense, and maybe much larger")

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._errors import InvalidArgument
+from .._errors import BufferError, InvalidArgument
 from .._pieces import Progress
 from .._saving import SaveFuture, save_image, save_in_background
+from .._torch_memory import saved_problem_of
 from ._image import CheckpointImage
 from ._memory import Snapshot, memory_of, snapshot_of, synchronize
 
@@ -42,7 +43,8 @@ def save(
     torch.serialization.set_crc32_options() has it, else yes. Of GPUs' memory the GPU computes them.
     f may be the URL of an object of S3 (s3://BUCKET/KEY); storage_options: as for penstock.open().
     progress(bytes_done, bytes_total) is called on this thread. What is no path of a regular file goes to torch.save.
-    Raises penstock.Error, which names the file and the storage, and what pickling raises.
+    Raises penstock.Error, which names the file and the storage, and what pickling raises. A tensor whose storage was freed or cut raises BufferError,
+    which names it, before anything is written; torch.save would write a file that torch.load refuses.
     """
     if _is_for_torch(f):
         torch.save(obj, f, pickle_module, pickle_protocol)
@@ -116,7 +118,7 @@ class Plan(NamedTuple):
 
 def plan_of(obj: object, pickle_module: Any, protocol: int) -> Plan:
     buffer = io.BytesIO()
-    storages = _Storages()
+    storages = _Storages(obj)
 
     class Pickler(pickle_module.Pickler):  # type: ignore[misc]
         def persistent_id(self, each: Any) -> Any:
@@ -129,12 +131,19 @@ def plan_of(obj: object, pickle_module: Any, protocol: int) -> Plan:
 class _Storages:
     """The storages that a pickle speaks of, each under a key, as torch.save tells them apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, obj: object) -> None:
+        """obj: what is pickled, for the names of its tensors in errors."""
+        self._obj = obj
         self.found: list[Any] = []
         self._keys: dict[int, str] = {}
         self._dtypes: dict[int, torch.dtype] = {}  # by address
 
     def persistent_id(self, each: Any) -> Any:
+        if isinstance(each, torch.Tensor):
+            problem = saved_problem_of(each)
+            if problem is not None:
+                raise BufferError(f"{_called(self._obj, each)} {problem}", code="bad_memory")
+            return None
         if isinstance(each, torch.storage.TypedStorage):
             storage, dtype, count = each._untyped_storage, each.dtype, each._size()
             kind = getattr(torch, each._pickle_storage_type())
@@ -150,3 +159,28 @@ class _Storages:
             self._keys[storage._cdata] = str(len(self.found))
             self.found.append(storage)
         return ("storage", kind, self._keys[storage._cdata], torch.serialization.location_tag(storage), count)
+
+
+def _called(obj: Any, tensor: Any) -> str:
+    """A tensor by its name in what is saved, or by its type and shape if it is nowhere in its dicts, lists and modules."""
+    name = _name_in(obj, tensor, 0)
+    return f"a tensor of {tensor.dtype} and shape {list(tensor.shape)}" if name is None else f'tensor "{name}"'
+
+
+def _name_in(value: Any, tensor: Any, depth: int) -> str | None:
+    if value is tensor:
+        return ""
+    if depth > 20:
+        return None
+    if isinstance(value, torch.nn.Module):
+        value = value.state_dict(keep_vars=True)
+    parts: Any = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, (list, tuple)):
+        parts = enumerate(value)
+    for key, each in parts:
+        name = _name_in(each, tensor, depth + 1)
+        if name is not None:
+            return f"{key}.{name}" if name else str(key)
+    return None

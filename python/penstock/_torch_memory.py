@@ -1,0 +1,158 @@
+"""Whether tensors of PyTorch have memory that bytes can be read from and written to, and why not: one set of rules for every call that takes a tensor.
+
+This module imports nothing of PyTorch: who has a tensor has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ._errors import BufferError
+
+__all__ = ["OVERLAP", "check_array", "check_memory", "copy_into", "is_wrapper", "lie_in_their_storages", "may_overlap", "plain_copy", "problem_of", "saved_problem_of", "target_problem_of"]
+
+
+def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
+    """Why a tensor has no bytes to read or write: the end of a sentence that begins with its name. None: it has bytes, or no elements.
+
+    wrappers: accept tensors that hold other tensors and answer PyTorch's operations themselves, such as DTensor.
+    """
+    torch = sys.modules["torch"]
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        return "is not initialized: its shape is not known before the module's first call, or materialize()"
+    problem = _values_problem_of(torch, tensor)
+    if problem is not None:
+        return problem
+    if tensor.is_nested:
+        return "is a nested tensor, whose parts differ in shape: pass the tensors that unbind() returns, or to_padded_tensor()"
+    if tensor.layout != torch.strided:
+        return f"is of the layout {tensor.layout} and does not lie in one piece: pass to_dense()"
+    if tensor.device.type not in ("cpu", "cuda"):
+        return f"is on the device {tensor.device.type}, which has no bytes that can be read or written: give it memory first, as with to_empty()"
+    if is_wrapper(tensor):
+        return None if wrappers else f"is a {type(tensor).__name__}, which wraps other tensors and has no memory of its own: pass those"
+    return _storage_problem_of(tensor) if tensor.numel() else None
+
+
+def saved_problem_of(tensor: Any) -> str | None:
+    """Likewise why a pickle of a tensor could not be read: PyTorch saves the tensors that others consist of one by one, and meta tensors without bytes."""
+    torch = sys.modules["torch"]
+    problem = _values_problem_of(torch, tensor)
+    if problem is not None or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        return problem
+    if tensor.layout == torch._mkldnn:
+        return problem_of(tensor)  # which PyTorch cannot pickle
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or is_wrapper(tensor):
+        return None
+    return _storage_problem_of(tensor) if tensor.numel() else None
+
+
+def target_problem_of(tensor: Any) -> str | None:
+    """Likewise why a tensor cannot be filled. Tensors that wrap others can, by their own copy_()."""
+    problem = problem_of(tensor, wrappers=True)
+    if problem is not None:
+        return problem
+    if _is_masked(tensor):
+        return "is a MaskedTensor, and files have no masks: pass the tensor of its data"
+    return OVERLAP if may_overlap(tensor.shape, tensor.stride()) else None
+
+
+OVERLAP = "has elements that share memory, as expand() makes them: pass a tensor with memory for each element"
+
+
+def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
+    """Whether elements of an array may be one and the same memory. False is certain."""
+    lengths = list(shape)
+    if 0 in lengths:
+        return False
+    reach = 0  # of the dimensions with smaller strides, in the unit of strides
+    for stride, length in sorted((abs(stride), length) for stride, length in zip(strides, lengths) if length > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (length - 1)
+    return False
+
+
+def is_wrapper(tensor: Any) -> bool:
+    """Whether its class answers PyTorch's operations itself, so that its values are not simply the bytes at an address."""
+    return type(tensor).__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__
+
+
+def check_memory(tensors: Mapping[str, Any]) -> None:
+    """Raises BufferError, which names all tensors that have no bytes to read. Tensors that wrap others are left to their own methods."""
+    problems = [f'tensor "{name}" {problem}' for name, each in tensors.items() if (problem := problem_of(each, wrappers=True))]
+    if problems:
+        raise BufferError("; ".join(problems[:20]), code="bad_memory")
+
+
+def lie_in_their_storages(tensors: Sequence[Any], sizes: Iterable[int]) -> bool:
+    """Whether contiguous tensors of so many bytes all have memory. Much quicker than problem_of() of each."""
+    torch = sys.modules["torch"]
+    try:
+        storages = list(map(torch.Tensor.untyped_storage, tensors))
+        begins = map(torch.UntypedStorage.data_ptr, storages)
+        rows = zip(map(torch.Tensor.data_ptr, tensors), begins, map(torch.UntypedStorage.nbytes, storages), sizes)
+        return all(not size or (begin and address - begin + size <= nbytes) for address, begin, nbytes, size in rows)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def plain_copy(tensor: Any) -> Any:
+    """A tensor that has its values as bytes in C's order: itself, detached, if it does, else a copy. Of one that passed problem_of()."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def check_array(argument: str, array: Any, wrappers: bool = True) -> None:
+    """Raises BufferError, which names the argument, if it is a tensor without memory. Other arrays pass. wrappers: as for problem_of()."""
+    torch = sys.modules.get("torch")
+    problem = problem_of(array, wrappers) if torch is not None and isinstance(array, torch.Tensor) else None
+    if problem is not None:
+        raise BufferError(f"{argument}: this {type(array).__name__} {problem}", code="bad_memory")
+
+
+def copy_into(target: Any, source: Any) -> None:
+    """target.copy_(source), for parameters and for tensors of the inference mode too."""
+    torch = sys.modules["torch"]
+    with torch.inference_mode(target.is_inference()), torch.no_grad():
+        target.copy_(source)
+
+
+def _is_fake(tensor: Any) -> bool:
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def _is_masked(tensor: Any) -> bool:
+    module = sys.modules.get("torch.masked.maskedtensor.core")
+    return module is not None and isinstance(tensor, module.MaskedTensor)
+
+
+def _values_problem_of(torch: Any, tensor: Any) -> str | None:
+    if _is_fake(tensor):
+        return "is a FakeTensor, which has a shape and no values"
+    if _is_inside_of_a_transform(torch, tensor):
+        return "belongs to a transform of PyTorch (vmap, grad, functionalize) and has no memory of its own: pass it outside of the transform"
+    return None
+
+
+def _is_inside_of_a_transform(torch: Any, tensor: Any) -> bool:
+    functorch = getattr(torch._C, "_functorch", None)
+    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    return bool((is_wrapped is not None and is_wrapped(tensor)) or torch._is_functional_tensor(tensor))
+
+
+def _storage_problem_of(tensor: Any) -> str | None:
+    try:
+        storage = tensor.untyped_storage()
+        address, nbytes = storage.data_ptr(), storage.nbytes()
+    except (RuntimeError, NotImplementedError) as problem:
+        return f"has no memory that an address leads to: {problem}"
+    if not address:
+        return "has no memory: its storage was freed, as untyped_storage().resize_(0) and FSDP do"
+    last = tensor.storage_offset() + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
+    needed = (last + 1) * tensor.element_size()
+    if needed > nbytes:
+        return f"reaches beyond its storage, which was cut to {nbytes} bytes and would need {needed}"
+    return None
