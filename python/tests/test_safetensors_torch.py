@@ -297,9 +297,9 @@ def test_tensors_that_are_not_as_in_the_file_are_copied_into(tmp_path: Path, dev
 
 def test_tensors_without_bytes_are_refused_in_words(tmp_path: Path) -> None:
     ours.save_file({"weight": torch.ones(3, 2), "bias": torch.ones(3)}, tmp_path / "file")
-    with pytest.raises(Mismatch, match='(?s)"weight" is on the device meta in memory.*"bias" is on the device meta'):
+    with pytest.raises(Mismatch, match='(?s)"weight" is on the device meta, which.*"bias" is on the device meta'):
         load_into(tmp_path / "file", torch.nn.Linear(2, 3, device="meta"))
-    with pytest.raises(Mismatch, match='"bias" is of the layout torch.sparse_coo in memory'):
+    with pytest.raises(Mismatch, match='"bias" is of the layout torch.sparse_coo'):
         load_into(tmp_path / "file", {"bias": torch.zeros(3).to_sparse()}, strict=False)
     lazy = torch.nn.Linear(2, 3, device="meta").to_empty(device="cpu")
     load_into(tmp_path / "file", lazy)

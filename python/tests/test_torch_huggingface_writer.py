@@ -191,10 +191,10 @@ def test_what_such_files_cannot_have_is_named(tmp_path: Path, tensors: dict[str,
 
 
 def test_tensors_of_types_that_such_files_lack_are_named(tmp_path: Path) -> None:
-    with pytest.raises(dcp.CheckpointException, match='tensor "a": Unknown dtype "qint8"'):
+    with pytest.raises(dcp.CheckpointException, match='tensor "a" is quantized, and files have no scales for it: pass dequantize'):
         save({"a": torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)}, tmp_path)
     for options in ({}, {"save_distributed": True}):
-        with pytest.raises(dcp.CheckpointException, match='tensor "a" is sparse, which safetensors files have not'):
+        with pytest.raises(dcp.CheckpointException, match='tensor "a" is of the layout torch.sparse_coo .* pass to_dense'):
             save({"a": torch.eye(3).to_sparse()}, tmp_path, **options)
     assert os.listdir(tmp_path) == []
 

@@ -248,7 +248,7 @@ def test_without_a_snapshot_the_weights_change_between_pause_and_update():
 
 def test_an_update_that_cannot_be_served_changes_nothing():
     with serve_weights({"it": np.zeros(10)}) as server:
-        with pytest.raises(penstock.InvalidArgument, match='"it" cannot be served: has Python objects'):
+        with pytest.raises(penstock.InvalidArgument, match='"it" cannot be served: it has Python objects'):
             server.update({"it": np.array([None])})
         with pytest.raises(TypeError, match='"it" is no tensor'):
             server.update({"it": "text"})

@@ -14,7 +14,7 @@ from ._plain import PlainTargets
 from ._reading import Links, Ranges, Reads
 from ._slices import Part
 from ._sources import Paths, Source, Sources, StorageOptions
-from ._targets import Target, target_of
+from ._targets import Target, crossing, target_of
 
 __all__ = ["LoadResult", "load_into"]
 
@@ -156,17 +156,9 @@ def _shape_after(part: Part) -> tuple[int, ...]:
 
 
 def _apart(steps: list[_Step]) -> list[_Step]:
-    """Those whose memory another one has too are filled one after the other, from memory of their own."""
-    spans = sorted(((each.target.device, each.target.address, i) for i, each in enumerate(steps) if each.direct and each.target.nbytes))
-    crossing: set[int] = set()
-    last: tuple[str, int, int] | None = None  # device, end, step
-    for device, address, i in spans:
-        end = address + steps[i].target.nbytes
-        if last is not None and last[0] == device and address < last[1] and steps[i].place.indexes:
-            crossing |= {last[2], i}
-        if last is None or last[0] != device or end > last[1]:
-            last = device, end, i
-    return [each._replace(direct=False) if i in crossing else each for i, each in enumerate(steps)]
+    """Those that have memory in common with another are filled from memory of their own, one after the other. DeviceBuffers cannot be."""
+    together = crossing((each.target.device, *each.target.span, i) for i, each in enumerate(steps) if each.place.indexes)
+    return [each._replace(direct=False) if i in together else each for i, each in enumerate(steps)]
 
 
 def _fill(steps: list[_Step], links: Links | None) -> None:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from .. import _native
+from .._torch_memory import lie_in_their_storages
 from ._frameworks import framework_on
 from ._reading import Links, Ranges, Reads
 from ._sources import Source, Sources
@@ -84,6 +85,8 @@ class PlainTargets:
                 return False
             if not _fit(torch, header.types, header.shapes, tensors):
                 return False
+            if not lie_in_their_storages(tensors, header.sizes):
+                return False
             found.append((source, tensors, list(map(torch.Tensor.data_ptr, tensors))))
         spans = sorted(span for source, _, addresses in found for span in zip(addresses, source.header.sizes) if span[1])
         if spans and not spans[0][0]:
@@ -101,6 +104,8 @@ class PlainTargets:
 
 
 def _fit(torch: Any, words: list[str], shapes: list[tuple[int, ...]], tensors: list[Any]) -> bool:
+    if any(map(attrgetter("is_nested"), tensors)):  # which have no shape
+        return False
     if {each.layout for each in tensors} != {torch.strided} or not {each.type for each in set(map(attrgetter("device"), tensors))} <= {"cpu", "cuda"}:
         return False
     if "F4" in words:  # of which PyTorch counts two as one

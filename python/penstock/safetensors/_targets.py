@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _native
+from .._torch_memory import OVERLAP, copy_into, is_wrapper, may_overlap, target_problem_of
 from ._frameworks import Framework, framework_on
 
-__all__ = ["Target", "count_changes", "settle_torch", "target_of"]
+__all__ = ["Target", "count_changes", "crossing", "settle_torch", "span_of", "target_of"]
 
 
 class Target:
@@ -21,6 +22,7 @@ class Target:
     nbytes = 0
     device = "host"  # its name, with that of the library where streams matter
     address = 0
+    span: tuple[int, int] = (0, 0)  # the addresses of its first byte, and behind its last
     is_plain = True  # contiguous and writable: bytes may be read into it as they are
     same_as: Any = None  # equal for those that are one and the same memory
 
@@ -46,7 +48,7 @@ def target_of(name: str, value: Any) -> Target:
     """TypeError: it is no tensor."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _OfTorch(torch, value)
+        return _OfTorch(value)
     library = type(value).__module__.partition(".")[0]
     numpy, cupy = sys.modules.get("numpy"), sys.modules.get("cupy")
     if numpy is not None and isinstance(value, numpy.ndarray):
@@ -56,6 +58,26 @@ def target_of(name: str, value: Any) -> Target:
     if isinstance(value, _native.DeviceBuffer):
         return _OfBuffer(value)
     raise TypeError(f'target "{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
+
+
+def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
+    """The addresses of the first byte of an array, and behind its last. strides: in bytes."""
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
+    if any(length == 0 for length in shape):
+        return (address, address)
+    return (address + sum(step for step in steps if step < 0), address + sum(step for step in steps if step > 0) + itemsize)
+
+
+def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
+    """The numbers of those that may have memory in common with another. spans: device, first address, address behind the last, number."""
+    found: set[int] = set()
+    last: tuple[Any, int, int] | None = None  # device, end, number
+    for device, start, end, number in sorted(each for each in spans if each[1] < each[2]):
+        if last is not None and last[0] == device and start < last[1]:
+            found |= {last[2], number}
+        if last is None or last[0] != device or end > last[1]:
+            last = device, end, number
+    return found
 
 
 def settle_torch(devices: Iterable[Any]) -> None:
@@ -77,27 +99,22 @@ def count_changes(tensors: list[Any]) -> None:
 
 
 class _OfTorch(Target):
-    def __init__(self, torch: Any, tensor: Any) -> None:
-        self._torch = torch
+    def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
-        self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.device = str(tensor.device)
         self.same_as = id(tensor)
-        if tensor.device.type not in ("cpu", "cuda"):
-            self.problem = f"is on the device {tensor.device.type} in memory, which has no bytes to fill: give it some first, as with to_empty()"
+        self.problem = target_problem_of(tensor)
+        if self.problem is not None:
             return
-        if tensor.layout != torch.strided:
-            self.problem = f"is of the layout {tensor.layout} in memory"
-            return
+        self.shape = tuple(tensor.shape)
         self.nbytes = tensor.numel() * tensor.element_size()
-        dispatched = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # such as one that is spread over GPUs
+        dispatched = is_wrapper(tensor)  # such as one that is spread over GPUs
         self.is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and not dispatched
         if not dispatched and self.nbytes:
             self.address = tensor.data_ptr()
-            if not self.address:
-                self.problem = "has no memory: its storage has been let go of"
-                return
+            size = tensor.element_size()
+            self.span = span_of(self.address, self.shape, [each * size for each in tensor.stride()], size)
             self.same_as = (self.device, self.address, self.shape, tuple(tensor.stride()), self.dtype, tensor.is_conj(), tensor.is_neg())
 
     def place(self) -> Framework:
@@ -110,8 +127,7 @@ class _OfTorch(Target):
         settle_torch([self._tensor.device])
 
     def assign(self, array: Any) -> None:
-        with self._torch.no_grad():
-            self._tensor.copy_(array)
+        copy_into(self._tensor, array)
 
     @staticmethod
     def have_changed(targets: list[Any]) -> None:
@@ -127,8 +143,11 @@ class _OfNumpy(Target):
         self.address = array.ctypes.data
         self.is_plain = array.flags.c_contiguous
         self.same_as = (self.address, self.shape, array.strides, array.dtype) if self.nbytes else id(array)
+        self.span = span_of(self.address, self.shape, array.strides, array.itemsize)
         if not array.flags.writeable:
             self.problem = "is read-only in memory"
+        elif may_overlap(array.shape, array.strides):
+            self.problem = OVERLAP
 
     def place(self) -> Framework:
         return _place("np", "host")
@@ -150,7 +169,10 @@ class _OfCupy(Target):
         self.device = f"cuda:{array.device.id} of CuPy"
         self.address = array.data.ptr
         self.is_plain = array.flags.c_contiguous
+        self.span = span_of(self.address, self.shape, array.strides, array.itemsize)
         self.same_as = (self.device, self.address, self.shape, array.strides, array.dtype) if self.nbytes else id(array)
+        if may_overlap(array.shape, array.strides):
+            self.problem = OVERLAP
 
     def place(self) -> Framework:
         return _place("cupy", f"cuda:{self._array.device.id}")
@@ -173,6 +195,7 @@ class _OfBuffer(Target):
         self.nbytes = buffer.nbytes
         self.device = f"{buffer.device} of penstock"
         self.address = buffer.ptr
+        self.span = (self.address, self.address + self.nbytes)
         self.same_as = (self.device, self.address, self.nbytes)
 
     def place(self) -> Framework:

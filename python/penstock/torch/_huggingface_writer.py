@@ -23,6 +23,7 @@ from ..safetensors._save import Tensor, settle, tensor_of, write_file
 from ..safetensors._slices import Part, Pick, part_of
 from ._memory import reaches
 from ._model_files import ModelFile, check_plans, index_of, model_files
+from ._plan_tensors import check_sources
 from ._stager import DeviceStager
 from ._tensor_writes import TensorWrite, write_tensors
 
@@ -87,8 +88,10 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
         self.wait_for_copies()
         folder = os.fspath(self.path)
         if self._has_own_files():
+            check_sources(plan.items, planner)
             return _done(self._write_shards(folder, plan, planner))
         try:
+            check_sources(plan.items, planner)
             return _done(_write_parts(folder, plan, planner))
         except BaseException:
             self._drop()
@@ -182,8 +185,6 @@ def _tensor(item: Any, planner: Any) -> Tensor:
     if tuple(data.size()) != tuple(planned.chunk.sizes) or data.dtype != planned.properties.dtype:
         is_ = f"is {data.dtype} of {list(data.size())}"
         raise _wrong(f'tensor "{name}" {is_} by now, and {planned.properties.dtype} of {list(planned.chunk.sizes)} in the plan')
-    if data.layout is not torch.strided:
-        raise _wrong(f'tensor "{name}" is sparse, which safetensors files have not: to_dense() makes it dense')
     return tensor_of(name, data if reaches(data.device) else data.cpu())
 
 

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from .._errors import InvalidArgument
 from ._memory import has_room, is_plain
+from ._plan_tensors import check_state
 
 __all__ = ["DeviceStager"]
 
@@ -31,6 +32,7 @@ class DeviceStager:
 
     def stage(self, state_dict: Any) -> Any:
         """A copy that stays as it is: of tensors of the CPU made at once, of a GPU's queued in its current stream, where that is "device"."""
+        check_state(state_dict)
         tensors = list(_tensors_of(state_dict))
         if not self._stays_on_device(tensors):
             return _staged_by_torch(state_dict)

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
+from .._torch_memory import copy_into
 from ..safetensors._frameworks import framework_on
 from ..safetensors._load import ALIGNMENT
 from ..safetensors._reading import Ranges, Reads
 from ..safetensors._slices import Part, Pick, part_of
 from ..safetensors._sources import Source
 from ..safetensors._targets import count_changes
-from ._memory import is_plain, reaches, synchronize
+from ._memory import reaches, synchronize
+from ._plan_tensors import overlapping, takes_bytes
 from ._runs import Run, runs_of
 
 __all__ = ["TensorRead", "read_tensors"]
@@ -46,7 +48,7 @@ class TensorRead(NamedTuple):
 
 def read_tensors(reads: Sequence[TensorRead]) -> None:
     """Fills all targets; blocks. What has the file's type is read in place, all of it at once; the rest by way of memory on the target's device,
-    from which it is copied, while more comes. On a GPU this waits for what the current stream has. Raises penstock.Error; what is in the targets is not
+    from which it is copied, while more comes. Where targets have memory in common, the last one counts. On a GPU this waits for what the current stream has. Raises penstock.Error; what is in the targets is not
     known then.
     """
     direct, beside = _sorted(reads)
@@ -75,15 +77,16 @@ _Direct = list[tuple[TensorRead, "Part | list[Run]"]]
 
 
 def _sorted(reads: Sequence[TensorRead]) -> tuple[_Direct, list[tuple[TensorRead, Part]]]:
-    """Those that are read in place, in the order of the files, and the others."""
+    """Those that are read in place, in the order of the files, and the others in their own."""
     direct: _Direct = []
     beside: list[tuple[TensorRead, Part]] = []
-    for each in sorted(reads, key=lambda read: read.offset):
+    together = overlapping([each.target for each in reads])
+    for number, each in enumerate(reads):
         part = each.part()
         if not part.nbytes:
             continue
         way: Part | list[Run] | None = part
-        if not _takes_bytes(each) or part.cut is not None:
+        if number in together or each.target.dtype != each.dtype or not takes_bytes(each.target) or part.cut is not None:
             way = None
         elif not each.target.is_contiguous():
             way = each.runs()
@@ -91,12 +94,8 @@ def _sorted(reads: Sequence[TensorRead]) -> tuple[_Direct, list[tuple[TensorRead
             beside.append((each, part))
         else:
             direct.append((each, way))
+    direct.sort(key=lambda each: each[0].offset)
     return direct, beside
-
-
-def _takes_bytes(read: TensorRead) -> bool:
-    target = read.target
-    return bool(target.dtype == read.dtype and is_plain(target) and reaches(target.device) and not target.is_conj() and not target.is_neg())
 
 
 def _start_direct(direct: _Direct, reads: Reads) -> None:
@@ -174,8 +173,7 @@ class _Beside:
 
     def finish(self) -> None:
         self.reads.wait()
-        with torch.no_grad():
-            for read, part, array in self._found:
-                read.target.copy_(array if part.cut is None else array[part.cut])
+        for read, part, array in self._found:
+            copy_into(read.target, array if part.cut is None else array[part.cut])
         self._found = []  # and with it the memory
         self._group = []

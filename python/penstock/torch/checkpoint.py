@@ -30,9 +30,12 @@ from .. import _native
 from .._errors import ShortRead
 from .._pieces import Piece, move_pieces
 from .._saving import save_image
+from .._torch_memory import copy_into
+from ..safetensors._targets import count_changes
 from ._blobs import Blob, blobs_of
 from ._image import CheckpointImage, piece_of
 from ._memory import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
+from ._plan_tensors import check_sources, check_state, overlapping, resolved, takes_bytes
 from ._runs import runs_of
 from ._save import plan_of, wants_crc32
 
@@ -52,15 +55,21 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
     """Reads tensors, or the parts of them that a rank needs, straight into the tensors that they are for.
 
     As torch.distributed.checkpoint.FileSystemReader. What that one has to read itself is left to it: items that extensions have transformed,
-    and tensors of types that are no plain torch.Tensor. Errors are penstock.Error and name the file and the tensor.
+    and tensors of types that are no plain torch.Tensor. Errors are penstock.Error and name the file and the tensor. Tensors that cannot be filled raise
+    penstock.BufferError before any tensor is touched. If one tensor has two names, or two tensors overlap, the one that comes later in the plan counts, which
+    torch.distributed.checkpoint.load() makes in the alphabetical order of the names.
     """
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         left: list[Any] = []
+        tensors = [each for each in plan.items if each.type != LoadItemType.BYTE_IO]
+        targets = resolved(tensors, planner)
+        together = overlapping([targets[id(each)] for each in tensors])
+        apart = {id(tensors[number]) for number in together}
         for relative_path, items in self._by_file(plan.items).items():
             path = os.path.join(self.path, relative_path)
             with _native.open(path) as file:
-                left += _FileReads(file, path, self.storage_data, planner).run(items)
+                left += _FileReads(file, path, self.storage_data, planner, targets, apart).run(items)
         if left:
             return super().read_data(dataclasses.replace(plan, items=left), planner)
         return _done(None)
@@ -77,9 +86,16 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
 
     As torch.distributed.checkpoint.FileSystemWriter; each rank writes one file (single_file_per_rank), whatever thread_count is, since Penstock
     uses several threads for one. Files are always forced to the disk, as sync_files has it. Extensions and safetensors files are left to PyTorch.
+    Tensors without memory and sparse ones raise penstock.BufferError, which names them, before anything is written.
     """
 
+    def stage(self, state_dict: Any) -> Any:
+        """As PyTorch's, of tensors that have memory to copy."""
+        check_state(state_dict)
+        return super().stage(state_dict)
+
     def write_data(self, plan: Any, planner: Any) -> Any:
+        check_sources(plan.items, planner)
         if self._is_for_torch():
             return super().write_data(plan, planner)
         groups = [list(plan.items)] if self.single_file_per_rank else [[each] for each in plan.items]
@@ -120,13 +136,17 @@ def _done(result: Any) -> Any:
 class _FileReads:
     """The items of a plan that one file has."""
 
-    def __init__(self, file: Any, path: str, storage_data: Any, planner: Any) -> None:
+    def __init__(self, file: Any, path: str, storage_data: Any, planner: Any, targets: dict[int, Any], apart: set[int]) -> None:
+        """targets: of items by their id(). apart: those whose targets have memory in common with others."""
+        self._targets = targets
+        self._apart = apart
         self._file = file
         self._path = path
         self._infos = storage_data
         self._planner = planner
         self._pieces: list[Piece] = []
         self._later: list[Any] = []  # what is done once all is read
+        self._changed: list[Any] = []  # tensors that were read in place
 
     def run(self, items: Sequence[Any]) -> list[Any]:
         """The items that are left to PyTorch."""
@@ -143,6 +163,7 @@ class _FileReads:
                 self._read_tensor(item, blob)
         synchronize(each.device for each in self._pieces if isinstance(each.device, torch.device))
         move_pieces(self._file, self._pieces, label=self._path)
+        count_changes(self._changed)
         for finish in self._later:
             finish()
         return left
@@ -160,16 +181,17 @@ class _FileReads:
     def _read_tensor(self, item: Any, blob: Blob) -> None:
         name = f"tensor {item.storage_index.fqn}"
         source = _narrowed(blob.tensor, item.storage_offsets, item.lengths)
-        target = self._planner.resolve_tensor(item).detach()
+        target = self._targets[id(item)]
         if target.size() != source.size():
             raise AssertionError(f"req {item.storage_index} mismatch sizes {target.size()} vs {source.size()}")
         self._later.append(lambda: self._planner.commit_tensor(item, target))
         if source.numel() == 0:
             return
         runs = None
-        if target.dtype == source.dtype and reaches(target.device) and is_plain(target):
+        if target.dtype == source.dtype and takes_bytes(target) and id(item) not in self._apart:
             runs = runs_of(source, target)
         if runs is not None:
+            self._changed.append(target)
             for run in runs:
                 address = target.data_ptr() + run.target
                 self._add(name, blob, blob.offset + run.source, run.nbytes, address, target, target.device)
@@ -186,7 +208,7 @@ class _FileReads:
 
         def copy() -> None:
             content = torch.empty(0, dtype=source.dtype, device=storage.device).set_(storage, 0, source.size(), source.stride())
-            target.copy_(content)
+            copy_into(target, content)
 
         self._later.insert(len(self._later) - 1, copy)
 

@@ -73,7 +73,10 @@ def _layout_of(value: Any) -> Any:
             value = value.to_local()
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta" or value.layout != torch.strided:
         return None
-    return value.data_ptr(), value.shape, value.stride(), value.dtype
+    try:
+        return value.data_ptr(), value.shape, value.stride(), value.dtype
+    except RuntimeError:  # such as the ones that vmap() passes to its function
+        return None
 
 
 def _are_same(values: list[tuple[str, Any, Any]], before: list[tuple[str, Any, Any]]) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 
 from .. import _native
 from .._devices import number_of
+from .._torch_memory import copy_into, may_overlap, problem_of
 from ..safetensors._frameworks import View, framework_on
-from ..safetensors._targets import count_changes
+from ..safetensors._targets import count_changes, span_of
 from ._boxes import Box
 
 __all__ = ["Local", "Places", "copy_all", "handles_for", "have_changed", "local_of", "marks_of", "places_of", "quiet_streams", "rooms_for", "streams_of"]
@@ -35,7 +36,8 @@ class Local:
     problem: str | None = None  # why it has no bytes to take or to fill
     readonly = False
     is_contiguous = True
-    repeats = False  # some of its elements are one and the same memory
+    repeats = False  # some of its elements may be one and the same memory
+    span: tuple[int, int] = (0, 0)  # the addresses of its first byte, and behind its last
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -73,28 +75,27 @@ class Local:
 class _OfTorch(Local):
     library = "pt"
 
-    def __init__(self, torch: Any, tensor: Any) -> None:
-        super().__init__(tensor.detach())
+    def __init__(self, tensor: Any) -> None:
+        super().__init__(tensor)
         self.dtype = _word_for(tensor.dtype)
-        self.shape = tuple(tensor.shape)
-        if tensor.device.type not in ("cpu", "cuda"):
-            self.problem = f"is on the device {tensor.device.type}, where it has no bytes"
+        self.problem = problem_of(tensor)
+        if tensor.is_quantized:
+            self.problem = "is quantized, and its scales would stay behind: pass int_repr() and the scales as tensors of their own"
+        try:
+            self.shape = tuple(tensor.shape)
+        except RuntimeError:  # it has none
+            self.shape = ()
+        if self.problem is not None:
             return
-        if tensor.layout != torch.strided:
-            self.problem = f"is of the layout {tensor.layout}"
-            return
-        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-            self.problem = f"is a {type(tensor).__name__}, whose bytes are not those of a plain tensor"
-            return
+        self.array = tensor.detach()
         self.itemsize = tensor.element_size()
         self.nbytes = tensor.numel() * self.itemsize
         self.device = str(tensor.device) if tensor.is_cuda else "host"
         self.is_contiguous = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-        if self.nbytes and not tensor.data_ptr():
-            self.problem = "has no memory: its storage has been let go of"
         if self.nbytes:
             self.key = (self.device, tensor.data_ptr(), self.shape, tensor.stride(), self.dtype, tensor.is_conj(), tensor.is_neg())
-        self.repeats = not self.is_contiguous and _repeats(self.shape, tensor.stride())
+            self.span = span_of(tensor.data_ptr(), self.shape, [each * self.itemsize for each in tensor.stride()], self.itemsize)
+        self.repeats = not self.is_contiguous and may_overlap(self.shape, tensor.stride())
 
     @staticmethod
     def contiguous(view: Any) -> bool:
@@ -116,9 +117,7 @@ class _OfTorch(Local):
 
     @staticmethod
     def put(view: Any, source: Any) -> None:
-        torch = sys.modules["torch"]
-        with torch.inference_mode(view.is_inference()), torch.no_grad():  # as PyTorch wants it for either
-            view.copy_(source)
+        copy_into(view, source)
 
 
 class _OfNumpy(Local):
@@ -130,6 +129,7 @@ class _OfNumpy(Local):
         self.readonly = not array.flags.writeable
         if self.nbytes:
             self.key = (array.ctypes.data, array.shape, array.strides, self.dtype)
+            self.span = span_of(array.ctypes.data, array.shape, array.strides, array.itemsize)
         if array.dtype.hasobject:
             self.problem = "has Python objects for elements"
 
@@ -163,6 +163,7 @@ class _OfCupy(Local):
         self.device = f"cuda:{array.device.id}"
         if self.nbytes:
             self.key = (self.device, array.data.ptr, array.shape, array.strides, self.dtype)
+            self.span = span_of(array.data.ptr, array.shape, array.strides, array.itemsize)
 
     @staticmethod
     def contiguous(view: Any) -> bool:
@@ -192,13 +193,9 @@ def _take_facts(local: Local, array: Any) -> None:
     local.dtype, local.shape = _word_for(array.dtype), array.shape
     local.itemsize, local.nbytes = array.dtype.itemsize, array.nbytes
     local.is_contiguous = array.flags.c_contiguous
-    local.repeats = not local.is_contiguous and _repeats(array.shape, array.strides)
+    local.repeats = not local.is_contiguous and may_overlap(array.shape, array.strides)
     if not local.itemsize:
         local.problem = "has elements of no bytes"
-
-
-def _repeats(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    return any(extent > 1 and not stride for extent, stride in zip(shape, strides))
 
 
 class _OfBuffer(Local):
@@ -218,7 +215,7 @@ def local_of(name: str, value: Any) -> Local:
     """TypeError: it is no tensor."""
     torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
     if torch is not None and isinstance(value, torch.Tensor):
-        return _OfTorch(torch, value)
+        return _OfTorch(value)
     if numpy is not None and isinstance(value, numpy.ndarray):
         return _OfNumpy(value)
     if cupy is not None and isinstance(value, cupy.ndarray):

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from .._errors import InvalidArgument, OutOfMemory
+from .._torch_memory import OVERLAP
 from ..safetensors._errors import listed
 from ..safetensors._frameworks import Framework, View
+from ..safetensors._targets import crossing
 from ..safetensors._types import WORDS
 from ._boxes import Box
 from ._held import Held
@@ -89,16 +91,20 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
     sources = _sources_of(catalogs, names, problems)
     loads = [0] * len(catalogs)
     landings: list[list[Landing]] = [[] for _ in catalogs]
-    filled: dict[Any, Local] = {}
+    fits: dict[Any, _Fitted] = {}
     for each in held:
-        if each.name not in sources or (each.local.key, each.box) in filled:
+        if each.name not in sources:
             continue
         fitted = _fitted(each, sources[each.name][0].row)
         if isinstance(fitted, str):
             problems.append(f'"{each.name}" {fitted}')
             continue
-        filled[each.local.key, each.box] = each.local
-        _find_pieces(fitted, sources[each.name], loads, landings, problems)
+        fits.pop((each.local.key, each.box), None)
+        fits[each.local.key, each.box] = fitted  # the last of several names for the same memory counts, as if they were copied one after the other
+    filled = {key: each.local for key, each in fits.items()}
+    together = crossing((each.local.device, *each.local.span, i) for i, each in enumerate(fits.values()) if each.local.shape is not None)
+    for i, fitted in enumerate(fits.values()):
+        _find_pieces(fitted, sources[fitted.name], loads, landings, problems, apart=i in together)
     missing = [each.name for each in held if each.name not in sources and (each.local.key, each.box) not in filled]
     wanted = {each.name for each in held}
     unexpected = [name for name in sources if name not in wanted]
@@ -131,7 +137,7 @@ def _fitted(held: Held, row: Row) -> _Fitted | str:
     if local.readonly:
         return "cannot be filled: it is read-only"
     if local.repeats:
-        return "cannot be filled: some of its elements are one and the same memory"
+        return f"cannot be filled: it {OVERLAP}"
     whole, box = held.whole, held.box
     if whole is None or box is None:
         whole, box = row.whole, Box.whole(row.whole)
@@ -144,8 +150,11 @@ def _fitted(held: Held, row: Row) -> _Fitted | str:
     return _Fitted(held.name, row.itemsize, whole, box, local)
 
 
-def _find_pieces(wanted: _Fitted, sources: list[_Source], loads: list[int], landings: list[list[Landing]], problems: list[str]) -> None:
-    """From the servers that have the least to send so far, where several have the same."""
+def _find_pieces(
+    wanted: _Fitted, sources: list[_Source], loads: list[int], landings: list[list[Landing]], problems: list[str], *, apart: bool
+) -> None:
+    """From the servers that have the least to send so far, where several have the same. apart: by way of other memory, from which they are copied in
+    the order of the names."""
     left = [wanted.box] if wanted.box.size else []
     for source in sorted(sources, key=lambda each: loads[each.server]):
         still: list[Box] = []
@@ -155,7 +164,7 @@ def _find_pieces(wanted: _Fitted, sources: list[_Source], loads: list[int], land
                 still.append(box)
                 continue
             still += box.without(common)
-            landings[source.server] += _landings(wanted, source, common)
+            landings[source.server] += _landings(wanted, source, common, apart)
             loads[source.server] += common.size * wanted.itemsize
         left = still
         if len(left) > _most_of_one:
@@ -166,19 +175,19 @@ def _find_pieces(wanted: _Fitted, sources: list[_Source], loads: list[int], land
         problems.append(f'"{wanted.name}": no server has {left[0]}{more} of {list(wanted.whole)}')
 
 
-def _landings(wanted: _Fitted, source: _Source, box: Box) -> list[Landing]:
+def _landings(wanted: _Fitted, source: _Source, box: Box, apart: bool) -> list[Landing]:
     row, local = source.row, wanted.local
     lands_in_a_run = local.is_contiguous and box.is_run_in(wanted.box)
-    together = lands_in_a_run and row.is_contiguous and box.is_run_in(row.box)
+    together = lands_in_a_run and not apart and row.is_contiguous and box.is_run_in(row.box)
     boxes = [box] if together else box.pieces(max(1, GATHERED_BYTES // wanted.itemsize))
     if local.shape is None and not lands_in_a_run:
         raise InvalidArgument(f'"{wanted.name}" is a DeviceBuffer, into which {box} of {list(wanted.whole)} does not go in one run', code="invalid_argument")
-    return [_landing(wanted, source, each) for each in boxes]
+    return [_landing(wanted, source, each, apart) for each in boxes]
 
 
-def _landing(wanted: _Fitted, source: _Source, box: Box) -> Landing:
+def _landing(wanted: _Fitted, source: _Source, box: Box, apart: bool) -> Landing:
     view = wanted.local.cut(wanted.box, box, wanted.itemsize)
-    memory = wanted.local.memory(view) if wanted.local.contiguous(view) else None
+    memory = wanted.local.memory(view) if wanted.local.contiguous(view) and not apart else None
     in_runs = memory is not None and source.row.is_contiguous and box.is_run_in(source.row.box)
     return Landing(Piece(source.number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, memory, in_runs)
 

@@ -87,7 +87,7 @@ def check_sendable(held: list[Held]) -> None:
     if len(held) > MOST_TENSORS:
         raise InvalidArgument(f"{len(held)} tensors; at most {MOST_TENSORS} can be served", code="invalid_argument")
     for each in held:
-        problem = each.local.problem or problem_for_catalog(each.name, len(each.whole or ()))
+        problem = problem_for_catalog(each.name, len(each.whole or ())) if each.local.problem is None else f"it {each.local.problem}"
         if problem is not None:
             raise InvalidArgument(f'"{each.name}" cannot be served: {problem}', code="invalid_argument")
 

@@ -1,0 +1,65 @@
+"""The tensors of torch.distributed.checkpoint's plans and states, checked before any of them is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.planner import WriteItemType
+
+from .._errors import BufferError
+from .._torch_memory import check_memory, target_problem_of
+from ..safetensors._targets import crossing, span_of
+from ._memory import is_plain, reaches
+
+__all__ = ["check_sources", "check_state", "overlapping", "resolved", "takes_bytes"]
+
+
+def resolved(items: Iterable[Any], planner: Any) -> dict[int, Any]:
+    """The target of each item of a plan by the item's id(), detached. Raises BufferError, which names all that cannot be filled."""
+    found: dict[int, Any] = {}
+    problems: dict[str, str] = {}
+    for item in items:
+        target = planner.resolve_tensor(item)
+        problem = target_problem_of(target)
+        if problem is not None:
+            problems.setdefault(item.dest_index.fqn, problem)
+        else:
+            found[id(item)] = target.detach()
+    if problems:
+        raise BufferError("; ".join(f'tensor "{name}" {problem}' for name, problem in list(problems.items())[:20]), code="bad_memory")
+    return found
+
+
+def check_sources(items: Iterable[Any], planner: Any) -> None:
+    """Raises BufferError, which names the tensors of a plan that have no memory to save, or do not lie in one piece."""
+    check_memory({each.index.fqn: planner.resolve_data(each) for each in items if each.type != WriteItemType.BYTE_IO})
+
+
+def check_state(state: Any) -> None:
+    """Likewise of a state before it is planned, by the names that its tensors will have."""
+    check_memory(dict(_named("", state)))
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _named(f"{name}.{key}" if name else str(key), each)
+
+
+def takes_bytes(target: Any) -> bool:
+    """Whether its values are the bytes at its address and strides, so that bytes of its type can be read into it."""
+    return bool(is_plain(target) and reaches(target.device) and not target.is_conj() and not target.is_neg())
+
+
+def overlapping(targets: Sequence[Any]) -> set[int]:
+    """The numbers of those that may have memory in common with another. They are to be filled one after the other, in the plan's order."""
+    spans = []
+    for number, each in enumerate(targets):
+        if takes_bytes(each):
+            size = each.element_size()
+            spans.append((str(each.device), *span_of(each.data_ptr(), each.size(), [stride * size for stride in each.stride()], size), number))
+    return crossing(spans)
