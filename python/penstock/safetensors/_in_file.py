@@ -9,6 +9,7 @@ Parameter) first, for good: no value is ever taken from the file that a program 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
@@ -63,13 +64,12 @@ class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
 
     @_is_param.setter
     def _is_param(self, value: bool) -> None:
-        """torch.nn.Parameter() sets this in what detach() gave it."""
         if value:
-            self.__class__ = ParameterInFile
+            _make_parameter(self, sys._getframe(1))
 
 
 class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
-    """What torch.nn.Parameter() makes of a TensorInFile."""
+    """What torch.nn.Parameter() makes of a TensorInFile, or of another ParameterInFile."""
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
         """A torch.nn.Parameter: of this class only a tensor of a file can be."""
@@ -83,9 +83,35 @@ class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
         _make_ordinary(self)
         return self.__reduce_ex__(protocol)
 
+    @property
+    def _is_param(self) -> bool:
+        return True
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        if value:
+            _make_parameter(self, sys._getframe(1))
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _called(func, args, kwargs or {})
+        found = _called(func, args, kwargs or {})
+        if func is torch.Tensor.detach and type(found) is TensorInFile and sys._getframe(1).f_code is _makes_parameter:
+            found.__class__ = ParameterInFile  # torch.nn.Parameter() wants detach() to keep the class
+        return found
+
+
+_makes_parameter = torch.nn.Parameter.__new__.__code__
+
+
+def _make_parameter(tensor: Any, frame: Any) -> None:
+    """torch.nn.Parameter() sets _is_param in what detach() gave it, and returns that; frame: of who sets it. For a class that is derived from
+    Parameter, PyTorch would have made one of that class if the tensor were an ordinary one."""
+    kind = frame.f_locals.get("cls") if frame.f_code is _makes_parameter else None
+    if kind in (None, torch.nn.Parameter):
+        tensor.__class__ = ParameterInFile
+    else:
+        _make_ordinary(tensor)
+        tensor.__class__ = kind
 
 
 _ordinary = {TensorInFile: torch.Tensor, ParameterInFile: torch.nn.Parameter}
