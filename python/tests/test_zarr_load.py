@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -178,6 +179,29 @@ def test_an_array_without_any_chunk_is_all_fill_value(tmp_path: Path) -> None:
 def test_no_fill_value_means_zeros(tmp_path: Path) -> None:
     array = make(tmp_path, (9, 9), (2, 2), "i4", fill_value=None, zarr_format=2)
     np.testing.assert_array_equal(load(array), np.zeros((9, 9), "i4"))
+
+
+RECORD = [("a", "<i4"), ("b", "<M8[s]"), ("c", "S2")]
+DTYPES_WITH_FILLS = ["?", "i1", ">i4", "<u8", "<f2", "f8", "c16", "S3", "U2", "V4", "M8[s]", ">M8[ns]", "M8[D]", "m8[ms]", ">m8[ns]", RECORD]
+
+
+@pytest.mark.skipif(not ZARR_3, reason="zarr 2 leaves chunks without a fill value to chance")
+@pytest.mark.parametrize("device", [None, "host:0"])
+@pytest.mark.parametrize("fill_value", ["null", "default"])
+@pytest.mark.parametrize("dtype", DTYPES_WITH_FILLS, ids=str)
+def test_a_missing_chunk_without_a_fill_value_is_what_zarr_has(
+    tmp_path: Path, dtype: Any, fill_value: str, device: str | None, zarr_format: int
+) -> None:
+    wanted = {} if fill_value == "default" else {"fill_value": None}
+    array = zarr.create_array(str(tmp_path), shape=(5,), chunks=(2,), dtype=np.dtype(dtype), zarr_format=zarr_format, **wanted)
+    if fill_value == "null" and zarr_format == 2:
+        assert json.loads((tmp_path / ".zarray").read_text())["fill_value"] is None
+    assert explain(array).direct
+    result = load(array, device=device)
+    expected = array[...]
+    if device is not None:
+        expected = expected.astype(expected.dtype.newbyteorder("="))  # as devices have it
+    assert (result.tobytes() if device is None else result.to_host()) == expected.tobytes()
 
 
 def test_records_are_read_like_numbers(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
         shape=tuple(metadata.shape),
         chunk_shape=stored.chunk_shape,
         dtype=dtype,
-        fill_value=metadata.fill_value,
+        fill_value=_fill_value(metadata),
         chunk_name=name,
         stored_dtype=stored.dtype,
         stored_axes=stored.axes,
@@ -72,6 +72,17 @@ def _stored_of(metadata: Any) -> tuple[np.dtype[Any], Stored, Callable[[tuple[in
     if 0 in stored.chunk_shape and 0 not in metadata.shape:
         raise Unsupported("its chunks have no elements")
     return dtype, stored, name
+
+
+def _fill_value(metadata: Any) -> Any:
+    """Of missing chunks. Format 2 allows null: zarr then has the default of the dtype, which of dates is NaT and not zero."""
+    if metadata.fill_value is not None or metadata.zarr_format != 2:
+        return metadata.fill_value
+    default = getattr(metadata.dtype, "default_scalar", None)  # of zarr 3.1 and newer
+    if default is not None:
+        return default()
+    dtype = _plain_dtype(metadata.dtype)
+    return np.array("NaT", dtype)[()] if dtype.kind in "mM" else None
 
 
 def _plain_dtype(dtype: Any) -> np.dtype[Any]:
