@@ -180,3 +180,99 @@ def test_penstock_of_another_interpreter_is_taken_from_beside(tmp_path: Path) ->
     (tmp_path / "safetensors").symlink_to(Path(library.__file__).parent)
     program = "import sys; sys.path = [each for each in sys.path if 'site-packages' not in each]; import safetensors; print(safetensors.safe_open.__module__)"
     assert run(sys.executable, "-c", program, PYTHONPATH=f"{STARTUP}:{tmp_path}") == OURS
+
+
+# --- libraries that are damaged or unusual
+
+RUST = "import sys, types; rust = sys.modules[__name__ + '._safetensors_rust'] = types.ModuleType('safetensors._safetensors_rust')\n"
+READ_ONLY = """
+class ReadOnly(types.ModuleType):
+    def __setattr__(self, name, value): raise AttributeError('read-only')
+class safe_open: pass
+rust.safe_open = safe_open
+sys.modules[__name__].__class__ = ReadOnly
+"""
+# What its __init__.py has, and what the program must find, as without Penstock.
+LIBRARIES = {
+    "nothing": ("", "None"),
+    "no safe_open": (RUST + "__version__ = '0.1'", "None"),
+    "its extension does not load": ("safe_open = 5\n", "5"),
+    "safe_open is no callable": (RUST + "safe_open = rust.safe_open = 5", "5"),
+    "safe_open is made at each call": (RUST + "rust.safe_open = lambda: 1\ndef __getattr__(name): raise AttributeError(name)", "None"),
+    "odd __getattr__": (RUST + "def __getattr__(name):\n    raise RuntimeError(name)\n", "None"),
+    "read-only": (RUST + READ_ONLY, "<class 'safetensors.safe_open'>"),
+}
+
+
+def outcome_of(tmp_path: Path, content: str | None, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    if content is not None:
+        (tmp_path / "safetensors").mkdir()
+        (tmp_path / "safetensors" / "__init__.py").write_text(content)
+    variables = {name: value for name, value in os.environ.items() if name != "PENSTOCK_SAFETENSORS"} | {"PYTHONPATH": f"{STARTUP}:{tmp_path}"}
+    return subprocess.run([sys.executable, *options, "-c", program], capture_output=True, text=True, timeout=120, env=variables)
+
+
+@pytest.mark.parametrize("options", [(), ("-W", "error")], ids=["plain", "warnings are errors"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_unusual_library_stays_as_it_is_and_a_warning_says_why(tmp_path: Path, library: str, options: tuple[str, ...]) -> None:
+    content, expected = LIBRARIES[library]
+    program = "import safetensors, sys; import safetensors as again; print(vars(safetensors).get('safe_open')); print('alive')"
+    ended = outcome_of(tmp_path, content, program, *options)
+    assert (ended.returncode, ended.stdout) == (0, f"{expected}\nalive\n"), ended.stderr
+    if not options:
+        assert ended.stderr.count("the safetensors library stays as it is, without Penstock") == 1, ended.stderr
+
+
+@pytest.mark.parametrize("content", ["raise ImportError('damaged')", "1 / 0", "def broken(:"])
+def test_what_the_library_raises_reaches_the_program_as_without_penstock(tmp_path: Path, content: str) -> None:
+    program = "try: import safetensors\nexcept BaseException as problem: print(type(problem).__name__, problem)"
+    told = outcome_of(tmp_path, content, program)
+    os.environ["PENSTOCK_SAFETENSORS"] = "0"
+    try:
+        plain = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    finally:
+        del os.environ["PENSTOCK_SAFETENSORS"]
+    assert told.stdout == plain.stdout != ""
+
+
+def test_a_penstock_that_cannot_be_imported_leaves_the_library_alone(tmp_path: Path) -> None:
+    (tmp_path / "penstock").mkdir()
+    (tmp_path / "penstock" / "__init__.py").write_text("raise RuntimeError('another penstock')")
+    ended = outcome_of(tmp_path, None, f"{WHO}; print('alive')")
+    assert (ended.returncode, ended.stdout) == (0, f"{THEIRS}\nalive\n"), ended.stderr
+    assert ended.stderr.count("RuntimeError: another penstock") == 1
+
+
+def test_a_startup_folder_without_its_second_file_leaves_the_program_alone(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text((STARTUP / "sitecustomize.py").read_text())
+    assert run(sys.executable, "-c", f"{WHO}; print('alive')", PYTHONPATH=str(tmp_path)) == f"{THEIRS}\nalive"
+
+
+def test_a_module_that_refuses_changes_keeps_what_it_took() -> None:
+    class ReadOnly(types.ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise AttributeError("read-only")
+
+    before = library.safe_open
+    mine = sys.modules["a_read_only_module"] = ReadOnly("a_read_only_module")
+    vars(mine)["safe_open"] = before
+    nameless = sys.modules["a_nameless_module"] = types.ModuleType("a_nameless_module")
+    del nameless.__name__
+    nameless.safe_open = before  # type: ignore[attr-defined]
+    try:
+        with install():
+            assert mine.safe_open is before is not library.safe_open
+            assert nameless.safe_open is library.safe_open  # type: ignore[attr-defined]
+            assert "safetensors.safe_open" in explain().replaced
+        assert mine.safe_open is nameless.safe_open is library.safe_open is before  # type: ignore[attr-defined]
+    finally:
+        del sys.modules["a_read_only_module"], sys.modules["a_nameless_module"]
+
+
+def test_a_library_that_cannot_be_replaced_is_not_replaced_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = library.safe_open
+    monkeypatch.setattr(original, "safe_open", None, raising=False)
+    with pytest.raises(ImportError, match="has no safe_open"):
+        install()
+    assert library.safe_open is theirs.safe_open is before
+    assert not explain().installed

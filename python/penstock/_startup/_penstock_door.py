@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -18,7 +20,11 @@ def found(door: Any) -> ModuleSpec | None:
     finders: list[Any] = sys.meta_path
     place = finders.index(door)
     del finders[place]
-    spec = find_spec("safetensors")
+    try:
+        spec = find_spec("safetensors")
+    except BaseException:  # as the program would hear it anyway
+        finders.insert(place, door)
+        raise
     if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
         finders.insert(place, door)
         return None
@@ -44,22 +50,26 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        door = _door()
-        if door is not None:
-            door.install()
+        _install()
 
 
-def _door() -> Any:
-    """penstock.safetensors, of this interpreter or else beside this file; None where neither can be imported."""
+def _install() -> None:
+    """Puts Penstock in place of the library that was just imported. The program goes on without Penstock if that fails for any reason."""
     try:
         if find_spec("penstock") is None:
             _import_beside()
         import penstock.safetensors as door
-    except (ImportError, OSError) as problem:
-        if os.environ.get("PENSTOCK_LOG"):
-            print(f"penstock: the safetensors library stays as it is: {problem}", file=sys.stderr)
-        return None
-    return door
+
+        door.install()
+    except Exception as problem:
+        _warn(problem)
+
+
+def _warn(problem: Exception) -> None:
+    """Says once why the library stays. A program that makes warnings errors must not hear of it as an error."""
+    with contextlib.suppress(Exception):
+        text = f"the safetensors library stays as it is, without Penstock: {type(problem).__name__}: {problem}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _import_beside() -> None:

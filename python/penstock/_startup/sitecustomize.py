@@ -18,9 +18,14 @@ class _Door:
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "safetensors":
             return None
-        spec = PathFinder.find_spec("_penstock_door", [_folder])  # which the program may have taken out of its path
-        found = module_from_spec(spec)  # type: ignore[arg-type]
-        spec.loader.exec_module(found)  # type: ignore[union-attr]
+        try:
+            spec = PathFinder.find_spec("_penstock_door", [_folder])  # which the program may have taken out of its path
+            found = module_from_spec(spec)  # type: ignore[arg-type]
+            spec.loader.exec_module(found)  # type: ignore[union-attr]
+        except Exception:  # part of Penstock is missing: the program goes on without it
+            if _Door in sys.meta_path:
+                sys.meta_path.remove(_Door)
+            return None
         return found.found(_Door)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
@@ -57,46 +58,68 @@ def install() -> Installed:
     newer versions have (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice) are added. Modules that took safe_open before get the new one.
     Installing again changes nothing. uninstall() undoes it, as does the end of a block: with install(): ...
 
-    Raises ImportError: the library is not installed.
+    Raises ImportError: the library is not installed, or it is damaged or so unusual that its safe_open cannot be replaced; then nothing is replaced.
+    A module of the program that refuses the change keeps what it took, and is left alone.
     """
-    from . import _door_open, _prefetch, original
-
     library = importlib.import_module("safetensors")
     with _lock:
-        if _replaced:
-            return Installed()
-        theirs = original.safe_open
-        for module in list(sys.modules.values()):
-            if module is original or not isinstance(module, ModuleType) or module.__name__ == "safetensors._safetensors_rust":
-                continue
-            for name, value in list(vars(module).items()):
-                if value is theirs:
-                    _replace(module, name, _door_open.safe_open)
-        added = {"PrefetchPlan": _prefetch.PrefetchPlan, "PrefetchLoader": _prefetch.PrefetchLoader, "TensorMeta": _prefetch.TensorMeta}
-        for name, value in {**added, "PySafeSlice": _door_open.Slice}.items():
-            if not hasattr(library, name):
-                _replace(library, name, value)
+        if not _replaced:
+            try:
+                _replace_all(library)
+            except BaseException:
+                _put_back()
+                raise
     return Installed()
+
+
+def _replace_all(library: ModuleType) -> None:
+    from . import _door_open, _prefetch, original
+
+    theirs = _safe_open_of(library)
+    for module in list(sys.modules.values()):
+        if module is original or not isinstance(module, ModuleType) or vars(module).get("__name__") == "safetensors._safetensors_rust":
+            continue
+        for name, value in list(vars(module).items()):
+            if value is theirs:
+                _replace(module, name, _door_open.safe_open, optional=module is not library)
+    if not _replaced:
+        raise ImportError(f"{_called(library)} has no safe_open of its own that could be replaced")
+    added = {"PrefetchPlan": _prefetch.PrefetchPlan, "PrefetchLoader": _prefetch.PrefetchLoader, "TensorMeta": _prefetch.TensorMeta}
+    for name, value in {**added, "PySafeSlice": _door_open.Slice}.items():
+        if not hasattr(library, name):
+            _replace(library, name, value)
+
+
+def _safe_open_of(library: ModuleType) -> Any:
+    from . import original
+
+    try:
+        theirs = original.safe_open
+    except AttributeError:
+        theirs = None
+    if not callable(theirs):
+        raise ImportError(f"{_called(library)} has no safe_open: it is damaged, or of a version that Penstock does not know")
+    return theirs
+
+
+def _called(library: ModuleType) -> str:
+    return f"the safetensors library {getattr(library, '__version__', 'of unknown version')} ({getattr(library, '__file__', None)})"
 
 
 def uninstall() -> None:
     """The safetensors library as it was. What was opened through Penstock stays open and valid."""
     with _lock:
-        while _replaced:
-            namespace, name, before = _replaced.pop()
-            if before is _absent:
-                vars(namespace).pop(name, None)
-            else:
-                setattr(namespace, name, before)
+        _put_back()
         from ._door_open import safe_open as ours
 
         from . import original
 
         for module in list(sys.modules.values()):  # those that were imported meanwhile
-            if isinstance(module, ModuleType) and module.__name__ != ours.__module__:
+            if isinstance(module, ModuleType) and vars(module).get("__name__") != ours.__module__:
                 for name, value in list(vars(module).items()):
                     if value is ours:
-                        setattr(module, name, original.safe_open)
+                        with contextlib.suppress(Exception):  # a module that refuses changes
+                            setattr(module, name, original.safe_open)
 
 
 def explain() -> Explanation:
@@ -106,9 +129,26 @@ def explain() -> Explanation:
     with _lock:
         library = sys.modules.get("safetensors")
         version = None if library is None else str(getattr(library, "__version__", "of unknown version"))
-        return Explanation(bool(_replaced), version, [f"{each.__name__}.{name}" for each, name, _ in _replaced], dict(counts))
+        return Explanation(bool(_replaced), version, [f"{vars(each).get('__name__')}.{name}" for each, name, _ in _replaced], dict(counts))
 
 
-def _replace(namespace: Any, name: str, value: Any) -> None:
-    _replaced.append((namespace, name, vars(namespace).get(name, _absent)))
-    setattr(namespace, name, value)
+def _replace(namespace: Any, name: str, value: Any, optional: bool = False) -> None:
+    """optional: a module that refuses is left alone; else ImportError."""
+    before = vars(namespace).get(name, _absent)
+    try:
+        setattr(namespace, name, value)
+    except Exception as problem:
+        if optional:
+            return
+        raise ImportError(f"{_called(namespace)} does not let {name} be replaced: {problem}") from problem
+    _replaced.append((namespace, name, before))
+
+
+def _put_back() -> None:
+    while _replaced:
+        namespace, name, before = _replaced.pop()
+        with contextlib.suppress(Exception):  # a module that refuses changes by now
+            if before is _absent:
+                vars(namespace).pop(name, None)
+            else:
+                setattr(namespace, name, before)
