@@ -17,8 +17,9 @@ std::string shown(std::string_view text) { return printable_text(std::string(tex
 
 status wrong(std::string_view what) { return {errc::io, fmt::format("the server's answer is no HTTP: {}", what)}; }
 
-// Some of a head is sent back (ETag), where a carriage return by itself may count as the end of a line.
 bool is_control(char c) noexcept { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f'; }
+// These count as the end of a line, or of a text, elsewhere.
+bool is_break(char c) noexcept { return c == '\r' || c == '\0'; }
 
 bool same_name(std::string_view name, std::string_view lower) noexcept {
   return std::equal(name.begin(), name.end(), lower.begin(), lower.end(),
@@ -48,11 +49,32 @@ status parse_status_line(std::string_view line, response_head& into) {
   return {};
 }
 
-// A name that comes twice with two values is how answers are smuggled past those who read the other one.
-status keep_once(std::string& to, std::string_view value, std::string_view name) {
-  if (!to.empty() && to != value) return wrong(fmt::format("it has two headers {}", name));
-  to = value;
+// Of lines that come twice, the first counts, as with libcurl. What has control characters counts as nothing, for some of a head is sent
+// back (ETag).
+void keep_first(std::string& to, std::string_view value) {
+  if (to.empty() && std::none_of(value.begin(), value.end(), is_control)) to = value;
+}
+
+// Two different ranges are how the bytes of one answer are taken for others.
+status take_range(std::string_view value, response_head& into) {
+  if (!into.range.empty() && into.range != value) return wrong("it has two headers content-range");
+  keep_first(into.range, value);
   return {};
+}
+
+void take_encoding(std::string_view value, response_head& into) {
+  if (!into.encoding.empty()) into.encoding += ", ";
+  into.encoding += printable_text(std::string(value));
+}
+
+// Whether a list of words has one.
+bool has_word(std::string_view list, std::string_view lower) noexcept {
+  while (!list.empty()) {
+    const auto one = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(one.size() + 1, list.size()));
+    if (same_name(without_space(one), lower)) return true;
+  }
+  return false;
 }
 
 status take_length(std::string_view value, response_head& into) {
@@ -64,6 +86,7 @@ status take_length(std::string_view value, response_head& into) {
 }
 
 status take_transfer_encoding(std::string_view value, response_head& into) {
+  if (same_name(value, "identity")) return {};
   if (!same_name(value, "chunked")) return {errc::io, fmt::format("the server sends Transfer-Encoding {}", shown(value))};
   into.chunked = true;
   return {};
@@ -71,30 +94,81 @@ status take_transfer_encoding(std::string_view value, response_head& into) {
 
 status parse_line(std::string_view line, response_head& into) {
   const auto colon = line.find(':');
-  if (colon == std::string_view::npos || colon == 0 || line[0] == ' ' || line[0] == '\t' || line[colon - 1] == ' ')
-    return wrong(fmt::format("\"{}\" is no header", shown(line)));
-  const auto name = line.substr(0, colon);
+  if (colon == std::string_view::npos) return wrong(fmt::format("\"{}\" is no header", shown(line)));
+  const auto name = without_space(line.substr(0, colon));
   const auto value = without_space(line.substr(colon + 1));
   if (same_name(name, "content-length")) return take_length(value, into);
   if (same_name(name, "transfer-encoding")) return take_transfer_encoding(value, into);
+  if (same_name(name, "content-range")) return take_range(value, into);
+  if (same_name(name, "content-encoding")) take_encoding(value, into);
   if (same_name(name, "connection")) {
-    if (same_name(value, "close")) into.closes = true;
-    if (same_name(value, "keep-alive")) into.closes = false;
-    return {};
+    if (has_word(value, "close")) into.closes = true;
+    if (has_word(value, "keep-alive")) into.closes = false;
   }
-  const std::array<std::pair<std::string_view, std::string*>, 9> kept{{{"content-range", &into.range},
-                                                                       {"etag", &into.etag},
+  const std::array<std::pair<std::string_view, std::string*>, 7> kept{{{"etag", &into.etag},
                                                                        {"last-modified", &into.last_modified},
-                                                                       {"content-encoding", &into.encoding},
                                                                        {"location", &into.location},
                                                                        {"retry-after", &into.retry_after},
                                                                        {"date", &into.date},
                                                                        {"x-amz-bucket-region", &into.bucket_region},
                                                                        {"x-amz-meta-penstock-upload", &into.upload_mark}}};
   for (const auto& [known, to] : kept) {
-    if (same_name(name, known)) return keep_once(*to, value, known);
+    if (same_name(name, known)) keep_first(*to, value);
   }
   return {};
+}
+
+// A line and its end, which is LF, mostly with CR before it. length 0: not all of it has come.
+struct text_line {
+  std::string_view text;
+  std::size_t length = 0;
+};
+text_line first_line(std::string_view come) noexcept {
+  const auto end = come.find('\n');
+  if (end == std::string_view::npos) return {};
+  return {come.substr(0, end > 0 && come[end - 1] == '\r' ? end - 1 : end), end + 1};
+}
+
+// With its empty line; 0: not all of it has come.
+std::size_t length_of_head(std::string_view come) noexcept {
+  for (std::size_t at = 0;;) {
+    const auto line = first_line(come.substr(at));
+    if (line.length == 0) return 0;
+    at += line.length;
+    if (line.text.empty()) return at;
+  }
+}
+
+status parse_lines(std::string_view rest, response_head& into) {
+  const auto first = first_line(rest);
+  auto problem = parse_status_line(first.text, into);
+  rest.remove_prefix(first.length);
+  std::string_view header;  // which the next line may continue
+  std::string longer;
+  while (problem.ok()) {
+    const auto line = first_line(rest);
+    rest.remove_prefix(line.length);
+    if (std::any_of(line.text.begin(), line.text.end(), is_break)) return wrong("it has control characters");
+    const bool goes_on = line.text.starts_with(' ') || line.text.starts_with('\t');
+    if (goes_on && !header.empty()) {
+      longer = fmt::format("{} {}", header, without_space(line.text));
+      header = longer;
+      continue;
+    }
+    if (!header.empty()) problem = parse_line(header, into);
+    if (line.text.empty()) break;
+    header = goes_on ? std::string_view() : line.text;
+  }
+  return problem;
+}
+
+// Parses "bytes 0-1/2" from behind its unit, and "bytes */2".
+std::optional<std::string_view> behind_bytes(std::string_view text) noexcept {
+  constexpr std::string_view unit = "bytes";
+  if (!same_name(text.substr(0, unit.size()), unit)) return std::nullopt;
+  text.remove_prefix(unit.size());
+  if (!text.starts_with(' ') && !text.starts_with('=')) return std::nullopt;
+  return without_space(text.substr(1));
 }
 
 }  // namespace
@@ -107,9 +181,9 @@ std::chrono::milliseconds pause_of(std::string_view text) noexcept {
 }
 
 std::optional<content_range> parse_content_range(std::string_view text) noexcept {
-  constexpr std::string_view unit = "bytes ";
-  if (!text.starts_with(unit)) return std::nullopt;
-  text.remove_prefix(unit.size());
+  const auto range = behind_bytes(text);
+  if (!range) return std::nullopt;
+  text = *range;
   const auto dash = text.find('-');
   const auto slash = text.find('/');
   if (dash == std::string_view::npos || slash == std::string_view::npos || dash > slash) return std::nullopt;
@@ -124,16 +198,15 @@ std::optional<content_range> parse_content_range(std::string_view text) noexcept
 }
 
 std::optional<std::uint64_t> parse_unsatisfied_range(std::string_view text) noexcept {
-  constexpr std::string_view unit = "bytes */";
+  const auto range = behind_bytes(text);
   std::uint64_t total = 0;
-  if (!text.starts_with(unit) || !read_number(text.substr(unit.size()), total)) return std::nullopt;
+  if (!range || !range->starts_with("*/") || !read_number(range->substr(2), total)) return std::nullopt;
   return total;
 }
 
 result<std::size_t> parse_head(std::string_view come, response_head& into) {
-  const auto looked_at = come.substr(0, response_head::most_bytes);
-  const auto end = looked_at.find("\r\n\r\n");
-  if (end == std::string_view::npos) {
+  const auto length = length_of_head(come.substr(0, response_head::most_bytes));
+  if (length == 0) {
     if (come.size() >= response_head::most_bytes)
       return wrong(fmt::format("its headers are longer than {} KiB", response_head::most_bytes >> 10));
     constexpr std::string_view begins = "HTTP/1.";
@@ -141,39 +214,32 @@ result<std::size_t> parse_head(std::string_view come, response_head& into) {
     if (seen != begins.substr(0, seen.size())) return wrong(fmt::format("it begins with \"{}\"", shown(come)));
     return std::size_t{0};
   }
-  auto rest = come.substr(0, end + 2);
-  std::size_t lines = 0;
-  while (!rest.empty()) {
-    const auto length = rest.find("\r\n");
-    const auto line = rest.substr(0, length);
-    if (std::any_of(line.begin(), line.end(), is_control)) return wrong("it has control characters");
-    auto problem = lines == 0 ? parse_status_line(line, into) : parse_line(line, into);
-    if (!problem.ok()) return problem;
-    if (++lines > response_head::most_lines) return wrong(fmt::format("it has more than {} headers", response_head::most_lines));
-    rest.remove_prefix(length + 2);
+  if (auto problem = parse_lines(come.substr(0, length), into); !problem.ok()) return problem;
+  if (into.chunked && into.length) {  // chunks count (RFC 9112, 6.3), and nothing that follows them
+    into.length.reset();
+    into.closes = true;
   }
-  if (into.chunked && into.length) return wrong("it has both Content-Length and chunks");
-  return end + 4;
+  return length;
 }
 
 result<chunked_body::step> chunked_body::next(std::string_view come) {
   step made;
   while (left_ == 0 && !ended_) {
     const auto rest = come.substr(made.skip);
-    const auto end = rest.find("\r\n");
-    if (end == std::string_view::npos) {
+    const auto [line, length] = first_line(rest);
+    if (length == 0) {
       if (rest.size() > most_line) return wrong("a line between its chunks has no end");
       return step{made.skip, 0};
     }
-    const auto line = rest.substr(0, end);
-    made.skip += end + 2;
+    made.skip += length;
     if (last_) {  // trailers, up to an empty line
       ended_ = line.empty();
       if (++trailers_ > most_trailers) return wrong("it has too many headers behind its body");
     } else if (begun_ && line.empty()) {  // behind a chunk
       begun_ = false;
     } else {
-      const auto digits = line.substr(0, line.find_first_of("; \t"));
+      auto digits = without_space(line.substr(0, line.find(';')));
+      while (digits.size() > 1 && digits.starts_with('0')) digits.remove_prefix(1);
       if (begun_ || digits.size() > 15 || !read_number(digits, left_, 16)) return wrong("the length of a chunk is none");
       last_ = left_ == 0;
       begun_ = left_ > 0;

@@ -26,7 +26,6 @@ std::chrono::milliseconds pause_of(std::string_view text) noexcept;
 
 struct response_head {
   static constexpr std::size_t most_bytes = std::size_t{64} << 10;
-  static constexpr std::size_t most_lines = 256;
 
   int status = 0;
   std::optional<std::uint64_t> length;  // of the body
@@ -43,7 +42,8 @@ struct response_head {
   std::string upload_mark;    // x-amz-meta-penstock-upload
 };
 
-// Reads the head at the beginning of what has come. Returns how long it is, with the empty line; 0: not all of it has come. Errors: io,
+// Reads the head at the beginning of what has come, as leniently as libcurl: lines may end with LF alone, be folded, come twice (the first
+// counts) and have blanks around their names. Returns how long it is, with the empty line; 0: not all of it has come. Errors: io,
 // which says what is wrong.
 result<std::size_t> parse_head(std::string_view come, response_head& into);
 
