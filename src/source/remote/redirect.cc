@@ -22,20 +22,51 @@ bool keeps_credentials(const std::string& host) noexcept {
   return inet_aton(host.c_str(), &four) != 0 && sys::is_metadata_address(four);
 }
 
+// Behind which a URL of its own follows: "http", "javascript". Empty: a reference to something of the same server.
+std::string_view scheme_of_reference(std::string_view text) noexcept {
+  const auto end = text.find_first_of(":/?#");
+  return end == std::string_view::npos || text[end] != ':' ? std::string_view() : text.substr(0, end);
+}
+
+// RFC 3986, 5.2.4.
+std::string without_dots(std::string_view path) {
+  std::string made;
+  while (!path.empty()) {
+    const auto next = std::min(path.find('/', 1), path.size());
+    const auto segment = path.substr(0, next);  // with the slash before it
+    path.remove_prefix(next);
+    if (segment == "/..") made.erase(std::min(made.rfind('/'), made.size()));
+    if (segment != "/." && segment != "/..") made += segment;
+    if ((segment == "/." || segment == "/..") && path.empty()) made += '/';
+  }
+  return made;
+}
+
+// The whole URL that a reference stands for (RFC 3986, 5.2.2). Paths from the root on stay as they are: a key may have dots.
+std::string resolved(const url& from, std::string_view reference) {
+  const std::string scheme = from.tls ? "https:" : "http:";
+  if (reference.starts_with("//")) return scheme + std::string(reference);
+  const auto server = fmt::format("{}//{}", scheme, from.authority());
+  if (reference.starts_with('/')) return server + std::string(reference);
+  if (reference.starts_with('#')) return server + from.unredacted_target();
+  if (reference.starts_with('?')) return server + from.path + std::string(reference);
+  const auto end = std::min(reference.find_first_of("?#"), reference.size());
+  const auto folder = from.path.substr(0, from.path.rfind('/') + 1);
+  return server + without_dots(folder + std::string(reference.substr(0, end))) + std::string(reference.substr(end));
+}
+
 status refuse(std::string_view why) { return {errc::invalid_argument, std::string(why)}; }
 
 }  // namespace
 
 result<url> redirect_target(const url& from, std::string_view location) {
   if (location.empty()) return refuse("it names none");
-  const bool of_same_server = location.starts_with('/') && !location.starts_with("//");
-  const auto text = of_same_server               ? (from.tls ? "https://" : "http://") + from.authority() + std::string(location)
-                    : location.starts_with("//") ? (from.tls ? "https:" : "http:") + std::string(location)
-                                                 : std::string(location);
-  auto to = parse_http_url(text);
+  const bool has_scheme = !scheme_of_reference(location).empty();
+  auto to = parse_http_url(has_scheme ? std::string(location) : resolved(from, location));
   if (!to) return refuse("it is no URL that can be followed");
   if (from.tls && !to->tls) return refuse(fmt::format("it leads from https to http, to {}", to->host));
-  if (!of_same_server && keeps_credentials(to->host)) return refuse(fmt::format("{} is where machines keep credentials", to->host));
+  const bool names_server = has_scheme || location.starts_with("//");
+  if (names_server && keeps_credentials(to->host)) return refuse(fmt::format("{} is where machines keep credentials", to->host));
   return to;
 }
 

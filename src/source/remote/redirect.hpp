@@ -8,8 +8,9 @@
 
 namespace penstock::source::remote {
 
-// from: what was asked. location: an URL, or a path of the same server. Errors: invalid_argument, in words that name no more than the host:
-// none, no URL, from https to http, to an address at which machines keep credentials (link-local, metadata services).
+// from: the URL of the request. location: a URL, or a reference to be resolved against that (RFC 3986). Errors: invalid_argument, in words
+// that name no more than the host: none, no URL, from https to http, to an address at which machines keep credentials (link-local, metadata
+// services).
 result<url> redirect_target(const url& from, std::string_view location);
 
 }  // namespace penstock::source::remote

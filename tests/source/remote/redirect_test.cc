@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 namespace penstock::source::remote {
 namespace {
@@ -14,18 +16,29 @@ std::string sent_to(const std::string& location, bool tls = false) {
   return to.ok() ? to->unredacted() : "";
 }
 
-TEST(redirects, lead_to_other_servers_and_other_paths) {
+TEST(redirects, lead_to_other_servers_and_paths_and_are_resolved_as_references) {
   EXPECT_EQ(sent_to("http://other:81/x?y=z"), "http://other:81/x?y=z");
   EXPECT_EQ(sent_to("/x"), "http://host:8080/x");
   EXPECT_EQ(sent_to("//other/x"), "http://other/x");
   EXPECT_EQ(sent_to("https://other/x", true), "https://other/x");
+  for (const auto& [reference, whole] : std::initializer_list<std::pair<std::string, std::string>>{{"x", "/a/x"},
+                                                                                                   {"./x", "/a/x"},
+                                                                                                   {"../x", "/x"},
+                                                                                                   {"../../x", "/x"},
+                                                                                                   {"?d", "/a/b?d"},
+                                                                                                   {"x/../y?z=/../w", "/a/y?z=/../w"},
+                                                                                                   {"x/.", "/a/x/"},
+                                                                                                   {"..", "/"},
+                                                                                                   {"#part", "/a/b?c"},
+                                                                                                   {"/x/../y", "/x/../y"}})
+    EXPECT_EQ(sent_to(reference), "http://host:8080" + whole) << reference;
   for (const auto* host : {"features.example.com", "feb-data.example.org", "fe80.example.net", "10.0.0.1", "[2001:db8::1]"})
     EXPECT_NE(sent_to(std::string("http://") + host + "/x"), "") << host;
 }
 
 TEST(redirects, do_not_lead_to_plain_http_from_https_nor_to_what_is_no_url) {
   EXPECT_EQ(sent_to("http://other/x", true), "");
-  for (const auto* wrong : {"", "x", "ftp://other/x", "http://", "http://user:word@other/x", "http://other:99999/x", "javascript:x"})
+  for (const auto* wrong : {"", "ftp://other/x", "http://", "http://user:word@other/x", "http://other:99999/x", "javascript:x"})
     EXPECT_EQ(sent_to(wrong), "") << wrong;
 }
 
