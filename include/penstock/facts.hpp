@@ -130,12 +130,12 @@ struct usage_stats {
   // Of servers of objects: requests sent, of every kind; those that had to be asked again, and of these those that the server put off since
   // it was asked too much, with the time with at least one put off so; connections made, answers that sent their reader elsewhere, bytes of
   // objects, and of these those that came over TLS, with the time with at least one thread receiving as fast as its core can; objects whose
-  // server names no version of theirs for sure (a strong ETag); pieces whose rest was asked for on another connection, since the first was
-  // far slower than others. And how often their reads waited for their share of the pinned memory, with the time with at least one server's
-  // reads waiting so.
+  // server names no version of theirs for sure (a strong ETag); objects that were read as a whole, in order, since their server serves no
+  // ranges; pieces whose rest was asked for on another connection, since the first was far slower than others. And how often their reads
+  // waited for their share of the pinned memory, with the time with at least one server's reads waiting so.
   std::uint64_t remote_requests = 0, remote_retries = 0, remote_put_offs = 0, remote_put_off_ns = 0;
   std::uint64_t remote_connections = 0, remote_redirects = 0, remote_bytes = 0, remote_tls_bytes = 0, remote_tls_bound_ns = 0;
-  std::uint64_t remote_unversioned = 0, remote_hedges = 0, remote_memory_waits = 0, remote_memory_wait_ns = 0;
+  std::uint64_t remote_unversioned = 0, remote_without_ranges = 0, remote_hedges = 0, remote_memory_waits = 0, remote_memory_wait_ns = 0;
   // Calls of interfaces over this one (engine::note_call()) that register files and memory and submit batches: those that ended well, and
   // those that did not.
   std::uint64_t handle_registers = 0, handle_register_errors = 0, buffer_registers = 0, buffer_register_errors = 0;

@@ -168,6 +168,9 @@ struct remote_options {
   // random, from 0 up to 100 ms at first.
   std::chrono::milliseconds retry_pause{0};
   std::shared_ptr<remote_retries> retries{};  // what is asked again is noted there
+  // If a server serves no ranges, the whole object is read once, in order, and kept in memory or in a temporary file, which is slow. True:
+  // reads of a part of it fail instead (unsupported).
+  bool ranges_only = false;
 };
 
 // What engine::list_remote() finds.

@@ -665,7 +665,8 @@ void add_files(nb::module_& module) {
       "server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,\n"
       "allow_credential_process (of s3; what is not given is looked for where the AWS tools do), user (of webhdfs), attempts,\n"
       "retried_statuses, timeout and retry_pause in seconds (patience with the server),\n"
-      "cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold).\n"
+      "cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold),\n"
+      "ranges_only (reads of a server without ranges fail, instead of reading the whole object once).\n"
       "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
   module.def(
       "open_many", &open_many, "paths"_a,

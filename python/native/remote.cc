@@ -147,6 +147,8 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
     to.anonymous = switch_of(name, value);
   } else if (name == "overwrite") {
     to.overwrite = switch_of(name, value);
+  } else if (name == "ranges_only") {
+    to.ranges_only = switch_of(name, value);
   } else if (name == "allow_credential_process") {
     to.allow_credential_process = switch_of(name, value);
   } else if (name == "headers") {
@@ -155,7 +157,8 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
     raise_invalid(
         "storage_options has no \"" + std::string(name) +
         "\"; there are kind, size, region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, "
-        "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause, cache_dir, cache_bytes, overwrite");
+        "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause, cache_dir, cache_bytes, overwrite, "
+        "ranges_only");
   }
 }
 

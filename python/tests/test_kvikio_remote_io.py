@@ -131,6 +131,9 @@ def test_a_server_without_ranges():
             file.read(numpy.empty(10, numpy.uint8))
         with pytest.raises(OverflowError, match="maybe the server doesn't support file ranges?"):
             file.read(numpy.empty(10, numpy.uint8), file_offset=10)
+        memory = numpy.empty_like(CONTENT)
+        assert file.read(memory) == memory.nbytes, "all of it is what such a server sends"
+        numpy.testing.assert_array_equal(memory, CONTENT)
 
 
 def test_a_file_that_is_not_there():

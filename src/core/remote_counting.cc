@@ -19,9 +19,10 @@ stats::book::span span_of(std::chrono::steady_clock::time_point from, std::chron
 
 void remote_counting::happened(event what) noexcept {
   // In the order of event.
-  constexpr std::array places{stats::place_of(&usage_stats::remote_requests),    stats::place_of(&usage_stats::remote_retries),
-                              stats::place_of(&usage_stats::remote_connections), stats::place_of(&usage_stats::remote_redirects),
-                              stats::place_of(&usage_stats::remote_unversioned), stats::place_of(&usage_stats::remote_hedges)};
+  constexpr std::array places{stats::place_of(&usage_stats::remote_requests),      stats::place_of(&usage_stats::remote_retries),
+                              stats::place_of(&usage_stats::remote_connections),   stats::place_of(&usage_stats::remote_redirects),
+                              stats::place_of(&usage_stats::remote_unversioned),   stats::place_of(&usage_stats::remote_hedges),
+                              stats::place_of(&usage_stats::remote_without_ranges)};
   book_.count_remote(places[static_cast<std::size_t>(what)], 1);
 }
 

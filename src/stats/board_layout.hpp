@@ -54,7 +54,7 @@ struct shared_text {
 
 namespace board_layout {
 
-inline constexpr std::uint32_t layout_version = 9;
+inline constexpr std::uint32_t layout_version = 10;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
 inline constexpr std::size_t most_engines = 8;  // at a time; further ones count for themselves
 inline constexpr std::size_t most_paths = 8;

@@ -72,6 +72,8 @@ inline constexpr std::array counter_table{
     usage_counter{"remote_tls_bound_ns", &usage_stats::remote_tls_bound_ns,
                   "Time with at least one thread receiving over TLS as fast as its core can"},
     usage_counter{"remote_unversioned", &usage_stats::remote_unversioned, "Objects whose server sends no strong ETag"},
+    usage_counter{"remote_without_ranges", &usage_stats::remote_without_ranges,
+                  "Objects that were read as a whole, in order, since their server serves no ranges"},
     usage_counter{"remote_hedges", &usage_stats::remote_hedges,
                   "Pieces of objects whose rest was asked for on another connection, since the first was far slower than others"},
     usage_counter{"remote_memory_waits", &usage_stats::remote_memory_waits,

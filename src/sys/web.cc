@@ -239,6 +239,7 @@ struct gathering {
   web_answer answer;
   std::size_t head_bytes = 0;
   std::size_t most_bytes = 0;
+  bool begins_only = false;
   status problem;
 
   std::size_t take_header(const char* data, std::size_t bytes) {
@@ -256,6 +257,8 @@ struct gathering {
   }
   std::size_t take_body(const char* data, std::size_t bytes) {
     if (bytes > most_bytes - answer.body.size()) {
+      answer.is_cut = begins_only;
+      if (begins_only) return 0;
       problem = {errc::io, fmt::format("the server's answer is longer than {} bytes", most_bytes)};
       return 0;
     }
@@ -429,6 +432,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     std::array<char, 256> words{};
     gathering into;
     into.most_bytes = what.most_bytes;
+    into.begins_only = what.begins_only;
     address_guard guarded(host_of(what.url));
     if (!what.by_proxy) guarded.any = true;
     prepare(easy, what.url, words.data(), guarded);
@@ -462,7 +466,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     curl_.easy_getinfo(easy, info_response_code, &answered);
     curl_.list_free(lines);
     if (!into.problem.ok()) return into.problem.with_context(host_of(what.url));
-    if (code != code_ok) return guarded.told(told(code, words.data(), what.url), host_of(what.url));
+    if (code != code_ok && !into.answer.is_cut) return guarded.told(told(code, words.data(), what.url), host_of(what.url));
     into.answer.status = static_cast<int>(answered);
     return std::move(into.answer);
   }

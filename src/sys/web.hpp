@@ -30,12 +30,14 @@ struct web_request {
   std::string body;
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   std::size_t most_bytes = std::size_t{1} << 20;  // of the body that comes
+  bool begins_only = false;                       // of a longer body, keep the beginning; else it is an error
   bool by_proxy = true;                           // false: whatever the environment says
 };
 struct web_answer {
   int status = 0;
   std::vector<web_header> headers;
   std::string body;
+  bool is_cut = false;  // the body is longer
   // The first of that name, in lower case; empty where there is none.
   [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
 };

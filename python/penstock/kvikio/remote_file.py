@@ -100,9 +100,17 @@ def _shown(url: str) -> str:
 class RemoteFile:
     """An object on a server, to read at offsets into host and device memory. From open() and its kin. Thread-safe."""
 
-    def __init__(self, handle: penstock.File, endpoint_type: RemoteEndpointType, url: str, retries: _RemoteRetries) -> None:
+    def __init__(
+        self,
+        handle: penstock.File,
+        endpoint_type: RemoteEndpointType,
+        url: str,
+        retries: _RemoteRetries,
+        open_whole: Callable[[], penstock.File],
+    ) -> None:
         """Not to be called by users."""
         self._file = handle
+        self._open_whole = open_whole
         self._retries = retries
         self._endpoint_type = endpoint_type
         self._url = _shown(url)
@@ -219,8 +227,16 @@ class RemoteFile:
             url = f"s3://{bucket}{slash}{unquote(key)}"
         retries = _RemoteRetries()
         how = {"kind": _KINDS[kind], **_patience(), "retries": retries, **(options or {})} | ({} if nbytes is None else {"size": nbytes})
+
+        def opened(**more: Any) -> penstock.File:
+            return _attempt(lambda: penstock.open(url, storage_options=how | more))
+
         try:
-            made = cls(_attempt(lambda: penstock.open(url, storage_options=how)), kind, url, retries)
+            try:
+                file = opened(ranges_only=True)
+            except OverflowError:  # all of it has to be read to know how large it is
+                file = opened()
+            made = cls(file, kind, url, retries, opened)
             _log.logger.info("%s: opened", _shown(url))
             return made
         finally:
@@ -265,15 +281,22 @@ class RemoteFile:
             raise ValueError(f"KvikIO: cannot read {file_offset}+{wanted} bytes into a {there} bytes file ({self._url})")
         settle(buf)
         future = _attempt(lambda: self._file.pread(buf, file_offset, wanted, order="A"))
-        return _RemoteFuture(future, self._url, self)
+        return _RemoteFuture(future, self._url, self, buf if wanted == there else None)
+
+    def _read_whole(self, buf: Any) -> int:
+        """From a server without ranges, of which KvikIO reads whole objects too."""
+        return _attempt(lambda: self._open_whole().pread(buf, 0, self.nbytes(), order="A").result())
 
 
 class _RemoteFuture(IOFuture):
-    __slots__ = ("_retries",)
+    __slots__ = ("_object", "_retries", "_whole")
 
-    def __init__(self, future: penstock.Future[int], name: str, keep: RemoteFile) -> None:
+    def __init__(self, future: penstock.Future[int], name: str, keep: RemoteFile, whole: Any) -> None:
+        """whole: the memory of a read of the whole object; None: it is of a part."""
         super().__init__(future, name, keep)
+        self._object = keep
         self._retries = keep._retries
+        self._whole = whole
 
     def get(self) -> int:
         try:
@@ -282,6 +305,10 @@ class _RemoteFuture(IOFuture):
                     self._future.exception(_PRINTED_EVERY_S)
                 _print(self._retries)
             return _attempt(self._future.result)
+        except OverflowError:
+            if self._whole is None:
+                raise
+            return self._object._read_whole(self._whole)
         finally:
             _print(self._retries)
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ namespace penstock::source::remote {
 class origin;
 struct fetch;
 struct patience;
+
+// Of a body whose length its head does not say: it ends where its answer does.
+inline constexpr std::uint64_t unknown_bytes = ~std::uint64_t{0};
 
 // What an object makes of an answer's head.
 // errc::cancelled, made when the library is loaded: telling it takes no memory.
@@ -33,7 +37,8 @@ struct verdict {
     refused,    // for good
   };
   kind then = kind::refused;
-  std::uint64_t body_bytes = 0;        // of body
+  std::uint64_t body_bytes = 0;        // of body; unknown_bytes
+  bool ends_with_body = false;         // of body: if the answer has more bytes than these, they are not what was asked for
   status error{};                      // of the others
   std::chrono::milliseconds after{0};  // of again: not before; 0: as the network thinks
   bool throttled = false;              // of again: it was asked too much
@@ -53,6 +58,16 @@ class fetch_owner {
   virtual void ended(fetch& what, status how) noexcept = 0;
 };
 
+// Takes the bytes of an answer in order, where they are not to lie in one piece of memory.
+class body_sink {
+ public:
+  // Bytes at that offset, counted from where the fetch began. May block for as long as a disk takes. Errors end the fetch for good.
+  virtual status take(std::span<const std::byte> bytes, std::uint64_t offset) = 0;
+
+ protected:
+  ~body_sink() = default;
+};
+
 struct fetch {
   fetch_owner* owner = nullptr;
   std::shared_ptr<origin> at;
@@ -60,9 +75,11 @@ struct fetch {
   const patience* how = nullptr;  // null: the network's own
   std::string target;             // where it was sent elsewhere: path and query there, for what was missing then; empty: the object's
   std::byte* memory = nullptr;
+  body_sink* sink = nullptr;  // instead of memory
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t done = 0;
+  std::uint64_t most_done = 0;       // before it began again
   const std::byte* sends = nullptr;  // what its request has as a body, of one that is no GET; stays as it is until the fetch has ended
   std::uint64_t sends_bytes = 0;
   bool may_hedge = false;                     // where it is late, it may be asked for a second time beside the first: of reads alone
@@ -72,6 +89,7 @@ struct fetch {
   unsigned tries = 0;                         // that failed since bytes last came
   unsigned moves = 0;                         // to other addresses
   unsigned renewals = 0;
+  unsigned short_answers = 0;                             // that brought much less than was asked for
   std::chrono::steady_clock::time_point put_off_since{};  // since it could first not be signed
   std::chrono::steady_clock::time_point asked{};          // when the request for what is missing was sent
   std::atomic<bool> cancelled{false};

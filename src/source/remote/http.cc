@@ -15,6 +15,7 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr unsigned most_redirects = 5;
+constexpr std::size_t most_bytes_of_first = std::size_t{16} << 10;  // of an answer to a GET of the first byte: errors say why
 
 class http_protocol final : public protocol {
  public:
@@ -40,15 +41,29 @@ std::optional<std::uint64_t> number(std::string_view text) {
 
 std::string asked_for(std::string_view method, const url& address) { return fmt::format("{} {}", method, address.shown()); }
 
-bool refuses_head(int status) noexcept { return status == 400 || status == 403 || status == 405 || status == 501; }
+// How an object is asked for its size, one after the other until an answer tells it.
+enum class way : std::uint8_t { head, first_byte, whole };
+
+bool is_success(int status) noexcept { return status == 200 || status == 206; }
+
+// Whether the next way may tell more than this answer.
+bool next_may_tell(way asked, const sys::web_answer& answer) {
+  const bool is_redirect = answer.status >= 300 && answer.status < 400;
+  if (is_redirect || asked == way::whole || size_of(answer, asked == way::head)) return false;
+  return asked == way::head || answer.status == 206 || answer.status == 416;
+}
 
 }  // namespace
 
 std::optional<std::uint64_t> size_of(const sys::web_answer& answer, bool of_head) {
-  if (of_head) return number(answer.header("content-length"));
-  if (const auto range = parse_content_range(answer.header("content-range"))) return range->total;
-  if (answer.status == 416) return parse_unsatisfied_range(answer.header("content-range"));  // of an empty one
-  return std::nullopt;
+  const auto length = number(answer.header("content-length"));
+  if (of_head) return length == 0U || !is_success(answer.status) ? std::nullopt : length;
+  const auto range = answer.header("content-range");
+  if (answer.status == 416) return parse_unsatisfied_range(range) == 0U ? std::optional<std::uint64_t>(0) : std::nullopt;
+  if (!is_success(answer.status)) return std::nullopt;
+  if (const auto here = parse_content_range(range)) return here->total;
+  if (answer.status != 200 || !range.empty()) return std::nullopt;
+  return length || answer.is_cut ? length : answer.body.size();
 }
 
 status check_headers(const std::vector<header>& headers) {
@@ -83,27 +98,79 @@ version version_of(const sys::web_answer& answer) {
   return made;
 }
 
-result<sys::web_answer> ask(network& by, std::string_view method, const url& address, const std::vector<header>& headers,
-                            const patience& how, std::size_t most_bytes) {
-  sys::web_request asked;
-  asked.timeout = how.question_within;
-  asked.method = method;
-  asked.url = address.unredacted();
-  asked.most_bytes = most_bytes;
-  for (const auto& each : headers) asked.headers.push_back({each.name, each.value});
-  asked.headers.push_back({"Accept-Encoding", "identity"});
-  for (unsigned tries = 1;; ++tries) {
-    auto answer = by.exchange(asked);
-    const bool late = !answer && answer.error().code() == errc::timed_out && how.asks_again_what_took_long;
-    const bool busy = answer && how.is_worth_another_try(answer->status);
-    if (answer && !busy) return answer;
-    auto problem = answer ? error_of(answer->status, address.shown()) : answer.error().with_context(asked_for(method, address));
-    if (!late && !busy) return problem;
-    const remote_retry told{answer ? answer->status : 0, problem.code(), {}, tries, how.attempts};
-    const auto after = answer ? pause_of(answer->header("retry-after")) : std::chrono::milliseconds(0);
-    if (tries >= how.attempts || !by.pause(how, told, after))
-      return problem.with_context(fmt::format("after {} {}", tries, tries == 1 ? "try" : "tries"));
+namespace {
+
+// One question until it has an answer that is worth keeping.
+class asker {
+ public:
+  asker(network& by, const question& what, const patience& how) : by_(by), what_(what), how_(how) {}
+
+  result<sys::web_answer> ask() {
+    for (unsigned tries = 1;; ++tries) {
+      auto answer = once(what_.method, {});
+      if (answer && !how_.is_worth_another_try(answer->status)) return answer;
+      if (auto problem = wait(answer, what_.method, tries); !problem.ok()) return problem;
+    }
   }
+
+  // What fails in one way is tried in the next.
+  result<size_answer> ask_for_size() {
+    auto by = what_.method == "HEAD" ? way::head : way::first_byte;
+    for (unsigned tries = 1;; ++tries) {
+      const std::string_view method = by == way::head ? "HEAD" : "GET";
+      auto answer = once(method, by == way::first_byte ? "bytes=0-0" : "");
+      const bool busy = answer && how_.is_worth_another_try(answer->status);
+      if (answer && !busy && !next_may_tell(by, *answer)) return size_answer{*std::move(answer), by == way::head};
+      if (by == way::head) {
+        by = way::first_byte;
+      } else if (answer && !busy) {
+        by = way::whole;
+      }
+      if (answer && !busy) continue;
+      if (auto problem = wait(answer, method, tries); !problem.ok()) return problem;
+    }
+  }
+
+ private:
+  result<sys::web_answer> once(std::string_view method, std::string_view range) {
+    auto headers = what_.headers(method);
+    if (!headers) return headers.error();
+    sys::web_request asked;
+    asked.timeout = how_.question_within;
+    asked.method = method;
+    asked.url = what_.address.unredacted();
+    asked.most_bytes = what_.most_bytes;
+    asked.begins_only = what_.begins_only;
+    for (const auto& each : *headers) asked.headers.push_back({each.name, each.value});
+    if (!range.empty()) asked.headers.push_back({"Range", std::string(range)});
+    asked.headers.push_back({"Accept-Encoding", "identity"});
+    return by_.exchange(asked);
+  }
+
+  // Before the next try; or why there is none.
+  status wait(const result<sys::web_answer>& answer, std::string_view method, unsigned tries) {
+    auto problem = answer ? error_of(answer->status, what_.address.shown()) : answer.error().with_context(asked_for(method, what_.address));
+    const bool took_long = !answer && problem.code() == errc::timed_out;
+    if (!answer && problem.code() != errc::io && !(took_long && how_.asks_again_what_took_long)) return problem;
+    const remote_retry told{answer ? answer->status : 0, problem.code(), {}, tries, how_.attempts};
+    const auto after = answer ? pause_of(answer->header("retry-after")) : std::chrono::milliseconds(0);
+    if (tries < how_.attempts && by_.pause(how_, told, after)) return {};
+    return problem.with_context(fmt::format("after {} {}", tries, tries == 1 ? "try" : "tries"));
+  }
+
+  network& by_;
+  const question& what_;
+  const patience& how_;
+};
+
+}  // namespace
+
+result<sys::web_answer> ask(network& by, const question& what, const patience& how) { return asker(by, what, how).ask(); }
+
+result<size_answer> ask_for_size(network& by, question what, const patience& how) {
+  what.most_bytes = most_bytes_of_first;
+  what.begins_only = true;
+  return asker(by, what, how).ask_for_size();
 }
 
 status error_of(int status, std::string_view shown) {
@@ -117,40 +184,41 @@ status error_of(int status, std::string_view shown) {
 
 result<object_facts> find_http_object(network& by, const url& address, const std::vector<header>& headers,
                                       std::optional<std::uint64_t> size, const patience& how, bool by_head) {
-  object_facts made{address.shown(), address, size.value_or(0), {}};
+  object_facts made{address.shown(), address, size.value_or(0)};
   if (size) return made;
   std::string_view method = by_head ? "HEAD" : "GET";
+  auto at = address;
   for (unsigned moves = 0; moves <= most_redirects;) {
-    std::vector<header> sent;
-    if (made.address.same_origin(address)) sent = headers;
-    if (method == "GET") sent.push_back({"Range", "bytes=0-0"});
-    auto answer = ask(by, method, made.address, sent, how);
-    if (!answer) return answer.error();
-    const auto status = answer->status;
-    if (status >= 300 && status < 400) {
-      auto to = redirect_target(made.address, answer->header("location"));
+    const auto headers_there = [&](std::string_view) -> result<std::vector<header>> {
+      return at.same_origin(address) ? headers : std::vector<header>();
+    };
+    const auto told = ask_for_size(by, {.method = method, .address = at, .headers = headers_there}, how);
+    if (!told) return told.error();
+    const auto& answer = told->answer;
+    if (answer.status >= 300 && answer.status < 400) {
+      auto to = redirect_target(at, answer.header("location"));
       if (!to) return to.error().with_context(fmt::format("{}: the server sends its reader to another address", made.name));
-      made.address = *std::move(to);
+      at = *std::move(to);
       by.tell_of(network_listener::event::redirect);
       ++moves;
       continue;
     }
-    const bool of_head = method == "HEAD";
-    if (of_head && refuses_head(status)) {
-      method = "GET";
-      continue;
-    }
-    if (status != 200 && status != 206 && !(status == 416 && !of_head)) return error_of(status, made.name);
-    const auto known = size_of(*answer, of_head);
-    if (known) {
+    const bool is_whole = answer.status == 200 && !told->of_head && answer.header("content-range").empty();
+    if (const auto known = is_whole && answer.is_cut ? size_of(answer, false).value_or(unknown_bytes) : size_of(answer, told->of_head)) {
       made.size = *known;
-      made.of = version_of(*answer);
+      made.has_ranges = !is_whole && answer.header("accept-ranges") != "none";
+      made.of = version_of(answer);
+      if (moves > 0) made.found = std::move(at);
       return made;
     }
-    if (!of_head)
-      return ::penstock::status(errc::unsupported,
-                                fmt::format("{}: the server does not say how large it is; it serves no ranges", made.name));
-    method = "GET";
+    if (moves > 0 && method == "HEAD") {  // what it leads to may be signed for HEAD
+      method = "GET";
+      at = address;
+      moves = 0;
+      continue;
+    }
+    if (!is_success(answer.status) && answer.status != 416) return error_of(answer.status, made.name);
+    return ::penstock::status(errc::unsupported, fmt::format("{}: the server does not say how large it is", made.name));
   }
   return ::penstock::status(errc::io, fmt::format("{}: more than {} redirects", made.name, most_redirects));
 }

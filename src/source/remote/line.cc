@@ -15,6 +15,10 @@ namespace {
 constexpr std::size_t head_room = 4096;            // received at once: what of it is body has to be copied
 constexpr std::size_t most_refusal_bytes = 16384;  // of the body of an error
 constexpr std::size_t chunk_room = 65536;
+constexpr std::size_t passing_room = 262144;
+// A server may cut ranges into shorter ones. So many answers of one fetch may be shorter than this; longer ones are few anyway.
+constexpr std::uint64_t short_answer_bytes = std::uint64_t{64} << 10;
+constexpr unsigned most_short_answers = 64;
 // Sent at once. Over TLS the same bytes are offered again until they are taken, as OpenSSL wants it, so they are few.
 constexpr std::uint64_t most_sent_plainly = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
@@ -132,7 +136,8 @@ bool line::ready() noexcept {
 bool line::look(clock::time_point now) noexcept {
   if (what_ == nullptr) return !unwanted.load() && now - since_ <= owner_.settings().keep_idle;
   if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
-  if (what_->may_hedge && now - what_->asked > owner_.settings().hedge_after && owner_.is_late(*this, *what_, now - what_->asked))
+  if (what_->may_hedge && what_->missing() > 0 && now - what_->asked > owner_.settings().hedge_after &&
+      owner_.is_late(*this, *what_, now - what_->asked))
     return end({.then = verdict::kind::renewed, .silent = !heard_ && used_}, false) != step::line_ends;
   const auto& times = owner_.patience_with(*what_);
   if (now_ == phase::head && !sends_body()) {
@@ -196,14 +201,42 @@ result<std::size_t> line::receive(std::byte* target, std::size_t room) {
   return got;
 }
 
-void line::came(std::size_t bytes) noexcept {
-  if (bytes == 0) return;  // which is no progress
+std::span<std::byte> line::room() {
+  if (what_->sink == nullptr) return {what_->memory + what_->done, body_left_};
+  passing_.resize(passing_room);
+  return std::span(passing_).first(std::min<std::uint64_t>(body_left_, passing_room));
+}
+
+line::step line::keep(std::string_view bytes) {
+  if (what_->sink == nullptr) {
+    if (!bytes.empty()) std::memcpy(what_->memory + what_->done, bytes.data(), bytes.size());
+    return came(bytes.size());
+  }
+  for (auto rest = bytes; !rest.empty(); rest.remove_prefix(std::min(rest.size(), passing_room))) {
+    const auto part = rest.substr(0, passing_room);
+    passing_.resize(passing_room);
+    std::memcpy(passing_.data(), part.data(), part.size());
+    if (const auto then = came(part.size()); then != step::more) return then;
+  }
+  return step::more;
+}
+
+line::step line::came(std::size_t bytes) {
+  if (bytes == 0) return step::more;  // which is no progress
+  if (what_->sink != nullptr) {
+    const auto taken = or_no_memory([&] { return what_->sink->take(std::span(passing_).first(bytes), what_->done); });
+    if (!taken.ok()) return end({.then = verdict::kind::refused, .error = taken}, false);
+  }
   what_->done += bytes;
-  what_->tries = 0;
-  what_->moves = 0;
+  if (what_->done > what_->most_done) {
+    what_->most_done = what_->done;
+    what_->tries = 0;
+    what_->moves = 0;
+  }
   body_left_ -= bytes;
   since_bytes_ += bytes;
   untold_bytes_ += bytes;
+  return step::more;
 }
 
 line::step line::take_idle() {
@@ -241,28 +274,54 @@ line::step line::head_is_there() {
   }
   const auto then = what_->owner->judge(head_, {}, *what_);
   if (then.then != verdict::kind::body) return end(then, false);  // whatever follows is not wanted
-  assert(then.body_bytes > 0 && then.body_bytes <= what_->missing());
+  assert(then.body_bytes > 0 && (then.body_bytes == unknown_bytes || then.body_bytes <= what_->missing()));
   framed_ = head_.chunked ? framing::chunks : head_.length ? framing::length : framing::until_closed;
-  if (head_.length && *head_.length != then.body_bytes) {
+  if (head_.length && then.body_bytes != unknown_bytes && *head_.length != then.body_bytes) {
     return broken({errc::io, fmt::format("{} sends {} bytes as a range of {}", to_->host(), *head_.length, then.body_bytes)});
   }
-  body_left_ = then.body_bytes;
+  body_left_ = body_bytes_ = then.body_bytes;
+  ends_with_body_ = then.ends_with_body;
   now_ = phase::body;
   chunks_ = {};
   if (framed_ == framing::chunks) return take_chunks_from_text();
   const auto here = static_cast<std::size_t>(std::min<std::uint64_t>(text_.size(), body_left_));
-  std::memcpy(target(), text_.data(), here);
+  if (const auto kept = keep(std::string_view(text_).substr(0, here)); kept != step::more) return kept;
   text_.erase(0, here);
-  came(here);
-  return body_left_ == 0 ? body_is_there() : step::more;
+  return body_left_ == 0 ? take_end() : step::more;
 }
 
 line::step line::take_body() {
-  const auto got = receive(target(), body_left_);
+  if (body_left_ == 0) return take_end();
+  const auto to = room();
+  const auto got = receive(to.data(), to.size());
   if (!got) return got.error().code() == errc::would_block ? step::waits : broken(got.error());
-  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), body_left_)});
-  came(*got);
-  return body_left_ == 0 ? body_is_there() : step::more;
+  if (*got == 0) return body_breaks_off();
+  if (const auto kept = came(*got); kept != step::more) return kept;
+  return body_left_ == 0 ? take_end() : step::more;
+}
+
+// Of an answer that says no length that is its end.
+line::step line::body_breaks_off() {
+  if (body_bytes_ == unknown_bytes && framed_ == framing::until_closed) {
+    what_->length = what_->done;
+    return body_is_there();
+  }
+  const auto left = body_bytes_ == unknown_bytes ? std::string("some") : fmt::to_string(body_left_);
+  return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), left)});
+}
+
+// A body that ends with its connection may have more bytes than were expected.
+line::step line::take_end() {
+  if (framed_ != framing::until_closed || !ends_with_body_) return body_is_there();
+  std::byte more{};
+  const auto got = text_.empty() ? receive(&more, 1) : std::size_t{1};
+  if (!got && got.error().code() == errc::would_block) return step::waits;
+  return got.value_or(0) == 0 ? body_is_there() : body_is_too_long();
+}
+
+line::step line::body_is_too_long() {
+  const status why(errc::io, fmt::format("{} sends more than the {} bytes that it was to send", to_->host(), body_bytes_));
+  return end(ends_with_body_ ? verdict{.then = verdict::kind::refused, .error = why} : again(why), false);
 }
 
 line::step line::take_chunks() {
@@ -271,7 +330,7 @@ line::step line::take_chunks() {
   const auto got = receive(reinterpret_cast<std::byte*>(text_.data()) + before, chunk_room);
   text_.resize(before + got.value_or(0));
   if (!got) return got.error().code() == errc::would_block ? step::waits : broken(got.error());
-  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), body_left_)});
+  if (*got == 0) return body_breaks_off();
   return take_chunks_from_text();
 }
 
@@ -282,6 +341,10 @@ line::step line::take_chunks_from_text() {
     rest.remove_prefix(next->skip);
     if (chunks_.ended()) {
       text_ = std::string(rest);
+      if (body_bytes_ == unknown_bytes) {
+        what_->length = what_->done;
+        body_left_ = 0;
+      }
       if (body_left_ > 0) return broken({errc::io, fmt::format("{} ended its answer {} bytes too early", to_->host(), body_left_)});
       return body_is_there();
     }
@@ -289,9 +352,8 @@ line::step line::take_chunks_from_text() {
       text_ = std::string(rest);
       return step::more;
     }
-    if (next->body > body_left_) return broken({errc::io, fmt::format("{} sends more than was asked for", to_->host())});
-    std::memcpy(target(), rest.data(), next->body);
-    came(next->body);
+    if (next->body > body_left_) return body_is_too_long();
+    if (const auto kept = keep(rest.substr(0, next->body)); kept != step::more) return kept;
     chunks_.took(next->body);
     rest.remove_prefix(next->body);
   }
@@ -299,7 +361,13 @@ line::step line::take_chunks_from_text() {
 
 line::step line::body_is_there() {
   const bool goes_on = !head_.closes && framed_ != framing::until_closed && text_.empty();
-  return end({.then = what_->missing() == 0 ? verdict::kind::body : verdict::kind::renewed}, goes_on);
+  if (what_->missing() == 0) return end({.then = verdict::kind::body}, goes_on);
+  if (body_bytes_ < short_answer_bytes && ++what_->short_answers > most_short_answers)
+    return end({.then = verdict::kind::refused,
+                .error = {errc::io, fmt::format("{} sends ranges a few bytes at a time: {} of its answers had less than {} KiB",
+                                                to_->host(), what_->short_answers, short_answer_bytes >> 10)}},
+               goes_on);
+  return end({.then = verdict::kind::renewed}, goes_on);
 }
 
 line::step line::take_error_body() {

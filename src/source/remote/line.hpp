@@ -7,7 +7,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "source/remote/fetch.hpp"
 #include "source/remote/origin.hpp"
@@ -95,8 +98,11 @@ class line final {
   step take_body();
   step take_chunks();
   step take_chunks_from_text();
+  step body_breaks_off();
   step take_error_body();
+  step take_end();
   step body_is_there();
+  step body_is_too_long();
   step error_is_there();
   [[nodiscard]] bool has_whole_error() const;
   step take_idle();
@@ -109,8 +115,11 @@ class line final {
   // How long may pass between two looks at how much has moved, and how much has to.
   [[nodiscard]] bool has_stalled(clock::time_point now) noexcept;
   result<std::size_t> receive(std::byte* target, std::size_t room);
-  [[nodiscard]] std::byte* target() const noexcept { return what_->memory + what_->done; }
-  void came(std::size_t bytes) noexcept;
+  // Where the body's next bytes are received, and how many may be.
+  std::span<std::byte> room();
+  // Bytes of the body that have come, to be put there; and those that lie there already.
+  step keep(std::string_view bytes);
+  step came(std::size_t bytes);
 
   const std::unique_ptr<sys::web_connection> over_;
   const std::shared_ptr<origin> to_;
@@ -126,6 +135,9 @@ class line final {
   framing framed_ = framing::length;
   chunked_body chunks_;
   std::uint64_t body_left_ = 0;
+  std::uint64_t body_bytes_ = 0;    // of the whole answer
+  bool ends_with_body_ = false;     // the answer may have no byte more
+  std::vector<std::byte> passing_;  // of a body on its way to a sink
   unsigned informational_ = 0;
   bool heard_ = false;         // anything, since the request was sent
   bool used_ = false;          // it has carried a fetch before this one

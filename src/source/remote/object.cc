@@ -11,13 +11,22 @@
 #include "penstock/version.hpp"
 #include "source/remote/answers.hpp"
 #include "source/remote/redirect.hpp"
+#include "source/remote/stream_store.hpp"
 
 namespace penstock::source::remote {
 
 namespace {
 
 const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
-constexpr unsigned most_moves = 5;  // to other addresses, of one piece
+constexpr unsigned most_moves = 5;     // to other addresses, of one piece
+constexpr unsigned most_renewals = 2;  // of one piece: where redirects led before
+
+bool is_encoded(const response_head& head) noexcept { return !head.encoding.empty() && head.encoding != "identity"; }
+
+status encoded(const response_head& head) {
+  return {errc::unsupported, fmt::format("the server sends the object as {}, and not the bytes that it stores, of which it told the length",
+                                         printable_text(head.encoding.substr(0, 40)))};
+}
 
 verdict for_good(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
 
@@ -33,15 +42,62 @@ struct object::piece : fetch {
   far_fill& fill;
   piece* after = nullptr;
   piece* before = nullptr;
+  bool needs_stream = false;
 };
 
-object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how)
+// The reading of all of it, and the fills that wait for their bytes. What follows the store is guarded by the object's lock.
+struct object::stream final : fetch, body_sink {
+  stream(object& of, const std::string& folder) : reader(of), store(folder) {}
+  status take(std::span<const std::byte> bytes, std::uint64_t at) override {
+    if (auto problem = store.put(bytes, at); !problem.ok()) return problem;
+    reader.serve_stream();
+    return {};
+  }
+  object& reader;
+  stream_store store;
+  enum class state : std::uint8_t { idle, running, whole, failed } now = state::idle;
+  status outcome{};
+
+  void add(far_fill& what) noexcept {
+    what.next_of_source = waiting_;
+    what.previous_of_source = nullptr;
+    if (waiting_ != nullptr) waiting_->previous_of_source = &what;
+    waiting_ = &what;
+  }
+  // False: it does not wait here.
+  bool forget(far_fill& what) noexcept {
+    auto* each = waiting_;
+    while (each != nullptr && each != &what) each = each->next_of_source;
+    if (each != nullptr) remove(what);
+    return each != nullptr;
+  }
+  // One whose bytes have come, of an object of that size; with ended, any.
+  far_fill* take_ready(std::uint64_t size, bool ended) noexcept {
+    auto* each = waiting_;
+    while (each != nullptr && !ended && std::min(each->offset() + each->length(), size) > store.size()) each = each->next_of_source;
+    if (each != nullptr) remove(*each);
+    return each;
+  }
+
+ private:
+  void remove(far_fill& what) noexcept {
+    (what.previous_of_source != nullptr ? what.previous_of_source->next_of_source : waiting_) = what.next_of_source;
+    if (what.next_of_source != nullptr) what.next_of_source->previous_of_source = what.previous_of_source;
+  }
+  far_fill* waiting_ = nullptr;
+};
+
+object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how, whole_reading whole)
     : source(facts.name),
       network_(std::move(by)),
       protocol_(std::move(speaks)),
       about_(std::move(facts)),
       how_(std::move(how)),
-      origin_(network_->origin_of(about_.address)),
+      whole_(std::move(whole)),
+      home_(network_->origin_of(about_.address)),
+      origin_(about_.found ? network_->origin_of(*about_.found) : home_),
+      place_(origin_),
+      target_(about_.found ? about_.found->unredacted_target() : std::string()),
       version_(about_.of) {
   facts_.device = far_device;
   facts_.writable = false;
@@ -67,6 +123,14 @@ std::string object::told() const {
       : seen.known() ? fmt::format("of the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
                      : std::string("of whatever version the server has: it names none, so only a change of the size is noticed");
   const auto counts = network_->counts();
+  {
+    const std::lock_guard guard(lock_);
+    if (stream_ != nullptr || !about_.has_ranges)
+      return fmt::format(
+          "{} serves no ranges of it: all of it is read once, in order, over one connection, and kept {}, which is slow; {}{}{}",
+          origin_->host(), stream_ == nullptr ? "in memory or in a temporary file" : stream_->store.told(), kept, note_.empty() ? "" : "; ",
+          note_);
+  }
   return fmt::format("{} serves it, over up to {} connections at once, {}; of all requests to servers, {} of {} were repeated{}{}",
                      origin_->host(), origin_->connections_wanted(), kept, counts.retries, counts.requests, note_.empty() ? "" : "; ",
                      note_);
@@ -80,47 +144,74 @@ version object::seen_version() const {
 void object::begin_fill(far_fill& what) noexcept {
   const auto size = about_.size;
   if (what.offset() >= size || what.length() == 0) return what.tell({});
+  if (reads_whole()) return add_to_stream(what);
   auto* const made = new (std::nothrow) piece(what);
   if (made == nullptr) return what.tell({0, no_memory()});
   made->owner = this;
-  made->at = origin_;
-  made->home = origin_;
+  made->home = home_;
   made->how = &how_;
   made->may_hedge = true;
   made->memory = what.target();
   made->offset = what.offset();
   made->length = std::min(what.length(), size - what.offset());
-  {
+  const auto placed = or_no_memory([&]() -> status {
     const std::lock_guard guard(lock_);
+    made->target = target_;
+    made->at = place_;
     made->after = first_;
     if (first_ != nullptr) first_->before = made;
     first_ = made;
     ++under_way_;
+    return {};
+  });
+  if (!placed.ok()) {
+    delete made;
+    return what.tell({0, placed});
   }
   network_->begin(*made);
 }
 
 void object::cancel(far_fill& what) noexcept {
   piece* stopped = nullptr;
+  bool waited = false;
   {
     const std::lock_guard guard(lock_);
     for (auto* each = first_; each != nullptr && stopped == nullptr; each = each->after) {
       if (&each->fill == &what) stopped = each;
     }
-    if (stopped == nullptr || !network_->cancel(*stopped)) return;
+    if (stopped == nullptr) {
+      waited = stream_ != nullptr && stream_->forget(what);
+      if (!waited) return;
+    } else if (!network_->cancel(*stopped)) {
+      return;
+    }
   }
-  ended(*stopped, unwanted());
+  if (!waited) return ended(*stopped, unwanted());
+  what.tell({0, unwanted()});
+  leave();
 }
 
 void object::ended(fetch& what, status how) noexcept {
+  if (what.sink != nullptr) return stream_ended(std::move(how));
   auto& gone = static_cast<piece&>(what);
+  auto& fill = gone.fill;
+  auto then = waits::no_memory;
+  bool streams = false;
   {
     const std::lock_guard guard(lock_);
     (gone.before == nullptr ? first_ : gone.before->after) = gone.after;
     if (gone.after != nullptr) gone.after->before = gone.before;
+    streams = gone.needs_stream && !gone.cancelled.load() && how.code() == errc::unsupported;
+    if (streams) then = wait_for_stream(fill);
   }
-  gone.fill.tell({gone.done, std::move(how)});
+  if (!streams || then == waits::no_memory) fill.tell({gone.done, streams ? no_memory() : std::move(how)});
   delete &gone;
+  if (!streams || then == waits::no_memory) return leave();
+  if (then == waits::first) begin_stream();
+  serve_stream();
+}
+
+void object::leave() noexcept {
   const std::lock_guard guard(lock_);
   if (--under_way_ == 0) quiet_.notify_all();
 }
@@ -137,21 +228,133 @@ status object::close() {
     ended(*left, unwanted());
     guard.lock();
   }
+  if (stream_ != nullptr && stream_->now == stream::state::running && network_->cancel(*stream_)) {
+    guard.unlock();
+    stream_ended(unwanted());
+    guard.lock();
+  }
   quiet_.wait(guard, [this] { return under_way_ == 0; });
   return {};
 }
 
+// --- of a server without ranges
+
+bool object::reads_whole() const noexcept {
+  const std::lock_guard guard(lock_);
+  return stream_ != nullptr || (!about_.has_ranges && whole_.allowed);
+}
+
+// With the lock. The fill is one of those under way.
+object::waits object::wait_for_stream(far_fill& what) noexcept {
+  if (stream_ == nullptr) {
+    stream_ = or_without_memory([&] { return std::make_unique<stream>(*this, whole_.folder); }, [] { return std::unique_ptr<stream>(); });
+    if (stream_ == nullptr) return waits::no_memory;
+    network_->tell_of(network_listener::event::without_ranges);
+  }
+  stream_->add(what);
+  if (stream_->now == stream::state::running || stream_->now == stream::state::whole) return waits::beside_others;
+  stream_->now = stream::state::running;
+  ++under_way_;
+  return waits::first;
+}
+
+void object::add_to_stream(far_fill& what) noexcept {
+  auto then = waits::no_memory;
+  {
+    const std::lock_guard guard(lock_);
+    ++under_way_;
+    then = wait_for_stream(what);
+  }
+  if (then == waits::no_memory) {
+    what.tell({0, no_memory()});
+    return leave();
+  }
+  if (then == waits::first) begin_stream();
+  serve_stream();
+}
+
+// What has come before of it stays, and is compared with what comes.
+void object::begin_stream() noexcept {
+  auto& all = *stream_;
+  const auto placed = or_no_memory([&]() -> status {
+    const std::lock_guard guard(lock_);
+    all.target = target_;
+    all.at = place_;
+    return {};
+  });
+  if (!placed.ok()) return stream_ended(placed);
+  all.owner = this;
+  all.home = home_;
+  all.how = &how_;
+  all.sink = &all;
+  all.tries = all.moves = all.renewals = 0;
+  all.cancelled.store(false);
+  network_->begin(all);
+}
+
+// Tells all whose bytes have come, or will not come.
+void object::serve_stream() noexcept {
+  for (;;) {
+    far_fill* next = nullptr;
+    status failed;
+    {
+      const std::lock_guard guard(lock_);
+      const bool ended = stream_->now == stream::state::whole || stream_->now == stream::state::failed;
+      next = stream_->take_ready(about_.size, ended);
+      if (next == nullptr) return;
+      if (stream_->now == stream::state::failed) failed = stream_->outcome;
+    }
+    const auto length = std::min(next->length(), about_.size - next->offset());
+    const bool is_there = next->offset() + length <= stream_->store.size();
+    const auto how = is_there ? stream_->store.read(next->target(), length, next->offset()) : failed;
+    next->tell({how.ok() ? length : 0, how});
+    leave();
+  }
+}
+
+void object::stream_ended(status how) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    stream_->now = how.ok() ? stream::state::whole : stream::state::failed;
+    stream_->outcome = std::move(how);
+  }
+  serve_stream();
+  leave();
+}
+
+status object::find_size() {
+  {
+    const std::lock_guard guard(lock_);
+    stream_ = std::make_unique<stream>(*this, whole_.folder);
+    stream_->now = stream::state::running;
+    ++under_way_;
+  }
+  network_->tell_of(network_listener::event::without_ranges);
+  begin_stream();
+  std::unique_lock guard(lock_);
+  quiet_.wait(guard, [this] { return under_way_ == 0; });
+  about_.size = stream_->store.size();
+  return stream_->outcome;
+}
+
+// --- requests and answers
+
 result<std::string> object::request_of(fetch& what) {
+  const bool all = what.sink != nullptr;
+  if (all) {  // it begins again
+    what.done = 0;
+    what.length = about_.size;
+  }
   const auto first = what.offset + what.done;
   const auto last = what.offset + what.length - 1;
-  const auto range = protocol_->by_range_header() ? fmt::format("bytes={}-{}", first, last) : std::string();
+  const auto range = protocol_->by_range_header() && !all ? fmt::format("bytes={}-{}", first, last) : std::string();
   const bool moved = !what.target.empty();
   const auto address = protocol_->address_of(about_.address, first, what.missing());
   auto text = fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: identity\r\nUser-Agent: penstock/{}\r\n",
                           moved ? what.target : address.unredacted_target(), what.at->host(), penstock::version());
   if (!range.empty()) text += fmt::format("Range: {}\r\n", range);
   if (const auto wanted = seen_version(); wanted.has_strong_etag()) text += fmt::format("If-Match: {}\r\n", wanted.etag);
-  if (!moved || what.at == origin_) {
+  if (!moved || what.at == home_) {
     auto more = protocol_->headers(address, range);
     if (!more) return more.error();
     text += *more;
@@ -165,23 +368,28 @@ void object::note_version() noexcept {
   network_->tell_of(network_listener::event::unversioned);
 }
 
+// The first answer that brings bytes may say more about the version than the answer that told the size. From then on, a name of the version
+// that differs, appears or is lost means that the object was replaced. With a strong ETag, the time of the last change does not count.
 status object::changed(const response_head& head) {
   const std::lock_guard guard(lock_);
-  if (!version_.known()) version_ = {head.etag, head.last_modified};
+  const version seen{head.etag, head.last_modified};
+  if (!std::exchange(version_settled_, true)) {
+    if (version_.etag.empty()) version_.etag = seen.etag;
+    if (version_.last_modified.empty()) version_.last_modified = seen.last_modified;
+  }
   note_version();
-  const bool other_etag = !head.etag.empty() && !version_.etag.empty() && head.etag != version_.etag;
-  const bool other_time = !version_.has_strong_etag() && !head.last_modified.empty() && !version_.last_modified.empty() &&
-                          head.last_modified != version_.last_modified;
-  if (!other_etag && !other_time) return {};
+  const bool same = version_.has_strong_etag() ? seen.etag == version_.etag : seen == version_;
+  if (same) return {};
   return {errc::io, "the object was replaced by another while it was read; open it anew"};
 }
 
 verdict object::judge(const response_head& head, std::string_view body, fetch& what) {
-  if (head.status == 200 || head.status == 206) return judge_bytes(head, what);
+  if (head.status == 200 || head.status == 206) return what.sink != nullptr ? judge_whole(head, what) : judge_bytes(head, what);
   return as_wanted_by_user(judge_error(head, body, what), head, how_);
 }
 
 verdict object::judge_error(const response_head& head, std::string_view body, fetch& what) {
+  if (follow_afresh(head, what)) return {.then = verdict::kind::renewed, .error = judged_by_status(head).error};
   if (auto known = protocol_->judge(head, body, what)) return *std::move(known);
   if (head.status >= 300 && head.status < 400 && head.status != 304) return judge_redirect(head, what);
   if (head.status == 412) return for_good({errc::io, "the object was replaced by another while it was read; open it anew"});
@@ -194,14 +402,30 @@ verdict object::judge_error(const response_head& head, std::string_view body, fe
   return judged_by_status(head);
 }
 
+status object::other_size(std::uint64_t now) const {
+  return {errc::io, fmt::format("the object has {} bytes now, {} when it was opened; open it anew. If the server always says so when it is "
+                                "opened, give its size yourself (the option size)",
+                                now, about_.size)};
+}
+
+verdict object::judge_whole(const response_head& head, fetch& what) {
+  const bool has_size = about_.size != unknown_bytes;
+  if (head.status != 200 || !head.range.empty() || head.length == 0U)
+    return for_good({errc::io, "the server sends a part of the object where it was asked for all of it"});
+  if (is_encoded(head) && (!has_size || head.length != about_.size)) return for_good(encoded(head));
+  if (auto problem = changed(head); !problem.ok()) return for_good(std::move(problem));
+  if (has_size && head.length && *head.length != about_.size) return for_good(other_size(*head.length));
+  if (!has_size && head.length) what.length = *head.length;
+  return {
+      .then = verdict::kind::body, .body_bytes = has_size ? about_.size : head.length.value_or(unknown_bytes), .ends_with_body = has_size};
+}
+
 verdict object::judge_bytes(const response_head& head, fetch& what) {
   const auto first = what.offset + what.done;
   const auto missing = what.missing();
-  if (!head.encoding.empty() && head.encoding != "identity")
-    return for_good({errc::unsupported, fmt::format("the server sends the object as {}, of which no range can be read",
-                                                    printable_text(head.encoding.substr(0, 40)))});
   if (auto problem = changed(head); !problem.ok()) return for_good(std::move(problem));
   if (!protocol_->by_range_header()) {
+    if (is_encoded(head)) return for_good(encoded(head));
     const auto length = head.length.value_or(missing);
     if (length == 0) return for_good({errc::io, "the object has become shorter while it was read; open it anew"});
     if (length > missing) return for_good({errc::io, fmt::format("the server sends {} bytes, of {} that were asked for", length, missing)});
@@ -209,19 +433,43 @@ verdict object::judge_bytes(const response_head& head, fetch& what) {
   }
   const auto range = parse_content_range(head.range);
   if (!range) {
-    const bool whole = head.status == 200 && head.range.empty() && first == 0 && missing == about_.size;
-    if (whole) return {.then = verdict::kind::body, .body_bytes = missing};
-    return for_good({errc::unsupported,
-                     head.status == 200 ? std::string("the server serves no ranges: it sends the whole object")
-                                        : fmt::format("the server's Content-Range is \"{}\"", printable_text(head.range.substr(0, 60)))});
+    if (head.status != 200 || !head.range.empty())
+      return for_good({errc::unsupported, fmt::format("the server's Content-Range is \"{}\"", printable_text(head.range.substr(0, 60)))});
+    if (is_encoded(head) && head.length != about_.size) return for_good(encoded(head));
+    if (head.length && *head.length != about_.size) return for_good(other_size(*head.length));
+    if (first == 0 && missing == about_.size) return {.then = verdict::kind::body, .body_bytes = missing, .ends_with_body = true};
+    static_cast<piece&>(what).needs_stream = whole_.allowed;
+    return for_good({errc::unsupported, "the server serves no ranges: it sends the whole object"});
   }
-  if (range->total && *range->total != about_.size)
-    return for_good(
-        {errc::io, fmt::format("the object has {} bytes now, {} when it was opened; open it anew", *range->total, about_.size)});
+  if (range->total && *range->total != about_.size) return for_good(other_size(*range->total));
   if (range->first != first || range->last >= first + missing)
     return for_good({errc::io, fmt::format("the server sends bytes {}-{}, not the {}-{} that were asked for", range->first, range->last,
                                            first, first + missing - 1)});
-  return {.then = verdict::kind::body, .body_bytes = range->last - range->first + 1};
+  const auto bytes = range->last - range->first + 1;
+  if (is_encoded(head) && head.length && *head.length != bytes) return for_good(encoded(head));
+  return {.then = verdict::kind::body, .body_bytes = bytes};
+}
+
+// Addresses that redirects lead to may be signed for one method, and for some minutes only.
+bool object::follow_afresh(const response_head& head, fetch& what) {
+  const bool is_refused = head.status >= 400 && head.status < 500 && !is_for_now(head.status) && head.status != 412 && head.status != 416;
+  if (!is_refused || what.target.empty() || ++what.renewals > most_renewals) return false;
+  const std::lock_guard guard(lock_);
+  if (target_ == what.target) {
+    target_.clear();
+    place_ = home_;
+  }
+  return true;
+}
+
+url object::asked_address(const fetch& what) const {
+  auto made = protocol_->address_of(about_.address, what.offset + what.done, what.missing());
+  if (what.target.empty()) return made;
+  made = what.at->place();
+  const auto question = std::min(what.target.find('?'), what.target.size());
+  made.path = what.target.substr(0, question);
+  made.query = what.target.substr(std::min(question + 1, what.target.size()));
+  return made;
 }
 
 verdict object::judge_redirect(const response_head& head, fetch& what) {
@@ -230,10 +478,15 @@ verdict object::judge_redirect(const response_head& head, fetch& what) {
   };
   if (!protocol_->follows()) return refuse("it is not followed, since requests are signed for this one");
   if (++what.moves > most_moves) return refuse("and so did those before; there are too many");
-  const auto to = redirect_target(what.at->place(), head.location);
+  const auto to = redirect_target(asked_address(what), head.location);
   if (!to) return refuse(to.error().message());
   what.at = network_->origin_of(*to);
   what.target = to->unredacted_target();
+  if (protocol_->by_range_header()) {  // else each range has an address of its own
+    const std::lock_guard guard(lock_);
+    place_ = what.at;
+    target_ = what.target;
+  }
   return {.then = verdict::kind::elsewhere};
 }
 

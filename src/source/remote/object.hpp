@@ -22,6 +22,7 @@ namespace penstock::source::remote {
 struct version {
   std::string etag;           // as it came
   std::string last_modified;  // likewise
+  bool operator==(const version&) const = default;
   [[nodiscard]] bool known() const noexcept { return !etag.empty() || !last_modified.empty(); }
   // By RFC 9110 only a strong one says that all bytes are the same.
   [[nodiscard]] bool has_strong_etag() const noexcept { return !etag.empty() && !etag.starts_with("W/"); }
@@ -47,12 +48,20 @@ struct object_facts {
   std::string name;  // for messages
   url address;
   std::uint64_t size = 0;
-  version of;  // not known: the first answer says
+  version of{};                // not known: the first answer says
+  std::optional<url> found{};  // where redirects led when it was opened
+  bool has_ranges = true;      // false: its server answers with the whole object, as far as is known
+};
+
+// What becomes of an object whose server serves no ranges.
+struct whole_reading {
+  bool allowed = true;
+  std::string folder{};  // for what is too large for memory; empty: the usual ones
 };
 
 class object final : public source, public fetch_owner {
  public:
-  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how);
+  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how, whole_reading whole = {});
   ~object() override;
 
   result<std::uint64_t> size() override { return facts().size; }
@@ -71,30 +80,53 @@ class object final : public source, public fetch_owner {
   // Before it is read, by who made it.
   void set_note(std::string note) { note_ = std::move(note); }
   [[nodiscard]] version seen_version() const;
+  // Reads all of an object whose size is unknown_bytes, and so finds it. Before anybody reads it. Blocks. Errors: as of a read.
+  status find_size();
 
  private:
   struct piece;
+  struct stream;
   [[nodiscard]] const object_facts& facts() const noexcept { return about_; }
   result<std::string> request_of(fetch& what) override;
   verdict judge(const response_head& head, std::string_view body, fetch& what) override;
   void ended(fetch& what, status how) noexcept override;
   verdict judge_error(const response_head& head, std::string_view body, fetch& what);
+  verdict judge_whole(const response_head& head, fetch& what);
   verdict judge_bytes(const response_head& head, fetch& what);
   verdict judge_redirect(const response_head& head, fetch& what);
   void note_version() noexcept;
+  void leave() noexcept;
+  // --- of a server without ranges: all of the object is read once, in order, and fills are served from what has come
+  enum class waits : std::uint8_t { first, beside_others, no_memory };
+  [[nodiscard]] bool reads_whole() const noexcept;
+  waits wait_for_stream(far_fill& what) noexcept;
+  void add_to_stream(far_fill& what) noexcept;
+  void begin_stream() noexcept;
+  void serve_stream() noexcept;
+  void stream_ended(status how) noexcept;
+  [[nodiscard]] url asked_address(const fetch& what) const;
+  [[nodiscard]] bool follow_afresh(const response_head& head, fetch& what);
   [[nodiscard]] status changed(const response_head& head);
+  [[nodiscard]] status other_size(std::uint64_t now) const;
 
   const std::shared_ptr<network> network_;
   const std::shared_ptr<protocol> protocol_;
-  const object_facts about_;
+  object_facts about_;  // its size is found before anybody reads it
   const patience how_;
-  const std::shared_ptr<origin> origin_;
-  std::string note_;         // for told(); empty: there is none
-  mutable std::mutex lock_;  // guards what follows
+  const whole_reading whole_;
+  const std::shared_ptr<origin> home_;    // of its address
+  const std::shared_ptr<origin> origin_;  // that served it when it was opened
+  std::string note_;                      // for told(); empty: there is none
+  mutable std::mutex lock_;               // guards what follows
+  // Where redirects led last: the server, and path and query there; empty: they are followed from its address on.
+  std::shared_ptr<origin> place_;
+  std::string target_;
   version version_;
+  bool version_settled_ = false;  // by an answer that brought bytes
   bool version_noted_ = false;
   piece* first_ = nullptr;  // under way
   unsigned under_way_ = 0;  // with those that are being told
+  std::unique_ptr<stream> stream_;
   std::condition_variable quiet_;
 };
 

@@ -127,15 +127,14 @@ result<object_facts> find_s3_object(network& by, std::string name, url address, 
                                     const std::function<std::shared_ptr<s3_account>(const std::string& region)>& account_of,
                                     std::shared_ptr<s3_account>& account) {
   bool time_corrected = false;
-  std::string_view method = "HEAD";
   for (unsigned regions = 0;;) {
-    auto headers = account->sign(method, address);
-    if (!headers) return headers.error().with_context(name);
-    if (method == "GET") headers->push_back({"Range", "bytes=0-0"});
-    auto answer = ask(by, method, address, *headers, how);
-    if (!answer) return answer.error();
-    if (answer->status == 200 || answer->status == 206) {
-      const auto size = size_of(*answer, method == "HEAD");
+    const auto headers = [&](std::string_view method) { return account->sign(method, address); };
+    if (auto signed_once = headers("HEAD"); !signed_once) return signed_once.error().with_context(name);
+    const auto told = ask_for_size(by, {.method = "HEAD", .address = address, .headers = headers}, how);
+    if (!told) return told.error();
+    const auto* const answer = &told->answer;
+    if (answer->status == 200 || answer->status == 206 || answer->status == 416) {
+      const auto size = size_of(*answer, told->of_head);
       if (!size) return status(errc::unsupported, fmt::format("{}: the server does not say how large it is", name));
       return object_facts{std::move(name), std::move(address), *size, version_of(*answer)};
     }
@@ -147,16 +146,11 @@ result<object_facts> find_s3_object(network& by, std::string name, url address, 
       account = account_of(region);
       continue;
     }
-    if (method == "HEAD" && answer->status != 404) {  // whose answers have no body to say why
-      method = "GET";
-      continue;
-    }
     const auto error = parse_s3_error(answer->body);
     if (error.code == "RequestTimeTooSkewed" && !std::exchange(time_corrected, true)) {
       account->correct_time(answer->header("date"));
       continue;
     }
-    if (answer->status == 416) return object_facts{std::move(name), std::move(address), 0, version_of(*answer)};
     if (error.code.empty()) return error_of(answer->status, name);
     return status(code_of(error.code).value_or(errc::io), fmt::format("{}: {}", name, shown_error(answer->status, error)));
   }

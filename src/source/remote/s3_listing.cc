@@ -55,9 +55,9 @@ class s3_lister {
     for (bool time_corrected = false;;) {
       auto address = at_.bucket;
       address.query = list_query(what_.prefix, token, what_.one_level);
-      const auto headers = at_.account->sign("GET", address);
-      if (!headers) return headers.error();
-      const auto answer = ask(by_, "GET", address, *headers, what_.how, most_list_bytes);
+      const auto headers = [&](std::string_view method) { return at_.account->sign(method, address); };
+      if (auto signed_once = headers("GET"); !signed_once) return signed_once.error();
+      const auto answer = ask(by_, {.address = address, .headers = headers, .most_bytes = most_list_bytes}, what_.how);
       if (!answer) return answer.error();
       if (answer->status == 200) return parse_object_list(answer->body);
       const auto error = parse_s3_error(answer->body);

@@ -213,8 +213,17 @@ servers::found_object servers::open_http(const remote_url& what, const remote_op
   patience patient(network_->settings(), how);
   auto facts = find_http_object(*network_, address, headers, how.size, patient, !presigned);
   if (!facts) return facts.error();
+  const bool has_size = facts->size != unknown_bytes;
+  if (!has_size && how.ranges_only)
+    return status(errc::unsupported, fmt::format("{}: the server does not say how large it is; it serves no ranges", facts->name));
   auto speaks = make_http_protocol(address, headers);
-  return std::make_unique<object>(network_, std::move(speaks), *std::move(facts), std::move(patient));
+  auto made = std::make_unique<object>(network_, std::move(speaks), *std::move(facts), std::move(patient), whole_of(how));
+  if (auto problem = has_size ? status() : made->find_size(); !problem.ok()) return problem.with_context(made->name());
+  return made;
+}
+
+whole_reading servers::whole_of(const remote_options& how) const {
+  return {.allowed = !how.ranges_only, .folder = variable_set(around_.variable, "TMPDIR").value_or("")};
 }
 
 servers::found_object servers::open_webhdfs(const remote_url& what, const remote_options& how) {
@@ -396,7 +405,7 @@ servers::found_object servers::open_s3(const remote_url& what, const remote_opti
     if (!found) return found.error();
     facts = *std::move(found);
   }
-  return std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient));
+  return std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient), whole_of(how));
 }
 
 result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, const remote_options& how) {

@@ -61,6 +61,7 @@ class servers final {
   found_object open_http(const remote_url& what, const remote_options& how, bool presigned);
   found_object open_s3(const remote_url& what, const remote_options& how);
   found_object open_webhdfs(const remote_url& what, const remote_options& how);
+  [[nodiscard]] whole_reading whole_of(const remote_options& how) const;
   std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
   result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
   result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);

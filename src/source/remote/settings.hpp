@@ -11,7 +11,7 @@ namespace penstock::source::remote {
 // Who counts what a network does. Called on its threads and those that open objects, some of them with its lock: blocks for nothing.
 class network_listener {
  public:
-  enum class event : std::uint8_t { request, retry, connection, redirect, unversioned, hedge };
+  enum class event : std::uint8_t { request, retry, connection, redirect, unversioned, hedge, without_ranges };
   virtual void happened(event what) noexcept = 0;
   virtual void received(std::uint64_t bytes, bool tls) noexcept = 0;
   // From one time of the steady clock to another: a request is put off; a thread received over TLS as fast as its core can.

@@ -70,7 +70,8 @@ result<object_facts> find_webhdfs_file(network& by, const url& address, std::str
   if (size) return made;
   auto asked = made.address;
   asked.query += fmt::format("{}op=GETFILESTATUS", asked.query.empty() ? "" : "&");
-  auto answer = ask(by, "GET", asked, {}, how);
+  const auto no_headers = [](std::string_view) -> result<std::vector<header>> { return std::vector<header>(); };
+  auto answer = ask(by, {.address = asked, .headers = no_headers}, how);
   if (!answer) return answer.error();
   if (answer->status != 200) return error_of(answer->status, made.name);
   const auto found = parse_file_status(answer->body);

@@ -1,0 +1,48 @@
+// The bytes of an object that come in order, from the first on: the first 32 MiB in memory, the others in a temporary file. One thread at a
+// time adds; any thread reads what is there.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "penstock/status.hpp"
+#include "sys/temporary_file.hpp"
+
+namespace penstock::source::remote {
+
+class stream_store {
+ public:
+  explicit stream_store(std::string folder) : folder_(std::move(folder)) {}
+
+  // Bytes that lie at that offset, which is not behind size(). Those that are there already have to be the same. Blocks while a file is
+  // written. Errors: io (other bytes are there; the disk is full), out_of_memory.
+  status put(std::span<const std::byte> bytes, std::uint64_t offset);
+  // Bytes below size(). Errors: io.
+  status read(std::byte* target, std::uint64_t length, std::uint64_t offset) const;
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_.load(std::memory_order_acquire); }
+  // Where its bytes are, in words.
+  [[nodiscard]] std::string told() const;
+
+ private:
+  static constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
+  static constexpr std::size_t most_blocks = 32;
+  static constexpr std::uint64_t most_memory = most_blocks * block_bytes;
+  status append(std::span<const std::byte> bytes);
+  status append_to_file(std::span<const std::byte> bytes);
+  status compare(std::span<const std::byte> bytes, std::uint64_t offset) const;
+
+  const std::string folder_;
+  std::unique_ptr<std::unique_ptr<std::byte[]>[]> blocks_;
+  mutable std::mutex lock_;  // guards whether there is a file
+  std::optional<sys::temporary_file> file_;
+  std::atomic<std::uint64_t> size_{0};
+};
+
+}  // namespace penstock::source::remote
