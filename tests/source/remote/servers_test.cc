@@ -415,6 +415,63 @@ TEST_F(opened_objects, of_silent_servers_end_within_the_time_of_their_user) {
   for (const auto& each : noted) EXPECT_EQ(std::tuple(each.status, each.why), std::tuple(0, errc::timed_out));
 }
 
+TEST_F(opened_objects, are_as_large_as_a_get_says_whatever_head_says) {
+  std::vector<std::string> heads{"200 OK\r\nContent-Length: 0", "200 OK\r\nTransfer-Encoding: chunked", "204 No\r\nContent-Length: 0", ""};
+  for (const int status : {400, 401, 403, 404, 405, 406, 415, 422, 500, 501, 503})
+    heads.push_back(fmt::format("{} No\r\nContent-Length: 0", status));
+  for (const auto& head : heads) {
+    server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+      if (asked.method != "HEAD") return std::nullopt;
+      if (!head.empty()) to.send(fmt::format("HTTP/1.1 {}\r\n\r\n", head));
+      return then::close;
+    });
+    for (const auto& [url, how] : {std::pair(server_.url(), remote_options()), std::pair(std::string("s3://bucket/key"), of_s3())}) {
+      const auto opened = open(url, how);
+      ASSERT_TRUE(opened.ok()) << url << ", " << head << ": " << opened.error().message();
+      EXPECT_EQ((*opened)->size().value_or(0), content_.size()) << url << ", " << head;
+      expect_bytes(**opened, 1000, 5000);
+    }
+  }
+}
+
+TEST_F(opened_objects, are_empty_only_if_a_get_says_so) {
+  server_.put({}, "\"empty\"");
+  for (const auto* const answer :
+       {"", "416 No\r\nContent-Length: 0", "200 OK\r\nContent-Length: 0", "200 OK\r\nTransfer-Encoding: chunked"}) {
+    server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+      if (asked.method == "HEAD" || *answer == '\0') return std::nullopt;
+      const bool is_refused = answer[0] == '4' && !asked.range;  // it knows no ranges
+      to.send(fmt::format("HTTP/1.1 {}\r\n\r\n", is_refused ? "200 OK\r\nContent-Length: 0" : answer));
+      if (std::string_view(answer).ends_with("chunked")) to.send("0\r\n\r\n");
+      return then::close;
+    });
+    for (const auto& [url, how] : {std::pair(server_.url(), remote_options()), std::pair(std::string("s3://bucket/key"), of_s3())}) {
+      const auto opened = open(url, how);
+      ASSERT_TRUE(opened.ok()) << url << ", " << answer << ": " << opened.error().message();
+      EXPECT_EQ((*opened)->size().value_or(1), 0U) << url << ", " << answer;
+    }
+  }
+}
+
+TEST_F(opened_objects, are_found_again_where_redirects_lead_once_their_address_has_expired) {
+  std::atomic<int> day{0};
+  server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+    const auto today = fmt::format("/data?day={}", day.load());
+    if (asked.target == today) return std::nullopt;
+    const bool is_old = asked.target.find('?') != std::string::npos;
+    to.send(is_old ? "HTTP/1.1 403 Expired\r\nContent-Length: 0\r\n\r\n"
+                   : fmt::format("HTTP/1.1 302 There\r\nLocation: {}\r\nContent-Length: 0\r\n\r\n", today));
+    return then::keep;
+  });
+  const auto opened = open(server_.url());
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  for (int i = 0; i < 5; ++i) {
+    expect_bytes(**opened, 0, content_.size());
+    expect_bytes(**opened, 100, 1000);
+    day.fetch_add(1);
+  }
+}
+
 TEST(pauses, that_a_user_gives_are_doubled_up_to_eight_times) {
   remote_options how;
   how.retry_pause = 500ms;
