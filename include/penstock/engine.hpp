@@ -314,7 +314,7 @@ class PENSTOCK_API engine {
   // Opens an object on a server by its URL: http://, https://. open() does the same of a path that is a URL, with remote_options{}. For
   // reading only; blocks while the server is asked how large it is. What is read is the version that was found then: an object that is
   // replaced meanwhile gives errors, never bytes of both. Errors name the URL without its query: invalid_argument, not_found,
-  // permission_denied, timed_out, unsupported (no libcurl; a server that serves no ranges), io.
+  // permission_denied, timed_out, unsupported (no libcurl; ranges_only, and no ranges), io.
   [[nodiscard]] result<file> open_remote(const std::string& url, const remote_options& how, const open_options& options = {}) const;
   // The objects whose URLs begin with url, which is s3://BUCKET or s3://BUCKET/BEGINNING, sorted; other servers list nothing. one_level:
   // where objects have a "/" behind that beginning, their URLs up to there are told instead, each once. most: more of both are an error.

@@ -438,13 +438,16 @@ verdict object::judge_bytes(const response_head& head, fetch& what) {
     if (is_encoded(head) && head.length != about_.size) return for_good(encoded(head));
     if (head.length && *head.length != about_.size) return for_good(other_size(*head.length));
     if (first == 0 && missing == about_.size) return {.then = verdict::kind::body, .body_bytes = missing, .ends_with_body = true};
+    const status why(errc::unsupported, "the server serves no ranges: it sends the whole object");
+    if (has_served_ranges_.load(std::memory_order_relaxed)) return {.then = verdict::kind::again, .error = why};
     static_cast<piece&>(what).needs_stream = whole_.allowed;
-    return for_good({errc::unsupported, "the server serves no ranges: it sends the whole object"});
+    return for_good(why);
   }
   if (range->total && *range->total != about_.size) return for_good(other_size(*range->total));
   if (range->first != first || range->last >= first + missing)
     return for_good({errc::io, fmt::format("the server sends bytes {}-{}, not the {}-{} that were asked for", range->first, range->last,
                                            first, first + missing - 1)});
+  has_served_ranges_.store(true, std::memory_order_relaxed);
   const auto bytes = range->last - range->first + 1;
   if (is_encoded(head) && head.length && *head.length != bytes) return for_good(encoded(head));
   return {.then = verdict::kind::body, .body_bytes = bytes};

@@ -2,6 +2,7 @@
 // wants, and each answer is compared with it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -114,10 +115,11 @@ class object final : public source, public fetch_owner {
   object_facts about_;  // its size is found before anybody reads it
   const patience how_;
   const whole_reading whole_;
-  const std::shared_ptr<origin> home_;    // of its address
-  const std::shared_ptr<origin> origin_;  // that served it when it was opened
-  std::string note_;                      // for told(); empty: there is none
-  mutable std::mutex lock_;               // guards what follows
+  const std::shared_ptr<origin> home_;          // of its address
+  const std::shared_ptr<origin> origin_;        // that served it when it was opened
+  std::string note_;                            // for told(); empty: there is none
+  std::atomic<bool> has_served_ranges_{false};  // then an answer with all of it is a mistake of the moment
+  mutable std::mutex lock_;                     // guards what follows
   // Where redirects led last: the server, and path and query there; empty: they are followed from its address on.
   std::shared_ptr<origin> place_;
   std::string target_;
