@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -101,3 +102,13 @@ def test_bytes_come_or_an_error_in_words(server: WebServer, tmp_path: Path, beha
         call(url, tmp_path)
     assert re.search(expected.error, str(failed.value)), failed.value
     assert server.url(behaviour, reader) in str(failed.value)
+
+
+def test_a_proxy_without_tunnels_forwards_what_is_plain(server: WebServer, tmp_path: Path) -> None:
+    into = tmp_path / "copy"
+    url = server.url("right", "proxied").replace("127.0.0.1", "nowhere.example")
+    environment = {**os.environ, "http_proxy": f"http://127.0.0.1:{server.port}", "no_proxy": ""}
+    run = [sys.executable, "-m", "penstock", "cp", url, str(into)]
+    ran = subprocess.run(run, capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    assert into.read_bytes() == CONTENT

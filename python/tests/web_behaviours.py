@@ -265,7 +265,9 @@ class WebServer:
     def answer(self, text: str) -> bytes | None:
         first, *fields = text.split("\r\n")
         method, target, _ = first.split(" ", 2)
-        path, _, query = target.partition("?")
+        if method == "CONNECT":  # as a proxy it makes no tunnels, and forwards to itself
+            return head("403 Forbidden", "Content-Length: 0")
+        path, _, query = re.sub("^http://[^/]*", "", target).partition("?")
         headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in fields)}
         with self.lock:
             count = self.counts.setdefault("/".join(path.split("/")[:3]), Counter())

@@ -69,6 +69,7 @@ constexpr long http_1_1 = 2;
 constexpr long tls_1_2 = 6;
 constexpr long http_and_https = 1 | 2;
 constexpr int info_response_code = 0x200002;
+constexpr int info_connect_code = 0x200016;
 constexpr int info_active_socket = 0x50002c;
 constexpr int code_ok = 0;
 constexpr int code_out_of_memory = 27;
@@ -251,7 +252,11 @@ struct gathering {
     const std::string_view line(data, bytes);
     if (line.substr(0, 5) == "HTTP/") answer.headers.clear();  // of the final answer, not of what came before it
     const auto colon = line.find(':');
-    if (colon != std::string_view::npos)
+    if ((line.starts_with(' ') || line.starts_with('\t')) && !answer.headers.empty()) {  // a folded line goes on
+      auto& value = answer.headers.back().value;
+      value += value.empty() ? "" : " ";
+      value += trimmed(line);
+    } else if (colon != std::string_view::npos)
       answer.headers.push_back({lower(trimmed(line.substr(0, colon))), std::string(trimmed(line.substr(colon + 1)))});
     return bytes;
   }
@@ -332,18 +337,23 @@ class curl_connection final : public web_connection {
   curl_connection& operator=(const curl_connection&) = delete;
   ~curl_connection() override;
   status make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless);
+  [[nodiscard]] bool is_forwarded() const noexcept override { return is_forwarded_; }
   [[nodiscard]] int descriptor() const noexcept override { return socket_; }
   result<std::size_t> send(std::string_view bytes) override;
   result<std::size_t> receive(std::byte* target, std::size_t room) override;
 
  private:
   [[nodiscard]] status refused(int code) const;
+  status connect(std::chrono::milliseconds within, const web_stop& unless);
+  [[nodiscard]] bool has_no_tunnel() const;
+  void let_go() noexcept;
 
   const std::shared_ptr<const curl_door> door_;
   const bool plain_;  // bytes go over the socket as they are, with no pass through libcurl
   void* easy_ = nullptr;
   void* multi_ = nullptr;  // holds the connection
   int socket_ = -1;
+  bool is_forwarded_ = false;
   std::string origin_;
   address_guard guarded_{{}};
   std::array<char, 256> words_{};
@@ -479,26 +489,47 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
 };
 
 curl_connection::~curl_connection() {
-  const auto& curl = door_->curl();
   const no_pipe_signal quiet;
+  let_go();
+}
+
+void curl_connection::let_go() noexcept {
+  const auto& curl = door_->curl();
   if (multi_ != nullptr && easy_ != nullptr) curl.multi_remove(multi_, easy_);  // closes it
-  if (easy_ != nullptr) curl.easy_cleanup(easy_);
-  if (multi_ != nullptr) curl.multi_cleanup(multi_);
+  if (easy_ != nullptr) curl.easy_cleanup(std::exchange(easy_, nullptr));
+  if (multi_ != nullptr) curl.multi_cleanup(std::exchange(multi_, nullptr));
 }
 
 status curl_connection::refused(int code) const { return door_->told(code, words_.data(), origin_); }
 
-// The handle stays in a multi handle of its own: what it is connected by goes when it leaves.
+// Many proxies make tunnels to port 443 alone, and forward plain requests.
 status curl_connection::make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless) {
-  const auto& curl = door_->curl();
   origin_ = origin;
+  auto made = connect(within, unless);
+  if (made.ok() || !has_no_tunnel()) return made;
+  let_go();
+  is_forwarded_ = true;
+  return connect(within, unless);
+}
+
+bool curl_connection::has_no_tunnel() const {
+  constexpr long wants_a_password = 407;
+  long code = 0;
+  if (!origin_.starts_with("http://") || easy_ == nullptr) return false;
+  if (door_->curl().easy_getinfo(easy_, info_connect_code, &code) != code_ok) return false;
+  return code >= 400 && code != wants_a_password;
+}
+
+// The handle stays in a multi handle of its own: what it is connected by goes when it leaves.
+status curl_connection::connect(std::chrono::milliseconds within, const web_stop& unless) {
+  const auto& curl = door_->curl();
   guarded_ = address_guard(host_of(origin_));
   easy_ = curl.easy_init();
   multi_ = curl.multi_init();
   if (easy_ == nullptr || multi_ == nullptr) return no_memory();
   door_->prepare(easy_, origin_, words_.data(), guarded_);
   curl.easy_setopt(easy_, opt_connect_only, 1L);
-  curl.easy_setopt(easy_, opt_httpproxytunnel, 1L);
+  curl.easy_setopt(easy_, opt_httpproxytunnel, is_forwarded_ ? 0L : 1L);
   curl.easy_setopt(easy_, opt_suppress_connect_headers, 1L);
   curl.easy_setopt(easy_, opt_connecttimeout_ms, static_cast<long>(within.count()));
   if (curl.multi_add(multi_, easy_) != code_ok) return no_memory();
@@ -511,13 +542,13 @@ status curl_connection::make(const std::string& origin, std::chrono::millisecond
       if (seen->data.result != code_ok) return guarded_.told(refused(seen->data.result), host_of(origin_));
       break;
     }
-    if (unless.stopped()) return {errc::cancelled, fmt::format("{}: nobody waits for the connection any more", host_of(origin))};
-    if (steady::now() > until) return {errc::timed_out, fmt::format("{}: no connection in time", host_of(origin))};
+    if (unless.stopped()) return {errc::cancelled, fmt::format("{}: nobody waits for the connection any more", host_of(origin_))};
+    if (steady::now() > until) return {errc::timed_out, fmt::format("{}: no connection in time", host_of(origin_))};
     curl.multi_poll(multi_, nullptr, 0, static_cast<int>(std::chrono::milliseconds(look_for_stop).count()), nullptr);
   }
   int found = -1;
   if (const int code = curl.easy_getinfo(easy_, info_active_socket, &found); code != code_ok || found < 0)
-    return {errc::io, fmt::format("{}: closed at once", host_of(origin))};
+    return {errc::io, fmt::format("{}: closed at once", host_of(origin_))};
   socket_ = found;
   return {};
 }

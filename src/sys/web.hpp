@@ -51,6 +51,8 @@ class web_connection {
   // Neither blocks. Bytes; would_block when none can go or come now. receive(): 0 at the end.
   virtual result<std::size_t> send(std::string_view bytes) = 0;
   virtual result<std::size_t> receive(std::byte* target, std::size_t room) = 0;
+  // It ends at a proxy that makes no tunnel to the server, and forwards requests that name the whole URL.
+  [[nodiscard]] virtual bool is_forwarded() const noexcept { return false; }
 };
 
 // Lets one thread end what another waits for.

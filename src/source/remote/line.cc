@@ -76,6 +76,7 @@ bool line::start(fetch& what) noexcept {
     return end({.then = then, .error = asked.error()}, true) != step::line_ends;
   }
   out_ = *std::move(asked);
+  if (over_->is_forwarded()) out_.insert(out_.find(' ') + 1, to_->address());
   sent_bytes_ = 0;
   owner_.sent();
   const auto sent = send_rest();
