@@ -116,18 +116,15 @@ class asker {
   // What fails in one way is tried in the next.
   result<size_answer> ask_for_size() {
     auto by = what_.method == "HEAD" ? way::head : way::first_byte;
-    for (unsigned tries = 1;; ++tries) {
+    for (unsigned tries = 1;;) {
       const std::string_view method = by == way::head ? "HEAD" : "GET";
       auto answer = once(method, by == way::first_byte ? "bytes=0-0" : "");
       const bool busy = answer && how_.is_worth_another_try(answer->status);
       if (answer && !busy && !next_may_tell(by, *answer)) return size_answer{*std::move(answer), by == way::head};
-      if (by == way::head) {
-        by = way::first_byte;
-      } else if (answer && !busy) {
-        by = way::whole;
-      }
-      if (answer && !busy) continue;
-      if (auto problem = wait(answer, method, tries); !problem.ok()) return problem;
+      const bool broke_head = by == way::head && !answer && answer.error().code() == errc::io;
+      if (by == way::head || (answer && !busy)) by = by == way::head ? way::first_byte : way::whole;
+      if ((answer && !busy) || broke_head) continue;
+      if (auto problem = wait(answer, method, tries++); !problem.ok()) return problem;
     }
   }
 
