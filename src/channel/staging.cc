@@ -7,9 +7,21 @@ namespace penstock::channel {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+// Shared memory counts towards a container's limit: of little memory inboxes take a quarter.
+std::size_t most_inbox_bytes(sys::kernel& kernel) {
+  constexpr std::size_t usual = std::size_t{384} << 20;
+  const auto memory = kernel.memory_now();
+  return memory ? static_cast<std::size_t>(std::min<std::uint64_t>(usual, memory->total_bytes / 4)) : usual;
+}
+
+}  // namespace
+
 pipe_staging::pipe_staging(core::runtime& with)
     : sending_(with.kernel(), pullers_),
       receiving_(with.kernel(), pullers_),
+      inboxes_(most_inbox_bytes(with.kernel())),
       pullers_(std::clamp(with.cores() / 2, 1U, 8U), 0us, nullptr, "penstock-pl"),
       mapper_(1, 0us, nullptr, "penstock-pm") {}
 

@@ -51,7 +51,7 @@ class pipe_staging final : public core::beside_files {
  private:
   staging::landing sending_;
   staging::landing receiving_;
-  staging::pinned_budget inboxes_{std::size_t{384} << 20};
+  staging::pinned_budget inboxes_;
   staging::lanes pullers_;  // ends before the memory that it works on
   staging::lanes mapper_;
   std::mutex lock_;  // guards what follows

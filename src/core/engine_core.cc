@@ -37,6 +37,13 @@ void warn_that_nvtx_is_missing() noexcept {
       stderr);
 }
 
+// Pinned memory counts towards a container's limit and cannot be swapped: of little memory it takes a quarter.
+std::size_t pinned_within(sys::kernel& kernel, std::size_t wanted_bytes) {
+  const auto memory = or_no_memory([&] { return kernel.memory_now(); });
+  if (!memory) return wanted_bytes;
+  return static_cast<std::size_t>(std::clamp<std::uint64_t>(memory->total_bytes / 4, staging::least_budget_bytes, wanted_bytes));
+}
+
 }  // namespace
 
 result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& options, seams doors) {
@@ -50,7 +57,9 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   }
   if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
   if (options.use_nvtx && !sys::has_nvtx()) warn_that_nvtx_is_missing();
-  return std::shared_ptr<engine_core>(new engine_core(options, std::move(doors)), &engine_core::destroy);
+  auto within = options;
+  within.pinned_budget_bytes = pinned_within(*doors.kernel, options.pinned_budget_bytes);
+  return std::shared_ptr<engine_core>(new engine_core(within, std::move(doors)), &engine_core::destroy);
 }
 
 // The last handle may go on a lane (in a callback), which cannot wait for itself: the watcher can, and is there wherever a lane is. A

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "sys/memory_state.hpp"
 #include "sys/page_size.hpp"
 
 namespace penstock::device {
@@ -24,7 +25,11 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return
 // Addresses that an allocation takes up.
 constexpr std::uint64_t footprint_of(std::uint64_t bytes) { return round_up(bytes, host_memory::granule_bytes) + host_memory::guard_bytes; }
 
-std::uint64_t physical_memory() { return static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * sys::page_size(); }
+// Of the machine, or of the cgroup where that allows less.
+std::uint64_t usable_memory() {
+  const auto state = or_no_memory([] { return sys::memory_state_now(); });
+  return state ? state->total_bytes : static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * sys::page_size();
+}
 
 // Making a memfd larger than RLIMIT_FSIZE would raise SIGXFSZ.
 bool may_be_a_file(std::uint64_t bytes) {
@@ -86,7 +91,7 @@ status host_memory::map_region(std::uint64_t bytes) {
     return made.error();
   }
   region_bytes_ = bytes;
-  capacity_ = std::min(physical_memory() / 4 * 3, bytes);
+  capacity_ = std::min(usable_memory() / 4 * 3, bytes);
   bytes_ = static_cast<std::byte*>(made->bytes);
   descriptor_ = made->descriptor;
   free_ = std::move(all);

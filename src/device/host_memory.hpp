@@ -53,7 +53,8 @@ class host_memory {
   // and those of opening the process's memory.
   result<void*> import_shared(std::string_view handle, std::int64_t process, int passed);
   result<sys::owned_descriptor> export_shared(const void* address);
-  // Bytes that can be allocated in all: 3/4 of physical memory, at most the region. Reserves like allocate().
+  // Bytes that can be allocated in all: 3/4 of the machine's memory, or of the cgroup's limit; at most the region. Reserves like
+  // allocate().
   result<std::uint64_t> capacity();
 
   // Whether an address is one of this device, allocated or not.

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "sys/cpu_quota.hpp"
+#include "sys/cgroup.hpp"
 
 namespace penstock::machine {
 
@@ -146,11 +146,9 @@ void gather_process(const tree& from, platform_facts& found) {
   const auto limits = from.read("/proc/self/limits").value_or("");
   found.locked_memory = limit_of(limits, "Max locked memory");
   found.open_files = limit_of(limits, "Max open files");
-  found.quota_cores = sys::cpu_quota_cores(from.outside("/proc/self/cgroup"), from.outside("/sys/fs/cgroup"));
-  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    constexpr std::uint64_t none = std::uint64_t{1} << 60;  // what version 1 writes where there is no limit
-    if (const auto bytes = from.number(file); bytes && *bytes < none) found.memory_limit_bytes = bytes;
-  }
+  const auto groups = sys::cgroup_limits_of([&](const std::string& path) { return from.read(path); });
+  found.quota_cores = groups.cores;
+  found.memory_limit_bytes = groups.memory_bytes;
 }
 
 void gather_nvidia(const tree& from, platform_facts& found) {

@@ -27,7 +27,7 @@
 #include "base/no_memory.hpp"
 #include "sys/cache_fill.hpp"
 #include "sys/core_use.hpp"
-#include "sys/cpu_quota.hpp"
+#include "sys/cgroup.hpp"
 #include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
 #include "sys/mounts.hpp"
@@ -332,7 +332,7 @@ class linux_kernel final : public kernel {
 
   unsigned usable_cores() override {
     const unsigned cores = cores_of_affinity_mask();
-    return std::max(1U, std::min(cores, cpu_quota_cores().value_or(cores)));
+    return std::max(1U, std::min(cores, cgroup_limits_now().cores.value_or(cores)));
   }
 
   core_use core_use_now() noexcept override {

@@ -1,58 +1,37 @@
 #include "sys/memory_state.hpp"
 
 #include <algorithm>
-#include <cstdint>
-#include <fstream>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <string_view>
-
-#include "sys/cgroup.hpp"
 
 namespace penstock::sys {
 namespace {
 
-// The number behind a word at the beginning of a line.
-std::optional<std::uint64_t> number_of(const std::string& file, std::string_view word) {
-  std::ifstream lines(file);
-  std::string name;
-  for (std::uint64_t value = 0; lines >> name;) {
-    if (name == word && lines >> value) return value;
-    lines.ignore(4096, '\n');
+// The number behind a word.
+std::optional<std::uint64_t> number_of(const std::string& text, std::string_view word) {
+  std::istringstream words(text);
+  std::uint64_t number = 0;
+  for (std::string each; words >> each;) {
+    if (each == word && words >> number) return number;
   }
   return std::nullopt;
 }
 
-// Nothing where the group sets no limit: "max" is not a number.
-std::optional<memory_state> state_of_group(const std::string& directory) {
-  std::uint64_t most = 0;
-  std::uint64_t used = 0;
-  if (!(std::ifstream(directory + "/memory.max") >> most)) return std::nullopt;
-  if (!(std::ifstream(directory + "/memory.current") >> used)) return std::nullopt;
-  const auto statistics = directory + "/memory.stat";
-  // Without tmpfs, whose pages are not among the file pages here.
-  const auto files = number_of(statistics, "inactive_file").value_or(0) + number_of(statistics, "active_file").value_or(0);
-  const auto taken = used - std::min(used, files);
-  return memory_state{most, most - std::min(most, taken)};
+result<memory_state> within(const cgroup_limits& limits, const std::optional<std::string>& meminfo) {
+  constexpr std::uint64_t kib = 1024;
+  const auto total = number_of(meminfo.value_or(""), "MemTotal:");
+  const auto available = number_of(meminfo.value_or(""), "MemAvailable:");
+  if (!total || !available) return status(errc::unsupported, "/proc/meminfo does not say how much memory is available");
+  const auto most = std::min(*total * kib, limits.memory_bytes.value_or(*total * kib));
+  return memory_state{most, std::min({most, *available * kib, limits.memory_left_bytes.value_or(most)})};
 }
 
 }  // namespace
 
-result<memory_state> memory_state_of(const std::string& meminfo_file, const std::string& membership_file,
-                                     const std::string& hierarchy_root) {
-  constexpr std::uint64_t kib = 1024;
-  const auto total = number_of(meminfo_file, "MemTotal:");
-  const auto available = number_of(meminfo_file, "MemAvailable:");
-  if (!total || !available) return status(errc::unsupported, meminfo_file + " does not say how much memory is available");
-  memory_state state{*total * kib, *available * kib};
-  for (const auto& directory : cgroup_directories(membership_file, hierarchy_root)) {
-    const auto group = state_of_group(directory);
-    if (!group) continue;
-    state.total_bytes = std::min(state.total_bytes, group->total_bytes);
-    state.available_bytes = std::min(state.available_bytes, group->available_bytes);
-  }
-  return state;
-}
+result<memory_state> memory_state_of(const text_reader& read) { return within(cgroup_limits_of(read), read("/proc/meminfo")); }
 
-result<memory_state> memory_state_now() { return memory_state_of("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup"); }
+result<memory_state> memory_state_now() { return within(cgroup_limits_now(), read_text("/proc/meminfo")); }
 
 }  // namespace penstock::sys

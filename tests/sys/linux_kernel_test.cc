@@ -22,9 +22,7 @@
 #include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
 #include "sys/cache_fill.hpp"
-#include "sys/cpu_quota.hpp"
 #include "sys/kernel.hpp"
-#include "sys/memory_state.hpp"
 #include "sys/page_size.hpp"
 
 namespace penstock::sys {
@@ -530,61 +528,6 @@ TEST_F(linux_kernel_test, usable_cores_follow_the_affinity_mask) {
     return kernel_->usable_cores() == 1 ? 0 : 1;
   });
   EXPECT_EQ(outcome, 0);
-}
-
-TEST_F(linux_kernel_test, cpu_quota_is_the_tightest_of_the_groups_rounded_up) {
-  const std::string root = dir_.file("cgroup");
-  const std::string membership = dir_.file("membership");
-  const auto write = [](const std::string& path, const std::string& text) { std::ofstream(path) << text; };
-  std::filesystem::create_directories(root + "/outer/inner");
-  write(membership, "12:cpu:/elsewhere\n0::/outer/inner\n");
-  EXPECT_EQ(cpu_quota_cores(membership, root), std::nullopt);
-  write(root + "/outer/inner/cpu.max", "max 100000\n");
-  EXPECT_EQ(cpu_quota_cores(membership, root), std::nullopt);
-  write(root + "/outer/cpu.max", "250000 100000\n");
-  EXPECT_EQ(cpu_quota_cores(membership, root), 3U);
-  write(root + "/outer/inner/cpu.max", "50000 100000\n");
-  EXPECT_EQ(cpu_quota_cores(membership, root), 1U);
-  write(membership, "0::/\n");
-  EXPECT_EQ(cpu_quota_cores(membership, root), std::nullopt);
-  write(root + "/cpu.max", "800000 100000\n");
-  EXPECT_EQ(cpu_quota_cores(membership, root), 8U);
-  EXPECT_EQ(cpu_quota_cores(dir_.file("missing"), root), 8U);
-}
-
-TEST_F(linux_kernel_test, memory_is_what_the_machine_and_the_tightest_of_the_groups_leave) {
-  const std::string root = dir_.file("cgroup");
-  const std::string membership = dir_.file("membership");
-  const std::string meminfo = dir_.file("meminfo");
-  const auto write = [](const std::string& path, const std::string& text) { std::ofstream(path) << text; };
-  const auto expect = [&](std::uint64_t total_bytes, std::uint64_t available_bytes) {
-    const auto state = memory_state_of(meminfo, membership, root);
-    ASSERT_TRUE(state.ok()) << state.error().message();
-    EXPECT_EQ(state->total_bytes, total_bytes);
-    EXPECT_EQ(state->available_bytes, available_bytes);
-  };
-  std::filesystem::create_directories(root + "/outer/inner");
-  write(membership, "0::/outer/inner\n");
-  EXPECT_EQ(memory_state_of(meminfo, membership, root).error().code(), errc::unsupported);
-  write(meminfo, "MemTotal:       1000 kB\nMemFree:         100 kB\n");
-  EXPECT_EQ(memory_state_of(meminfo, membership, root).error().code(), errc::unsupported);
-  write(meminfo, "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n");
-  expect(1000 * 1024, 600 * 1024);
-  write(root + "/outer/memory.max", "max\n");
-  write(root + "/outer/memory.current", "5000\n");
-  expect(1000 * 1024, 600 * 1024);
-  write(root + "/outer/memory.max", "10000\n");
-  expect(10000, 5000);
-  // What the group holds of files can be dropped.
-  write(root + "/outer/memory.stat", "anon 2000\nfile 3000\ninactive_file 1000\nactive_file 1500\n");
-  expect(10000, 7500);
-  write(root + "/outer/memory.current", "20000\n");
-  expect(10000, 0);
-  write(root + "/outer/inner/memory.max", "8000\n");
-  expect(10000, 0);
-  write(root + "/outer/memory.current", "0\n");
-  write(root + "/outer/inner/memory.current", "1000\n");
-  expect(8000, 7000);
 }
 
 TEST_F(linux_kernel_test, memory_of_this_process_is_known) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "bench/machine.hpp"
 #include "cli/common/sizes.hpp"
 
 namespace penstock::cli {
@@ -77,12 +78,13 @@ std::string describe_device(const device_info& device) { return fmt::format("{} 
 
 void transfer_memory::freer::operator()(void* memory) const noexcept { std::free(memory); }
 
-// All of it where there is the memory, else 1 GiB.
+// All of it where there is the memory, else 1 GiB, or what there is.
 std::uint64_t transfer_memory::most_at_once(std::uint64_t length) const {
   // The host's is shared with everything else on the machine.
   const bool on_host = where_.name.starts_with(host_memory) || where_.shares_host_memory;
-  const std::uint64_t room = on_host ? where_.memory_bytes / 2 : where_.memory_bytes / 10 * 9;
-  return length <= room ? length : large_piece;
+  const std::uint64_t memory_bytes = on_host ? bench::available_memory().value_or(where_.memory_bytes) : where_.memory_bytes;
+  const std::uint64_t room = on_host ? std::min(where_.memory_bytes, memory_bytes) / 2 : memory_bytes / 10 * 9;
+  return length <= room ? length : std::clamp(room, small_piece / 4, large_piece) / block_bytes * block_bytes;
 }
 
 status transfer_memory::allocate(std::uint64_t bytes) {
