@@ -236,8 +236,8 @@ class PENSTOCK_API file {
   // kernel) is made by the engine's threads from here on: for programs that know early where their bytes will go. Does not wait for it;
   // makes the device's context where there is none. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
   status prepare(std::string_view device) const;
-  // The descriptor that it was opened or adopted with, which close() ends. Past the page cache (O_DIRECT) only where it was adopted so.
-  // Errors: closed, forked, unsupported (the file is none of the kernel's).
+  // The descriptor that it was opened or adopted with (of adopt_options::duplicate: the duplicate), which close() ends. Past the page cache
+  // (O_DIRECT) only where it was adopted so. Errors: closed, forked, unsupported (the file is none of the kernel's).
   [[nodiscard]] result<int> descriptor() const;
   // What it was opened as; "descriptor N" of an adopted one; empty of a file that was never opened.
   [[nodiscard]] const std::string& path() const noexcept;
@@ -257,6 +257,9 @@ struct adopt_options {
   std::uint64_t bytes_per_second = 0;      // as open_options::bytes_per_second
   std::string not_direct{};                // not empty: it is never GPU-direct, and this, half a sentence, is why
   std::string name{};                      // what messages and file::path() call it; empty: "descriptor N"
+  // Works through a duplicate of the descriptor, which the caller may then close before the file: requests reach the same file even if the
+  // number is given to another one. Takes one descriptor more.
+  bool duplicate = false;
 };
 
 // Whether engine::open() takes a name for the URL of an object on a server, well-formed or not, and not for the name of a file.
@@ -324,8 +327,9 @@ class PENSTOCK_API engine {
   // Begins to write an object of S3 (s3://BUCKET/KEY). size, of how: that the object will have, if it is known. Blocks while credentials
   // are found. Errors name the URL: invalid_argument, permission_denied, unsupported (another kind of URL, no libcurl).
   [[nodiscard]] result<upload> begin_upload(const std::string& url, const remote_options& how = {}) const;
-  // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close().
-  // cache: as open_options::cache.
+  // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close(), unless
+  // adopt_options::duplicate is set. cache: as open_options::cache. Errors: not_a_file, invalid_argument (O_PATH, or O_APPEND for writing),
+  // io (EBADF), out_of_memory (descriptors too), forked.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;
   [[nodiscard]] result<file> adopt(int descriptor, const adopt_options& options) const;
 

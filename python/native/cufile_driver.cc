@@ -9,6 +9,7 @@
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
+#include "cufile/open_file.hpp"
 #include "gil.hpp"
 
 namespace penstock::python {

@@ -101,7 +101,8 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
     if (server) raise_invalid("storage_options: they are for URLs, not for a descriptor");
     const auto number = signed_integer(path, "a descriptor");
     if (number != static_cast<int>(number)) raise_invalid("no descriptor is " + std::to_string(number));
-    auto adopted = engine.adopt(static_cast<int>(number), {.cache = how.options.cache, .bytes_per_second = how.options.bytes_per_second});
+    auto adopted = engine.adopt(static_cast<int>(number),
+                                {.cache = how.options.cache, .bytes_per_second = how.options.bytes_per_second, .duplicate = true});
     if (!adopted) raise(adopted.error());
     return {std::move(*adopted), std::move(path), std::move(how.text)};
   }
@@ -653,7 +654,7 @@ void add_files(nb::module_& module) {
       "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false, "cache"_a = none, "immutable"_a = false,
       "bytes_per_second"_a = 0, "storage_options"_a = none,
       "Opens a file, or an object on a server for reading: http://, https://, s3://BUCKET/KEY. path: str, bytes, PathLike, or an open "
-      "descriptor, which is not closed. mode: r, r+, w (create or empty, write\n"
+      "descriptor, which is duplicated and not closed. mode: r, r+, w (create or empty, write\n"
       "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache: "
       "what\n"
       "reads of this file into device memory do with what is not in the page cache: 'keep' it there, 'bypass' the cache, or 'auto'.\n"

@@ -125,7 +125,8 @@ void add_position(nb::class_<python_file>& type) {
       .def("truncate", &truncate, "size"_a = none,
            "Cuts the file to size bytes, or lengthens it with zeros; None: to the position, which stays. Returns the size.")
       .def("fileno", &fileno,
-           "Its descriptor, which is closed with it. What is written through it goes past Penstock, whose requests see it.")
+           "Its descriptor, which is closed with it; of a file that was opened by a descriptor, a duplicate of that one. What is written\n"
+           "through it goes past Penstock, whose requests see it.")
       .def(
           "flush", [](const python_file& self) { expect_open(self); },
           "Does nothing, for those who expect it: what was written is the kernel's already. sync() forces it to the disk.")

@@ -65,7 +65,8 @@ result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::
 
 result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options) {
   if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
-  auto lent = source::local_file::adopt(with->kernel(), descriptor, {options.name, options.direct_writes});
+  auto lent = source::local_file::adopt(with->kernel(), descriptor,
+                                        {.name = options.name, .direct_writes = options.direct_writes, .duplicate = options.duplicate});
   if (!lent) return lent.error();
   return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second, options.not_direct);
 }

@@ -1,6 +1,7 @@
 #include "cufile/driver.hpp"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -50,6 +51,12 @@ CUfileError_t registration_error(const status& problem) {
   if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
   if (problem.code() == errc::invalid_argument) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);
   return answer(problem);
+}
+
+// The kernel gives the lowest free number to each descriptor.
+bool in_last_quarter(int descriptor) {
+  rlimit most{};
+  return ::getrlimit(RLIMIT_NOFILE, &most) == 0 && static_cast<rlim_t>(descriptor) >= most.rlim_cur - most.rlim_cur / 4;
 }
 
 }  // namespace
@@ -217,19 +224,58 @@ CUfileError_t driver::counted_as(counted what, CUfileError_t outcome) {
 
 // --- files
 
+descriptor_set::claim descriptor_set::add(int number, int witness, const file_identity& file) {
+  const std::lock_guard guard(lock_);
+  auto& known = members_[number];
+  const bool taken = std::ranges::any_of(
+      known, [&](const member& each) { return each.file == file && (each.witness == number || share_open_file(each.witness, number)); });
+  if (taken) return {};
+  known.push_back({number, witness, file});
+  return {*this, std::prev(known.end())};
+}
+
+void descriptor_set::release(std::list<member>::iterator place) noexcept {
+  const std::lock_guard guard(lock_);
+  const auto known = members_.find(place->number);
+  known->second.erase(place);
+  if (known->second.empty()) members_.erase(known);
+}
+
+// Through a duplicate, unless descriptors are scarce: a program that registers nearly as many files as it may open keeps the last quarter
+// of its descriptors for itself.
+result<file> driver::adopt(int descriptor, std::optional<file_identity>& lent_as) {
+  adopt_options how{.direct_writes = past_cache_, .not_direct = denial_of(descriptor), .duplicate = true};
+  auto adopted = owner().adopt(descriptor, how);
+  const bool is_scarce = adopted ? in_last_quarter(adopted->descriptor().value_or(0))
+                                 : adopted.error().native() == EMFILE || adopted.error().native() == ENFILE;
+  if (!is_scarce) return adopted;
+  how.duplicate = false;
+  lent_as = identity_of(descriptor);
+  return owner().adopt(descriptor, how);
+}
+
 CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
-  auto claimed = descriptors_.add(descriptor);
-  if (!claimed) return answer(CU_FILE_HANDLE_ALREADY_REGISTERED);
-  auto adopted = owner().adopt(descriptor, {.direct_writes = past_cache_, .not_direct = denial_of(descriptor)});
+  std::optional<file_identity> lent_as;
+  auto adopted = adopt(descriptor, lent_as);
+  const auto opened_as = identity_of(descriptor);
+  auto claimed =
+      adopted && opened_as ? descriptors_.add(descriptor, adopted->descriptor().value_or(descriptor), *opened_as) : descriptor_set::claim();
+  if (adopted && !claimed) return answer(CU_FILE_HANDLE_ALREADY_REGISTERED);
   const status problem = adopted ? refusal(*adopted) : adopted.error();
   if (!problem.ok()) {
     log_.write(log_level::error, "cuFileHandleRegister: {}", problem.message());
     return adopted ? answer(CU_FILE_IO_NOT_SUPPORTED) : registration_error(problem);
   }
-  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(claimed), std::move(*adopted)}));
+  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(claimed), std::move(*adopted), lent_as}));
   if (made == nullptr) return answer(CU_FILE_NOMEM_ERROR);
   *handle = made;
   return answer(CU_FILE_SUCCESS);
+}
+
+slots<registered_file>::user driver::find_file(CUfileHandle_t handle) noexcept {
+  auto found = files_.find(handle);
+  if (found && found->lent_as && found->lent_as != identity_of(found->target.descriptor().value_or(-1))) return {};
+  return found;
 }
 
 std::string driver::denial_of(int descriptor) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "cufile/cufile.h"
 #include "cufile/log.hpp"
 #include "cufile/nvidia_fs.hpp"
+#include "cufile/open_file.hpp"
 #include "cufile/settings.hpp"
 #include "cufile/settings_effects.hpp"
 #include "cufile/slots.hpp"
@@ -35,46 +37,48 @@ inline constexpr int advertised_version = 1170;
 // "1.19" as 1190. Nothing for what is no version from 1.15 to 1.20: the structs of earlier ones are others, those of later ones not known.
 std::optional<int> parse_version(std::string_view text) noexcept;
 
-// The descriptors that have a handle. Thread-safe.
+// The descriptors that have a handle. A number that was closed and given to another file is another descriptor. Thread-safe.
 class descriptor_set {
+  struct member {
+    int number;   // as the caller knows it
+    int witness;  // stays open on the file that was registered: a duplicate, or the number itself
+    file_identity file;
+  };
+
  public:
   // A place in the set, given up when it dies.
   class claim {
    public:
     claim() noexcept = default;
-    claim(claim&& other) noexcept : set_(std::exchange(other.set_, nullptr)), descriptor_(other.descriptor_) {}
+    claim(claim&& other) noexcept : set_(std::exchange(other.set_, nullptr)), place_(other.place_) {}
     claim& operator=(claim&&) = delete;
     ~claim() {
-      if (set_ != nullptr) set_->release(descriptor_);
+      if (set_ != nullptr) set_->release(place_);
     }
     explicit operator bool() const noexcept { return set_ != nullptr; }
 
    private:
     friend class descriptor_set;
-    claim(descriptor_set& set, int descriptor) noexcept : set_(&set), descriptor_(descriptor) {}
+    claim(descriptor_set& set, std::list<member>::iterator place) noexcept : set_(&set), place_(place) {}
     descriptor_set* set_ = nullptr;
-    int descriptor_ = -1;
+    std::list<member>::iterator place_;
   };
 
-  // Empty for a descriptor that is in the set already.
-  claim add(int descriptor) {
-    const std::lock_guard guard(lock_);
-    return members_.insert(descriptor).second ? claim(*this, descriptor) : claim();
-  }
+  // Empty for a descriptor that is in the set already. witness: see member.
+  claim add(int number, int witness, const file_identity& file);
 
  private:
-  void release(int descriptor) noexcept {
-    const std::lock_guard guard(lock_);
-    members_.erase(descriptor);
-  }
-  std::mutex lock_;  // guards members_
-  std::set<int> members_;
+  void release(std::list<member>::iterator place) noexcept;
+  std::mutex lock_;                                     // guards members_
+  std::unordered_map<int, std::list<member>> members_;  // by number
 };
 
 // Destroyed from the last member to the first: the descriptor can have a new handle when nothing runs on this one any more.
 struct registered_file {
   descriptor_set::claim descriptor;
   file target;
+  // Where there was no room for a duplicate: what the caller's own descriptor was open on. It is looked at before each use.
+  std::optional<file_identity> lent_as;
 };
 
 class driver {
@@ -108,13 +112,15 @@ class driver {
   void look_for_nvidia_fs_in(std::string folder) { nvidia_fs_folder_ = std::move(folder); }
   [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }
 
-  // --- files. A descriptor has one handle.
+  // --- files. A descriptor has one handle, which works through a duplicate: the caller may close the descriptor, and whatever is opened
+  // under its number then is another file, which gets a handle of its own.
   CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
   // Waits for what runs on the file, also when another thread is deregistering it.
   void deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, release_file(handle)); }
   // As deregister_file(), uncounted. True for the thread that released it.
   bool release_file(CUfileHandle_t handle) noexcept { return files_.remove(handle); }
-  [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept { return files_.find(handle); }
+  // Empty for a handle that is none, and for one without a duplicate whose descriptor was closed.
+  [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept;
 
   // --- memory
   // True for host memory where the settings do not allow it. May call the GPU's driver, but not where they do.
@@ -163,6 +169,9 @@ class driver {
   CUfileError_t open_locked();
   CUfileError_t find_engine();
   void take_settings();
+  void say_once(std::string text);
+  // lent_as: as registered_file's.
+  result<file> adopt(int descriptor, std::optional<file_identity>& lent_as);
   [[nodiscard]] std::string denial_of(int descriptor);
   void release_all();
   [[nodiscard]] status refusal(const file& target) const;

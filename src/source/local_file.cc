@@ -99,7 +99,13 @@ result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int d
   }
   std::unique_ptr<local_file> made(new local_file(kernel, how.name.empty() ? fmt::format("descriptor {}", descriptor) : how.name));
   const bool direct = (*flags & O_DIRECT) != 0;
-  (direct ? made->descriptors_.direct : made->descriptors_.cached) = made->first_descriptor_ = descriptor;
+  int first = descriptor;
+  if (how.duplicate) {
+    const auto second = kernel.duplicate(descriptor);
+    if (!second) return second.error().with_context(fmt::format("adopt: descriptor {}", descriptor));
+    first = (direct ? made->owned_.direct : made->owned_.cached) = *second;
+  }
+  (direct ? made->descriptors_.direct : made->descriptors_.cached) = made->first_descriptor_ = first;
   made->access_ = *flags & O_ACCMODE;
   made->promises_ = *flags & (O_SYNC | O_DSYNC | O_NOATIME);
   made->facts_.lent_past_cache = direct;

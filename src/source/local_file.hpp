@@ -17,6 +17,8 @@ struct lent_as {
   // Let go of once the file is closed: what closes the descriptor, where nobody else does.
   std::shared_ptr<const void> held{};
   std::string told{};  // as source::told()
+  // Works through a duplicate of its own, so that closing the descriptor, and opening another file under its number, changes nothing.
+  bool duplicate = false;
 };
 
 class local_file final : public source {
@@ -24,7 +26,8 @@ class local_file final : public source {
   // The kernel outlives the file. Errors name the file: invalid_argument (options that contradict each other), not_a_file, those of
   // open(2).
   static result<std::unique_ptr<local_file>> open(sys::kernel& kernel, const std::string& path, const open_options& options);
-  // The descriptor stays the caller's. Errors name it: invalid_argument (O_PATH, or O_APPEND for writing), not_a_file, those of fcntl(2).
+  // The descriptor stays the caller's. Errors name it: invalid_argument (O_PATH, or O_APPEND for writing), not_a_file, those of fcntl(2),
+  // out_of_memory (no room for a duplicate).
   static result<std::unique_ptr<local_file>> adopt(sys::kernel& kernel, int descriptor, const lent_as& how = {});
   ~local_file() override;
 

@@ -41,7 +41,7 @@ int close_once(int fd) noexcept {
   return ::close(fd) == 0 || errno == EINTR ? 0 : errno;
 }
 
-constexpr int flags_that_matter = O_ACCMODE | O_DIRECT | O_SYNC | O_DSYNC | O_NOATIME;
+constexpr int flags_that_matter = O_ACCMODE | O_DIRECT | O_SYNC | O_DSYNC | O_NOATIME | O_APPEND;
 
 }  // namespace
 
@@ -99,7 +99,10 @@ std::optional<int> kept_descriptors::take(const std::string& path, int flags) {
 
 std::optional<int> kept_descriptors::take(const identity& wanted) {
   const std::lock_guard guard(lock_);
-  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const entry& each) { return each.what == wanted; });
+  // A duplicate shares its flags with the program's own descriptor, which may have changed them since.
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const entry& each) {
+    return each.what == wanted && (fcntl(each.fd, F_GETFL) & flags_that_matter) == wanted.flags;
+  });
   if (found == kept_.end()) return std::nullopt;
   const int fd = found->fd;
   kept_.erase(found);

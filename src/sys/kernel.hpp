@@ -83,6 +83,9 @@ class kernel {
   // Opens the file behind fd anew, with other flags, through /proc/self/fd. would_block where fd itself holds a lease that this would
   // break.
   virtual result<int> reopen(int fd, int flags) = 0;
+  // A second descriptor of the same open file, with O_CLOEXEC: closing fd leaves it open. Its number is above those of the standard
+  // streams.
+  virtual result<int> duplicate(int fd) = 0;
   // fd is the kernel's from then on. Where closing it would drop record locks of this process, it is kept open (see
   // sys/kept_descriptors.hpp). out_of_memory: it cannot be kept, and stays open and the caller's.
   virtual status close(int fd) = 0;

@@ -217,6 +217,12 @@ class linux_kernel final : public kernel {
     return anew;
   }
 
+  result<int> duplicate(int fd) override {
+    const int second = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (second < 0) return status::from_errno(errno, fmt::format("duplicate fd {}", fd));
+    return second;
+  }
+
   status close(int fd) override {
     const int error = kept_.close(fd);
     if (error == ENOMEM) return no_memory();

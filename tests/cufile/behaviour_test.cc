@@ -1,6 +1,7 @@
 // What clients of cuFile depend on, call by call: the outcomes that NVIDIA's library gives (observed of 1.15 and 1.17 in compatibility
 // mode; where the two differ, 1.17 is followed), and what its reference promises.
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -279,6 +280,156 @@ TEST_F(cufile_test, a_descriptor_has_one_handle_until_it_is_deregistered) {
   cuFileHandleDeregister(handle);
   EXPECT_EQ(try_register(descriptor, second).err, CU_FILE_SUCCESS);
   EXPECT_NE(second, handle);
+}
+
+// --- descriptors that the program closes before it deregisters
+
+// What a program may do with a descriptor whose handle it still has. Each leaves the number free or open on another file.
+struct loss {
+  const char* name;
+  void (*lose)(int number, const std::string& other);
+};
+
+void PrintTo(const loss& what, std::ostream* out) { *out << what.name; }
+
+void reuse(int number, const std::string& other, int flags) {
+  const int made = ::open(other.c_str(), flags | O_CLOEXEC);
+  ASSERT_GE(made, 0);
+  if (made == number) return;
+  ASSERT_EQ(::dup3(made, number, O_CLOEXEC), number);
+  ::close(made);
+}
+
+const std::array losses{
+    loss{"closed", [](int number, const std::string&) { ::close(number); }},
+    loss{"closed_and_given_to_another_file",
+         [](int number, const std::string& other) {
+           ::close(number);
+           reuse(number, other, O_RDWR);
+         }},
+    loss{"closed_and_given_to_another_file_past_the_cache",
+         [](int number, const std::string& other) {
+           ::close(number);
+           reuse(number, other, O_RDWR | O_DIRECT);
+         }},
+    loss{"replaced_by_dup2", [](int number, const std::string& other) { reuse(number, other, O_RDWR); }},
+    loss{"given_to_a_pipe",
+         [](int number, const std::string&) {
+           std::array<int, 2> ends{};
+           ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+           ASSERT_EQ(::dup3(ends[1], number, O_CLOEXEC), number);
+           for (const int end : ends) ::close(end);
+         }},
+};
+
+class cufile_lost_descriptor : public cufile_test, public ::testing::WithParamInterface<loss> {
+ protected:
+  // Files of different bytes, of which the first is registered and then loses its number.
+  void lose(int flags = O_RDWR) {
+    const std::vector<std::byte> ours(size, std::byte{'A'});
+    const std::vector<std::byte> theirs(size, std::byte{'B'});
+    store_file(dir_.file("A"), ours);
+    store_file(dir_.file("B"), theirs);
+    number_ = open(dir_.file("A"), flags);
+    handle_ = make_handle(number_);
+    GetParam().lose(number_, dir_.file("B"));
+  }
+  std::string content(const std::string& name) {
+    std::ifstream in(dir_.file(name));
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static constexpr std::size_t size = 16 * kib;
+  int number_ = -1;
+  CUfileHandle_t handle_ = nullptr;
+};
+
+TEST_P(cufile_lost_descriptor, reads_and_writes_reach_the_registered_file) {
+  for (const int flags : {O_RDWR, O_RDWR | O_DIRECT}) {
+    lose(flags);
+    std::vector<char> memory(size, '?');
+    EXPECT_EQ(with_errno(cuFileRead(handle_, memory.data(), size, 0, 0)), static_cast<ssize_t>(size));
+    EXPECT_EQ(memory, std::vector<char>(size, 'A'));
+    std::ranges::fill(memory, 'C');
+    EXPECT_EQ(with_errno(cuFileWrite(handle_, memory.data(), 4096, 100, 0)), 4096);
+    std::array pieces{CUfileIOVec_t{memory.data(), 1000}, CUfileIOVec_t{memory.data() + 1000, 1000}};
+    EXPECT_EQ(with_errno(cuFileWritev(handle_, pieces.data(), pieces.size(), 8192, 0)), 2000);
+    EXPECT_EQ(content("A"), std::string(100, 'A') + std::string(4096, 'C') + std::string(8192 - 4196, 'A') + std::string(2000, 'C') +
+                                std::string(size - 10192, 'A'));
+    EXPECT_EQ(content("B"), std::string(size, 'B'));
+    cuFileHandleDeregister(handle_);
+  }
+}
+
+TEST_P(cufile_lost_descriptor, the_number_is_registered_again_for_its_new_file) {
+  lose();
+  CUfileHandle_t second = nullptr;
+  const auto answer = try_register(number_, second).err;
+  struct stat facts {};
+  if (::fstat(number_, &facts) != 0) {
+    EXPECT_EQ(answer, CU_FILE_INVALID_VALUE) << "it is closed";
+    return;
+  }
+  if (!S_ISREG(facts.st_mode)) {
+    EXPECT_EQ(answer, CU_FILE_INVALID_FILE_TYPE);
+    return;
+  }
+  ASSERT_EQ(answer, CU_FILE_SUCCESS);
+  CUfileHandle_t third = nullptr;
+  EXPECT_EQ(try_register(number_, third).err, CU_FILE_HANDLE_ALREADY_REGISTERED);
+  std::vector<char> memory(size);
+  EXPECT_EQ(with_errno(cuFileRead(second, memory.data(), size, 0, 0)), static_cast<ssize_t>(size));
+  EXPECT_EQ(memory.front(), 'B');
+  cuFileHandleDeregister(handle_);
+  EXPECT_EQ(try_register(number_, third).err, CU_FILE_HANDLE_ALREADY_REGISTERED) << "the second handle keeps it";
+  cuFileHandleDeregister(second);
+  EXPECT_EQ(try_register(number_, third).err, CU_FILE_SUCCESS);
+}
+
+INSTANTIATE_TEST_SUITE_P(each, cufile_lost_descriptor, ::testing::ValuesIn(losses), [](const auto& info) { return info.param.name; });
+
+TEST_F(cufile_test, a_file_that_is_opened_again_under_the_same_number_registers_again) {
+  const auto name = make_file("x", 4096);
+  const int number = open(name, O_RDONLY);
+  make_handle(number);
+  ::close(number);
+  reuse(number, name, O_RDONLY);
+  CUfileHandle_t second = nullptr;
+  EXPECT_EQ(try_register(number, second).err, CU_FILE_SUCCESS);
+}
+
+TEST_F(cufile_test, a_handle_for_which_there_was_no_duplicate_never_reaches_another_file) {
+  const auto name = make_file("x", 4096);
+  const auto other = make_file("y", 4096);
+  EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  auto few = before;
+  few.rlim_cur = static_cast<rlim_t>(open(name, O_RDONLY)) + 40;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<std::pair<int, CUfileHandle_t>> registered;
+  for (int made = ::open(name.c_str(), O_RDWR | O_CLOEXEC); made >= 0; made = ::open(name.c_str(), O_RDWR | O_CLOEXEC)) {
+    descriptors_.push_back(made);
+    registered.emplace_back(made, make_handle(made));
+  }
+  EXPECT_GT(registered.size(), 20U) << "duplicates leave the last quarter to the program";
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::array<char, 64> memory{};
+  for (const auto& [number, handle] : registered) EXPECT_EQ(with_errno(cuFileRead(handle, memory.data(), 64, 0, 0)), 64);
+  std::size_t refused = 0;
+  for (const auto& [number, handle] : registered) {
+    reuse(number, other, O_RDWR);
+    const auto written = with_errno(cuFileWrite(handle, memory.data(), 64, 0, 0));
+    if (written == 64) continue;
+    EXPECT_EQ(written, -CU_FILE_HANDLE_NOT_REGISTERED);
+    ++refused;
+    CUfileHandle_t anew = nullptr;
+    EXPECT_EQ(try_register(number, anew).err, CU_FILE_SUCCESS);
+  }
+  EXPECT_GT(refused, 0U);
+  const auto content = pattern::make(4096, file_seed);
+  std::vector<std::byte> now(content.size());
+  std::ifstream(other).read(reinterpret_cast<char*>(now.data()), static_cast<std::streamsize>(now.size()));
+  EXPECT_EQ(now, content);
 }
 
 TEST_F(cufile_test, stale_null_and_invented_handles_are_errors) {

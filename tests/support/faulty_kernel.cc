@@ -333,6 +333,13 @@ result<int> faulty_kernel::reopen(int fd, int flags) {
   return anew;
 }
 
+result<int> faulty_kernel::duplicate(int fd) {
+  if (const verdict decided = ledger_->before("duplicate"); decided.error != 0) return injected_error("duplicate", decided.error);
+  auto second = inner_->duplicate(fd);
+  if (second) ledger_->locked([&] { ledger_->descriptors_.insert(*second); });
+  return second;
+}
+
 status faulty_kernel::close(int fd) {
   const verdict decided = ledger_->before("close");
   // Forgotten before it is closed: from then on another thread may open a file under the same number.

@@ -81,6 +81,7 @@ class faulty_kernel final : public sys::kernel {
   // --- sys::kernel
   result<int> open(const std::string& path, int flags, unsigned mode) override;
   result<int> reopen(int fd, int flags) override;
+  result<int> duplicate(int fd) override;
   status close(int fd) override;
   result<sys::file_info> describe(int fd) override;
   void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override { inner_->read_ahead(fd, offset, length); }

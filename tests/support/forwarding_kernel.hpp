@@ -13,6 +13,7 @@ class forwarding_kernel : public sys::kernel {
  public:
   result<int> open(const std::string& path, int flags, unsigned mode) override { return inner_->open(path, flags, mode); }
   result<int> reopen(int fd, int flags) override { return inner_->reopen(fd, flags); }
+  result<int> duplicate(int fd) override { return inner_->duplicate(fd); }
   status close(int fd) override { return inner_->close(fd); }
   result<sys::file_info> describe(int fd) override { return inner_->describe(fd); }
   void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override { inner_->read_ahead(fd, offset, length); }
