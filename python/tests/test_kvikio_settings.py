@@ -515,7 +515,9 @@ for call in (cufile_driver.driver_open, lambda: cufile_driver.get("poll_mode"), 
 """
     environ = dict(os.environ, CUFILE_ENV_PATH_JSON=str(settings))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ)
-    assert (done.stdout, done.stderr) == ("True True\n" * 3, "")
+    assert done.stdout == "True True\n" * 3
+    # Once, as NVIDIA's library prints it.
+    assert done.stderr.count("\n") == 1 and str(settings) in done.stderr and "line 1" in done.stderr
 
 
 def test_the_driver_opens_and_closes_in_pairs() -> None:

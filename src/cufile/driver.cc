@@ -104,13 +104,15 @@ CUfileError_t driver::open_locked() {
   if (is_open()) return answer(CU_FILE_SUCCESS);
   const auto opening = settings_.open();
   take_settings();
-  for (const auto& remark : opening.remarks) log_.write(log_level::warn, "{}", remark);
+  for (const auto& remark : opening.remarks) warn(remark);
   version_ = version_now();
   if (const char* asked = asked_version(); asked != nullptr && !parse_version(asked)) {
-    log_.write(log_level::warn, "environment variable {}={}: expected 1.15 to 1.20", version_variable, asked);
+    warn(fmt::format("environment variable {}={}: expected 1.15 to 1.20; the library says {} instead", version_variable, asked,
+                     version_.load()));
   }
   if (!opening.problem.ok()) {
     log_.write(log_level::error, "{}", opening.problem.message());
+    say_once(fmt::format("cuFile cannot open: {} (5002, CU_FILE_DRIVER_INVALID_PROPS)", opening.problem.message()));
     settings_.close();
     log_.close();
     return answer(CU_FILE_DRIVER_INVALID_PROPS);
@@ -140,7 +142,7 @@ CUfileError_t driver::find_engine() {
     }
     engine_ = std::move(*made);
   }
-  for (const auto& remark : not_applied(now, engine_->options())) log_.write(log_level::warn, "{}", remark);
+  for (auto& remark : not_applied(now, engine_->options())) warn(std::move(remark));
   return answer(CU_FILE_SUCCESS);
 }
 
@@ -205,6 +207,17 @@ long driver::uses() {
 
 void driver::log_failure(const char* call, const status& outcome) noexcept {
   if (!outcome.ok() && log_.wants(log_level::error)) log_.write(log_level::error, "{}: {}", call, outcome.message());
+}
+
+void driver::warn(std::string text) {
+  if (log_.wants(log_level::notice)) return log_.write(log_level::error, "{}", text);
+  say_once(fmt::format("cuFile: {}", text));
+}
+
+void driver::say_once(std::string text) {
+  constexpr std::size_t most_lines = 256;
+  const std::lock_guard guard(said_lock_);
+  if (said_.size() < most_lines && said_.insert(text).second) say_on_stderr(text);
 }
 
 bool driver::was_used() {

@@ -158,6 +158,8 @@ class driver {
   CUfileError_t counted_as(counted what, CUfileError_t outcome);
   // A line that says what a call failed with. May be called from the driver's threads.
   void log_failure(const char* call, const status& outcome) noexcept;
+  // A setting that does not act as the user wrote it: to the log at its default level, or, where nobody asked for a log, to stderr, once.
+  void warn(std::string text);
   [[nodiscard]] log& lines() noexcept { return log_; }
 
   // --- how GPUs and storage reach each other: kept and given back, since the engine finds its ways by itself
@@ -203,6 +205,8 @@ class driver {
   settings_book settings_;
   counters counters_;
   log log_;
+  std::mutex said_lock_;  // guards said_
+  std::set<std::string> said_;
   std::array<std::atomic<int>, CU_FILE_MAX_TARGET_TYPES> p2p_{};
 };
 

@@ -1,5 +1,6 @@
 // The exported calls about the library as a whole: opening, closing, versions, properties.
 #include <algorithm>
+#include <string>
 
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
@@ -47,8 +48,8 @@ CUfileDrvProps_t properties() {
 
 // Of an open library the values stay, as NVIDIA's newer guides say, and these calls succeed all the same.
 CUfileError_t taken(CUfileOpError outcome, const char* call) {
-  if (outcome == CU_FILE_DRIVER_ALREADY_OPEN)
-    driver::current().lines().write(log_level::warn, "{}: without effect, since the library is open already", call);
+  if (outcome != CU_FILE_DRIVER_ALREADY_OPEN) return answer(outcome);
+  driver::current().warn(std::string(call) + ": without effect, since the library is open already; call it before cuFileDriverOpen");
   return answer(CU_FILE_SUCCESS);
 }
 
@@ -100,8 +101,9 @@ CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* out) {
 CUfileError_t cuFileDriverSetPollMode(bool poll, size_t largest_polled_kb) {
   return guarded([&] {
     auto& book = driver::current().settings();
-    (void)book.set(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE, poll);
-    return taken(book.set(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB, largest_polled_kb), "cuFileDriverSetPollMode");
+    const auto outcome = book.set(CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB, largest_polled_kb);
+    if (outcome == CU_FILE_SUCCESS) (void)book.set(CUFILE_PARAM_PROPERTIES_USE_POLL_MODE, poll);
+    return taken(outcome, "cuFileDriverSetPollMode");
   });
 }
 

@@ -1,6 +1,7 @@
 #include "cufile/log.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,13 +39,17 @@ std::string time_text(std::chrono::system_clock::time_point now) {
                      time.subseconds().count());
 }
 
-std::string line_text(log_level level, std::string_view message) {
-  std::string line =
-      fmt::format("{} {}:{} {} {}", time_text(std::chrono::system_clock::now()), ::getpid(), ::gettid(), to_string(level), message);
+std::string printable_line(std::string_view text) {
+  std::string line(text);
   std::ranges::replace_if(
       line, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, '?');
-  line += '\n';
   return line;
+}
+
+std::string line_text(log_level level, std::string_view message) {
+  return printable_line(fmt::format("{} {}:{} {} {}", time_text(std::chrono::system_clock::now()), ::getpid(), ::gettid(), to_string(level),
+                                    message)) +
+         '\n';
 }
 
 // Two threads may do this at once, or another process: a few lines more are lost, and the limit holds.
@@ -61,7 +66,25 @@ void write_line(int fd, std::string_view line) {
   }
 }
 
+// Before the program can open another file under the number.
+const bool has_stderr = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
+
+// The reader of a pipe may be gone: POLLERR.
+bool stderr_takes_a_line() noexcept {
+  pollfd asked{STDERR_FILENO, POLLOUT, 0};
+  return has_stderr && ::poll(&asked, 1, 0) == 1 && asked.revents == POLLOUT;
+}
+
 }  // namespace
+
+void say_on_stderr(std::string_view text) noexcept {
+  const int caller_errno = errno;
+  try {
+    if (stderr_takes_a_line()) write_line(STDERR_FILENO, fmt::format("penstock: {}\n", printable_line(text)));
+  } catch (...) {  // out of memory: the call itself matters more
+  }
+  errno = caller_errno;
+}
 
 log::log() : sink_(new sink) {}
 

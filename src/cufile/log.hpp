@@ -14,6 +14,10 @@
 
 namespace penstock::cufile {
 
+// Writes "penstock: text" to stderr where that takes it at once: a closed pipe sends no signal, a full one holds nobody up. Nothing where
+// stderr was closed as the library was loaded: its number is that of another file then.
+void say_on_stderr(std::string_view text) noexcept;
+
 class log {
  public:
   log();

@@ -544,8 +544,15 @@ CUfileOpError settings_book::stage(Slot& slot, Value&& value) {
   return CU_FILE_SUCCESS;
 }
 
+// Out of its range a number would be passed over at open, after the caller was told that it was taken. NVIDIA's library takes any time, and
+// cuda-python's tests set 5000 ms.
 CUfileOpError settings_book::set(CUFileSizeTConfigParameter_t parameter, std::size_t value) {
-  return known(parameter, staged_.sizes) ? stage(staged_.sizes[parameter], value) : CU_FILE_INVALID_VALUE;
+  if (!known(parameter, staged_.sizes)) return CU_FILE_INVALID_VALUE;
+  settings scratch;
+  const key* where = find_key(size, static_cast<int>(parameter));
+  const bool is_time = parameter == CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS;
+  if (where != nullptr && !is_time && !store_size(*where, value, scratch).empty()) return CU_FILE_DRIVER_UNSUPPORTED_LIMIT;
+  return stage(staged_.sizes[parameter], value);
 }
 
 CUfileOpError settings_book::set(CUFileBoolConfigParameter_t parameter, bool value) {

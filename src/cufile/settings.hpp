@@ -82,8 +82,9 @@ class settings_book {
   // The spans must have the very length of the arrays, or it is CU_FILE_INVALID_VALUE.
   CUfileOpError get(slab_pool pool, std::span<std::size_t> sizes_kb, std::span<std::size_t> counts) const;
 
-  // Any value is taken; open() looks at it.
+  // DRIVER_UNSUPPORTED_LIMIT: out of the range of the parameter, or no multiple of its step.
   CUfileOpError set(CUFileSizeTConfigParameter_t parameter, std::size_t value);
+  // Any other value is taken; open() looks at it.
   CUfileOpError set(CUFileBoolConfigParameter_t parameter, bool value);
   CUfileOpError set(CUFileStringConfigParameter_t parameter, std::string value);
   // sizes_kb and counts of one length, not empty.

@@ -94,6 +94,8 @@ TEST_F(cufile_test, old_setters_check_their_range_and_are_taken_when_open_too) {
   EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(16385).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
   EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(100).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT) << "no multiple of 64";
   EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(1024).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(cuFileSetParameterSizeT(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, 65).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
+  EXPECT_EQ(cuFileDriverSetPollMode(true, 3).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
   EXPECT_EQ(cuFileDriverSetMaxCacheSize(100).err, CU_FILE_DRIVER_UNSUPPORTED_LIMIT) << "no multiple of 64";
   EXPECT_EQ(cuFileDriverSetMaxPinnedMemSize(100).err, CU_FILE_SUCCESS);
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
@@ -139,8 +141,120 @@ TEST_F(cufile_json_test, a_file_that_is_no_json_fails_every_way_of_opening_and_t
   EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS) << "once it is mended";
 }
 
+// --- what is said where nobody asked for a log
+
+class cufile_without_log : public cufile_json_test {
+ protected:
+  void SetUp() override {
+    cufile_json_test::SetUp();
+    ASSERT_EQ(::unsetenv("CUFILE_LOGFILE_PATH"), 0);
+  }
+  // What a call prints.
+  template <class Call>
+  static std::string said(Call call) {
+    ::testing::internal::CaptureStderr();
+    call();
+    return ::testing::internal::GetCapturedStderr();
+  }
+};
+
+// A file that is none, and where it goes wrong.
+struct broken_json {
+  const char* name;
+  const char* text;
+  const char* place;
+};
+void PrintTo(const broken_json& which, std::ostream* out) { *out << which.name; }
+
+class cufile_broken_json : public cufile_without_log, public ::testing::WithParamInterface<broken_json> {};
+
+TEST_P(cufile_broken_json, is_named_on_stderr_with_its_line_once) {
+  write_json(GetParam().text);
+  CUfileError_t opened{};
+  const auto first = said([&] { opened = cuFileDriverOpen(); });
+  EXPECT_EQ(opened.err, CU_FILE_DRIVER_INVALID_PROPS);
+  EXPECT_NE(first.find("penstock: cuFile cannot open: " + dir_.file("cufile.json") + ": not a cufile.json: "), std::string::npos) << first;
+  EXPECT_NE(first.find(GetParam().place), std::string::npos) << first;
+  EXPECT_EQ(std::ranges::count(first, '\n'), 1);
+  EXPECT_EQ(said([&] { opened = cuFileDriverOpen(); }), "");
+  EXPECT_EQ(opened.err, CU_FILE_DRIVER_INVALID_PROPS);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    each, cufile_broken_json,
+    ::testing::Values(broken_json{"trailing_comma", "{\n  \"logging\": {\n    \"level\": \"ERROR\",\n  }\n}\n", "line 4"},
+                      broken_json{"hash_comment", "# mine\n{}\n", "line 1"},
+                      broken_json{"single_quotes", "{\n'properties': {}}\n", "line 2"},
+                      broken_json{"cut_off", "{\"properties\": {\n\n", "line 3"}, broken_json{"no_object", "[1, 2]", "expected an object"}),
+    [](const auto& info) { return info.param.name; });
+
+// A setting that does not act as it was written: in the file, in the environment, or by a call to an open library.
+struct dead_setting {
+  const char* name;
+  const char* json;
+  const char* variable;
+  const char* value;
+  const char* said;
+};
+void PrintTo(const dead_setting& which, std::ostream* out) { *out << which.name; }
+
+class cufile_dead_setting : public cufile_without_log, public ::testing::WithParamInterface<dead_setting> {
+ protected:
+  void TearDown() override {
+    if (GetParam().variable != nullptr) {
+      EXPECT_EQ(::unsetenv(GetParam().variable), 0);
+    }
+    cufile_without_log::TearDown();
+  }
+};
+
+TEST_P(cufile_dead_setting, is_said_on_stderr_once) {
+  const auto& of = GetParam();
+  write_json(of.json);
+  if (of.variable != nullptr) {
+    ASSERT_EQ(::setenv(of.variable, of.value, 1), 0);
+  }
+  const auto first = said([] { EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS); });
+  EXPECT_NE(first.find("penstock: cuFile: "), std::string::npos) << first;
+  EXPECT_NE(first.find(of.said), std::string::npos) << first;
+  EXPECT_EQ(cuFileDriverClose().err, CU_FILE_SUCCESS);
+  EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS); }), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    each, cufile_dead_setting,
+    ::testing::Values(
+        dead_setting{"out_of_range", R"({"properties": {"io_batchsize": 4096}})", nullptr, nullptr, "properties.io_batchsize = 4096"},
+        dead_setting{"of_another_type", R"({"properties": {"allow_compat_mode": "yes"}})", nullptr, nullptr, "expected true or false"},
+        dead_setting{"misplaced", R"({"allow_compat_mode": true})", nullptr, nullptr, "unknown key"},
+        dead_setting{"unknown", R"({"properties": {"no_such_key": 1}})", nullptr, nullptr, "properties.no_such_key = 1: unknown key"},
+        dead_setting{"without_effect", R"({"properties": {"prefer_iouring": true}})", nullptr, nullptr,
+                     "properties.prefer_iouring = true: accepted without effect"},
+        dead_setting{"variable", "{}", "CUFILE_LOGGING_LEVEL", "LOUD", "CUFILE_LOGGING_LEVEL=LOUD"},
+        dead_setting{"version", "{}", "PENSTOCK_CUFILE_VERSION", "1.99", "PENSTOCK_CUFILE_VERSION=1.99: expected 1.15 to 1.20"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_F(cufile_without_log, a_setter_of_an_open_library_says_that_it_comes_too_late) {
+  write_json("{}");
+  EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS); }), "") << "settings that act are no news";
+  EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverSetMaxCacheSize(64).err, CU_FILE_SUCCESS); }),
+            "penstock: cuFile: cuFileDriverSetMaxCacheSize: without effect, since the library is open already; call it before "
+            "cuFileDriverOpen\n");
+}
+
+TEST_F(cufile_without_log, a_reader_of_stderr_that_is_gone_ends_nothing) {
+  write_json("{");
+  EXPECT_EQ(run_in_child([] {
+              std::array<int, 2> ends{};
+              if (::pipe2(ends.data(), O_CLOEXEC) != 0 || ::dup2(ends[1], STDERR_FILENO) < 0) return 2;
+              ::close(ends[0]);
+              return cuFileDriverOpen().err == CU_FILE_DRIVER_INVALID_PROPS ? 0 : 1;
+            }),
+            0);
+}
+
 TEST_F(cufile_json_test, what_does_nothing_is_named_in_the_log) {
-  write_json(R"({"logging": {"level": "WARN"}, "properties": {"prefer_iouring": true}})");
+  write_json(R"({"properties": {"prefer_iouring": true}})");
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
   EXPECT_NE(log().find("properties.prefer_iouring = true: accepted without effect: "), std::string::npos) << log();
   EXPECT_EQ(log().find("cuFileDriverSet"), std::string::npos) << log();
@@ -227,7 +341,7 @@ TEST_F(cufile_json_test, the_log_tells_why_a_transfer_failed) {
 }
 
 TEST_F(cufile_json_test, a_value_that_is_not_taken_is_in_the_log_and_the_library_opens) {
-  write_json(R"({"logging": {"level": "WARN"}, "properties": {"max_direct_io_size_kb": 100, "io_priority": "urgent"}})");
+  write_json(R"({"properties": {"max_direct_io_size_kb": 100, "io_priority": "urgent"}})");
   ASSERT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS);
   std::size_t size = 0;
   ASSERT_EQ(cuFileGetParameterSizeT(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB, &size).err, CU_FILE_SUCCESS);

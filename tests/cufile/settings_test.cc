@@ -605,23 +605,32 @@ TEST_F(cufile_settings, a_closed_book_answers_what_is_staged_or_the_default) {
   EXPECT_EQ(number(batch_size), 17U);
 }
 
-TEST_F(cufile_settings, every_number_is_taken_as_it_is_until_open) {
-  for (std::size_t i = 0; i < size_parameter_count; ++i) {
-    const auto parameter = static_cast<CUFileSizeTConfigParameter_t>(i);
-    EXPECT_EQ(book.set(parameter, std::numeric_limits<std::size_t>::max()), CU_FILE_SUCCESS);
-    EXPECT_EQ(number(parameter), std::numeric_limits<std::size_t>::max());
+TEST_F(cufile_settings, a_number_that_its_key_does_not_take_is_refused_where_it_is_set) {
+  for (const key& where : all_keys()) {
+    if (where.kind != key_kind::size || where.parameter < 0) continue;
+    const auto parameter = static_cast<CUFileSizeTConfigParameter_t>(where.parameter);
+    if (parameter == CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS) continue;
+    const auto before = number(parameter);
+    std::vector<std::size_t> wrong;
+    if (where.range.least > 0) wrong.push_back(where.range.least - 1);
+    if (where.range.most > 0 && where.range.most < std::numeric_limits<std::size_t>::max()) wrong.push_back(where.range.most + 1);
+    if (where.step > 1) wrong.push_back(std::max(where.range.least, where.step) + 1);
+    for (const auto value : wrong) {
+      EXPECT_EQ(book.set(parameter, value), CU_FILE_DRIVER_UNSUPPORTED_LIMIT) << where.name << " " << value;
+      EXPECT_EQ(number(parameter), before) << where.name;
+    }
   }
 }
 
-TEST_F(cufile_settings, a_number_out_of_range_gives_way_to_the_configuration_at_open) {
-  write_etc(R"({"properties": {"io_batchsize": 20}})");
-  book.set(batch_size, 257);
-  book.set(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS, 5000);
+// As cuda-python's tests do.
+TEST_F(cufile_settings, a_time_out_of_range_gives_way_to_the_configuration_at_open) {
+  write_etc(R"({"properties": {"max_batch_io_timeout_msecs": 20}})");
+  EXPECT_EQ(book.set(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS, 5000), CU_FILE_SUCCESS);
+  EXPECT_EQ(number(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS), 5000U);
   const opening outcome = book.open();
   EXPECT_TRUE(outcome.problem.ok());
   EXPECT_TRUE(mentions(outcome.remarks, "properties.max_batch_io_timeout_msecs = 5000"));
-  EXPECT_EQ(number(batch_size), 20U);
-  EXPECT_EQ(number(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS), 5U);
+  EXPECT_EQ(number(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS), 20U);
 }
 
 TEST_F(cufile_settings, a_level_that_is_none_gives_way_at_open) {
