@@ -58,7 +58,7 @@ extern "C" {
   CUFILE_OP(CUFILEOP_BASE_ERR + 7, CU_FILE_PLATFORM_NOT_SUPPORTED, this machine is not supported)                               \
   CUFILE_OP(CUFILEOP_BASE_ERR + 8, CU_FILE_IO_NOT_SUPPORTED, reading and writing this kind of file is not supported)            \
   CUFILE_OP(CUFILEOP_BASE_ERR + 9, CU_FILE_DEVICE_NOT_SUPPORTED, this GPU is not supported)                                     \
-  CUFILE_OP(CUFILEOP_BASE_ERR + 10, CU_FILE_NVFS_DRIVER_ERROR, the nvidia - fs kernel module reported an error)                 \
+  CUFILE_OP(CUFILEOP_BASE_ERR + 10, CU_FILE_NVFS_DRIVER_ERROR, the kernel module nvidia_fs reported an error)                   \
   CUFILE_OP(CUFILEOP_BASE_ERR + 11, CU_FILE_CUDA_DRIVER_ERROR, the CUDA driver reported an error)                               \
   CUFILE_OP(CUFILEOP_BASE_ERR + 12, CU_FILE_CUDA_POINTER_INVALID, not a device pointer)                                         \
   CUFILE_OP(CUFILEOP_BASE_ERR + 13, CU_FILE_CUDA_MEMORY_TYPE_INVALID, this type of memory cannot be used here)                  \
@@ -79,7 +79,7 @@ extern "C" {
   CUFILE_OP(CUFILEOP_BASE_ERR + 29, CU_FILE_DEVICE_NOT_FOUND, no such GPU)                                                      \
   CUFILE_OP(CUFILEOP_BASE_ERR + 30, CU_FILE_INTERNAL_ERROR, internal error)                                                     \
   CUFILE_OP(CUFILEOP_BASE_ERR + 31, CU_FILE_GETNEWFD_FAILED, a new file descriptor cannot be had)                               \
-  CUFILE_OP(CUFILEOP_BASE_ERR + 33, CU_FILE_NVFS_SETUP_ERROR, the nvidia - fs kernel module could not be set up)                \
+  CUFILE_OP(CUFILEOP_BASE_ERR + 33, CU_FILE_NVFS_SETUP_ERROR, the kernel module nvidia_fs could not be set up)                  \
   CUFILE_OP(CUFILEOP_BASE_ERR + 34, CU_FILE_IO_DISABLED, the configuration forbids reading and writing this file)               \
   CUFILE_OP(CUFILEOP_BASE_ERR + 35, CU_FILE_BATCH_SUBMIT_FAILED, the batch could not be submitted)                              \
   CUFILE_OP(CUFILEOP_BASE_ERR + 36, CU_FILE_GPU_MEMORY_PINNING_FAILED, GPU memory could not be pinned)                          \
@@ -92,9 +92,9 @@ extern "C" {
   CUFILE_OP(CUFILEOP_BASE_ERR + 43, CU_FILE_NOMEM_ERROR, out of memory)                                                         \
   CUFILE_OP(CUFILEOP_BASE_ERR + 44, CU_FILE_IO_ERROR, reading or writing failed)                                                \
   CUFILE_OP(CUFILEOP_BASE_ERR + 45, CU_FILE_INTERNAL_BUF_REGISTER_ERROR, internal error while memory was registered)            \
-  CUFILE_OP(CUFILEOP_BASE_ERR + 46, CU_FILE_HASH_OPR_ERROR, internal error in a look - up table)                                \
+  CUFILE_OP(CUFILEOP_BASE_ERR + 46, CU_FILE_HASH_OPR_ERROR, internal error in a lookup table)                                   \
   CUFILE_OP(CUFILEOP_BASE_ERR + 47, CU_FILE_INVALID_CONTEXT_ERROR, no usable CUDA context)                                      \
-  CUFILE_OP(CUFILEOP_BASE_ERR + 48, CU_FILE_NVFS_INTERNAL_DRIVER_ERROR, internal error of the nvidia - fs kernel module)        \
+  CUFILE_OP(CUFILEOP_BASE_ERR + 48, CU_FILE_NVFS_INTERNAL_DRIVER_ERROR, internal error of the kernel module nvidia_fs)          \
   CUFILE_OP(CUFILEOP_BASE_ERR + 49, CU_FILE_BATCH_NOCOMPAT_ERROR, the batch needs the compatibility mode and that is forbidden) \
   CUFILE_OP(CUFILEOP_BASE_ERR + 50, CU_FILE_IO_MAX_ERROR, not an error : the first number that is none)
 

@@ -350,6 +350,13 @@ TEST_F(cufile_json_test, a_value_that_is_not_taken_is_in_the_log_and_the_library
   EXPECT_NE(log().find("properties.io_priority = \"urgent\": expected default, low, med or high"), std::string::npos) << log();
 }
 
+TEST_F(cufile_test, texts_of_errors_have_no_blanks_around_hyphens) {
+  for (int code = CU_FILE_SUCCESS; code < CU_FILE_IO_MAX_ERROR; ++code) {
+    const std::string text = CUFILE_ERRSTR(as<CUfileOpError>(code));
+    EXPECT_EQ(text.find(" - "), std::string::npos) << text;
+  }
+}
+
 // --- files
 
 // NVIDIA's reference refuses these. They change nothing of what a transfer does.
