@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -70,6 +71,11 @@ nb::tuple register_one_way(std::uint64_t base, std::uint64_t length, unsigned fl
 }
 static_assert(static_cast<int>(buffer_use::reads_of_files) == 1 && static_cast<int>(buffer_use::writes_to_files) == 2);
 
+// A handful of pages at most: the GIL is kept.
+bool is_reachable(std::uint64_t address, std::uint64_t length, bool writable) {
+  return writable ? cufile::is_writable(at(address), length) : cufile::is_readable(at(address), length);
+}
+
 // Its lock is held for a look-up only, so that the GIL is kept.
 int buffer_fault(std::uint64_t base, std::int64_t offset, std::uint64_t length, bool is_write) {
   return cufile_now().memory().fault({at(base), offset, length}, is_write);
@@ -107,6 +113,10 @@ void add_cufile_driver(nb::module_& module) {
   module.def("_cufile_release_file", &release_for_batches, "handle"_a, "Undoes _cufile_register_file(). Any other handle does nothing.");
   module.def("_cufile_register_buffer", &register_one_way, "base"_a, "length"_a, "flags"_a,
              "Registers memory for both directions (0), for reads of files (1) or for writes (2), uncounted: cuFile's number, and CUDA's.");
+  module.def("_cufile_reachable", &is_reachable, "address"_a, "length"_a, "writable"_a,
+             "Whether memory of this process lies there, which can be read, or also written.");
+  module.def("_cufile_same_open_file", &cufile::share_open_file, "one"_a, "other"_a,
+             "Whether two descriptors are of one open file, which was duplicated.");
   module.def("_cufile_buffer_fault", &buffer_fault, "base"_a, "offset"_a, "length"_a, "is_write"_a,
              "Why registered memory may not be used so, as cuFile's number; 0 where it may.");
   module.def(

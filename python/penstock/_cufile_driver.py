@@ -45,7 +45,7 @@ Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 
 
 class RegisteredFile:
-    """A registered file. Owns a duplicate of the caller's descriptor, so that closing that one redirects nothing."""
+    """A registered file. Works through a duplicate of the caller's descriptor, so that closing that one redirects nothing."""
 
     def __init__(self, descriptor: int, opening: int) -> None:
         self.told = descriptor
@@ -55,16 +55,19 @@ class RegisteredFile:
         self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-        self._descriptor = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
         # By whether it is O_DIRECT. Both stay open once used: a request may still be about to start on the other.
-        self._opened = {self.direct: (self._descriptor, self._adopt(self._descriptor))}
+        self._opened = {self.direct: penstock.open(descriptor, mode_of(self._access))}
+        self._descriptor = self._opened[self.direct].fileno()
         self._for_library: dict[bool, _LibraryFile] = {}
         self._closed = False
-        self.identity = _identity(self._descriptor)
 
     @property
     def file(self) -> penstock.File:
-        return self._opened[self.direct][1]
+        return self._opened[self.direct]
+
+    def is_of(self, descriptor: int) -> bool:
+        """Whether the caller's number still stands for the open file that was registered, and not for one that was opened since."""
+        return self.told == descriptor and _native._cufile_same_open_file(self._descriptor, descriptor)
 
     @property
     def readable(self) -> bool:
@@ -82,8 +85,7 @@ class RegisteredFile:
             if known is not None:
                 return known.handle
             self._require_open()
-            descriptor = fcntl.fcntl(self._opened[direct][0], fcntl.F_DUPFD_CLOEXEC, 0)
-        made = _LibraryFile(descriptor)
+            made = _LibraryFile(self._opened[direct].fileno())
         with self._lock:
             kept = None if self._closed else self._for_library.setdefault(direct, made)
         if kept is not made:
@@ -98,9 +100,8 @@ class RegisteredFile:
             for_library, self._for_library = self._for_library, {}
         for each in for_library.values():
             each.close()
-        for descriptor, file in self._opened.values():
+        for file in self._opened.values():
             file.close()
-            os.close(descriptor)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -129,13 +130,15 @@ class RegisteredFile:
             descriptor = self._open_anew(known, direct)
         finally:
             os.close(known)
-        file = attempt(lambda: self._adopt(descriptor), self)
+        try:
+            file = attempt(lambda: penstock.open(descriptor, mode_of(self._access)), self)
+        finally:
+            os.close(descriptor)
         with self._lock:
             if not self._closed and direct not in self._opened:
-                self._opened[direct] = (descriptor, file)
+                self._opened[direct] = file
                 return
         file.close()
-        os.close(descriptor)
 
     def _open_anew(self, descriptor: int, direct: bool) -> int:
         try:
@@ -143,14 +146,6 @@ class RegisteredFile:
         except OSError as error:
             number = CODE_NUMBERS["out_of_memory"] if error.errno in _no_room else Status.CU_FILE_IO_NOT_SUPPORTED
             raise cuFileError(number, f"direct_io: {self.name}: {error.strerror}") from error
-
-    def _adopt(self, descriptor: int) -> penstock.File:
-        """Takes over the descriptor, also where this fails."""
-        try:
-            return penstock.open(descriptor, mode_of(self._access))
-        except BaseException:
-            os.close(descriptor)
-            raise
 
     @property
     def name(self) -> str:
@@ -203,18 +198,14 @@ class RegisteredFile:
 
 
 class _LibraryFile:
-    """A file that the C library knows. Takes over the descriptor, also where this fails."""
+    """A file that the C library knows, through a duplicate of its own."""
 
     def __init__(self, descriptor: int) -> None:
         status, cuda_error, self.handle = _native._cufile_register_file(descriptor)
-        self._descriptor = descriptor
-        if status != 0:
-            os.close(descriptor)
-            check(Answer(status, cuda_error), "handle_register")
+        check(Answer(status, cuda_error), "handle_register")
 
     def close(self) -> None:
         _native._cufile_release_file(self.handle)  # does nothing where the driver was closed since
-        os.close(self._descriptor)
 
 
 class Driver:
@@ -275,7 +266,7 @@ class Driver:
             raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: {refusal}")
         with self._lock:
             of_now = [file for file in self._files.values() if file.opening == opening]
-            twice = any(file.told == descriptor and file.identity == made.identity for file in of_now)
+            twice = any(file.is_of(descriptor) for file in of_now)
             if not twice:
                 handle = next(self._handles)
                 self._files[handle] = made
@@ -354,7 +345,9 @@ def attempt(call: Callable[[], Outcome], used: RegisteredFile | None = None) -> 
 def check(status: int, what: str) -> None:
     if status != 0:
         cuda_error = getattr(status, "cuda_error", 0)
-        raise cuFileError(int(status), f"{what}: {words(status)}" + (f" (CUDA error {cuda_error})" if cuda_error else ""))
+        reason = getattr(status, "reason", "")
+        more = (f" (CUDA error {cuda_error})" if cuda_error else "") + (f" ({reason})" if reason else "")
+        raise cuFileError(int(status), f"{what}: {words(status)}{more}")
 
 
 def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
@@ -386,11 +379,6 @@ def _open_library() -> tuple[int, Settings]:
         settings = read_settings()
         if opening != 0 and opening == _native._cufile_opening():  # nobody has closed it meanwhile
             return opening, settings
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    told = os.fstat(descriptor)
-    return told.st_dev, told.st_ino
 
 
 _no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for a further open file

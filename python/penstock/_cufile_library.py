@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from penstock import _native
 
-__all__ = ["Answer", "calls", "words"]
+__all__ = ["Answer", "calls", "is_reachable", "lowest_address", "words"]
+
+lowest_address = 1 << 16  # of memory: Linux maps nothing below (vm.mmap_min_addr). An open descriptor is a smaller number
 
 
 class Answer(int):
-    """A status of cuFile. cuda_error: CUDA's own number beside it, 0 where CUDA has reported none."""
+    """A status of cuFile. cuda_error: CUDA's own number beside it, 0 if CUDA reported none. reason: what was wrong, if more is known."""
 
     cuda_error: int
+    reason: str
 
-    def __new__(cls, status: int, cuda_error: int = 0) -> Answer:
+    def __new__(cls, status: int, cuda_error: int = 0, reason: str = "") -> Answer:
         made = super().__new__(cls, status)
         made.cuda_error = cuda_error
+        made.reason = reason
         return made
+
+
+class _Memory(NamedTuple):
+    """An argument that is the address of so many bytes. The kernel is asked whether they are there, so that no wrong number is a crash.
+
+    nbytes: a number, or a function of all arguments. 0 (null) is for the C function to judge.
+    """
+
+    writable: bool
+    nbytes: int | Callable[[Sequence[int]], int]
 
 
 class _Outcome(ctypes.Structure):
@@ -29,47 +44,63 @@ class _Outcome(ctypes.Structure):
     _fields_ = [("status", ctypes.c_int), ("cuda_status", ctypes.c_int)]
 
 
+def _in(nbytes: int | Callable[[Sequence[int]], int]) -> _Memory:
+    return _Memory(False, nbytes)
+
+
+def _out(nbytes: int | Callable[[Sequence[int]], int]) -> _Memory:
+    return _Memory(True, nbytes)
+
+
 _pointer, _size, _int, _unsigned, _offset = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint, ctypes.c_int64
 _switch, _count = ctypes.c_bool, ctypes.c_ssize_t
 
-# None: a CUfileError_t.
+_most_pieces, _most_operations = 1024, 256  # of a vector, of a batch: the C functions refuse more
+
+
+def _number_at(address: int) -> int:
+    """The unsigned int there; 0 where there is none, which is found out by its own check."""
+    return ctypes.c_uint.from_address(address).value if is_reachable(address, 4) else 0
+
+
+# None: a CUfileError_t. Text and statistics, whose length the C function knows, are checked there.
 _shapes: dict[str, tuple[Any, ...]] = {
     "driver_open": (None,),
     "driver_close": (None,),
     "use_count": (ctypes.c_long,),
-    "get_version": (None, _pointer),
-    "driver_get_properties": (None, _pointer),
+    "get_version": (None, _out(4)),
+    "driver_get_properties": (None, _out(56)),
     "driver_set_poll_mode": (None, _switch, _size),
     "driver_set_max_direct_io_size": (None, _size),
     "driver_set_max_cache_size": (None, _size),
     "driver_set_max_pinned_mem_size": (None, _size),
-    "handle_register": (None, _pointer, _pointer),
+    "handle_register": (None, _out(8), _in(24)),
     "handle_deregister": (ctypes.c_int, _pointer),
     "buf_register": (None, _pointer, _size, _int),
     "buf_deregister": (None, _pointer),
     "read": (_count, _pointer, _pointer, _size, _offset, _offset),
     "write": (_count, _pointer, _pointer, _size, _offset, _offset),
-    "readv": (_count, _pointer, _pointer, _size, _offset, _unsigned),
-    "writev": (_count, _pointer, _pointer, _size, _offset, _unsigned),
-    "read_async": (None, _pointer, _pointer, _pointer, _pointer, _pointer, _pointer, _pointer),
-    "write_async": (None, _pointer, _pointer, _pointer, _pointer, _pointer, _pointer, _pointer),
+    "readv": (_count, _pointer, _in(lambda a: 16 * a[2] if a[2] <= _most_pieces else 1), _size, _offset, _unsigned),
+    "writev": (_count, _pointer, _in(lambda a: 16 * a[2] if a[2] <= _most_pieces else 1), _size, _offset, _unsigned),
+    "read_async": (None, _pointer, _pointer, _in(8), _in(8), _in(8), _out(8), _pointer),
+    "write_async": (None, _pointer, _pointer, _in(8), _in(8), _in(8), _out(8), _pointer),
     "stream_register": (None, _pointer, _unsigned),
     "stream_deregister": (None, _pointer),
-    "batch_io_set_up": (None, _pointer, _unsigned),
-    "batch_io_submit": (None, _pointer, _unsigned, _pointer, _unsigned),
-    "batch_io_get_status": (None, _pointer, _unsigned, _pointer, _pointer, _pointer),
+    "batch_io_set_up": (None, _out(8), _unsigned),
+    "batch_io_submit": (None, _pointer, _unsigned, _in(lambda a: 64 * a[1] if a[1] <= _most_operations else 1), _unsigned),
+    "batch_io_get_status": (None, _pointer, _unsigned, _out(4), _out(lambda a: 24 * min(_number_at(a[2]), _most_operations)), _in(4)),
     "batch_io_cancel": (None, _pointer),
     "batch_io_destroy": (ctypes.c_int, _pointer),
-    "get_parameter_size_t": (None, _int, _pointer),
+    "get_parameter_size_t": (None, _int, _out(8)),
     "set_parameter_size_t": (None, _int, _size),
-    "get_parameter_bool": (None, _int, _pointer),
+    "get_parameter_bool": (None, _int, _out(1)),
     "set_parameter_bool": (None, _int, _switch),
     "get_parameter_string": (None, _int, _pointer, _int),
     "set_parameter_string": (None, _int, _pointer),
-    "get_parameter_min_max_value": (None, _int, _pointer, _pointer),
-    "get_parameter_posix_pool_slab_array": (None, _pointer, _pointer, _int),
-    "set_parameter_posix_pool_slab_array": (None, _pointer, _pointer, _int),
-    "get_stats_level": (None, _pointer),
+    "get_parameter_min_max_value": (None, _int, _out(8), _out(8)),
+    "get_parameter_posix_pool_slab_array": (None, _out(lambda a: 8 * max(a[2], 0)), _out(lambda a: 8 * max(a[2], 0)), _int),
+    "set_parameter_posix_pool_slab_array": (None, _in(lambda a: 8 * max(a[2], 0)), _in(lambda a: 8 * max(a[2], 0)), _int),
+    "get_stats_level": (None, _out(4)),
     "set_stats_level": (None, _int),
     "stats_start": (None,),
     "stats_stop": (None,),
@@ -77,7 +108,7 @@ _shapes: dict[str, tuple[Any, ...]] = {
     "get_stats_l1": (None, _pointer),
     "get_stats_l2": (None, _pointer),
     "get_stats_l3": (None, _pointer),
-    "get_bar_size_in_kb": (None, _int, _pointer),
+    "get_bar_size_in_kb": (None, _int, _out(8)),
 }
 
 
@@ -102,24 +133,50 @@ class _Calls:
         if name not in _shapes:
             raise AttributeError(name)
         result, *kinds = _shapes[name]
-        prototype = ctypes.CFUNCTYPE(_Outcome if result is None else result, *kinds, use_errno=True)
+        types = [_pointer if isinstance(kind, _Memory) else kind for kind in kinds]
+        prototype = ctypes.CFUNCTYPE(_Outcome if result is None else result, *types, use_errno=True)
         made = _checked(name, prototype(_native._cufile_calls()[name]), kinds)
         setattr(self, name, made)
         return made
 
 
 def _checked(name: str, call: Callable[..., Any], kinds: list[Any]) -> Callable[..., int]:
-    checks = [_check_of(kind) for kind in kinds]
+    checks = [_check_of(_pointer if isinstance(kind, _Memory) else kind) for kind in kinds]
+    memories = [(place, kind) for place, kind in enumerate(kinds) if isinstance(kind, _Memory)]
 
     def run(*arguments: Any) -> int:
         if len(arguments) != len(checks):
             raise TypeError(f"{name} takes {len(checks)} arguments, not {len(arguments)}")
-        outcome = call(*[check(each) for check, each in zip(checks, arguments)])
+        values = [check(each) for check, each in zip(checks, arguments)]
+        for place, kind in memories:
+            nbytes = kind.nbytes if isinstance(kind.nbytes, int) else kind.nbytes(values)
+            if values[place] != 0 and not is_reachable(values[place], nbytes, kind.writable):
+                return _unreachable(name, values[place], nbytes, kind.writable, is_count=name in _counts)
+        outcome = call(*values)
         if not isinstance(outcome, _Outcome):
             return int(outcome)
         return Answer(outcome.status, outcome.cuda_status) if outcome.status != 0 else 0
 
     return run
+
+
+_counts = frozenset(name for name, shape in _shapes.items() if shape[0] is _count)
+
+
+def _unreachable(name: str, address: int, nbytes: int, writable: bool, *, is_count: bool) -> int:
+    if is_count:
+        ctypes.set_errno(errno.EINVAL)
+        return -1
+    use = "written" if writable else "read"
+    return Answer(_invalid_value, reason=f"{name}: {address:#x} is no address of {nbytes} bytes that can be {use}")
+
+
+_invalid_value = 5022  # CU_FILE_INVALID_VALUE
+
+
+def is_reachable(address: int, nbytes: int, writable: bool = False) -> bool:
+    """Whether so much memory of this process lies at an address. As the kernel sees it: nothing is read or written."""
+    return 0 <= address < 1 << 64 and _native._cufile_reachable(address, nbytes, writable)
 
 
 def _check_of(kind: Any) -> Callable[[Any], Any]:

@@ -44,7 +44,7 @@ from penstock._cufile_driver import (
     descriptor_struct_bytes,
 )
 from penstock._cufile_driver import driver as _driver
-from penstock._cufile_library import calls
+from penstock._cufile_library import calls, is_reachable, lowest_address
 from penstock._lazy import lazily
 
 __all__ = [
@@ -129,6 +129,7 @@ def driver_get_properties(props: int = 0) -> dict[str, Any]:
     stored = ctypes.create_string_buffer(_properties_struct.size)
     check(calls.driver_get_properties(ctypes.addressof(stored)), "driver_get_properties")
     if props:
+        _require_memory(props, _properties_struct.size, "driver_get_properties")
         ctypes.memmove(props, stored, _properties_struct.size)
     told = dict(zip(_property_names, _properties_struct.unpack(stored.raw)))
     nvfs = (told.pop("major_version"), told.pop("minor_version"))
@@ -429,13 +430,12 @@ _settable: dict[str, tuple[Any, ...]] = {
 _most = 1 << 63  # sizes and offsets are 64-bit and signed
 _addresses = 1 << 64
 
-_lowest_address = 1 << 16  # of memory: Linux maps nothing below (vm.mmap_min_addr), and an address is no open descriptor
 
 
 def _descriptor_in(descr: int) -> int:
     if _is_descriptor(descr):
         return _plain(descr)
-    if descr < _lowest_address:
+    if descr < lowest_address:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descr} is not open")
     kind, descriptor = struct.unpack_from("=i4xi", attempt(lambda: _read_own_memory(descr, descriptor_struct_bytes, "handle_register: neither a descriptor nor an address")))
     if kind != FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD:
@@ -462,20 +462,19 @@ def _plain(descriptor: int) -> int:
 
 
 def _read_own_memory(address: int, size: int, refusal: str) -> bytes:
-    """As the kernel reads it: an address that is none is an error instead of a crash."""
-    try:
-        descriptor = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
-        return ctypes.string_at(address, size)  # no /proc
-    try:
-        content = os.pread(descriptor, size, address)
-    except (OSError, OverflowError):
-        content = b""
-    finally:
-        os.close(descriptor)
-    if len(content) < size:
+    if not is_reachable(address, size):
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{refusal}: {address:#x}")
-    return content
+    return ctypes.string_at(address, size)
+
+
+def _require_memory(address: int, size: int, call: str) -> None:
+    """Memory that a result is stored in: the host's can be written, a device's is the engine's to check."""
+    if not 0 < address < _addresses:
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{call}: address {address:#x}")
+    if is_reachable(address, size, True):
+        return
+    if attempt(lambda: penstock.describe(penstock.Pointer(address, size)))["kind"] != "device":
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{call}: {address:#x} is no address of {size} bytes that can be written")
 
 
 def _check_allocation(base: int, size: int) -> None:
@@ -533,6 +532,8 @@ def _scatter(
     used: RegisteredFile, iov: IOVec | Sequence[IOVec], count: int, file_offset: int, result_ptr: int, is_write: bool
 ) -> None:
     given = [iov] if isinstance(iov, IOVec) else list(iov)
+    if result_ptr:
+        _require_memory(result_ptr, 8, "writev" if is_write else "readv")
     call = used.file.write_many if is_write else used.file.read_many
 
     def move() -> int:
@@ -578,6 +579,8 @@ def _queue(
     if not _driver.settings().streams:
         reason = "execution.parallel_io is false, or execution.max_io_threads is 0"
         raise cuFileError(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, reason)
+    if result_ptr:
+        _require_memory(result_ptr, 8, "read_async or write_async")
     _driver.remember(stream, attempt(lambda: call(memory, stream, file_offset, result=result_ptr), used))
 
 

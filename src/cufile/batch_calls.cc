@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "cufile/addresses.hpp"
 #include "cufile/batch.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
@@ -24,12 +25,15 @@ using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
 using penstock::cufile::is_aligned;
+using penstock::cufile::is_readable;
+using penstock::cufile::is_writable;
+using penstock::cufile::may_be_address;
 using penstock::cufile::raw;
 using penstock::cufile::registered_file;
 using penstock::cufile::slots;
 
 CUfileError_t set_up(CUfileBatchHandle_t* batch, unsigned capacity) {
-  if (batch == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  if (!is_writable(batch)) return answer(CU_FILE_INVALID_VALUE);
   auto& library = driver::current();
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
   if (capacity == 0 || capacity > library.most_batch_entries()) return answer(CU_FILE_INVALID_VALUE);
@@ -80,7 +84,8 @@ bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepare
 CUfileError_t submit(CUfileBatchHandle_t batch, unsigned count, const CUfileIOParams_t* entries, unsigned flags) {
   auto& library = driver::current();
   const auto used = library.batches().find(batch);
-  if (!used || count == 0 || entries == nullptr) return answer(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
+  const bool fits = count > 0 && count <= library.most_batch_entries();
+  if (!used || !fits || !is_readable(entries, count * sizeof *entries)) return answer(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
   if (flags != 0) return answer(CU_FILE_INVALID_VALUE);
   const auto began = counters::clock::now();
   prepared made;
@@ -104,7 +109,8 @@ std::optional<batch_state::clock::duration> limit_of(const timespec* timeout) {
 CUfileError_t get_status(CUfileBatchHandle_t batch, unsigned at_least, unsigned* count, CUfileIOEvents_t* events, const timespec* timeout) {
   const auto used = driver::current().batches().find(batch);
   if (!used) return answer(CU_FILE_INTERNAL_BATCH_GETSTATUS_ERROR);
-  if (count == nullptr || (events == nullptr && *count > 0) || at_least > *count) return answer(CU_FILE_INVALID_VALUE);
+  if (!may_be_address(count) || (timeout != nullptr && !may_be_address(timeout))) return answer(CU_FILE_INVALID_VALUE);
+  if ((!may_be_address(events) && *count > 0) || at_least > *count) return answer(CU_FILE_INVALID_VALUE);
   *count = static_cast<unsigned>(used->collect(at_least, std::span(events, *count), limit_of(timeout)));
   return answer(CU_FILE_SUCCESS);
 }

@@ -164,8 +164,8 @@ void counters::count_vector(bool is_write, const io_result& outcome, clock::time
   totals_.vectors[is_write].add(outcome, took);
 }
 
-void counters::write(int level, stats_layout layout, void* out, const engine& owner,
-                     const std::array<std::uint64_t, most_gpus>& registered_bytes) const {
+std::vector<std::byte> counters::describe(int level, stats_layout layout, const engine& owner,
+                                          const std::array<std::uint64_t, most_gpus>& registered_bytes) const {
   const auto devices = level < 3 ? std::vector<device_info>() : owner.devices();
   CUfileStatsLevel3_t all{};
   vector_stats vectors{};
@@ -182,11 +182,10 @@ void counters::write(int level, stats_layout layout, void* out, const engine& ow
       ++all.num_gpus;
     }
   }
-  // By bytes: what is there may be shorter than the type.
-  auto* at = static_cast<std::byte*>(out);
-  const auto put = [&at](const auto* from, std::size_t bytes) {
-    std::memcpy(at, from, bytes);
-    at += bytes;
+  std::vector<std::byte> made;
+  const auto put = [&made](const void* from, std::size_t bytes) {
+    const auto* const first = static_cast<const std::byte*>(from);
+    made.insert(made.end(), first, first + bytes);
   };
   put(&all.detailed.basic, sizeof all.detailed.basic);
   if (layout == stats_layout::of_1_19) put(&vectors, sizeof vectors);
@@ -196,6 +195,7 @@ void counters::write(int level, stats_layout layout, void* out, const engine& ow
   if (level >= 3)
     put(reinterpret_cast<const std::byte*>(&all) + offsetof(CUfileStatsLevel3_t, num_gpus),
         head + all.num_gpus * sizeof(CUfilePerGpuStats_t));
+  return made;
 }
 
 vector_stats counters::vectors_locked() const {

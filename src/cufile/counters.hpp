@@ -5,9 +5,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "cufile/cufile.h"
 #include "penstock/engine.hpp"
@@ -97,11 +99,10 @@ class counters {
   // Further, for one that was a vector's.
   void count_vector(bool is_write, const io_result& outcome, clock::time_point began) noexcept;
 
-  // Writes the struct of a level, 1 to 3, to out. Of the entries of level 3 only those of GPUs that are there, as NVIDIA's library does:
-  // clients have been seen with room for no more.
-  // registered_bytes: of each GPU.
-  void write(int level, stats_layout layout, void* out, const engine& owner,
-             const std::array<std::uint64_t, most_gpus>& registered_bytes) const;
+  // The struct of a level, 1 to 3, as bytes. Level 3 ends behind the entry of the last GPU that is there, as NVIDIA's library writes it:
+  // clients have been seen with room for no more. registered_bytes: of each GPU.
+  [[nodiscard]] std::vector<std::byte> describe(int level, stats_layout layout, const engine& owner,
+                                                const std::array<std::uint64_t, most_gpus>& registered_bytes) const;
 
  private:
   struct outcomes {

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "cufile/addresses.hpp"
 #include "cufile/denial.hpp"
 #include "cufile/errors.hpp"
 #include "cufile/raw.hpp"
@@ -372,7 +373,7 @@ CUfileError_t driver::set_p2p(int storage, int flags) {
 }
 
 CUfileError_t driver::get_p2p(int storage, CUfileP2PFlags_t* flags) {
-  if (flags == nullptr || storage < 0 || storage >= CU_FILE_MAX_TARGET_TYPES) return answer(CU_FILE_INVALID_VALUE);
+  if (!is_writable(flags) || storage < 0 || storage >= CU_FILE_MAX_TARGET_TYPES) return answer(CU_FILE_INVALID_VALUE);
   store_raw(flags, p2p_[static_cast<std::size_t>(storage)].load());
   return answer(CU_FILE_SUCCESS);
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -13,7 +14,7 @@ namespace {
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
-using penstock::cufile::log_level;
+using penstock::cufile::is_writable;
 using penstock::cufile::size_range;
 
 // nvidia_fs_major: 0 where it is not loaded. Then what may be direct is PCI P2PDMA.
@@ -82,7 +83,7 @@ CUfileError_t cuFileDriverClose_v2() { return cuFileDriverClose(); }
 long cuFileUseCount() { return driver::current().uses(); }
 
 CUfileError_t cuFileGetVersion(int* version) {
-  if (version == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  if (!is_writable(version)) return answer(CU_FILE_INVALID_VALUE);
   return guarded([&] {
     *version = driver::current().version();
     return answer(CU_FILE_SUCCESS);
@@ -91,7 +92,7 @@ CUfileError_t cuFileGetVersion(int* version) {
 
 CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* out) {
   return guarded([&] {
-    if (out == nullptr) return answer(CU_FILE_INVALID_VALUE);
+    if (!is_writable(out)) return answer(CU_FILE_INVALID_VALUE);
     if (const auto opened = driver::current().open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
     *out = properties();
     return answer(CU_FILE_SUCCESS);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -22,10 +23,12 @@ using penstock::cufile::driver;
 using penstock::cufile::errno_of;
 using penstock::cufile::guarded;
 using penstock::cufile::is_aligned;
+using penstock::cufile::is_readable;
+using penstock::cufile::is_writable;
 using penstock::cufile::raw;
 
 CUfileError_t register_file(CUfileHandle_t* handle, const CUfileDescr_t* descriptor) {
-  if (handle == nullptr || descriptor == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  if (!is_writable(handle) || !is_readable(descriptor)) return answer(CU_FILE_INVALID_VALUE);
   if (raw(descriptor->type) != CU_FILE_HANDLE_TYPE_OPAQUE_FD) return answer(CU_FILE_IO_NOT_SUPPORTED);
   auto& library = driver::current();
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
@@ -96,7 +99,7 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
   const auto used = library.find_file(handle);
   if (!used) return failed(CU_FILE_HANDLE_NOT_REGISTERED);
   if (flags != 0 || file_offset < 0) return failed(CU_FILE_INVALID_VALUE);
-  if ((pieces == nullptr && count > 0) || count > most_pieces) return failed(EINVAL);
+  if (count > most_pieces || (count > 0 && !is_readable(pieces, count * sizeof *pieces))) return failed(EINVAL);
   std::vector<io_request> requests;
   std::size_t total = 0;
   for (std::size_t i = 0; i < count; ++i) {

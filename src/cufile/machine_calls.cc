@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -18,10 +19,12 @@ using penstock::pci_kind;
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::is_writable;
 using penstock::cufile::raw;
+using penstock::cufile::text_at;
 
 CUfileError_t bar_size(int gpu, size_t* size_kb) {
-  if (gpu < 0 || size_kb == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  if (gpu < 0 || !is_writable(size_kb)) return answer(CU_FILE_INVALID_VALUE);
   auto& library = driver::current();
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
   const auto name = fmt::format("cuda:{}", gpu);
@@ -65,11 +68,12 @@ nlohmann::json topology(const engine& owner) {
   return {{"pci_devices", devices}, {"gpus", gpus}};
 }
 
-CUfileError_t export_topology(const char* file_name) {
-  if (file_name == nullptr || *file_name == '\0') return answer(CU_FILE_INVALID_VALUE);
+CUfileError_t export_topology(const char* text) {
+  const auto file_name = text_at(text);
+  if (!file_name || file_name->empty()) return answer(CU_FILE_INVALID_VALUE);
   auto& library = driver::current();
   if (const auto opened = library.open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
-  std::ofstream out(file_name, std::ios::trunc);
+  std::ofstream out(*file_name, std::ios::trunc);
   out << "// PCI devices that take part in transfers, and the bridges above each, from the root port down\n"
       << topology(library.owner()).dump(2) << '\n';
   out.close();

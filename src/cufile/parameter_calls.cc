@@ -1,4 +1,5 @@
 // The exported calls that set and tell parameters. The book decides; here pointers are checked and codes handed back.
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -6,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -17,10 +19,13 @@ namespace {
 using penstock::cufile::answer;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::is_readable;
+using penstock::cufile::is_writable;
 using penstock::cufile::raw;
 using penstock::cufile::settings_book;
 using penstock::cufile::size_range;
 using penstock::cufile::slab_pool;
+using penstock::cufile::text_at;
 
 settings_book& book() { return driver::current().settings(); }
 
@@ -38,7 +43,7 @@ bool exists(const Parameter& parameter) noexcept {
 
 template <class Parameter, class Value>
 CUfileError_t get_value(const Parameter& parameter, Value* value) noexcept {
-  return guarded([&] { return answer(!exists(parameter) || value == nullptr ? CU_FILE_INVALID_VALUE : book().get(parameter, *value)); });
+  return guarded([&] { return answer(!exists(parameter) || !is_writable(value) ? CU_FILE_INVALID_VALUE : book().get(parameter, *value)); });
 }
 
 template <class Parameter, class Value>
@@ -48,16 +53,16 @@ CUfileError_t set_value(const Parameter& parameter, Value value) noexcept {
 
 // The text and the zero byte behind it must fit.
 CUfileOpError get_text(const CUFileStringConfigParameter_t& parameter, char* target, int length) {
-  if (!exists(parameter) || target == nullptr || length <= 0) return CU_FILE_INVALID_VALUE;
+  if (!exists(parameter) || length <= 0) return CU_FILE_INVALID_VALUE;
   std::string text;
   if (const CUfileOpError code = book().get(parameter, text); code != CU_FILE_SUCCESS) return code;
-  if (static_cast<std::size_t>(length) <= text.size()) return CU_FILE_INVALID_VALUE;
+  if (static_cast<std::size_t>(length) <= text.size() || !is_writable(target, text.size() + 1)) return CU_FILE_INVALID_VALUE;
   std::memcpy(target, text.c_str(), text.size() + 1);
   return CU_FILE_SUCCESS;
 }
 
 CUfileOpError get_range(const CUFileSizeTConfigParameter_t& parameter, size_t* least, size_t* most) {
-  if (!exists(parameter) || least == nullptr || most == nullptr) return CU_FILE_INVALID_VALUE;
+  if (!exists(parameter) || !is_writable(least) || !is_writable(most)) return CU_FILE_INVALID_VALUE;
   size_range range;
   if (const CUfileOpError code = settings_book::range(parameter, range); code != CU_FILE_SUCCESS) return code;
   *least = range.least;
@@ -65,11 +70,16 @@ CUfileOpError get_range(const CUFileSizeTConfigParameter_t& parameter, size_t* l
   return CU_FILE_SUCCESS;
 }
 
-bool usable(const size_t* sizes_kb, const size_t* counts, int length) { return sizes_kb != nullptr && counts != nullptr && length > 0; }
+using check = bool (*)(const void* memory, std::size_t bytes) noexcept;
+
+bool usable(const size_t* sizes_kb, const size_t* counts, int length, check good) {
+  const auto bytes = static_cast<std::size_t>(std::max(length, 0)) * sizeof(size_t);
+  return length > 0 && good(sizes_kb, bytes) && good(counts, bytes);
+}
 
 CUfileError_t get_slabs(slab_pool pool, size_t* sizes_kb, size_t* counts, int length) noexcept {
   return guarded([&] {
-    if (!usable(sizes_kb, counts, length)) return answer(CU_FILE_INVALID_VALUE);
+    if (!usable(sizes_kb, counts, length, is_writable)) return answer(CU_FILE_INVALID_VALUE);
     const auto entries = static_cast<std::size_t>(length);
     return answer(book().get(pool, std::span(sizes_kb, entries), std::span(counts, entries)));
   });
@@ -77,7 +87,7 @@ CUfileError_t get_slabs(slab_pool pool, size_t* sizes_kb, size_t* counts, int le
 
 CUfileError_t set_slabs(slab_pool pool, const size_t* sizes_kb, const size_t* counts, int length) noexcept {
   return guarded([&] {
-    if (!usable(sizes_kb, counts, length)) return answer(CU_FILE_INVALID_VALUE);
+    if (!usable(sizes_kb, counts, length, is_readable)) return answer(CU_FILE_INVALID_VALUE);
     return answer(book().set(pool, {{sizes_kb, sizes_kb + length}, {counts, counts + length}}));
   });
 }
@@ -97,7 +107,10 @@ CUfileError_t cuFileGetParameterString(CUFileStringConfigParameter_t parameter, 
 }
 
 CUfileError_t cuFileSetParameterString(CUFileStringConfigParameter_t parameter, const char* text) {
-  return guarded([&] { return text == nullptr ? answer(CU_FILE_INVALID_VALUE) : set_value(parameter, std::string(text)); });
+  return guarded([&] {
+    auto copy = text_at(text);
+    return copy ? set_value(parameter, *std::move(copy)) : answer(CU_FILE_INVALID_VALUE);
+  });
 }
 
 CUfileError_t cuFileGetParameterMinMaxValue(CUFileSizeTConfigParameter_t parameter, size_t* least, size_t* most) {

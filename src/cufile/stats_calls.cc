@@ -1,4 +1,7 @@
 // The exported calls about statistics.
+#include <cstring>
+
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -9,13 +12,16 @@ using penstock::cufile::answer;
 using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::is_writable;
 
 CUfileError_t tell(void* out, int level) noexcept {
   return guarded([&] {
     auto& library = driver::current();
     if (!library.is_open()) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
-    if (out == nullptr || library.stats().level() < level) return answer(CU_FILE_INVALID_VALUE);
-    library.stats().write(level, library.layout(), out, library.owner(), library.memory().bytes_by_gpu());
+    if (library.stats().level() < level) return answer(CU_FILE_INVALID_VALUE);
+    const auto found = library.stats().describe(level, library.layout(), library.owner(), library.memory().bytes_by_gpu());
+    if (!is_writable(out, found.size())) return answer(CU_FILE_INVALID_VALUE);
+    std::memcpy(out, found.data(), found.size());
     return answer(CU_FILE_SUCCESS);
   });
 }
@@ -40,7 +46,7 @@ CUfileError_t cuFileSetStatsLevel(int level) {
 }
 
 CUfileError_t cuFileGetStatsLevel(int* level) {
-  if (level == nullptr) return answer(CU_FILE_INVALID_VALUE);
+  if (!is_writable(level)) return answer(CU_FILE_INVALID_VALUE);
   return act([&](const counters& stats) { *level = stats.level(); });
 }
 

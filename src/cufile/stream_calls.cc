@@ -3,6 +3,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
@@ -18,6 +19,7 @@ using penstock::cufile::answer;
 using penstock::cufile::counters;
 using penstock::cufile::driver;
 using penstock::cufile::guarded;
+using penstock::cufile::may_be_address;
 
 static_assert(std::is_same_v<off_t, std::int64_t> && std::is_same_v<ssize_t, std::int64_t>, "pointers are handed on as they are");
 
@@ -50,14 +52,16 @@ struct pointers {
   off_t* file_offset;
   off_t* memory_offset;
   ssize_t* bytes;
-  [[nodiscard]] bool any_null() const { return size == nullptr || file_offset == nullptr || memory_offset == nullptr || bytes == nullptr; }
+  [[nodiscard]] bool may_be_addresses() const {
+    return may_be_address(size) && may_be_address(file_offset) && may_be_address(memory_offset) && may_be_address(bytes);
+  }
 };
 
 CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstream stream, bool is_write) {
   auto& library = driver::current();
   const auto used = library.find_file(handle);
   if (!used) return answer(CU_FILE_HANDLE_NOT_REGISTERED);
-  if (base == nullptr || at.any_null()) return answer(CU_FILE_INVALID_VALUE);
+  if (base == nullptr || !at.may_be_addresses()) return answer(CU_FILE_INVALID_VALUE);
   if (!library.allows_streams()) return answer(CU_FILE_ASYNC_NOT_SUPPORTED);
   const unsigned flags = library.flags_of(stream);
   // What is not fixed now, nobody knows before the stream gets there.

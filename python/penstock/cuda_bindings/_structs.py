@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from penstock._cufile_library import is_reachable
+
 _Made = TypeVar("_Made", bound="Struct")
 
 
@@ -53,6 +55,8 @@ class Struct:
         """Over memory at an address, which must stay; owner is kept."""
         if ptr == 0:
             raise ValueError("ptr must not be null (0)")
+        if not is_reachable(ptr, size * cls.dtype.itemsize):
+            raise ValueError(f"{cls.__name__}: ptr {ptr:#x} is no address of {size * cls.dtype.itemsize} bytes")
         data = np.frombuffer(memoryview((ctypes.c_char * (size * cls.dtype.itemsize)).from_address(ptr)), cls.dtype)
         data.flags.writeable = not readonly
         return cls._over(data, owner)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import operator
 import os
 from collections.abc import Callable
 
 from penstock import _cufile_codes
 from penstock._cufile_driver import driver
-from penstock._cufile_library import calls, words
+from penstock._cufile_library import calls, is_reachable, lowest_address, words
 from penstock.cuda_bindings._enums import (
     ArrayConfigParameter,
     BatchMode,
@@ -143,12 +144,14 @@ class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python'
     """What failed: status is an OpError, or a number of the system's (errno). A penstock.cufile.cuFileError too.
 
     cuda_error: the CUresult that came with it; 0 where CUDA reported none; None of reads and writes, which tell none.
+    detail: what was wrong with the call, where more is known than the status says.
     """
 
-    def __init__(self, status: int, cu_err: int | None = None) -> None:
-        super().__init__(status, op_status_error(status))
+    def __init__(self, status: int, cu_err: int | None = None, detail: str = "") -> None:
+        super().__init__(status, f"{op_status_error(status)}: {detail}" if detail else op_status_error(status))
         self.status = OpError(status) if status in _known_errors else int(status)
         self.cuda_error = cu_err
+        self.detail = detail
         self.args = (str(self),)
 
     def __str__(self) -> str:
@@ -157,8 +160,8 @@ class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python'
         told = f"{name} ({status}): {self.message}"
         return told if self.cuda_error is None else f"{told}; CUDA status: {_cuda_name(self.cuda_error)} ({self.cuda_error})"
 
-    def __reduce__(self) -> tuple[type[cuFileError], tuple[int, int | None]]:
-        return type(self), (int(self.status), self.cuda_error)
+    def __reduce__(self) -> tuple[type[cuFileError], tuple[int, int | None, str]]:
+        return type(self), (int(self.status), self.cuda_error, self.detail)
 
 
 def op_status_error(status: int) -> str:
@@ -219,8 +222,11 @@ def get_bar_size_in_kb(gpu_index: int) -> int:
 
 
 def handle_register(descr: int | Descr) -> int:
-    """Registers an open file: the address of a Descr, or one. Returns its handle."""
+    """Registers an open file, and returns its handle. descr: a Descr, the address of one, or the file's descriptor."""
     handle = ctypes.c_void_p()
+    if not isinstance(descr, Struct) and 0 <= operator.index(descr) < lowest_address:
+        number, descr = operator.index(descr), Descr()
+        descr.type, descr.handle.fd = FileHandleType.OPAQUE_FD, number
     _check(calls.handle_register(ctypes.addressof(handle), _address(descr)))
     return handle.value or 0
 
@@ -252,12 +258,12 @@ def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
 
 def readv(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
     """Reads one range of the file into the pieces of memory, in their order, and returns the bytes read. Blocks."""
-    return _count(calls.readv(fh, iov.ptr, len(iov), file_offset, flags))
+    return _count(calls.readv(fh, *_pieces(iov), file_offset, flags))
 
 
 def writev(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
     """Writes the pieces of memory, in their order, to one range of the file, and returns the bytes written. Blocks."""
-    return _count(calls.writev(fh, iov.ptr, len(iov), file_offset, flags))
+    return _count(calls.writev(fh, *_pieces(iov), file_offset, flags))
 
 
 def read_async(
@@ -342,8 +348,9 @@ def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-pyth
     """A parameter that is a text, of less than len bytes."""
     if len <= 0:
         raise cuFileError(OpError.INVALID_VALUE)
-    text = ctypes.create_string_buffer(len)
-    _check(calls.get_parameter_string(param, ctypes.addressof(text), len))
+    room = min(len, _longest_text)
+    text = ctypes.create_string_buffer(room)
+    _check(calls.get_parameter_string(param, ctypes.addressof(text), room))
     return text.value.decode(errors="surrogateescape")
 
 
@@ -412,6 +419,7 @@ def get_stats_l3(stats: int | StatsLevel3) -> None:
 _cufile_base = 5000
 _known_errors = frozenset(int(each) for each in OpError)
 _stats_grew_in = 1190
+_longest_text = 1 << 20  # of a parameter
 
 
 def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
@@ -421,12 +429,15 @@ def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
         return
     found = earlier_stats(level)
     _check(call(found.ctypes.data))
+    size = (stats_level1_dtype, stats_level2_dtype, stats_level3_dtype)[level - 1].itemsize
+    if not is_reachable(target, size, True):
+        raise cuFileError(OpError.INVALID_VALUE, 0, f"get_stats_l{level}: {target:#x} is no address of {size} bytes that can be written")
     fill_stats(level, target, found)
 
 
 def _check(status: int) -> None:
     if status != 0:
-        raise cuFileError(int(status), getattr(status, "cuda_error", 0))
+        raise cuFileError(int(status), getattr(status, "cuda_error", 0), getattr(status, "reason", ""))
 
 
 def _cuda_name(number: int) -> str:
@@ -451,6 +462,12 @@ def _told(call: Callable[..., int]) -> int:
     value = ctypes.c_int()
     _check(call(ctypes.addressof(value)))
     return value.value
+
+
+def _pieces(iov: IOVec) -> tuple[int, int]:
+    if not isinstance(iov, IOVec):
+        raise TypeError(f"iov is an IOVec, not {type(iov).__name__}")
+    return iov.ptr, len(iov)
 
 
 def _address(of: int | Struct) -> int:
