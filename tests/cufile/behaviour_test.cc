@@ -237,8 +237,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(cufile_without_log, a_setter_of_an_open_library_says_that_it_comes_too_late) {
   write_json("{}");
   EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS); }), "") << "settings that act are no news";
-  EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverSetMaxCacheSize(64).err, CU_FILE_SUCCESS); }),
-            "penstock: cuFile: cuFileDriverSetMaxCacheSize: without effect, since the library is open already; call it before "
+  EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(64).err, CU_FILE_SUCCESS); }),
+            "penstock: cuFile: cuFileDriverSetMaxDirectIOSize: without effect, since the library is open already; call it before "
             "cuFileDriverOpen\n");
 }
 
