@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/output.hpp"
 #include "base/printable.hpp"
 #include "bench/machine.hpp"
 #include "bench/over_sizes.hpp"
@@ -23,7 +24,7 @@ constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
 
 int complain(const status& error, int exit_code) {
-  fmt::print(stderr, "penstock: {}\n", printable_text(std::string(error.message())));
+  print_error(fmt::format("penstock: {}\n", printable_text(std::string(error.message()))));
   return exit_code;
 }
 
@@ -132,7 +133,7 @@ std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbenc
 bool run_sizes(workbench& bench, std::size_t rows, bool print, size_sweep& sweep) {
   const auto sizes = sizes_of(bench.settings);
   if (sizes.empty()) return true;
-  if (print) fmt::print("\ncalls of each size, from one thread\n");
+  if (print) print_output("\ncalls of each size, from one thread\n");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     tell(bench.settings, fmt::format("calls of {} KiB", sizes[i] >> 10), static_cast<unsigned>(rows + i), rows + sizes.size());
     const std::size_t known = sweep.points.size();

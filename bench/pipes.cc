@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/output.hpp"
 #include "base/printable.hpp"
 #include "bench/meter.hpp"
 #include "bench/pipes_report.hpp"
@@ -32,7 +33,7 @@ constexpr unsigned copying_threads = 8;
 std::uint64_t window_of(std::uint64_t size) { return std::clamp<std::uint64_t>(most_in_flight_bytes / size, 2, most_in_flight); }
 
 int failed(const status& why) {
-  fmt::print(stderr, "penstock: pipe-bench: {}\n", printable_text(std::string(why.message())));
+  print_error(fmt::format("penstock: pipe-bench: {}\n", printable_text(std::string(why.message()))));
   return 1;
 }
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/output.hpp"
+
 namespace penstock::bench {
 namespace {
 
@@ -22,20 +24,21 @@ void pipe_report::begin(const pipe_plan& plan) {
   plan_ = plan;
   if (options_.json) return;
   if (!options_.quiet) {
-    fmt::print("from {} here to {} of {}, over {}\n", options_.from, options_.to, plan.peer, plan.transport);
-    for (const auto& each : plan.sending) fmt::print("  {:<11} {}\n", each.name, each.refusal.empty() ? "can be used" : each.refusal);
+    print_output(fmt::format("from {} here to {} of {}, over {}\n", options_.from, options_.to, plan.peer, plan.transport));
+    for (const auto& each : plan.sending)
+      print_output(fmt::format("  {:<11} {}\n", each.name, each.refusal.empty() ? "can be used" : each.refusal));
   }
-  fmt::print("{:>9} {:>12} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "unposted us", "bare copy us", "GB/s",
-             "bare GB/s", "of bare", "CPU s/GB", "channel");
-  std::fflush(stdout);  // each line when it is known, also into a pipe
+  print_output(fmt::format("{:>9} {:>12} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "unposted us",
+                           "bare copy us", "GB/s", "bare GB/s", "of bare", "CPU s/GB", "channel"));
+  flush_output();  // each line when it is known, also into a pipe
 }
 
 void pipe_report::add(const pipe_row& row) {
   if (options_.json) return rows_.push_back(row);
-  fmt::print("{:>9} {:>12.1f} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(row.size), row.one_way_us,
-             row.unposted_us, row.raw_one_us, row.many_gbs, row.raw_many_gbs, row.many_gbs / row.raw_many_gbs, row.cpu_per_gb, row.channels,
-             row.right ? "" : "  WRONG BYTES");
-  std::fflush(stdout);
+  print_output(fmt::format("{:>9} {:>12.1f} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(row.size),
+                           row.one_way_us, row.unposted_us, row.raw_one_us, row.many_gbs, row.raw_many_gbs, row.many_gbs / row.raw_many_gbs,
+                           row.cpu_per_gb, row.channels, row.right ? "" : "  WRONG BYTES"));
+  flush_output();
 }
 
 void pipe_report::end() const {
@@ -58,7 +61,7 @@ void pipe_report::end() const {
   }
   const json document{{"from", options_.from},           {"to", options_.to},      {"peer", plan_.peer}, {"transport", plan_.transport},
                       {"channels", std::move(channels)}, {"rows", std::move(rows)}};
-  fmt::print("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace));
+  print_output(fmt::format("{}\n", document.dump(2, ' ', false, json::error_handler_t::replace)));
 }
 
 }  // namespace penstock::bench

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/output.hpp"
 #include "base/printable.hpp"
 
 namespace penstock::bench {
@@ -91,47 +92,49 @@ std::string size_text(std::uint64_t bytes) {
 }  // namespace
 
 void print_header(const report_header& h) {
-  fmt::print("penstock {} bench, {}\n", h.version, h.date);
-  fmt::print("  machine   Linux {}, {}, {} cores, GPU driver {}\n", h.kernel, h.cpu, h.cores, h.driver);
-  fmt::print("  device    {} ({})\n", h.device, h.device_description);
-  if (!h.device_remark.empty()) fmt::print("            no GPU: {}\n", h.device_remark);
-  fmt::print("  file      {} MiB on {}\n", h.file_bytes >> 20, printable_text(h.file_system));
-  fmt::print(
+  print_output(fmt::format("penstock {} bench, {}\n", h.version, h.date));
+  print_output(fmt::format("  machine   Linux {}, {}, {} cores, GPU driver {}\n", h.kernel, h.cpu, h.cores, h.driver));
+  print_output(fmt::format("  device    {} ({})\n", h.device, h.device_description));
+  if (!h.device_remark.empty()) print_output(fmt::format("            no GPU: {}\n", h.device_remark));
+  print_output(fmt::format("  file      {} MiB on {}\n", h.file_bytes >> 20, printable_text(h.file_system)));
+  print_output(fmt::format(
       "  ceilings  link to device {:.2f} GB/s, back {:.2f} GB/s, 4 KiB copy and wait {:.1f} us; page cache to memory {:.2f} GB/s ({})\n\n",
-      h.link.to_device_gbs, h.link.from_device_gbs, h.link.copy_4k_us, h.cached_read.value, h.cached_read.how);
+      h.link.to_device_gbs, h.link.from_device_gbs, h.link.copy_4k_us, h.cached_read.value, h.cached_read.how));
 }
 
 void print_column_names() {
-  fmt::print(fmt::runtime(columns), "row", "GB/s", "us each", "of", "ceiling GB/s", "CPU s/GB", "p50 us", "p99 us", "pinned", "path",
-             "bytes");
+  print_output(fmt::format(fmt::runtime(columns), "row", "GB/s", "us each", "of", "ceiling GB/s", "CPU s/GB", "p50 us", "p99 us", "pinned",
+                           "path", "bytes"));
 }
 
 void print_row(const row_result& row, bool show_targets) {
   if (row.outcome != row_outcome::measured) {
-    fmt::print("{:<18} {}: {}\n", row.name, to_string(row.outcome), printable_text(row.reason));
+    print_output(fmt::format("{:<18} {}: {}\n", row.name, to_string(row.outcome), printable_text(row.reason)));
     return;
   }
   const std::string of = row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
   const std::string ceiling = row.ceiling.value > 0 ? fmt::format("{:.2f}", row.ceiling.value) : "-";
   // A speed of a few KiB says nothing.
   const bool moved = row.bytes >= (1U << 20);
-  fmt::print(fmt::runtime(columns), row.name, moved ? fmt::format("{:.2f}", row.gbs()) : "-",
-             row.calls > 1 ? fmt::format("{:.2f}", row.us_each()) : "-", of, ceiling, moved ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-",
-             optional_text(row.p50_us, 2), optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
-             row.bytes > 0 ? "verified" : "-");
-  if (!row.ceiling.detail.empty()) fmt::print("{:18} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail);
-  for (const std::string& note : row.notes) fmt::print("{:18} {}\n", "", printable_text(note));
+  print_output(fmt::format(fmt::runtime(columns), row.name, moved ? fmt::format("{:.2f}", row.gbs()) : "-",
+                           row.calls > 1 ? fmt::format("{:.2f}", row.us_each()) : "-", of, ceiling,
+                           moved ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-", optional_text(row.p50_us, 2),
+                           optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
+                           row.bytes > 0 ? "verified" : "-"));
+  if (!row.ceiling.detail.empty()) print_output(fmt::format("{:18} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail));
+  for (const std::string& note : row.notes) print_output(fmt::format("{:18} {}\n", "", printable_text(note)));
   if (!show_targets) return;
-  for (const target_verdict& verdict : row.targets) fmt::print("{:18} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text);
+  for (const target_verdict& verdict : row.targets)
+    print_output(fmt::format("{:18} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text));
 }
 
 void print_summary(const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped) {
   std::vector<row_outcome> all;
   for (const row_result& row : rows) all.push_back(row.outcome);
   for (const size_point& point : sweep.points) all.push_back(point.figures.outcome);
-  fmt::print("\n{} rows measured and verified, {} skipped, {} failed{}\n", std::ranges::count(all, row_outcome::measured),
-             std::ranges::count(all, row_outcome::skipped), std::ranges::count(all, row_outcome::failed),
-             stopped ? "; stopped before the end" : "");
+  print_output(fmt::format("\n{} rows measured and verified, {} skipped, {} failed{}\n", std::ranges::count(all, row_outcome::measured),
+                           std::ranges::count(all, row_outcome::skipped), std::ranges::count(all, row_outcome::failed),
+                           stopped ? "; stopped before the end" : ""));
 }
 
 void print_points(std::span<const size_point> points) {
@@ -165,7 +168,7 @@ status write_json(const std::string& file_name, const json& report) {
   // File names and driver texts need not be UTF-8; the report must come out all the same.
   const std::string text = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   if (file_name == "-") {
-    fmt::print("{}", text);
+    print_output(text);
     return {};
   }
   std::FILE* target = std::fopen(file_name.c_str(), "we");

@@ -12,6 +12,7 @@ set(settings_sources ${cufile_sources})
 list(FILTER settings_sources INCLUDE REGEX "/settings[^/]*\\.cc$")
 list(REMOVE_ITEM cufile_sources ${settings_sources})
 add_library(penstock_cufile_settings OBJECT ${settings_sources})
+list(APPEND cufile_sources src/base/output.cc)  # the library exports none of it
 add_library(penstock_cufile_objects OBJECT ${cufile_sources})
 foreach(objects penstock_cufile_settings penstock_cufile_objects)
   target_include_directories(${objects} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

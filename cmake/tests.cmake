@@ -245,6 +245,7 @@ add_test(NAME tools.check_includes_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_
 add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/test_summary_test.py)
 add_test(NAME tools.reliability_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/reliability_doc_test.py
                                                ${CMAKE_CTEST_COMMAND} ${PROJECT_BINARY_DIR})
+add_test(NAME tools.printing_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/printing_test.py)
 add_test(NAME tools.seams_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/seams_test.py)
 add_test(NAME tools.aarch64_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/aarch64_test.py)
 add_test(NAME tools.portability_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/portability_test.py)

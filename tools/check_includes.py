@@ -28,9 +28,9 @@ ROOMS = {
     # What `penstock check` finds out about a machine; no part of the library.
     "machine": {"base", "sys"},
     # The faces see the public API and nothing else; the command also runs the benchmarks, looks at the machine, and explains cuFile's
-    # settings, and makes text printable; Python's obeys them too.
+    # settings, and makes text printable; Python's obeys them too. What prints, prints by base.
     "cli": {"base", "bench", "cufile", "machine"},
-    "cufile": set(),
+    "cufile": {"base"},
     "python": {"cufile"},
     "examples": set(),
     "include": set(),

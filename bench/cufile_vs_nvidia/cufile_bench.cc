@@ -595,7 +595,7 @@ int main(int argc, char** argv) {
     if (size_mib % 16 != 0) fail("--size-mib must be a multiple of 16");
     bench(file, size_mib * mib, host, native, library).run(rows, repeats, !no_register, json, label);
   } catch (const std::exception& problem) {
-    fmt::print(stderr, "penstock_cufile_bench: {}\n", problem.what());
+    std::fprintf(stderr, "penstock_cufile_bench: %s\n", problem.what());
     return 1;
   }
   std::fflush(stdout);

@@ -6,7 +6,7 @@ import json
 import threading
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -173,6 +173,18 @@ def test_a_busy_server_is_asked_again_for_the_size(capfd):
         with pytest.raises(RuntimeError, match=r"KvikIO: HTTP request reached maximum number of attempts \(1\)"):
             RemoteFile.open_http(url)
         assert lines_of(capfd) == []
+
+
+def test_an_output_that_is_full_or_closed_fails_no_read(monkeypatch):
+    full = open("/dev/full", "w")
+    closed = open("/dev/null", "w")
+    closed.close()
+    for output in (full, closed, None):
+        monkeypatch.setattr("sys.stdout", output)
+        with serving(Faults(times=1)) as url, RemoteFile.open_http(url) as file:
+            assert file.read(numpy.empty(100, CONTENT.dtype)) == 100 * CONTENT.itemsize
+    with suppress(OSError):
+        full.close()
 
 
 def test_a_server_that_does_not_answer_in_time(capfd):

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "base/output.hpp"
 #include "base/printable.hpp"
 #include "core/config.hpp"
 #include "core/preparation.hpp"
@@ -176,11 +177,13 @@ void engine_core::log_summary() noexcept {
   if (!options().log_summary || forked() || logged_.exchange(true)) return;
   (void)or_no_memory([&]() -> status {
     const std::string lines = summary() + stats::advice_lines(advice());
+    std::string text;
     for (std::string_view rest = lines; !rest.empty();) {
       const auto line = rest.substr(0, rest.find('\n'));
-      fmt::print(stderr, "penstock: {}\n", printable_text(std::string(line)));  // files are named by others
+      text += fmt::format("penstock: {}\n", printable_text(std::string(line)));  // files are named by others
       rest.remove_prefix(line.size() + 1);
     }
+    print_error(text);
     return {};
   });
 }

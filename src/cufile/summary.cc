@@ -1,8 +1,8 @@
 // PENSTOCK_LOG=summary of a program that makes no call of cuFile's; else the engine tells where the bytes went.
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/output.hpp"
 #include "cufile/driver.hpp"
 
 namespace {
@@ -11,7 +11,7 @@ namespace {
 [[gnu::destructor]] void tell_summary() {
   const char* wanted = std::getenv("PENSTOCK_LOG");  // NOLINT(concurrency-mt-unsafe): read only
   if (wanted == nullptr || std::strcmp(wanted, "summary") != 0) return;
-  if (!penstock::cufile::driver::current().was_used()) std::fprintf(stderr, "penstock: cuFile was not used\n");
+  if (!penstock::cufile::driver::current().was_used()) penstock::print_error("penstock: cuFile was not used\n");
 }
 
 }  // namespace

@@ -327,10 +327,11 @@ def _patience() -> dict[str, Any]:
 
 
 def _print(retries: _RemoteRetries) -> None:
-    """KvikIO's lines, on standard output as there."""
+    """KvikIO's lines, on standard output as there. An output that is closed or full fails no read."""
     for status, in_time, pause_ms, attempt, attempts in retries.take():
         what = f"Got HTTP code {status}" if status else "Connection error" if in_time else "Timeout error"
-        print(f"KvikIO: {what}. Retrying after {pause_ms}ms (attempt {attempt} of {attempts}).", flush=True)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"KvikIO: {what}. Retrying after {pause_ms}ms (attempt {attempt} of {attempts}).", flush=True)
 
 
 def _attempt(call: Callable[[], Outcome]) -> Outcome:

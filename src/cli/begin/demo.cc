@@ -322,7 +322,7 @@ int run_demo(const demo_options& wanted) {
   demo_report told(wanted.output);
   const status error = demonstrate(wanted, told);
   if (interrupted()) {
-    fmt::print(stderr, "penstock: interrupted; the file was removed\n");
+    complain("penstock: interrupted; the file was removed\n");
     return interrupted_exit_code();
   }
   if (!error.ok()) return fail(error);

@@ -37,8 +37,7 @@ void show_status_line(std::string_view text) {
   if (!terminal_can_show_it()) return;
   // \033[K clears what a longer line left behind.
   const std::string shown = printable_text(std::string(text.substr(0, columns())));
-  fmt::print(stderr, "\r{}\033[K", shown);
-  std::fflush(stderr);
+  print_error(fmt::format("\r{}\033[K", shown));
 }
 
 progress_bar::progress_bar(std::string phase, std::string name, std::uint64_t total_bytes, std::uint64_t done_bytes)

@@ -84,10 +84,10 @@ bool has_colour() {
   return can && ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0');
 }
 
-void put_exactly(std::string_view text) { fmt::print(stdout, "{}", text); }
+void put_exactly(std::string_view text) { print_output(text); }
 
-void put_lines(std::FILE* stream, std::string_view text, std::size_t hang) {
-  fmt::print(stream, "{}", wrapped(text, columns_of(stream), hang));
-}
+void put_lines(std::string_view text, std::size_t hang) { print_output(wrapped(text, columns_of(stdout), hang)); }
+
+void put_error_lines(std::string_view text, std::size_t hang) { print_error(wrapped(text, columns_of(stderr), hang)); }
 
 }  // namespace penstock::cli

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "base/output.hpp"
 #include "base/printable.hpp"
 #include "base/shown_urls.hpp"
 
@@ -41,7 +42,8 @@ void put_exactly(std::string_view text);
 
 // --- how say() and complain() are made
 
-void put_lines(std::FILE* stream, std::string_view text, std::size_t hang);
+void put_lines(std::string_view text, std::size_t hang);
+void put_error_lines(std::string_view text, std::size_t hang);
 
 template <class Argument>
 auto shown(const Argument& argument) {
@@ -65,20 +67,20 @@ std::string in_words(fmt::format_string<shown_as<Arguments>...> format, const Ar
 
 // --- what the commands call, with words for format strings and the text of others for arguments
 
-// To stdout.
+// To stdout. Throws output_failure, as put_exactly() does; main says so.
 template <class... Arguments>
 void say(fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
-  put_lines(stdout, in_words<Arguments...>(format, arguments...), 2);
+  put_lines(in_words<Arguments...>(format, arguments...), 2);
 }
 // The same; lines that must be broken go on this many columns further to the right than they begin.
 template <class... Arguments>
 void say_hanging(std::size_t hang, fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
-  put_lines(stdout, in_words<Arguments...>(format, arguments...), hang);
+  put_lines(in_words<Arguments...>(format, arguments...), hang);
 }
-// To stderr.
+// To stderr. What cannot be written is dropped.
 template <class... Arguments>
 void complain(fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
-  put_lines(stderr, in_words<Arguments...>(format, arguments...), 2);
+  put_error_lines(in_words<Arguments...>(format, arguments...), 2);
 }
 
 }  // namespace penstock::cli

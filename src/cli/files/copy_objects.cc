@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -28,8 +29,15 @@ void copy_objects(const engine& owner, std::span<const object_copy> all, const f
   std::vector<const object_copy*> small, large;
   for (const object_copy& each : all) (each.from.size.value_or(small_object) < small_object ? small : large).push_back(&each);
   std::atomic<std::size_t> next{0};
+  std::exception_ptr failure;  // of told(), which may print
   const auto work = [&] {
-    for (auto i = next++; i < small.size() && !interrupted(); i = next++) copy(*small[i]);
+    try {
+      for (auto i = next++; i < small.size() && !interrupted(); i = next++) copy(*small[i]);
+    } catch (...) {
+      next = small.size();
+      const std::lock_guard guard(lock);
+      failure = std::current_exception();
+    }
   };
   std::vector<std::thread> threads;
   try {
@@ -38,6 +46,7 @@ void copy_objects(const engine& owner, std::span<const object_copy> all, const f
   }
   if (threads.empty()) work();
   for (std::thread& each : threads) each.join();
+  if (failure) std::rethrow_exception(failure);
   for (const object_copy* const each : large) {
     if (interrupted()) return;
     copy(*each);

@@ -1,5 +1,7 @@
 // The command line `penstock`: translation only; the work is done by the library.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -46,14 +48,27 @@ int run(int argc, char** argv) {
   return chosen.run();
 }
 
+// A file that a command opens must not get the number of a standard stream that was closed: what is printed would go into it. What is put
+// there fails as a closed one does, since it is open for the other direction; programs that `run` starts find it closed.
+void keep_standard_numbers() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest number that is free, which is this one.
+    static_cast<void>(::open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_numbers();
   // Each line as soon as it is known, in a pipe too.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   catch_interrupts();
   try {
-    return run(argc, argv);
+    const int exit_code = run(argc, argv);
+    penstock::flush_output();
+    return exit_code;
   } catch (const std::exception& error) {
     complain("penstock: {}\n", error.what());
     return exit_failure;
