@@ -97,6 +97,10 @@ struct engine_options {
   // True: each request is a range of NVTX (domain "penstock"), which tools such as Nsight Systems show. It costs nothing where no such tool
   // is at work.
   bool use_nvtx = false;
+  // If it is set, every wait for a server (for names, connections, answers, and between two tries) asks it ten times a second, from several
+  // threads. Once it returns true, what waits fails with errc::cancelled, and nothing more is sent except to abort an upload, which takes
+  // at most 2 s. For programs that a signal ends.
+  bool (*stop_requested)() noexcept = nullptr;
 
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
   // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1:

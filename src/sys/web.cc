@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,13 +9,12 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <csignal>
-#include <ctime>
 #include <mutex>
 
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "base/no_pipe_signal.hpp"
 #include "sys/metadata_address.hpp"
 #include "sys/uninterrupted.hpp"
 
@@ -45,6 +43,7 @@ enum option : int {
   opt_protocols = 181,
   opt_path_as_is = 234,
   opt_dns_shuffle_addresses = 275,
+  opt_quick_exit = 322,  // from 7.87 on: a name that is still being looked up is left to its thread
   opt_httpproxytunnel = 61,
   opt_suppress_connect_headers = 265,
   opt_writedata = 10001,
@@ -75,6 +74,7 @@ constexpr int code_ok = 0;
 constexpr int code_out_of_memory = 27;
 constexpr int code_timed_out = 28;
 constexpr int code_again = 81;
+constexpr int code_stopped = -1;  // of ours
 constexpr int message_done = 1;
 constexpr long global_default = 3;
 constexpr int no_socket = -1;  // CURL_SOCKET_BAD
@@ -110,7 +110,6 @@ struct curl_functions {
   void* (*easy_init)() = nullptr;
   int (*easy_setopt)(void*, int, ...) = nullptr;
   int (*easy_getinfo)(void*, int, ...) = nullptr;
-  int (*easy_perform)(void*) = nullptr;
   void (*easy_reset)(void*) = nullptr;
   void (*easy_cleanup)(void*) = nullptr;
   const char* (*easy_strerror)(int) = nullptr;
@@ -136,14 +135,14 @@ bool find(void* in, const char* name, Function& to) noexcept {
 bool find_all(void* in, curl_functions& to) noexcept {
   return find(in, "curl_global_init", to.global_init) && find(in, "curl_version_info", to.version_info) &&
          find(in, "curl_easy_init", to.easy_init) && find(in, "curl_easy_setopt", to.easy_setopt) &&
-         find(in, "curl_easy_getinfo", to.easy_getinfo) && find(in, "curl_easy_perform", to.easy_perform) &&
-         find(in, "curl_easy_reset", to.easy_reset) && find(in, "curl_easy_cleanup", to.easy_cleanup) &&
-         find(in, "curl_easy_strerror", to.easy_strerror) && find(in, "curl_easy_send", to.easy_send) &&
-         find(in, "curl_easy_recv", to.easy_recv) && find(in, "curl_multi_init", to.multi_init) &&
-         find(in, "curl_multi_add_handle", to.multi_add) && find(in, "curl_multi_remove_handle", to.multi_remove) &&
-         find(in, "curl_multi_perform", to.multi_perform) && find(in, "curl_multi_poll", to.multi_poll) &&
-         find(in, "curl_multi_info_read", to.multi_read) && find(in, "curl_multi_cleanup", to.multi_cleanup) &&
-         find(in, "curl_slist_append", to.list_append) && find(in, "curl_slist_free_all", to.list_free);
+         find(in, "curl_easy_getinfo", to.easy_getinfo) && find(in, "curl_easy_reset", to.easy_reset) &&
+         find(in, "curl_easy_cleanup", to.easy_cleanup) && find(in, "curl_easy_strerror", to.easy_strerror) &&
+         find(in, "curl_easy_send", to.easy_send) && find(in, "curl_easy_recv", to.easy_recv) &&
+         find(in, "curl_multi_init", to.multi_init) && find(in, "curl_multi_add_handle", to.multi_add) &&
+         find(in, "curl_multi_remove_handle", to.multi_remove) && find(in, "curl_multi_perform", to.multi_perform) &&
+         find(in, "curl_multi_poll", to.multi_poll) && find(in, "curl_multi_info_read", to.multi_read) &&
+         find(in, "curl_multi_cleanup", to.multi_cleanup) && find(in, "curl_slist_append", to.list_append) &&
+         find(in, "curl_slist_free_all", to.list_free);
 }
 
 constexpr const char* install = "install libcurl4 (Debian, Ubuntu) or libcurl (Fedora, RHEL)";
@@ -180,34 +179,6 @@ result<curl_functions> open_curl(const std::string& name) {
   if (found.global_init(global_default) != code_ok) return no_memory();
   return found;
 }
-
-// A peer that has gone must not end the process: libcurl with OpenSSL may write to its socket, and does not say that no signal is to come.
-class no_pipe_signal {
- public:
-  no_pipe_signal() noexcept {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  no_pipe_signal(const no_pipe_signal&) = delete;
-  no_pipe_signal& operator=(const no_pipe_signal&) = delete;
-  ~no_pipe_signal() {
-    if (!was_pending_) {
-      const timespec at_once{};
-      while (sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
-      }
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t pipe_{};
-  sigset_t before_{};
-  bool was_pending_ = false;
-};
 
 std::string lower(std::string_view text) {
   std::string made(text);
@@ -367,7 +338,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   curl_door(const curl_door&) = delete;
   curl_door& operator=(const curl_door&) = delete;
   ~curl_door() override {
-    for (auto* const each : kept_) curl_.easy_cleanup(each);
+    for (const auto& each : kept_) drop(each);
     curl_.list_free(resolved_);
   }
   [[nodiscard]] const curl_functions& curl() const noexcept { return curl_; }
@@ -377,11 +348,14 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
   result<web_answer> exchange(const web_request& what) override {
-    const no_pipe_signal quiet;
-    auto* const easy = take();
-    if (easy == nullptr) return no_memory();
-    auto answered = exchange(easy, what);
-    give(easy, answered.ok());
+    const no_pipe_signal quiet;  // libcurl with OpenSSL may write to a socket whose peer has gone
+    const auto by = take();
+    if (by.easy == nullptr || by.multi == nullptr) {
+      drop(by);
+      return no_memory();
+    }
+    auto answered = exchange(by, what);
+    give(by, answered.ok());
     return answered;
   }
 
@@ -398,6 +372,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     const auto set = curl_.easy_setopt;
     set(easy, opt_url, url.c_str());
     set(easy, opt_nosignal, 1L);
+    set(easy, opt_quick_exit, 1L);
     set(easy, opt_errorbuffer, words);
     set(easy, opt_protocols, http_and_https);
     set(easy, opt_opensocketfunction, &open_guarded_socket);
@@ -418,27 +393,57 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
  private:
-  void* take() {
+  // What one request at a time goes by: an easy handle, and the multi handle that keeps its connection.
+  struct handles {
+    void* easy = nullptr;
+    void* multi = nullptr;
+  };
+
+  handles take() {
     {
       const std::lock_guard guard(lock_);
       if (!kept_.empty()) {
-        auto* const last = kept_.back();
+        const auto last = kept_.back();
         kept_.pop_back();
         return last;
       }
     }
-    return curl_.easy_init();
+    return {curl_.easy_init(), curl_.multi_init()};
   }
-  void give(void* easy, bool sound) noexcept {
-    curl_.easy_reset(easy);  // which keeps its connection
+  void give(const handles& used, bool sound) noexcept {
+    curl_.easy_reset(used.easy);
     if (sound) {
       const std::lock_guard guard(lock_);
-      if (kept_.size() < most_kept_handles && or_without_memory([&] { return kept_.push_back(easy), true; }, [] { return false; })) return;
+      if (kept_.size() < most_kept_handles && or_without_memory([&] { return kept_.push_back(used), true; }, [] { return false; })) return;
     }
-    curl_.easy_cleanup(easy);
+    drop(used);
+  }
+  void drop(const handles& used) noexcept {
+    if (used.easy != nullptr) curl_.easy_cleanup(used.easy);
+    if (used.multi != nullptr) curl_.multi_cleanup(used.multi);
   }
 
-  result<web_answer> exchange(void* easy, const web_request& what) {
+  // As curl_easy_perform(), but until somebody says stop: then code_stopped.
+  [[nodiscard]] int perform(const handles& by, const web_stop* unless) const {
+    if (curl_.multi_add(by.multi, by.easy) != code_ok) return code_out_of_memory;
+    int code = code_ok;
+    const auto longest = unless != nullptr ? std::chrono::milliseconds(look_for_stop) : std::chrono::milliseconds(1s);
+    for (int running = 1;;) {
+      if (curl_.multi_perform(by.multi, &running) != code_ok) code = code_out_of_memory;
+      if (code == code_ok && running > 0 && unless != nullptr && unless->stopped()) code = code_stopped;
+      if (code != code_ok || running == 0) break;
+      curl_.multi_poll(by.multi, nullptr, 0, static_cast<int>(longest.count()), nullptr);
+    }
+    int left = 0;
+    for (const auto* seen = curl_.multi_read(by.multi, &left); seen != nullptr; seen = curl_.multi_read(by.multi, &left)) {
+      if (seen->kind == message_done && code == code_ok) code = seen->data.result;
+    }
+    curl_.multi_remove(by.multi, by.easy);
+    return code;
+  }
+
+  result<web_answer> exchange(const handles& by, const web_request& what) {
+    void* const easy = by.easy;
     std::array<char, 256> words{};
     gathering into;
     into.most_bytes = what.most_bytes;
@@ -471,10 +476,11 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     for (const auto& each : what.headers) add(each.value.empty() ? each.name + ";" : each.name + ": " + each.value);
     add("Expect:");
     set(easy, opt_httpheader, lines);
-    const int code = listed ? curl_.easy_perform(easy) : code_out_of_memory;
+    const int code = listed ? perform(by, what.unless) : code_out_of_memory;
     long answered = 0;
     curl_.easy_getinfo(easy, info_response_code, &answered);
     curl_.list_free(lines);
+    if (code == code_stopped) return status(errc::cancelled, fmt::format("{}: stopped while it waited for the server", host_of(what.url)));
     if (!into.problem.ok()) return into.problem.with_context(host_of(what.url));
     if (code != code_ok && !into.answer.is_cut) return guarded.told(told(code, words.data(), what.url), host_of(what.url));
     into.answer.status = static_cast<int>(answered);
@@ -485,7 +491,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   const options how_;
   string_list* resolved_ = nullptr;
   std::mutex lock_;  // guards kept_
-  std::vector<void*> kept_;
+  std::vector<handles> kept_;
 };
 
 curl_connection::~curl_connection() {

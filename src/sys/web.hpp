@@ -32,6 +32,7 @@ struct web_request {
   std::size_t most_bytes = std::size_t{1} << 20;  // of the body that comes
   bool begins_only = false;                       // of a longer body, keep the beginning; else it is an error
   bool by_proxy = true;                           // false: whatever the environment says
+  const class web_stop* unless = nullptr;         // ends it: errc::cancelled
 };
 struct web_answer {
   int status = 0;
@@ -55,16 +56,19 @@ class web_connection {
   [[nodiscard]] virtual bool is_forwarded() const noexcept { return false; }
 };
 
-// Lets one thread end what another waits for.
+// Lets one thread end what another waits for; requested, if there is such a function, lets the program end it as well.
 class web_stop {
  public:
-  web_stop() = default;
+  explicit web_stop(bool (*requested)() noexcept = nullptr) noexcept : requested_(requested) {}
   web_stop(const web_stop&) = delete;
   web_stop& operator=(const web_stop&) = delete;
-  [[nodiscard]] bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool stopped() const noexcept {
+    return stopped_.load(std::memory_order_acquire) || (requested_ != nullptr && requested_());
+  }
   void stop() noexcept { stopped_.store(true, std::memory_order_release); }
 
  private:
+  bool (*const requested_)() noexcept;
   std::atomic<bool> stopped_{false};
 };
 

@@ -171,7 +171,7 @@ int exit_code_of(const std::vector<check_report>& reports) {
 }
 
 int check_files(const check_options& wanted) {
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   const auto where = choose_memory(*owner, wanted.device);
   if (!where) return fail(where.error());
@@ -179,7 +179,7 @@ int check_files(const check_options& wanted) {
   const auto reports = look_at_all(*owner, where->name, examine(machine::tree()), inputs, [&](const check_report& report) {
     if (report.error.ok() && !wanted.output.json) print_report(report);
   });
-  if (reports.size() < inputs.size()) return interrupted_exit_code();
+  if (interrupted()) return interrupted_exit_code();
   const int exit_code = exit_code_of(reports);
   if (wanted.output.json) {
     print_as_json(reports, inputs, wanted);
@@ -199,7 +199,7 @@ bundled_files without_files(const status& error) { return {{{"error", error_json
 
 bundled_files look_at_named(const check_options& wanted, const machine_report& known) {
   if (wanted.files.empty()) return {nullptr, known.findings.count(machine::verdict::broken) > 0 ? exit_broken : exit_success};
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return without_files(owner.error());
   const auto where = choose_memory(*owner, wanted.device);
   if (!where) return without_files(where.error());

@@ -281,7 +281,7 @@ void show_next(const demo_report& told) {
 }
 
 status demonstrate(const demo_options& wanted, demo_report& told) {
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return owner.error();
   auto device = choose_device(*owner, wanted.device);
   if (!device) return device.error();

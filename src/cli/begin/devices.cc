@@ -23,7 +23,7 @@ void print_lines(const engine& owner, bool quiet) {
 }
 
 int list_devices(const output_options& output) {
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   if (output.json) {
     print_json({{"devices", devices_json(owner->devices())}, {"no_gpu", error_json(owner->cuda_status())}});

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/common/command.hpp"
+#include "cli/common/interrupt.hpp"
 #include "cli/common/progress.hpp"
 #include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
@@ -42,7 +43,16 @@ void add_output_options(CLI::App& app, output_options& output) {
   app.add_flag_callback("-q,--quiet", be_quiet, "Print figures and errors only: no remarks, no progress");
 }
 
+result<engine> make_engine(const std::function<void(engine_options&)>& change) {
+  auto options = engine_options::from_environment();
+  if (!options) return options.error();
+  options->stop_requested = &interrupted;
+  if (change) change(*options);
+  return engine::create(*options);
+}
+
 int fail(const status& error) {
+  if (error.code() == errc::cancelled && interrupted()) return exit_failure;
   complain("penstock: {}\n", error.message());
   return exit_failure;
 }

@@ -39,7 +39,11 @@ struct output_options {
 };
 void add_output_options(CLI::App& app, output_options& output);
 
-// Prints "penstock: <message>" to stderr. Returns exit_failure.
+// The engine of a command: with the options of the environment, changed by change, and with waits for servers that end at an interrupt.
+// Errors: those of engine_options::from_environment() and engine::create().
+result<engine> make_engine(const std::function<void(engine_options&)>& change = {});
+
+// Prints "penstock: <message>" to stderr, but not of what an interrupt has cancelled. Returns exit_failure.
 int fail(const status& error);
 
 }  // namespace penstock::cli

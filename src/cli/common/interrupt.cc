@@ -16,13 +16,20 @@ static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only 
 
 int wake_descriptor = -1;  // an eventfd, set before there are signals or threads
 
+constexpr unsigned most_seconds_to_end = 10;
+
 extern "C" void remember(int signal_number) {
   caught_signal.store(signal_number, std::memory_order_relaxed);
   const int before = errno;
   const std::uint64_t one = 1;
   static_cast<void>(::write(wake_descriptor, &one, sizeof one) == sizeof one);
+  ::alarm(most_seconds_to_end);
   errno = before;
 }
+
+// The command waits for something that nobody can end, such as a file system whose server is gone. The first signal has its default action
+// by now.
+extern "C" void end_at_last(int /*signal_number*/) { std::raise(caught_signal.load(std::memory_order_relaxed)); }
 
 }  // namespace
 
@@ -39,6 +46,8 @@ void catch_interrupts() {
     sigaction(signal_number, nullptr, &inherited);
     if (inherited.sa_handler != SIG_IGN) sigaction(signal_number, &action, nullptr);
   }
+  action.sa_handler = end_at_last;
+  sigaction(SIGALRM, &action, nullptr);
 }
 
 void end_at_first_interrupt() noexcept {

@@ -1,5 +1,5 @@
 // Ctrl-C and SIGTERM: the first asks the program to stop, so that it can cancel its transfer, remove its temporary files and say what was
-// done; the second ends it at once. The state is the process's own, as signals are.
+// done, for which it has 10 s; the second ends it at once. The state is the process's own, as signals are.
 #pragma once
 
 namespace penstock::cli {

@@ -344,10 +344,9 @@ void print_totals(const cp_options& wanted, const cp_totals& totals, double seco
 
 // Each byte of a copy is read and written.
 result<engine> engine_for(const cp_options& wanted) {
-  auto options = engine_options::from_environment();
-  if (!options) return options.error();
-  if (wanted.bytes_per_second > 0) options->bytes_per_second = 2 * wanted.bytes_per_second;
-  return engine::create(*options);
+  return make_engine([&wanted](engine_options& options) {
+    if (wanted.bytes_per_second > 0) options.bytes_per_second = 2 * wanted.bytes_per_second;
+  });
 }
 
 int copy_all(cp_options wanted) {

@@ -192,7 +192,7 @@ void read_each(read_setup& setup, const std::vector<input>& inputs, read_report&
 int read_all(const read_options& wanted) {
   const auto io = io_options_of(wanted);
   if (!io) return fail(io.error());
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   auto where = choose_memory(*owner, wanted.device);
   if (!where) return fail(where.error());

@@ -255,7 +255,7 @@ int verify_all(const verify_options& wanted) {
   if (wanted.compare && wanted.files.size() != 2) return usage_error("--compare takes two files");
   if (wanted.check.empty() && wanted.file.empty() && wanted.files.empty()) return usage_error("a file is required");
   if ((!wanted.check.empty() || !wanted.file.empty()) && !wanted.files.empty()) return usage_error("these files come too many");
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   int code = exit_success;
   if (!wanted.file.empty()) {

@@ -98,7 +98,7 @@ int report(const write_options& wanted, const device_info& where, const figures&
 
 int write_file(const write_options& wanted) {
   if (status error = refuse_existing(wanted); !error.ok()) return fail(error);
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   auto where = choose_memory(*owner, wanted.device);
   if (!where) return fail(where.error());

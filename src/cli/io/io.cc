@@ -270,7 +270,7 @@ int run_all(const gdsio_options& wanted, const CLI::App& sub) {
   if (wanted.sweep.wanted) return sweep_over(wanted, *plan, std::move(remarks));
   io_output output(wanted.output);
   for (const std::string& each : remarks) output.remark(each);
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   status error;
   for (std::uint64_t size = plan->sizes.least; size <= plan->sizes.most && error.ok(); size += plan->sizes.step) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bench/meter.hpp"
+#include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/json.hpp"
 #include "cli/common/plain_file.hpp"
@@ -354,7 +355,7 @@ int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan
   status written = csv.begin(wanted.csv);
   if (written.ok()) written = drawing.begin(wanted.plot);
   if (!written.ok()) return fail(written);
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   const double seconds = base.seconds > 0 ? base.seconds : 1;
   if (!output.quiet) complain("penstock: {} of {} s each\n", counted(plan.runs(), "run"), fmt::format("{:g}", seconds));

@@ -53,7 +53,7 @@ void print_converted_as_json(const convert_options& wanted, const converted_file
 }
 
 int convert(const convert_options& wanted) {
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   const auto done = convert_file(*owner, wanted.from, wanted.to, wanted.selection);
   if (!done && interrupted()) {

@@ -260,6 +260,7 @@ class inspection {
     if (!wanted_.output.json) say("{}: index of {}\n", shown_name(path), counted(shards->files.size(), "file"));
     std::vector<contents> all;
     for (const std::string& shard : shards->files) {
+      if (interrupted()) return;
       if (auto found = tell(shard)) all.push_back(*std::move(found));
     }
     if (all.size() < shards->files.size()) return;  // what is in the others is not known
@@ -276,6 +277,7 @@ class inspection {
     if (!wanted_.output.json) say("{}: model of {}\n", shown_name(path), counted(files->size(), "file"));
     std::vector<contents> all;
     for (const std::string& each : *files) {
+      if (interrupted()) return;
       if (auto found = tell(each)) all.push_back(*std::move(found));
     }
     if (all.size() < files->size()) return;
@@ -315,10 +317,13 @@ class inspection {
 };
 
 int inspect(const inspect_options& wanted) {
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   inspection work(*owner, wanted);
-  for (const std::string& path : wanted.paths) work.look_at(path);
+  for (const std::string& path : wanted.paths) {
+    if (interrupted()) return interrupted_exit_code();
+    work.look_at(path);
+  }
   return work.finish();
 }
 

@@ -250,7 +250,7 @@ void print_beginning(const engine& owner, const load_options& wanted, const load
 }
 
 int load(const load_options& wanted) {
-  auto owner = engine::create();
+  auto owner = make_engine();
   if (!owner) return fail(owner.error());
   const auto request = request_of(*owner, wanted);
   if (!request) return fail(request.error());

@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   try {
     const int exit_code = run(argc, argv);
     penstock::flush_output();
-    return exit_code;
+    return interrupted() && exit_code != exit_success ? interrupted_exit_code() : exit_code;
   } catch (const std::exception& error) {
     complain("penstock: {}\n", error.what());
     return exit_failure;

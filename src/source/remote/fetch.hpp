@@ -85,6 +85,7 @@ struct fetch {
   bool may_hedge = false;                     // where it is late, it may be asked for a second time beside the first: of reads alone
   bool gathers = false;                       // an answer is short, and judged once all of it is there, whatever its status says
   bool bodiless = false;                      // an answer has no body, whatever its head says: to HEAD
+  bool despite_stop = false;                  // sent also once the program was asked to stop: its owner bounds how long it takes
   std::chrono::milliseconds works_within{0};  // of a server that may work for longer than others before it answers; 0: none
   unsigned tries = 0;                         // that failed since bytes last came
   unsigned moves = 0;                         // to other addresses

@@ -152,6 +152,7 @@ class asker {
     const remote_retry told{answer ? answer->status : 0, problem.code(), {}, tries, how_.attempts};
     const auto after = answer ? pause_of(answer->header("retry-after")) : std::chrono::milliseconds(0);
     if (tries < how_.attempts && by_.pause(how_, told, after)) return {};
+    if (by_.stopped()) return {errc::cancelled, asked_for(method, what_.address) + ": stopped while the server asked for patience"};
     return problem.with_context(fmt::format("after {} {}", tries, tries == 1 ? "try" : "tries"));
   }
 

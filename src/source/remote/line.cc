@@ -66,7 +66,7 @@ bool line::start(fetch& what) noexcept {
   sent_bytes_ = what.sends_bytes;  // nothing is, before the head
   since_bytes_ = 0;
   refuses_rest_ = false;
-  if (what.cancelled.load()) return end(again({}), true) != step::line_ends;  // nobody wants it: the network says so
+  if (owner_.is_unwanted(what)) return end(again({}), true) != step::line_ends;  // the network says so
   auto asked = or_no_memory([&] {
     head_ = {};
     return what.owner->request_of(what);
@@ -136,7 +136,7 @@ bool line::ready() noexcept {
 
 bool line::look(clock::time_point now) noexcept {
   if (what_ == nullptr) return !unwanted.load() && now - since_ <= owner_.settings().keep_idle;
-  if (what_->cancelled.load()) return end(again({}), false) != step::line_ends;
+  if (owner_.is_unwanted(*what_)) return end(again({}), false) != step::line_ends;
   if (what_->may_hedge && what_->missing() > 0 && now - what_->asked > owner_.settings().hedge_after &&
       owner_.is_late(*this, *what_, now - what_->asked))
     return end({.then = verdict::kind::renewed, .silent = !heard_ && used_}, false) != step::line_ends;

@@ -44,6 +44,8 @@ class line_owner {
   virtual void tls_bound(clock::time_point from, clock::time_point until) noexcept = 0;
   // Queues what was to wait until now. Returns when the next is due.
   virtual clock::time_point queue_due(clock::time_point now) noexcept = 0;
+  // Whether it is to end now: it was cancelled, or the program was asked to stop.
+  [[nodiscard]] virtual bool is_unwanted(const fetch& what) const noexcept = 0;
   [[nodiscard]] virtual const network_settings& settings() const noexcept = 0;
   [[nodiscard]] virtual const patience& patience_with(const fetch& what) const noexcept = 0;
   static void tell(fetch& what, const verdict& how) noexcept {

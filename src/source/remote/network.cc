@@ -37,7 +37,7 @@ struct network::dial final : staging::work {
     auto made = or_no_memory([&]() -> result<std::unique_ptr<sys::web_connection>> {
       auto with = by.door();
       if (!with) return with.error();
-      return (*with)->connect(to->address(), by.settings_.connect_within, by.stop_);
+      return (*with)->connect(to->address(), by.settings_.connect_within, by.stop_of_dials(*to));
     });
     by.dialled(to, std::move(made));
     delete this;
@@ -67,12 +67,16 @@ bool network::aside(std::function<void()> what) {
 network::network(const network_settings& with)
     : settings_(with),
       own_(with),
+      stop_(with.stop_requested),
       drawn_(std::random_device{}()),
       dialers_(staging::lanes::crew{dialer_threads}, 0us, nullptr, "penstock-c") {}
 
 std::shared_ptr<network> network::make(const network_settings& with) { return std::shared_ptr<network>(new network(with)); }
 
-network::~network() { stop_.stop(); }
+network::~network() {
+  stop_.stop();
+  end_.stop();
+}
 
 result<std::shared_ptr<sys::web_door>> network::door() {
   const std::lock_guard guard(opening_);
@@ -94,7 +98,9 @@ result<sys::web_answer> network::exchange(const sys::web_request& what) {
   auto with = door();
   if (!with) return with.error();
   tell_of(network_listener::event::request);
-  return (*with)->exchange(what);
+  auto asked = what;
+  asked.unless = &stop_;
+  return (*with)->exchange(asked);
 }
 
 void network::tell_of(network_listener::event what) noexcept {
@@ -149,6 +155,15 @@ unsigned network::dials_wanted(origin& to) noexcept {
   unsigned more = 0;
   for (; to.lines_ + to.dialing_ < wanted && to.dialing_ < origin::most_dials; ++more) ++to.dialing_;
   return more;
+}
+
+// A connection is made despite a stop if something waits for it that is sent despite it.
+const sys::web_stop& network::stop_of_dials(origin& to) noexcept {
+  const std::lock_guard guard(lock_);
+  for (const auto* each = to.queue_.front(); each != nullptr; each = each->next) {
+    if (each->despite_stop) return end_;
+  }
+  return stop_;
 }
 
 void network::start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept {
@@ -304,7 +319,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
     of.pace_.throttled(clock::now());
     throttled_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (what.cancelled.load()) how = refused(unwanted());
+  if (is_unwanted(what)) how = refused(unwanted());
   if (how.then == verdict::kind::refused) return;
   if (how.then == verdict::kind::elsewhere) tell_of(network_listener::event::redirect);
   if (how.then == verdict::kind::later) return put_off(what, how);
@@ -421,7 +436,7 @@ network::clock::time_point network::queue_due(clock::time_point now) noexcept {
       const std::lock_guard guard(lock_);
       for (auto* each = waiting_.front(); each != nullptr && to == nullptr; each = each->next) {
         next = std::min(next, each->due);
-        if (each->due > now) continue;
+        if (each->due > now && !is_unwanted(*each)) continue;
         waiting_.remove(*each);
         to = each->at;
         queue(*each, false);

@@ -48,6 +48,9 @@ class network final : public line_owner {
   [[nodiscard]] network_counts counts() const noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_.forked(); }
 
+  // The program was asked to stop.
+  [[nodiscard]] bool stopped() const noexcept { return stop_.stopped(); }
+
   // Runs what may block on a thread of its own. False: there is none. Ends before the network does.
   [[nodiscard]] bool aside(std::function<void()> what);
 
@@ -64,6 +67,9 @@ class network final : public line_owner {
   void sent() noexcept override;
   void received(const line& over, std::uint64_t bytes) noexcept override;
   void tls_bound(clock::time_point from, clock::time_point until) noexcept override;
+  [[nodiscard]] bool is_unwanted(const fetch& what) const noexcept override {
+    return what.cancelled.load() || (!what.despite_stop && stop_.stopped());
+  }
   [[nodiscard]] const network_settings& settings() const noexcept override { return settings_; }
   [[nodiscard]] const patience& patience_with(const fetch& what) const noexcept override { return what.how == nullptr ? own_ : *what.how; }
   clock::time_point queue_due(clock::time_point now) noexcept override;
@@ -83,6 +89,7 @@ class network final : public line_owner {
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
   [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // which are to be started
+  [[nodiscard]] const sys::web_stop& stop_of_dials(origin& to) noexcept;
   result<reactor*> reactor_for_one_more();
   // --- without it
   void start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept;
@@ -95,7 +102,8 @@ class network final : public line_owner {
   std::mutex opening_;  // guards door_
   std::shared_ptr<sys::web_door> door_;
   sys::web_stop stop_;
-  std::mutex lock_;  // guards what follows, and of origins what they say
+  sys::web_stop end_;  // of the engine alone
+  std::mutex lock_;    // guards what follows, and of origins what they say
   std::map<std::string, std::weak_ptr<origin>> origins_;
   fetch_list waiting_;  // to be asked for again, in no order
   std::vector<std::unique_ptr<reactor>> reactors_;

@@ -73,8 +73,10 @@ void reactor::loop() noexcept {
     const auto pause =
         std::any_of(lines_.begin(), lines_.end(), [](const auto& each) { return !each.second->is_idle(); }) ? busy_look : idle_look;
     auto limit = lines_.empty() ? sys::poller::for_ever : std::chrono::microseconds(pause);
-    if (due != clock::time_point::max())
+    if (due != clock::time_point::max()) {
+      limit = std::min<std::chrono::microseconds>(limit, busy_look);  // what waits may be stopped meanwhile
       limit = std::clamp(std::chrono::ceil<std::chrono::microseconds>(due - clock::now()), std::chrono::microseconds(0), limit);
+    }
     const auto count = poller_->wait(events, limit);
     if (!count) {
       staging::nap();  // the kernel is out of memory, for a moment
@@ -84,12 +86,13 @@ void reactor::loop() noexcept {
     const auto now = clock::now();
     for (std::size_t i = 0; i < *count; ++i) tell(events[i]);
     const bool asked = look_.exchange(false);
-    if (asked || now - looked >= busy_look) {
+    const bool looks = asked || now - looked >= busy_look;
+    if (looks) {
       look_at_all(now);
       look_at_itself(now);
       looked = now;
     }
-    if (first_ && (asked || now >= due)) due = owner_.queue_due(now);
+    if (first_ && (looks || now >= due)) due = owner_.queue_due(now);
   }
 }
 

@@ -33,9 +33,10 @@ struct network_settings {
   std::uint64_t stall_bytes = 20 << 10;
   std::chrono::milliseconds first_pause{100};  // before a piece is asked for again, doubled each time; drawn from 0 up to it
   std::chrono::milliseconds most_pause{20000};
-  std::chrono::milliseconds keep_idle{20000};  // connections
-  std::chrono::milliseconds hedge_after{500};  // a piece that is late may be asked for on another connection
-  network_listener* told = nullptr;            // outlives the network; null: nobody
+  std::chrono::milliseconds keep_idle{20000};   // connections
+  std::chrono::milliseconds hedge_after{500};   // a piece that is late may be asked for on another connection
+  network_listener* told = nullptr;             // outlives the network; null: nobody
+  bool (*stop_requested)() noexcept = nullptr;  // see engine_options; asked every 100 ms by whatever waits
 };
 
 struct network_counts {

@@ -26,7 +26,8 @@ using namespace std::chrono_literals;
 constexpr auto for_ever = std::chrono::milliseconds::max();
 constexpr auto most_completing = 600'000ms;  // with all tries: S3 may put parts together for minutes
 constexpr auto most_aborting = 10'000ms;
-constexpr auto most_creating = 500ms;  // once nobody wants the upload: one whose number has not come could not be aborted
+constexpr auto most_aborting_at_stop = 2'000ms;  // once the program was asked to stop
+constexpr auto most_creating = 500ms;            // once nobody wants the upload: one whose number has not come could not be aborted
 constexpr auto look_for_stop = 50ms;
 constexpr unsigned least_parts_held = 4;
 constexpr unsigned most_moves_of_regions = 2;
@@ -340,6 +341,7 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
     ended(one, made);
     return made;
   }
+  one.despite_stop = one.about == request::kind::abort || one.about == request::kind::create;
   network_->begin(one);
   const auto begun = network::clock::now();
   auto unwanted_since = network::clock::time_point::max();
@@ -350,14 +352,14 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
   };
   lock guard(lock_);
   while (!one.is_over) {
-    if (is_over_ && one.about != request::kind::abort && may_leave()) return given_up(guard, one, unwanted());
+    const bool ends = is_over_ || network_->stopped();
+    if (ends && one.about != request::kind::abort && may_leave()) return given_up(guard, one, unwanted());
     if (within != for_ever && network::clock::now() - begun >= within)
       return given_up(guard, one, {errc::timed_out, "the server has not answered in time"});
     if (stopped) {
       if (auto why = stopped(); !why.ok() && may_leave()) return given_up(guard, one, std::move(why));
     }
-    within == for_ever && !stopped && unwanted_since == network::clock::time_point::max() ? changed_.wait(guard)
-                                                                                          : void(changed_.wait_for(guard, look_for_stop));
+    changed_.wait_for(guard, look_for_stop);
   }
   return one.outcome;
 }
@@ -639,7 +641,7 @@ void upload::abort() noexcept {
   guard.unlock();
   (void)or_no_memory([&] {
     request one(request::kind::abort, "DELETE", upload_query(upload_id_, 0));
-    return perform(one, most_aborting);
+    return perform(one, network_->stopped() ? most_aborting_at_stop : most_aborting);
   });
 }
 
