@@ -17,6 +17,10 @@ namespace penstock::core {
 
 namespace {
 
+// A sparse file, and an object whose server says so, may have any size. A plan looks at the first part of it, and takes the rest to go as
+// the end of that does. Without cachestat(2) this many bytes take a second or two.
+constexpr std::uint64_t most_looked_at = std::uint64_t{256} << 30;
+
 // Those that have been found, so that asking makes no context.
 std::string neighbours_in_use(runtime& with, const staging::place& place, const transfer& what, const io_options& options) {
   std::string names;
@@ -73,7 +77,11 @@ void add_uncached(plan& told, file_core& file, const staging::place& place, cons
 
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
-  if (const auto cached = from.resident_bytes(what.offset, what.length)) told.cached_bytes = *cached;
+  if (const auto cached = from.resident_bytes(what.offset, std::min(what.length, most_looked_at))) told.cached_bytes = *cached;
+  if (what.length > most_looked_at) {
+    told.remarks.push_back(
+        fmt::format("only the first {} GiB were looked at: what follows is planned as the end of that", most_looked_at >> 30));
+  }
   if (file.ahead() != nullptr && place.on_device() && !what.is_write) told.remarks.push_back(of_ahead(with, file, place, options));
   if (place.on_device()) {
     const auto cuda = with.memory().cuda_status();
@@ -190,7 +198,8 @@ void tell(plan& told, runtime& with, source::source& from, std::span<const plann
         std::ranges::find_if(runs, [&](const planned_run& each) { return each.path != first.path || !is_of_cache(each.reason); });
     auto group = runs.first(static_cast<std::size_t>(ends - runs.begin()));
     const auto length = group.empty() ? 0 : group.back().offset + group.back().length - first.offset;
-    const auto cached = group.size() > most_listed ? from.resident_bytes(first.offset, length) : result<std::uint64_t>(0);
+    const auto looked_at = std::min(length, most_looked_at);
+    const auto cached = group.size() > most_listed ? from.resident_bytes(first.offset, looked_at) : result<std::uint64_t>(0);
     if (group.size() > most_listed && cached) {
       told.parts.push_back({first.offset, length, first.path, std::string(path.name), describe(group, *cached, length, path)});
     } else {
@@ -214,6 +223,7 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
     return writable(file, what, place);
   }
   auto rest = what;
+  const auto unseen_bytes = what.length - std::min(what.length, most_looked_at);
   cutting how{options.priority == request_priority::background ? 1 : with.lane_count(options), false};
   how.short_pieces = options.priority == request_priority::background || file.is_limited();
   do {
@@ -225,7 +235,8 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
     }
     rest.offset += length_of(*pieces);
     rest.length -= length_of(*pieces);
-  } while (rest.length > 0);
+  } while (rest.length > unseen_bytes);
+  if (rest.length > 0) runs.back().length += rest.length;
   return {};
 }
 
