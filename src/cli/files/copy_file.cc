@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "bench/machine.hpp"
 #include "bench/page_cache.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/plain_file.hpp"
@@ -26,8 +27,15 @@ namespace {
 
 constexpr std::uint64_t copy_piece = std::uint64_t{4} << 20;
 constexpr std::size_t copy_slots = 8;             // of which half are read ahead
-constexpr std::size_t most_slots = 48;            // of a server, which answers late, many
+constexpr std::size_t most_slots = 24;            // of a server, which answers late, many
 constexpr std::uint64_t small_file = copy_piece;  // below, threads cost more than they bring
+
+// Of a server, as many as fit into a share of the memory that this process, or its container, may still take.
+std::size_t slots_of_server() {
+  constexpr std::uint64_t share = 8;
+  const std::uint64_t pieces = bench::available_memory().value_or(0) / share / copy_piece;
+  return std::clamp<std::size_t>(pieces, copy_slots / 2, most_slots);
+}
 
 status copy_stopped() { return {errc::cancelled, "interrupted"}; }
 
@@ -164,7 +172,7 @@ status copy_object_bytes(const engine& owner, const file& source, int to_fd, con
   auto target = owner.adopt(to_fd, {.name = to});
   if (!target) return target.error();
   progress_bar bar("copying", source.path(), size);
-  copy_pipeline pipeline(source, *target, source.path(), most_slots);
+  copy_pipeline pipeline(source, *target, source.path(), slots_of_server());
   for (std::uint64_t at = 0; at < size; at += copy_piece) {
     if (interrupted()) return copy_stopped();
     bar.update(at);
@@ -376,7 +384,7 @@ result<copied_file> copy_to_object(const engine& owner, const std::string& from,
   if (!target) return failed(target.error());
   std::uint64_t bytes = *size;
   status error = may_have_more ? copy_object_to_end(*target, from, bytes)
-                               : copy_object_pieces(*source, *target, bytes, is_url(from) ? most_slots : copy_slots);
+                               : copy_object_pieces(*source, *target, bytes, is_url(from) ? slots_of_server() : copy_slots);
   if (const status closed = target->close(); error.ok()) error = closed;
   if (error.ok() && interrupted()) error = copy_stopped();
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing});

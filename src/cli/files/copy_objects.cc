@@ -8,12 +8,22 @@
 #include <thread>
 #include <vector>
 
+#include "bench/machine.hpp"
 #include "cli/common/interrupt.hpp"
 
 namespace penstock::cli {
 namespace {
 
 constexpr std::size_t most_at_once = 64;
+
+// Each of them is held in memory as a whole: together at most a quarter of what this process, or its container, may still take.
+std::size_t threads_for(std::span<const object_copy* const> small) {
+  constexpr std::uint64_t share = 4;
+  std::uint64_t largest = 1;
+  for (const object_copy* each : small) largest = std::max(largest, each->from.size.value_or(0));
+  const std::uint64_t fit = bench::available_memory().value_or(0) / share / largest;
+  return std::clamp<std::size_t>(fit, 1, std::min(most_at_once, small.size()));
+}
 
 }  // namespace
 
@@ -41,7 +51,8 @@ void copy_objects(const engine& owner, std::span<const object_copy> all, const f
   };
   std::vector<std::thread> threads;
   try {
-    while (threads.size() < std::min(most_at_once, small.size())) threads.emplace_back(work);
+    const std::size_t most = small.empty() ? 0 : threads_for(small);
+    while (threads.size() < most) threads.emplace_back(work);
   } catch (const std::system_error&) {  // no more than these
   }
   if (threads.empty()) work();
