@@ -38,6 +38,7 @@ def load(
     device: Place = "host",
     offset: int = 0,
     exact: bool = True,
+    names: Iterable[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """The file's content from offset (bytes) on, as a new array of dtype and shape; or the array, or arrays, of a file of NumPy's. Blocks.
@@ -46,15 +47,17 @@ def load(
     file counts, which dtype="u1" loads with its header:
     - of numpy.save (.npy): its array, with its own dtype and shape, read straight to the device. In Fortran's order it is the transpose of an
       array in C's order ("host:0" has the bytes as they are). Structured dtypes, dates and text are NumPy's alone.
-    - of numpy.savez (a name that ends with .npz): a dict of its arrays by their names. The CPU inflates those of numpy.savez_compressed, and
-      compares their checksums; stored ones are read straight from the file, unchecked.
-    - safetensors and GGUF files are refused: penstock.safetensors and penstock.gguf load their tensors.
+    - of numpy.savez (.npz): a dict of its arrays by their names. The CPU inflates those of numpy.savez_compressed, and compares their checksums;
+      stored ones are read straight from the file, unchecked. A member that is no array, such as one of Python objects, is left out with a warning.
+    - safetensors and GGUF files and checkpoints of torch.save are refused: penstock.safetensors, penstock.gguf and penstock.torch load them.
+    The content decides, not the name; but a file whose name ends with .npy or .npz and that is none is refused.
     shape: an int or several, of which one may be -1, for as many as there are; None is -1.
     device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
     DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
     been used before; the array may be used in any stream.
     exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
+    names: of the arrays of a .npz file that are wanted; the others are not read. None is all.
     storage_options: how a server is reached and where what it sends is kept, as those of penstock.open().
     Raises penstock.Error; InvalidArgument for a dtype that the library has not, for a file of NumPy's that is damaged, and for one that holds
     Python objects, which are a pickle; TypeError.
@@ -63,12 +66,16 @@ def load(
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
     maker = maker_of("u1" if dtype is None else dtype, device)
     wanted = _shape_of(shape)
+    keys = _keys_of(names)
     with _native.open(path, storage_options=storage_options) as file:
         size = file.size()
         if dtype is None and shape is None and offset == 0 and size > 0:
-            found = _load_by_kind(file, size, path, device)
+            found = _load_by_kind(file, size, path, device, keys)
             if found is not None:
                 return found
+        if keys is not None:
+            problem = f"{_name_of(path)}: names are of the arrays of a .npz file, which is loaded without dtype, shape and offset, and this is none"
+            raise InvalidArgument(problem, code="invalid_argument")
         if size == 0:
             content: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))
             there = len(content or b"")
@@ -91,22 +98,45 @@ def load(
             there = done  # the file has been cut since
 
 
-def _load_by_kind(file: _native.File, size: int, path: Path, device: Any) -> Any:
+def _load_by_kind(file: _native.File, size: int, path: Path, device: Any, names: list[str] | None) -> Any:
     """What is in a file of arrays; None for all others. Raises InvalidArgument for a file of tensors, which has loaders of its own."""
     start = bytearray(10)
     count = file.read_into(start)
-    name = str(path) if isinstance(path, int) else _native.shown_name(path)
-    if start.startswith(MAGIC):
+    name = _name_of(path)
+    if start.startswith(MAGIC) and names is None:
         return load_npy(file, name, device)
-    if start.startswith((b"PK\3\4", b"PK\5\6")) and name.endswith(".npz"):
-        from ._npz import load_npz  # with zipfile, which other files do not need
+    if start.startswith((b"PK\3\4", b"PK\5\6")):
+        from ._npz import load_zip  # with zipfile, which other files do not need
 
-        return load_npz(file, name, device)
+        found = load_zip(file, name, device, names)
+        if found is not None:
+            return found
     if start.startswith(b"GGUF"):
         _refuse(name, "GGUF", "penstock.gguf.open() loads its tensors")
     if count == len(start) and _is_safetensors(file, size, start):
         _refuse(name, "safetensors", "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors")
+    ending = name[-4:].lower()
+    if ending in (".npy", ".npz") and names is None:
+        problem = f'{name}: it does not begin as {ending} files do: it is damaged, or of another kind; dtype="u1" (numpy.uint8) loads its bytes'
+        raise InvalidArgument(problem, code="invalid_argument", filename=name)
     return None
+
+
+def _name_of(path: Path) -> str:
+    """For messages."""
+    return str(path) if isinstance(path, int) else _native.shown_name(path)
+
+
+def _keys_of(names: Any) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+        raise TypeError(f"names are several str, not {type(names).__name__}")
+    found = list(names)
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"names are str, not {type(each).__name__}")
+    return found
 
 
 def _is_safetensors(file: _native.File, size: int, start: bytearray) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from ._pieces import Piece, move_pieces
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["MAGIC", "NpyHeader", "empty_like_header", "load_npy", "piece_of", "read_header", "reader_of"]
+__all__ = ["MAGIC", "ObjectArray", "NpyHeader", "empty_like_header", "load_npy", "piece_of", "read_header", "reader_of"]
 
 MAGIC = b"\x93NUMPY"
 
@@ -26,6 +27,10 @@ _VERSIONS = {(1, 0): ("<H", "latin1"), (2, 0): ("<I", "latin1"), (3, 0): ("<I", 
 _MOST_HEADER_BYTES = 10_000  # NumPy's own bound: Python's parser can end the process over a longer text
 _MOST_DIMENSIONS = 64
 _MOST_BYTES = (1 << 63) - 1
+
+
+class ObjectArray(InvalidArgument):
+    """An array of Python objects."""
 
 
 class NpyHeader(NamedTuple):
@@ -126,7 +131,13 @@ def _read_all(read: Callable[[int], bytes], count: int, name: str) -> bytes:
     return found
 
 
+# NumPy under Python 2 wrote lengths as "3L". Strings are left as they are.
+_string_or_long = re.compile(r"""('[^'\\\n]*'|"[^"\\\n]*")|\b(\d+)L\b""")
+
+
 def _fields_of(text: str, name: str) -> dict[str, Any]:
+    if "L" in text:
+        text = _string_or_long.sub(lambda found: found[1] or found[2], text)
     try:
         fields = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as problem:
@@ -158,9 +169,10 @@ def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
             name,
             "it holds Python objects as a pickle, which Penstock does not read, since a pickle can run any code; numpy.load(allow_pickle=True) "
             "does, for files that you trust",
+            ObjectArray,
         )
     return found
 
 
-def _wrong(name: str, problem: str) -> InvalidArgument:
-    return InvalidArgument(f"{name}: {problem}", code="invalid_argument", filename=name)
+def _wrong(name: str, problem: str, kind: type[InvalidArgument] = InvalidArgument) -> InvalidArgument:
+    return kind(f"{name}: {problem}", code="invalid_argument", filename=name)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import struct
+import warnings
 import zipfile
 import zlib
+from collections.abc import Iterable
 from typing import IO, Any, cast
 
 from . import _native
 from ._errors import InvalidArgument
-from ._npy import empty_like_header, piece_of, read_header, reader_of
+from ._npy import ObjectArray, empty_like_header, piece_of, read_header, reader_of
 from ._pieces import Piece, move_pieces
 
-__all__ = ["load_npz"]
+__all__ = ["load_zip"]
 
 _log = logging.getLogger("penstock")
 
@@ -22,14 +24,28 @@ _MOST_INFLATION = 1100  # deflate makes at most 1032 bytes of one; a few more fo
 _INFLATED_BYTES = 1 << 20  # at a time
 
 
-def load_npz(file: _native.File, name: str, device: Any) -> dict[str, Any]:
-    """The arrays by their names, without ".npy", in the order of the archive. Blocks.
+def load_zip(file: _native.File, name: str, device: Any, names: Iterable[str] | None) -> dict[str, Any] | None:
+    """The arrays by their names, without ".npy", in the order of the archive; None for a zip file that is no archive of NumPy's. Blocks.
 
-    Stored members go as one batch. name: the file's, for errors. Raises InvalidArgument for what is no such archive, and for compression other
-    than numpy.savez_compressed's; ShortRead; penstock.Error.
+    Stored members go as one batch. name: the file's, for errors. names: of the arrays wanted, with or without ".npy"; None is all, without the
+    members that are no arrays, of which a warning tells. Raises InvalidArgument for an archive that is damaged, for a checkpoint of torch.save, for
+    names that are not there, and for compression other than numpy.savez_compressed's; ShortRead; penstock.Error.
     """
-    with _opened(file, name) as archive:
-        return _load_members(file, archive, _checked_members(archive.infolist(), file.size(), name), name, device)
+    is_named = name.lower().endswith(".npz")
+    try:
+        archive = _opened(file, name)
+    except InvalidArgument:
+        if is_named or _first_member(file).endswith(".npy"):
+            raise
+        return None
+    with archive:
+        members = [each for each in archive.infolist() if not each.is_dir()]
+        if not any(each.filename.endswith(".npy") for each in members):
+            if any(each.filename.rpartition("/")[2] == "data.pkl" for each in members):
+                raise _wrong(name, "it is a checkpoint of torch.save: penstock.torch.load() loads it")
+            if not is_named:
+                return None
+        return _load_members(file, archive, _checked_members(members, names, file.size(), name), name, device, names is None)
 
 
 def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
@@ -39,18 +55,41 @@ def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
         raise _wrong(name, f"it begins as a zip archive and has no directory of one at its end ({problem}): it is not whole") from None
 
 
-def _load_members(file: _native.File, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str, device: Any) -> dict[str, Any]:
+def _first_member(file: _native.File) -> str:
+    """Its name, as it stands at the beginning of the file."""
+    beginning = bytearray(_local.size + 256)
+    done = file.read_into(beginning, 0)
+    if done < _local.size:
+        return ""
+    name_bytes = _local.unpack_from(beginning)[-2]
+    return bytes(beginning[_local.size : _local.size + name_bytes]).decode("utf-8", "replace")
+
+
+def _load_members(
+    file: _native.File, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str, device: Any, leave_out: bool
+) -> dict[str, Any]:
+    """leave_out: members that are no arrays, where there are others."""
     found: dict[str, Any] = {}
     pieces: list[Piece] = []
     compressed: list[str] = []
+    others: list[InvalidArgument] = []
     for each in members:
         label = f"{name}: {each.filename}"
-        key = each.filename.removesuffix(".npy")
-        if each.compress_type == zipfile.ZIP_STORED:
-            found[key] = _place_stored(file, each, label, device, pieces)
-        else:
-            compressed.append(each.filename)
-            found[key] = _inflated(archive, each, label, device)
+        try:
+            if each.compress_type == zipfile.ZIP_STORED:
+                found[_key_of(each)] = _place_stored(file, each, label, device, pieces)
+            else:
+                compressed.append(each.filename)
+                found[_key_of(each)] = _inflated(archive, each, label, device)
+        except InvalidArgument as problem:
+            is_damaged = each.filename.endswith(".npy") and not isinstance(problem, ObjectArray)
+            if is_damaged or not leave_out:
+                raise
+            others.append(problem)
+    if others and not found:
+        raise others[0]
+    for other in others:
+        warnings.warn(f"left out: {other}", UserWarning, stacklevel=5)
     if compressed:
         _log.info("%s: the CPU inflates %d compressed members: %s", name, len(compressed), ", ".join(compressed[:20]))
     move_pieces(file, pieces, label=name)
@@ -60,17 +99,27 @@ def _load_members(file: _native.File, archive: zipfile.ZipFile, members: list[zi
 # --- which members
 
 
-def _checked_members(members: list[zipfile.ZipInfo], size: int, name: str) -> list[zipfile.ZipInfo]:
+def _key_of(member: zipfile.ZipInfo) -> str:
+    return member.filename.removesuffix(".npy")
+
+
+def _checked_members(members: list[zipfile.ZipInfo], names: Iterable[str] | None, size: int, name: str) -> list[zipfile.ZipInfo]:
+    """Those that are wanted."""
+    wanted = None if names is None else {each.removesuffix(".npy"): each for each in names}
     seen: set[str] = set()
     for each in members:
-        key = each.filename.removesuffix(".npy")
-        if key in seen:
+        if _key_of(each) in seen:
             raise _wrong(name, f"{each.filename} comes twice")
-        seen.add(key)
-        _check_member(each, size, f"{name}: {each.filename}")
+        seen.add(_key_of(each))
+    missing = [] if wanted is None else [each for key, each in wanted.items() if key not in seen]
+    if missing:
+        raise _wrong(name, f"it has no array called {', '.join(map(repr, missing[:20]))}; it has {', '.join(map(repr, list(seen)[:20])) or 'none'}", "not_found")
     if sum(each.compress_size for each in members) > size:
         raise _wrong(name, f"its members have more bytes than the file, {size}: they overlap")
-    return members
+    found = [each for each in members if wanted is None or _key_of(each) in wanted]
+    for each in found:
+        _check_member(each, size, f"{name}: {each.filename}")
+    return found
 
 
 def _check_member(member: zipfile.ZipInfo, size: int, label: str) -> None:
@@ -143,5 +192,5 @@ def _check_length(wanted: int, member: zipfile.ZipInfo, label: str) -> None:
         raise _wrong(label, f"its header and its array take {wanted} bytes, and it has {member.file_size}")
 
 
-def _wrong(name: str, problem: str) -> InvalidArgument:
-    return InvalidArgument(f"{name}: {problem}", code="invalid_argument", filename=name)
+def _wrong(name: str, problem: str, code: str = "invalid_argument") -> InvalidArgument:
+    return InvalidArgument(f"{name}: {problem}", code=code, filename=name)

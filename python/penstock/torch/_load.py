@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import logging
 import os
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from .. import _native
 from .._errors import Error
 from .._pieces import Piece, Progress, move_pieces
 from .._urls import is_url
-from ._archive import Archive, is_zip
+from ._archive import Archive, CheckpointError, is_zip
 from ._memory import new_storage, reaches, synchronize
 from ._scan import Wanted, storage_type, wanted_of, wanted_storages
 from ._settings import setting
@@ -47,8 +48,8 @@ def load(
     f may be the URL of an object on a server; storage_options: as for penstock.open().
     What this does not read itself goes to torch.load: see fallback_reason(). Of the GPUs' memory this waits for what PyTorch's current
     streams have; the tensors may be used in any stream.
-    Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole; pickle.UnpicklingError as
-    torch.load does.
+    Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole or damaged; pickle.UnpicklingError and
+    RuntimeError as torch.load does.
     """
     safe = _weights_only(weights_only)
     if safe and pickle_module is not None:
@@ -65,7 +66,8 @@ def load(
         problem = f"{_shown(f)}: only torch.load can read it, which takes no URLs: {reason}; copy it to a file first"
         raise Error(problem, code="unsupported", filename=_shown(f))
     _log.info("torch.load reads %s: %s", _shown(f), reason)
-    return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
+    with _damage_named(f, safe, map_location):
+        return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
 
 
 def fallback_reason(
@@ -77,6 +79,28 @@ def fallback_reason(
         with _native.open(f, storage_options=storage_options) as file:
             _, reason = _archive_or_reason(file, _native.shown_name(f))
     return reason
+
+
+@contextlib.contextmanager
+def _damage_named(f: Any, safe: bool, map_location: Any) -> Iterator[None]:
+    """Around unpickling. A damaged pickle makes PyTorch's restricted unpickler raise a KeyError, a UnicodeDecodeError or others, which say nothing of
+    the file. What code of the caller's may raise (map_location, classes of an unrestricted pickle, a file object) is left as it is.
+    """
+    if not safe or not isinstance(f, (str, os.PathLike)) or _is_callable(map_location):
+        yield
+        return
+    try:
+        yield
+    except (pickle.UnpicklingError, RuntimeError, OSError, MemoryError, ImportError):
+        raise
+    except Exception as problem:
+        name = os.fspath(_shown(f))
+        told = f"{name}: it is no checkpoint of torch.save, or a damaged one: {type(problem).__name__}: {problem}"
+        raise CheckpointError(told, code="invalid_argument", filename=name) from problem
+
+
+def _is_callable(map_location: Any) -> bool:
+    return map_location is not None and not isinstance(map_location, (str, bytes, torch.device, dict))
 
 
 # --- what is left to PyTorch
@@ -168,7 +192,7 @@ class _Places:
         return torch.serialization.default_restore_location(storage, self._mapped(location))
 
     def _is_callable(self) -> bool:
-        return self._map_location is not None and not isinstance(self._map_location, (str, bytes, torch.device, dict))
+        return _is_callable(self._map_location)
 
     def _mapped(self, location: str) -> Any:
         if self._map_location is None:
@@ -196,11 +220,13 @@ class _Load:
         arguments.setdefault("encoding", "utf-8")
         pickled = self._archive.read("data.pkl")
         # The bytes are all there before unpickling begins, since what rebuilds an object may look at them.
-        self._read(wanted_storages(pickled, arguments["encoding"]))
+        with _damage_named(self._path, safe, self._map_location):
+            wanted = wanted_storages(pickled, arguments["encoding"])
+        self._read(wanted)
         wrapped = unpickler_of(unpickler)(io.BytesIO(pickled), **arguments)
         wrapped.persistent_load = self._persistent_load
         try:
-            with _told_map_location(self._map_location):
+            with _told_map_location(self._map_location), _damage_named(self._path, safe, self._map_location):
                 result = wrapped.load()
             _validate_sparse(safe)
         except pickle.UnpicklingError as error:
