@@ -6,7 +6,7 @@ This module imports nothing of PyTorch: who has a tensor has it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ._errors import BufferError
@@ -32,7 +32,10 @@ def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
     if tensor.device.type not in ("cpu", "cuda"):
         return f"is on the device {tensor.device.type}, which has no bytes that can be read or written: give it memory first, as with to_empty()"
     if is_wrapper(tensor):
-        return None if wrappers else f"is a {type(tensor).__name__}, which wraps other tensors and has no memory of its own: pass those"
+        if wrappers:
+            return _part_problem_of(tensor, lambda part: problem_of(part, wrappers=True))
+        instead = "pass to_local() or full_tensor()" if hasattr(tensor, "full_tensor") else "pass those"
+        return f"is a {type(tensor).__name__}, which wraps other tensors and has no memory of its own: {instead}"
     return _storage_problem_of(tensor) if tensor.numel() else None
 
 
@@ -44,8 +47,10 @@ def saved_problem_of(tensor: Any) -> str | None:
         return problem
     if tensor.layout == torch._mkldnn:
         return problem_of(tensor)  # which PyTorch cannot pickle
-    if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or is_wrapper(tensor):
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
         return None
+    if is_wrapper(tensor):
+        return _part_problem_of(tensor, saved_problem_of)
     return _storage_problem_of(tensor) if tensor.numel() else None
 
 
@@ -117,6 +122,16 @@ def copy_into(target: Any, source: Any) -> None:
     torch = sys.modules["torch"]
     with torch.inference_mode(target.is_inference()), torch.no_grad():
         target.copy_(source)
+
+
+def _part_problem_of(tensor: Any, problem_of_part: Callable[[Any], str | None]) -> str | None:
+    """Of a tensor that wraps others, as far as it tells which."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    for name in flatten()[0] if flatten is not None else ():
+        problem = problem_of_part(getattr(tensor, name))
+        if problem is not None:
+            return f"has a part, {name}, that {problem}"
+    return None
 
 
 def _is_fake(tensor: Any) -> bool:

@@ -25,6 +25,7 @@ import penstock  # noqa: E402
 import penstock.gds  # noqa: E402
 import penstock.kv  # noqa: E402
 import penstock.kvikio  # noqa: E402
+import penstock.kvikio.mmap  # noqa: E402
 import penstock.kvikio.numpy  # noqa: E402
 import penstock.pipe  # noqa: E402
 import penstock.safetensors  # noqa: E402
@@ -61,6 +62,13 @@ class Wrapper(torch.Tensor):
         return func(*[each.inner if isinstance(each, Wrapper) else each for each in args], **(kwargs or {}))
 
 
+class OpenWrapper(Wrapper):
+    """Tells what it holds, as DTensor does."""
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+
 def freed(values: Any) -> Any:
     tensor = values.clone()
     tensor.untyped_storage().resize_(0)
@@ -93,7 +101,7 @@ def in_grad(values: Any) -> Any:
     return seen[0]
 
 
-torch.serialization.add_safe_globals([Subclass, Wrapper])  # for DCP, which loads no other classes
+torch.serialization.add_safe_globals([Subclass, Wrapper, OpenWrapper])  # for DCP, which loads no other classes
 
 
 class Kind(NamedTuple):
@@ -141,6 +149,9 @@ KINDS = [
     Kind("uninitialized", lambda values: torch.nn.parameter.UninitializedParameter(), "pickle"),
     Kind("masked", lambda values: torch.masked.masked_tensor(values, values > 1), "pickle"),
     Kind("wrapper", Wrapper, "save plain_save pickle fill"),
+    Kind("open wrapper", OpenWrapper, "save plain_save pickle fill"),
+    Kind("wrapper of a freed one", lambda values: OpenWrapper(freed(values)), ""),
+    Kind("wrapper of a view of a freed one", lambda values: OpenWrapper(view_of_freed(values)), ""),
 ]
 
 
@@ -193,6 +204,22 @@ def sent(tensor: Any, folder: Path) -> Any:
     with connected() as (here, there):
         here.send(tensors=[tensor]).result(30)
         return there.receive(device=torch.device("cpu")).result(30).tensors[0]
+
+
+def copied(tensor: Any) -> Any:
+    found = bytearray(nbytes_of(tensor))
+    penstock.copy(found, tensor)
+    return found
+
+
+def nbytes_of(tensor: Any) -> int:
+    return (COMPLEX if tensor.dtype.is_complex else REAL).nbytes
+
+
+def sent_beside(tensor: Any) -> Any:
+    with connected() as (here, there):
+        here.send(payloads=[tensor]).result(30)
+        return there.receive().result(30).payloads[0]
 
 
 class connected:
@@ -262,7 +289,7 @@ def with_file(path: Path, use: Callable[[Any], Any]) -> None:
 
 ours = penstock.torch.checkpoint
 tensors_door = penstock.safetensors.torch
-NOT_DIRECT = ("wrapper",)
+NOT_DIRECT = ("wrapper", "open wrapper")
 OF_PYTORCH = ("in vmap", "sparse CSR", "MKL-DNN", "nested", "jagged", "uninitialized", "masked")
 AS_THEY_LIE = ("transposed", "inference transposed")  # KvikIO moves arrays in Fortran's order as they lie
 
@@ -283,6 +310,11 @@ SAVES = [
     Call("File.write_from", "send", lambda t, f: through(lambda file, t: file.write_from(t), t, f), names=False),
     Call("File.write", "send", lambda t, f: through(lambda file, t: file.write(t), t, f), names=False),
     Call("File.pwrite_many", "send", lambda t, f: through(lambda file, t: file.pwrite_many([(t, 0)]).result(30), t, f), names=False),
+    Call("File.write_many", "send", lambda t, f: through(lambda file, t: file.write_many([(t, 0)]), t, f), names=False),
+    Call("File.write_ranges", "send", lambda t, f: through(lambda file, t: file.write_ranges(t, [0], [nbytes_of(t)], [0]), t, f), names=False),
+    Call("copy out of it", "send", lambda t, f: copied(t), names=False),
+    Call("pipe payload", "send", lambda t, f: sent_beside(t), names=False),
+    Call("kvikio.CuFile.pwrite", "send", lambda t, f: written(lambda t, path: penstock.kvikio.CuFile(path, "w").pwrite(t).get(), t, f), names=False, exempt=AS_THEY_LIE),
     Call("kvikio.CuFile.write", "send", lambda t, f: written(lambda t, path: penstock.kvikio.CuFile(path, "w").write(t), t, f), names=False, exempt=AS_THEY_LIE),
 ]
 LOADS = [
@@ -296,6 +328,11 @@ LOADS = [
     Call("File.pread", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.pread(t).result(30)), names=False),
     Call("File.readinto", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.readinto(t)), names=False),
     Call("File.pread_many", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.pread_many([(OTHER, 0), (t, 0)]).result(30)), names=False),
+    Call("File.read_many", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.read_many([(OTHER, 0), (t, 0)])), names=False),
+    Call("File.read_ranges", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.read_ranges(t, [0], [nbytes_of(t)], [0])), names=False),
+    Call("copy into it", "read", lambda t, s: penstock.copy(t, s("bytes", t).read_bytes()), names=False),
+    Call("kvikio.CuFile.pread", "read", lambda t, s: penstock.kvikio.CuFile(s("bytes", t), "r").pread(t).get(), names=False, exempt=AS_THEY_LIE),
+    Call("kvikio.mmap.Mmap.read", "read", lambda t, s: penstock.kvikio.mmap.Mmap(s("bytes", t)).read(t), names=False, exempt=AS_THEY_LIE),
     Call("kvikio.CuFile.read", "read", lambda t, s: penstock.kvikio.CuFile(s("bytes", t), "r").read(t), names=False, exempt=AS_THEY_LIE),
 ]
 OTHER = torch.zeros(3)
@@ -320,7 +357,7 @@ def check_refusal(call: Call, kind: Kind, run: Callable[[], Any]) -> None:
     told = str(refusal.value)
     if kind.name in call.unnamed:
         return
-    assert (NAME in told) if call.names else any(each in told for each in ("buffer", "array", "[0]", "[1]", NAME)), told
+    assert (NAME in told) if call.names else any(each in told for each in ("buffer", "array", "source", "target", "buf", "memory", "[0]", "[1]", NAME)), told
     assert "null pointer" not in told and "storage data/" not in told, told
 
 
@@ -338,10 +375,10 @@ def test_values_are_saved_or_the_tensor_is_refused(call: Call, kind: Kind, tmp_p
     found = call.run(tensor, tmp_path)
     if kind.name in ("meta", "uninitialized"):
         assert type(found) is type(tensor)
-    elif kind.name in ("masked", "wrapper") and call.group == "pickle":
+    elif kind.name in ("masked", "wrapper", "open wrapper") and call.group == "pickle":
         assert type(found) is type(tensor)
     else:
-        assert plain(found).equal(plain(tensor.inner if kind.name == "wrapper" else tensor))
+        assert plain(found).equal(plain(tensor.inner if isinstance(tensor, Wrapper) else tensor))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -356,7 +393,7 @@ def test_a_target_gets_the_values_or_is_refused_before_any_is_touched(call: Call
         assert OTHER.tolist() == [0, 0, 0]
         return
     call.run(target, sources)
-    assert plain(target if kind.name != "wrapper" else target.inner).equal(plain(kind.values))
+    assert plain(target.inner if isinstance(target, Wrapper) else target).equal(plain(kind.values))
 
 
 # --- several targets in one memory: the values are those that copies one after the other, in the order of the names, would give
@@ -390,7 +427,9 @@ def fill_by_dcp_from_safetensors(values: dict[str, Any], targets: dict[str, Any]
 def test_of_two_names_for_one_memory_the_later_one_counts(fill: Callable[..., None], names: str, tmp_path: Path) -> None:
     values = {"a": torch.full((COUNT,), 1.0), "b": torch.full((COUNT,), 2.0)}
     memory = torch.zeros(2 * COUNT)
+    negative = torch._neg_view(memory)
     for label, of_a, of_b in (
+        ("one is negative", negative[:COUNT], memory[:COUNT]),
         ("the same", memory[:COUNT], memory[:COUNT]),
         ("an overlap", memory[:COUNT], memory[COUNT // 2 : COUNT // 2 + COUNT]),
         ("one is strided", memory[:COUNT], memory[::2]),
@@ -399,7 +438,8 @@ def test_of_two_names_for_one_memory_the_later_one_counts(fill: Callable[..., No
         targets = {"a": of_a, "b": of_b}
         expected = torch.zeros(2 * COUNT)
         for name in sorted(names) if "dcp" in fill.__name__ else names:  # dcp.load() sorts the names
-            expected.as_strided((COUNT,), targets[name].stride(), targets[name].storage_offset()).copy_(values[name])
+            sign = -1 if targets[name].is_neg() else 1
+            expected.as_strided((COUNT,), targets[name].stride(), targets[name].storage_offset()).copy_(sign * values[name])
         memory.zero_()
         fill(values, {name: targets[name] for name in names}, tmp_path)
         assert memory.equal(expected), label

@@ -23,7 +23,7 @@ from ..safetensors._frameworks import Framework, framework_on
 from ..safetensors._load import check_type
 from ..safetensors._open import safe_open
 from ..safetensors._sources import Source
-from ._plan_tensors import resolved
+from ._plan_tensors import check_targets
 from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
@@ -56,9 +56,9 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         try:
-            targets = resolved(plan.items, planner)
+            check_targets(plan.items, planner)
             for each in _in_turns(_by_file(self.storage_data, plan.items)):
-                self._read_files(each, planner, targets)
+                self._read_files(each, planner)
         finally:
             self._close()
         return _done()
@@ -75,10 +75,10 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
         else:
             source.file.close()
 
-    def _read_files(self, files: dict[str, list[Any]], planner: Any, targets: dict[int, Any]) -> None:
+    def _read_files(self, files: dict[str, list[Any]], planner: Any) -> None:
         opened = {path: self._sources.pop(path) if path in self._sources else Source(path) for path in files}
         try:
-            found = [_read_of(opened[path], item, targets[id(item)]) for path, items in files.items() for item in items]
+            found = [_read_of(opened[path], item, planner) for path, items in files.items() for item in items]
             read_tensors([read for read, _ in found])
             for read, item in found:
                 planner.commit_tensor(item, read.target)
@@ -97,6 +97,7 @@ class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageRe
     that are not quantized are read as HuggingFaceStorageReader reads them."""
 
     def read_data(self, plan: Any, planner: Any) -> Any:
+        check_targets(plan.items, planner)
         plain: list[Any] = []
         for path, items in _by_file(self.storage_data, plan.items).items():
             quantized: list[Any] = []
@@ -195,7 +196,7 @@ def _in_turns(files: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:
         yield turn
 
 
-def _read_of(source: Source, item: Any, target: Any) -> tuple[TensorRead, Any]:
+def _read_of(source: Source, item: Any, planner: Any) -> tuple[TensorRead, Any]:
     name = item.storage_index.fqn
     row = source.row(name)
     word, place = source.header.types[row], framework_on("pt", "cpu")
@@ -205,6 +206,7 @@ def _read_of(source: Source, item: Any, target: Any) -> tuple[TensorRead, Any]:
     if len(offsets) != len(shape) or any(start < 0 or length < 0 or start + length > whole for start, length, whole in zip(offsets, lengths, shape)):
         problem = f'{source.name}: tensor "{name}" has the shape {list(shape)}, and not {list(lengths)} from {list(offsets)} on'
         raise InvalidArgument(problem, code="invalid_argument", filename=source.name)
+    target = planner.resolve_tensor(item).detach()
     if tuple(target.size()) != lengths:
         raise AssertionError(f"req {item.storage_index} mismatch sizes {target.size()} vs {torch.Size(lengths)}")
     return TensorRead(source, source.header.offsets[row], dtype, shape, offsets, target), item

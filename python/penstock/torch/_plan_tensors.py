@@ -6,30 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 
 from .._errors import BufferError
 from .._torch_memory import check_memory, target_problem_of
 from ..safetensors._targets import crossing, span_of
 from ._memory import is_plain, reaches
 
-__all__ = ["check_sources", "check_state", "overlapping", "resolved", "takes_bytes"]
+__all__ = ["check_sources", "check_state", "check_targets", "overlapping", "takes_bytes"]
 
 
-def resolved(items: Iterable[Any], planner: Any) -> dict[int, Any]:
-    """The target of each item of a plan by the item's id(), detached. Raises BufferError, which names all that cannot be filled."""
-    found: dict[int, Any] = {}
+def check_targets(items: Iterable[Any], planner: Any) -> None:
+    """Raises BufferError, which names all tensors of a plan that cannot be filled. Keeps none of what the planner makes for them."""
     problems: dict[str, str] = {}
     for item in items:
-        target = planner.resolve_tensor(item)
-        problem = target_problem_of(target)
+        problem = target_problem_of(planner.resolve_tensor(item)) if item.type != LoadItemType.BYTE_IO else None
         if problem is not None:
             problems.setdefault(item.dest_index.fqn, problem)
-        else:
-            found[id(item)] = target.detach()
     if problems:
         raise BufferError("; ".join(f'tensor "{name}" {problem}' for name, problem in list(problems.items())[:20]), code="bad_memory")
-    return found
 
 
 def check_sources(items: Iterable[Any], planner: Any) -> None:
@@ -59,7 +54,7 @@ def overlapping(targets: Sequence[Any]) -> set[int]:
     """The numbers of those that may have memory in common with another. They are to be filled one after the other, in the plan's order."""
     spans = []
     for number, each in enumerate(targets):
-        if takes_bytes(each):
+        if is_plain(each) and reaches(each.device):
             size = each.element_size()
             spans.append((str(each.device), *span_of(each.data_ptr(), each.size(), [stride * size for stride in each.stride()], size), number))
     return crossing(spans)

@@ -35,7 +35,7 @@ from ..safetensors._targets import count_changes
 from ._blobs import Blob, blobs_of
 from ._image import CheckpointImage, piece_of
 from ._memory import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
-from ._plan_tensors import check_sources, check_state, overlapping, resolved, takes_bytes
+from ._plan_tensors import check_sources, check_state, check_targets, overlapping, takes_bytes
 from ._runs import runs_of
 from ._save import plan_of, wants_crc32
 
@@ -62,14 +62,11 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         left: list[Any] = []
-        tensors = [each for each in plan.items if each.type != LoadItemType.BYTE_IO]
-        targets = resolved(tensors, planner)
-        together = overlapping([targets[id(each)] for each in tensors])
-        apart = {id(tensors[number]) for number in together}
+        check_targets(plan.items, planner)
         for relative_path, items in self._by_file(plan.items).items():
             path = os.path.join(self.path, relative_path)
             with _native.open(path) as file:
-                left += _FileReads(file, path, self.storage_data, planner, targets, apart).run(items)
+                left += _FileReads(file, path, self.storage_data, planner).run(items)
         if left:
             return super().read_data(dataclasses.replace(plan, items=left), planner)
         return _done(None)
@@ -136,10 +133,7 @@ def _done(result: Any) -> Any:
 class _FileReads:
     """The items of a plan that one file has."""
 
-    def __init__(self, file: Any, path: str, storage_data: Any, planner: Any, targets: dict[int, Any], apart: set[int]) -> None:
-        """targets: of items by their id(). apart: those whose targets have memory in common with others."""
-        self._targets = targets
-        self._apart = apart
+    def __init__(self, file: Any, path: str, storage_data: Any, planner: Any) -> None:
         self._file = file
         self._path = path
         self._infos = storage_data
@@ -156,11 +150,15 @@ class _FileReads:
         for each in raw:
             self._read_raw(each)
         ranges = [(self._info(each).offset, self._info(each).length) for each in tensors]
+        found: list[tuple[Any, Blob, Any]] = []
         for item, blob in zip(tensors, blobs_of(self._file, self._path, ranges)):
             if blob is None:
                 left.append(item)
             else:
-                self._read_tensor(item, blob)
+                found.append((item, blob, self._planner.resolve_tensor(item).detach()))
+        together = overlapping([target for _, _, target in found])
+        for number, each in enumerate(found):
+            self._read_tensor(*each, in_place=number not in together)
         synchronize(each.device for each in self._pieces if isinstance(each.device, torch.device))
         move_pieces(self._file, self._pieces, label=self._path)
         count_changes(self._changed)
@@ -178,17 +176,16 @@ class _FileReads:
             self._pieces.append(piece_of(info.offset, content, f"object {item.storage_index.fqn}"))
         self._later.append(lambda: self._planner.load_bytes(item, io.BytesIO(bytes(content))))
 
-    def _read_tensor(self, item: Any, blob: Blob) -> None:
+    def _read_tensor(self, item: Any, blob: Blob, target: Any, in_place: bool) -> None:
         name = f"tensor {item.storage_index.fqn}"
         source = _narrowed(blob.tensor, item.storage_offsets, item.lengths)
-        target = self._targets[id(item)]
         if target.size() != source.size():
             raise AssertionError(f"req {item.storage_index} mismatch sizes {target.size()} vs {source.size()}")
         self._later.append(lambda: self._planner.commit_tensor(item, target))
         if source.numel() == 0:
             return
         runs = None
-        if target.dtype == source.dtype and takes_bytes(target) and id(item) not in self._apart:
+        if target.dtype == source.dtype and takes_bytes(target) and in_place:
             runs = runs_of(source, target)
         if runs is not None:
             self._changed.append(target)
