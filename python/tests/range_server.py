@@ -12,9 +12,25 @@ from pathlib import Path
 from urllib.parse import unquote
 
 
+class Gate:
+    """Holds the answers to GET until it is opened; `reached` is set once one waits."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._opened = threading.Event()
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        self._opened.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     folder: Path
+    gate: Gate | None
     asked: list[tuple[str, dict[str, str]]]
     connections: list[socket.socket]
 
@@ -26,7 +42,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
+        if self.gate is not None:
+            self.gate.pass_through()
+        with suppress(ConnectionError):
+            self._answer(with_body=True)
 
     def _answer(self, with_body: bool) -> None:
         type(self).asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
@@ -56,11 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+def serving(folder: Path, gate: Gate | None = None) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
     """Its URL without a path; and what was asked so far, with the headers by their names in lower case."""
     asked: list[tuple[str, dict[str, str]]] = []
     connections: list[socket.socket] = []
-    handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked, "connections": connections})
+    handler = type("Handler", (_Handler,), {"folder": folder, "gate": gate, "asked": asked, "connections": connections})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = False  # so that closing it waits for them
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -39,6 +39,21 @@ with penstock.open(url, storage_options={**options, "cache_dir": ""}) as file:
     assert file.read_into(bytearray(10)) == 10
 """
 
+# It is killed while its child, which was forked in the middle of a download, lives on.
+DOWNLOAD = """
+import os, sys, numpy, penstock
+url, folder = sys.argv[1:]
+into = numpy.empty(int(sys.stdin.readline()), "u1")
+file = penstock.open(url, storage_options={"cache_dir": folder})
+future = file.pread(into)
+sys.stdin.readline()
+if os.fork() == 0:
+    print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+future.result()
+"""
+
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
@@ -69,6 +84,29 @@ def test_the_environment_holds_for_every_url(served, tmp_path):
     assert len({each.communicate()[0] for each in all_at_once}) == 1
     assert all(each.returncode == 0 for each in all_at_once)
     assert bytes_of(asked) == len(CONTENT)
+
+
+def test_what_a_killed_process_was_fetching_is_fetched_by_the_next_though_its_child_lives_on(tmp_path):
+    (tmp_path / "data.bin").write_bytes(CONTENT.tobytes())
+    gate = range_server.Gate()
+    with range_server.serving(tmp_path, gate) as (url, asked):
+        run = [sys.executable, "-c", DOWNLOAD, f"{url}/data.bin", str(tmp_path / "cache")]
+        with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as killed:
+            assert killed.stdin is not None and killed.stdout is not None
+            killed.stdin.write(f"{len(CONTENT)}\n")
+            killed.stdin.flush()
+            gate.reached.wait()
+            killed.stdin.write("\n")
+            killed.stdin.flush()
+            assert killed.stdout.readline() == "forked\n"
+            killed.kill()
+            gate.open()
+            set_so = {**os.environ, "PENSTOCK_CACHE_DIR": str(tmp_path / "cache")}
+            for _ in range(2):
+                before = bytes_of(asked)
+                ran = subprocess.run([sys.executable, "-c", READ, f"{url}/data.bin"], env=set_so, capture_output=True, text=True)
+                assert ran.stdout.strip() == hashlib.sha256(CONTENT.tobytes()).hexdigest(), ran.stderr
+        assert bytes_of(asked) == before, "not all of it was kept"
 
 
 def test_wrong_options_are_refused_in_words(served, tmp_path):

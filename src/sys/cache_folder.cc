@@ -2,14 +2,17 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -43,9 +46,15 @@ status not_ours(const std::string& name, const struct stat& facts) {
   return {};
 }
 
+std::int64_t ns_of(const timespec& time) noexcept { return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
 cache_file_facts facts_from(const struct stat& seen) noexcept {
-  return {static_cast<std::uint64_t>(seen.st_size), static_cast<std::uint64_t>(seen.st_blocks) * 512, seen.st_ino,
-          std::int64_t{seen.st_mtim.tv_sec} * 1'000'000'000 + seen.st_mtim.tv_nsec, seen.st_nlink > 0};
+  return {static_cast<std::uint64_t>(seen.st_size),
+          static_cast<std::uint64_t>(seen.st_blocks) * 512,
+          seen.st_ino,
+          ns_of(seen.st_mtim),
+          ns_of(seen.st_ctim),
+          seen.st_nlink > 0};
 }
 
 struct flock range_lock(short kind, const byte_range& what) noexcept {
@@ -54,6 +63,31 @@ struct flock range_lock(short kind, const byte_range& what) noexcept {
   made.l_whence = SEEK_SET;
   made.l_start = static_cast<off_t>(what.offset);
   made.l_len = static_cast<off_t>(what.length);
+  return made;
+}
+
+// Whose lock is held while a child is forked, so that the child finds it whole.
+struct private_descriptors {
+  std::mutex lock;
+  std::vector<int> all;
+
+  void end_in_child() noexcept {
+    const int nothing = all.empty() ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (const int fd : all) {  // whose number stays taken: the child may still close it
+      if (nothing >= 0) (void)::dup3(nothing, fd, O_CLOEXEC);
+    }
+    if (nothing >= 0) (void)::close(nothing);
+    all.clear();
+    lock.unlock();
+  }
+};
+
+private_descriptors& privates() {
+  static auto& made = *[] {
+    auto* const kept = new private_descriptors;  // never freed: a child may be forked while the process ends
+    (void)pthread_atfork([] { privates().lock.lock(); }, [] { privates().lock.unlock(); }, [] { privates().end_in_child(); });
+    return kept;
+  }();
   return made;
 }
 
@@ -172,6 +206,22 @@ result<std::optional<byte_range>> try_claim(int fd, const byte_range& what) noex
 void let_go(int fd, const byte_range& what) noexcept {
   auto asked = range_lock(F_UNLCK, what);
   (void)::fcntl(fd, F_OFD_SETLK, &asked);
+}
+
+not_inherited::not_inherited(int fd) noexcept : fd_(fd) {
+  (void)or_no_memory([&]() -> status {
+    auto& known = privates();
+    const std::lock_guard guard(known.lock);
+    known.all.push_back(fd);
+    return {};
+  });
+}
+
+not_inherited::~not_inherited() {
+  auto& known = privates();
+  const std::lock_guard guard(known.lock);
+  const auto found = std::find(known.all.begin(), known.all.end(), fd_);
+  if (found != known.all.end()) known.all.erase(found);
 }
 
 status read_exactly(int fd, std::span<std::byte> into, std::uint64_t offset) noexcept {

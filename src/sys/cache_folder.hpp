@@ -1,7 +1,7 @@
 // The door to a folder of files that processes of one user share as a cache: opened without following links, looked at before anything in
 // it is believed, and locked by range. Locks are those of open file descriptions (F_OFD_SETLK, Linux 3.15): the kernel lets go of them when
-// the last process that has the description is gone, however it ended. A failed call returns the errno of that very call as a status that
-// names it. Thread-safe. Only whole_lock waits, and for as long as its caller says.
+// the last process that has the description is gone, however it ended (see not_inherited). A failed call returns the errno of that very
+// call as a status that names it. Thread-safe. Only whole_lock waits, and for as long as its caller says.
 #pragma once
 
 #include <chrono>
@@ -24,6 +24,7 @@ struct cache_file_facts {
   std::uint64_t allocated = 0;  // bytes on the disk
   std::uint64_t inode = 0;
   std::int64_t modified_ns = 0;  // since 1970
+  std::int64_t changed_ns = 0;   // likewise; of the inode (st_ctime), which every change of the content or the size changes
   bool has_name = true;          // nobody has removed it
 };
 
@@ -102,6 +103,20 @@ class claimed_range {
  private:
   const int fd_;
   const byte_range what_;
+};
+
+// While it lives, children that are forked have /dev/null in place of a descriptor: a claim or a lock on it lives as long as anybody has
+// its description, and is to end with this process. Goes before the descriptor is closed. Where there is no memory to remember it, it is
+// inherited.
+class not_inherited {
+ public:
+  explicit not_inherited(int fd) noexcept;
+  not_inherited(const not_inherited&) = delete;
+  not_inherited& operator=(const not_inherited&) = delete;
+  ~not_inherited();
+
+ private:
+  const int fd_;
 };
 
 // All of it, or an error; short is io.

@@ -380,7 +380,15 @@ const std::vector<damage>& damages() {
       {"inode", [](const fs::path& map, const fs::path&) { change_byte(map, 24); }},
       {"sum", [](const fs::path& map, const fs::path&) { change_byte(map, 4090); }},
       {"state_of_a_block", [](const fs::path& map, const fs::path&) { change_byte(map, 4100); }},
+      {"sum_of_a_block", [](const fs::path& map, const fs::path&) { change_byte(map, source::remote::cache_sum_offset(object_bytes, 3)); }},
       {"data_is_gone", [](const fs::path&, const fs::path& data) { fs::remove(data); }},
+      {"data_begins_otherwise", [](const fs::path&, const fs::path& data) { change_byte(data, 0); }},
+      {"data_is_other_in_between", [](const fs::path&, const fs::path& data) { change_byte(data, mib + 4711); }},
+      {"data_was_cut_and_lengthened",
+       [](const fs::path&, const fs::path& data) {
+         fs::resize_file(data, mib);
+         fs::resize_file(data, object_bytes);
+       }},
       {"data_is_short", [](const fs::path&, const fs::path& data) { fs::resize_file(data, 1000); }},
       {"data_is_long", [](const fs::path&, const fs::path& data) { fs::resize_file(data, object_bytes + 1); }},
       {"data_is_a_copy",
@@ -413,17 +421,37 @@ class damaged_files : public node_cache, public ::testing::WithParamInterface<st
 
 TEST_P(damaged_files, are_not_believed) {
   const auto& what = damages()[GetParam()];
-  {
+  for (const auto kept : {3 * mib, object_bytes}) {
+    fs::remove_all(folder());
+    {
+      reader with(folder());
+      with.expect(with.open(server_.url()), std::span(content_).first(kept));
+    }
+    const auto map = files(".map").front();
+    const auto data = files(".data").front();
+    what.does(map, data);
     reader with(folder());
-    with.expect(with.open(server_.url()), std::span(content_).first(3 * mib));
+    const auto from = with.open(server_.url());
+    bytes small(100);  // in the block that is other in between
+    EXPECT_EQ(from.read(small.data(), small.size(), mib + 4700).bytes_done, small.size());
+    EXPECT_TRUE(std::ranges::equal(small, std::span(content_).subspan(mib + 4700, small.size()))) << kept;
+    with.expect(from, content_);
+    reader again(folder());
+    again.expect(again.open(server_.url()), content_, memory_place::device);
   }
-  const auto map = files(".map").front();
-  const auto data = files(".data").front();
-  what.does(map, data);
+}
+
+// What is changed while it is read from the folder block by block is fetched anew, and kept.
+TEST_F(node_cache, a_block_that_is_changed_while_an_object_is_open_is_fetched_anew) {
   reader with(folder());
-  with.expect(with.open(server_.url()), content_);
-  reader again(folder());
-  again.expect(again.open(server_.url()), content_, memory_place::device);
+  const auto from = with.open(server_.url());
+  with.expect(from, std::span(content_).first(3 * mib));
+  const auto before = bytes_asked(server_);
+  change_byte(files(".data").front(), mib + 4711);
+  for (int i = 0; i < 2; ++i) with.expect(from, std::span(content_).first(3 * mib));
+  EXPECT_GE(bytes_asked(server_), before + block);
+  EXPECT_LE(bytes_asked(server_), before + 3 * mib);
+  EXPECT_EQ(with.remarks(from).find("read past the node cache"), std::string::npos) << with.remarks(from);
 }
 
 INSTANTIATE_TEST_SUITE_P(all, damaged_files, ::testing::Range<std::size_t>(0, damages().size()),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -15,13 +17,21 @@ using namespace std::chrono_literals;
 constexpr std::size_t states_at_once = std::size_t{64} << 10;
 constexpr std::uint64_t sealed_at_once = std::uint64_t{32} << 20;  // what the end of an engine may have to wait for
 
+constexpr std::size_t sums_at_once = 256;
 constexpr auto all_there = [] {
-  std::array<std::byte, 512> made{};
+  std::array<std::byte, sums_at_once> made{};
   made.fill(block_is_there);
   return made;
 }();
 
 sys::byte_range in_map(const block_run& what) noexcept { return {cache_head_bytes + what.first, what.count}; }
+
+// The i-th block of some that begin where a block does.
+template <class Byte>
+std::span<Byte> block_of(std::span<Byte> some, std::size_t i) noexcept {
+  const auto at = i * static_cast<std::size_t>(cache_block_bytes);
+  return some.subspan(at, std::min(static_cast<std::size_t>(cache_block_bytes), some.size() - at));
+}
 
 bool overlap(const block_run& one, const block_run& other) noexcept { return one.first < other.end() && other.first < one.end(); }
 
@@ -31,7 +41,7 @@ status cache_entry::states_of(std::uint64_t first, std::span<std::byte> into) no
   return sys::read_exactly(map_.get(), into, cache_head_bytes + first);
 }
 
-status cache_entry::read(std::span<std::byte> into, std::uint64_t offset) noexcept {
+status cache_entry::read_data(std::span<std::byte> into, std::uint64_t offset) noexcept {
   while (!into.empty()) {
     auto got = or_no_memory([&] { return around_.kernel.pread(data_.get(), into.data(), into.size(), offset); });
     if (!got) return got.error();
@@ -42,7 +52,63 @@ status cache_entry::read(std::span<std::byte> into, std::uint64_t offset) noexce
   return {};
 }
 
+result<bool> cache_entry::read(std::span<std::byte> into, std::uint64_t offset) noexcept {
+  while (!into.empty()) {
+    const auto first = offset / cache_block_bytes;
+    const auto begin = first * cache_block_bytes;
+    const auto end = std::min(offset + into.size(), head_.size);
+    const auto whole_end = end == head_.size ? end : end / cache_block_bytes * cache_block_bytes;
+    const bool is_run = offset == begin && whole_end > begin;
+    const auto most = is_run ? whole_end - begin : std::min(begin + cache_block_bytes, end) - offset;
+    const auto part = into.first(static_cast<std::size_t>(is_run ? std::min(most, sums_at_once * cache_block_bytes) : most));
+    const auto right = is_run ? holds_run(part, first) : holds_part(part, offset);
+    if (!right || !*right) return right;
+    into = into.subspan(part.size());
+    offset += part.size();
+  }
+  return true;
+}
+
+// Whole blocks, of which the last may be the last of the object.
+result<bool> cache_entry::holds_run(std::span<std::byte> into, std::uint64_t first) noexcept {
+  std::array<std::uint64_t, sums_at_once> sums{};
+  const auto count = cache_blocks_of(into.size());
+  const auto of_run = std::as_writable_bytes(std::span(sums).first(static_cast<std::size_t>(count)));
+  if (auto got = sys::read_exactly(map_.get(), of_run, cache_sum_offset(head_.size, first)); !got.ok()) return got;
+  if (auto got = read_data(into, first * cache_block_bytes); !got.ok()) return got;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (cache_sum_of(block_of(into, i)) != sums[i]) return false;
+  }
+  return true;
+}
+
+// A part of one block, all of which has to be read for its sum.
+result<bool> cache_entry::holds_part(std::span<std::byte> into, std::uint64_t offset) noexcept {
+  const auto block = offset / cache_block_bytes;
+  const auto begin = block * cache_block_bytes;
+  const auto bytes = static_cast<std::size_t>(std::min(cache_block_bytes, head_.size - begin));
+  const std::unique_ptr<std::byte[]> beside(new (std::nothrow) std::byte[bytes]);
+  if (beside == nullptr) return no_memory();
+  const auto right = holds_run({beside.get(), bytes}, block);
+  if (right && *right) std::copy_n(beside.get() + (offset - begin), into.size(), into.data());
+  return right;
+}
+
+status cache_entry::forget(const block_run& what) noexcept {
+  constexpr std::array<std::byte, 256> absent{};
+  const std::lock_guard guard(lock_);
+  seen_there_ = std::min(seen_there_, what.first);
+  for (auto at = what.first; at < what.end();) {
+    const auto part = std::span(absent).first(static_cast<std::size_t>(std::min<std::uint64_t>(what.end() - at, absent.size())));
+    if (auto told = sys::write_exactly(map_.get(), part, in_map({at, 0}).offset); !told.ok()) return told;
+    at += part.size();
+  }
+  return {};
+}
+
 status cache_entry::store(std::span<const std::byte> from, std::uint64_t first) noexcept {
+  const auto all = from;
+  const auto begin = first;
   for (auto offset = first * cache_block_bytes; !from.empty();) {
     auto put = or_no_memory([&] { return around_.kernel.pwrite(data_.get(), from.data(), from.size(), offset); });
     if (!put) return put.error();
@@ -52,9 +118,13 @@ status cache_entry::store(std::span<const std::byte> from, std::uint64_t first) 
     // What lies before this is there, whatever becomes of the rest.
     const auto end = offset == head_.size ? blocks() : offset / cache_block_bytes;
     for (; first < end;) {
-      const auto count = std::min<std::uint64_t>(end - first, all_there.size());
-      const auto told =
-          sys::write_exactly(map_.get(), std::span(all_there).first(static_cast<std::size_t>(count)), in_map({first, 0}).offset);
+      const auto count = std::min<std::uint64_t>(end - first, sums_at_once);
+      std::array<std::uint64_t, sums_at_once> sums{};
+      for (std::size_t i = 0; i < count; ++i) sums[i] = cache_sum_of(block_of(all, static_cast<std::size_t>(first - begin) + i));
+      const auto of_run = std::as_bytes(std::span(sums).first(static_cast<std::size_t>(count)));
+      auto told = sys::write_exactly(map_.get(), of_run, cache_sum_offset(head_.size, first));
+      if (told.ok())
+        told = sys::write_exactly(map_.get(), std::span(all_there).first(static_cast<std::size_t>(count)), in_map({first, 0}).offset);
       if (!told.ok()) return told;
       first += count;
     }
@@ -141,7 +211,14 @@ void cache_entry::begin_sealing() noexcept {
 // next process that opens it.
 void cache_entry::run() noexcept {
   const auto end_of_it = [this] { const auto last = std::move(self_); };
-  if (is_given_up() || around_.threads.stopping()) return end_of_it();
+  if (is_given_up()) return end_of_it();
+  const bool stopping = around_.threads.stopping();
+  if (!is_noted_) {
+    const auto noted = write_head(false);
+    if (noted.code() == errc::would_block && !stopping) return around_.threads.later(*this, 5ms);
+    is_noted_ = noted.ok();
+  }
+  if (stopping || !is_noted_) return end_of_it();
   if (on_the_way_ < head_.size) {
     sys::write_back(data_.get(), {on_the_way_, sealed_at_once});
     on_the_way_ += sealed_at_once;
@@ -156,19 +233,32 @@ void cache_entry::run() noexcept {
   end_of_it();
 }
 
-// The head is changed by who has claimed it. would_block: another process has.
 status cache_entry::seal() noexcept {
   if (auto synced = sys::sync_file(data_.get()); !synced.ok()) return synced;
+  auto written = write_head(true);
+  return written.ok() ? sys::sync_file(map_.get()) : written;
+}
+
+// The head is changed by who has claimed it. would_block: another process has. What it says already of the time of the last change stays:
+// whatever has changed the data since then is not to be believed.
+status cache_entry::write_head(bool sealed) noexcept {
   constexpr sys::byte_range whole_head{0, cache_head_bytes};
   const auto other = sys::try_claim(map_.get(), whole_head);
   if (!other) return other.error();
   if (*other) return {errc::would_block, "the head is locked"};
-  auto written = or_no_memory([&] {
-    auto sealed = head_;
-    sealed.is_sealed = true;
-    return sys::write_exactly(map_.get(), encode(sealed), 0);
+  const auto written = or_no_memory([&]() -> status {
+    cache_head_text text{};
+    if (auto read = sys::read_exactly(map_.get(), text, 0); !read.ok()) return read;
+    auto now = decode_cache_head(text);
+    if (!now) return {errc::io, "the head of its map is damaged"};
+    if (now->data_changed_ns == 0) {
+      const auto facts = sys::cache_file_facts_of(data_.get());
+      if (!facts) return facts.error();
+      now->data_changed_ns = facts->changed_ns;
+    }
+    now->is_sealed = now->is_sealed || sealed;
+    return sys::write_exactly(map_.get(), encode(*now), 0);
   });
-  if (written.ok()) written = sys::sync_file(map_.get());
   sys::let_go(map_.get(), whole_head);
   return written;
 }

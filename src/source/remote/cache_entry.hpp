@@ -43,8 +43,10 @@ class cache_entry final : public cache_work, public std::enable_shared_from_this
 
   // --- block. A byte for each: whether it is there.
   [[nodiscard]] status states_of(std::uint64_t first, std::span<std::byte> into) noexcept;
-  // Reads what is there.
-  [[nodiscard]] status read(std::span<std::byte> into, std::uint64_t offset) noexcept;
+  // Reads what is there, and compares the sums of all blocks that it touches. False: one is not what was stored.
+  [[nodiscard]] result<bool> read(std::span<std::byte> into, std::uint64_t offset) noexcept;
+  // They are not what was stored: they are there no more. Errors: those of the map.
+  [[nodiscard]] status forget(const block_run& what) noexcept;
   // Of whole blocks that are claimed: writes them, and then says that they are there.
   [[nodiscard]] status store(std::span<const std::byte> from, std::uint64_t first) noexcept;
   // Whether all of it is there. Blocks of which that was seen once are not looked at again.
@@ -63,23 +65,30 @@ class cache_entry final : public cache_work, public std::enable_shared_from_this
   [[nodiscard]] bool is_stored() const noexcept { return use_.load(std::memory_order_acquire) == use::to_write; }
   [[nodiscard]] status problem() const;
 
-  // It is whole: has it brought to the disk on the cache's threads, a part at a time, and then says so in the map. Only then it counts
-  // after the machine has been started anew.
+  // It is whole: notes when its data was changed last, has it brought to the disk on the cache's threads, a part at a time, and then says
+  // so in the map. Only then it counts after the machine has been started anew.
   void begin_sealing() noexcept;
 
  private:
   enum class use : std::uint8_t { none, to_read, to_write };
   void give_up(use left, const status& why) noexcept;
   void run() noexcept override;
+  [[nodiscard]] result<bool> holds_run(std::span<std::byte> into, std::uint64_t first) noexcept;
+  [[nodiscard]] result<bool> holds_part(std::span<std::byte> into, std::uint64_t offset) noexcept;
+  [[nodiscard]] status read_data(std::span<std::byte> into, std::uint64_t offset) noexcept;
+  [[nodiscard]] status write_head(bool sealed) noexcept;
   [[nodiscard]] status seal() noexcept;
 
   const surroundings around_;
   const cache_map_head head_;
   const sys::owned_descriptor map_;
   const sys::owned_descriptor data_;
+  const sys::not_inherited map_alone_{map_.get()};
+  const sys::not_inherited data_alone_{data_.get()};
   std::atomic<use> use_{use::to_write};  // becomes less, with the lock
   std::atomic<bool> sealing_begun_{false};
   std::shared_ptr<cache_entry> self_;  // while it is being sealed
+  bool is_noted_ = false;              // when the data was changed last
   std::uint64_t on_the_way_ = 0;       // of what is to be sealed: bytes that have been sent to the disk
   mutable std::mutex lock_;            // guards what follows
   status problem_;

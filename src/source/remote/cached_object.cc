@@ -163,10 +163,13 @@ void cached_object::part::read() noexcept {
   auto& entry = *of_.owner.entry_;
   const auto range = wanted();
   const std::span into(of_.fill.target() + (range.from - of_.wanted.from), static_cast<std::size_t>(range.length()));
-  if (auto problem = entry.read(into, range.from); !problem.ok()) {
+  const auto right = entry.read(into, range.from);
+  const auto problem = right && !*right ? entry.forget(blocks_) : right.error();
+  if (!problem.ok()) {
     entry.give_up(problem);
     return fetch(false);
   }
+  if (!*right) return entry.is_stored() ? claim() : fetch(false);
   of_.owner.cache_->count_read(range.length());
   end({range.length(), {}});
 }

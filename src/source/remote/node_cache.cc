@@ -101,6 +101,7 @@ result<std::optional<node_cache::opened>> node_cache::try_enter(const sys::cache
   const auto other = sys::try_claim(map->get(), head_range);
   if (!other) return other.error();
   if (*other) return std::optional<opened>();
+  const sys::not_inherited alone(map->get());
   const sys::claimed_range head(map->get(), head_range);
   const auto facts = sys::cache_file_facts_of(map->get());
   if (!facts) return facts.error();
@@ -118,7 +119,7 @@ result<std::optional<node_cache::opened>> node_cache::look_at(const sys::cache_f
                                                               const cache_map_head& wanted, sys::owned_descriptor& map) {
   const auto facts = sys::cache_file_facts_of(map.get());
   if (!facts) return facts.error();
-  if (facts->size != cache_head_bytes + cache_blocks_of(wanted.size)) return std::optional<opened>();
+  if (facts->size != cache_map_bytes_of(wanted.size)) return std::optional<opened>();
   cache_head_text text{};
   if (auto read = sys::read_exactly(map.get(), text, 0); !read.ok()) return read;
   auto head = decode_cache_head(text);
@@ -128,6 +129,7 @@ result<std::optional<node_cache::opened>> node_cache::look_at(const sys::cache_f
   const auto about = sys::cache_file_facts_of(data->get());
   if (!about) return about.error();
   if (about->size != head->size || about->inode != head->data_inode) return std::optional<opened>();
+  if (head->data_changed_ns != 0 && about->changed_ns != head->data_changed_ns) return std::optional<opened>();
   if (!sys::try_share(data->get())) return status(errc::would_block, "it is being evicted");
   const auto now = sys::cache_file_facts_of(data->get());
   if (!now || !now->has_name) return status(errc::would_block, "it was evicted");
@@ -161,7 +163,7 @@ result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_fol
   head.data_inode = about->inode;
   const auto text = encode(head);
   auto made = sys::set_length(data->get(), head.size);
-  if (made.ok()) made = sys::set_length(map.get(), cache_head_bytes + cache_blocks_of(head.size));
+  if (made.ok()) made = sys::set_length(map.get(), cache_map_bytes_of(head.size));
   if (made.ok()) made = sys::write_exactly(map.get(), text, 0);
   if (made.ok() && !sys::try_share(data->get())) made = status(errc::would_block, "it is being evicted");
   if (!made.ok()) {

@@ -18,7 +18,8 @@ cache_map_head some_head() {
           .size = (std::uint64_t{1} << 40) + 5,
           .data_inode = 123456789,
           .boot = "0f3b9f5c-1111-2222-3333-444455556666",
-          .is_sealed = true};
+          .is_sealed = true,
+          .data_changed_ns = 1'700'000'000'123'456'789};
 }
 
 TEST(cache_map, a_head_is_read_as_it_was_written) {
@@ -30,6 +31,16 @@ TEST(cache_map, a_head_is_read_as_it_was_written) {
   EXPECT_EQ(back->boot, head.boot);
   EXPECT_EQ(back->data_inode, head.data_inode);
   EXPECT_TRUE(back->is_sealed);
+  EXPECT_EQ(back->data_changed_ns, head.data_changed_ns);
+}
+
+// From https://github.com/Cyan4973/xxHash: of nothing, of "a", and of texts that use all steps.
+TEST(cache_map, the_sum_of_a_block_is_xxh64) {
+  const auto sum = [](std::string_view text) { return cache_sum_of(std::as_bytes(std::span(text))); };
+  EXPECT_EQ(sum(""), 0xef46db3751d8e999U);
+  EXPECT_EQ(sum("a"), 0xd24ec4f1a98c6e5bU);
+  EXPECT_EQ(sum("abc"), 0x44bc2cf5ad770999U);
+  EXPECT_EQ(sum("Nobody inspects the spammish repetition"), 0xfbcea83c8a378bf1U);
 }
 
 TEST(cache_map, a_long_url_is_cut) {
