@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +9,20 @@ import pytest
 import penstock
 from penstock.safetensors import load_rank
 
+from .torch_ranks import run_ranks
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
 WORLD = 3
 
-_rank = """
-import os, signal, sys, torch, torch.distributed as dist, penstock
+_imports = """
+import os, signal, torch, torch.distributed as dist, penstock
 from penstock.safetensors import _group, _ranks, load_rank
 from penstock.safetensors.torch import save_file
-rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+"""
+_rank = """
 dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world)
 torch.manual_seed(3)
 tensors = {"embed": torch.randn(3000, 700), "norm": torch.randn(301).bfloat16(), "none": torch.empty(0, 4), "up": torch.randn(600, 120),
@@ -100,14 +101,8 @@ os._exit(0)  # the group cannot be taken apart any more
 
 
 def test_each_rank_of_a_group_gets_its_part_and_hears_of_failures(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", _rank]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(WORLD), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(WORLD)
-    ]
-    told = [each.communicate() for each in ranks]
-    for rank, (out, err) in enumerate(told):
-        assert out == ("well\n" if rank == 0 else "well\ntold\n"), err
+    for number, rank in enumerate(run_ranks(_imports, _rank, WORLD, tmp_path)):
+        assert rank.out == ("well\n" if number == 0 else "well\ntold\n"), rank.err
 
 
 def test_a_group_stands_for_rank_world_and_address() -> None:

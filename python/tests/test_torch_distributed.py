@@ -20,6 +20,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from penstock.torch import checkpoint  # noqa: E402
 from penstock.torch._runs import runs_of  # noqa: E402
 
+from .torch_ranks import run_ranks  # noqa: E402
 from .torch_states import assert_same, quiet  # noqa: E402, F401
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -166,12 +167,13 @@ dist.destroy_process_group()
     assert done.returncode == 0, done.stderr
 
 
-_rank = """
-import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+_imports = """
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from penstock.torch import checkpoint
-rank, folder = int(sys.argv[1]), sys.argv[2]
+"""
+_rank = """
 dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
 mesh = init_device_mesh("cpu", (2,))
 whole = torch.arange(101 * 37, dtype=torch.float32).reshape(101, 37)
@@ -194,13 +196,8 @@ print("well")
 
 def test_two_ranks_load_other_shards_than_they_have_saved(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed.tensor")
-    command = [sys.executable, "-W", "ignore", "-c", _rank]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)
-    ]
-    for each in ranks:
-        out, err = each.communicate()
-        assert each.returncode == 0 and "well" in out, err
+    for rank in run_ranks(_imports, _rank, 2, tmp_path):
+        assert rank.returncode == 0 and "well" in rank.out, rank.err
     assert len(list((tmp_path / "saved0").glob("*.distcp"))) == 2
 
 

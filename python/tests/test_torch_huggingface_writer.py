@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from penstock.safetensors.torch import load_file, safe_open  # noqa: E402
 from penstock.torch import _huggingface_writer, checkpoint  # noqa: E402
 
+from .torch_ranks import run_ranks  # noqa: E402
 from .torch_states import plain_state, quiet  # noqa: E402, F401
 
 if not hasattr(checkpoint, "HuggingFaceStorageWriter"):
@@ -255,13 +254,14 @@ def test_the_writer_stages_copies_of_the_same_structure(tmp_path: Path) -> None:
 
 # --- several ranks
 
-_rank = """
-import os, resource, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+_imports = """
+import os, resource, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from penstock.safetensors.torch import load_file
 from penstock.torch import checkpoint
-rank, folder = int(sys.argv[1]), sys.argv[2]
+"""
+_rank = """
 dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
 mesh = init_device_mesh("cpu", (2,))
 whole = torch.arange(101 * 38, dtype=torch.float32).reshape(101, 38)
@@ -369,13 +369,8 @@ print("well")
 
 def test_two_ranks_write_one_file_in_one_pass(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed.tensor")
-    command = [sys.executable, "-W", "ignore", "-c", _rank]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)
-    ]
-    told = [each.communicate() for each in ranks]
-    for each, (out, err) in zip(ranks, told):
-        assert each.returncode == 0 and "well" in out, err
+    for rank in run_ranks(_imports, _rank, 2, tmp_path):
+        assert rank.returncode == 0 and "well" in rank.out, rank.err
 
 
 @needs_gpu
