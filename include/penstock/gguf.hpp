@@ -66,6 +66,14 @@ struct gguf_elements {
   std::vector<std::uint64_t> shape;
 };
 
+// A tensor of a type that find_ggml_type() does not know: where it begins is known, and how many bytes it has is not.
+struct gguf_unknown_tensor {
+  std::string name;
+  std::uint32_t type = 0;            // in the file
+  std::vector<std::uint64_t> shape;  // of elements, as in gguf_elements
+  std::uint64_t offset = 0;          // in bytes, from the beginning of the file
+};
+
 // What is in a GGUF file.
 struct gguf_header {
   std::uint32_t version = 0;
@@ -74,8 +82,11 @@ struct gguf_header {
   // As they are loaded: types that are not quantised as they are, and of quantised ones the blocks as bytes (U8), whose last dimension is
   // the bytes of a row. Sorted by offset. It has no metadata of its own.
   tensor_header tensors;
-  std::vector<gguf_elements> elements;  // of each of tensors.tensors()
+  std::vector<gguf_elements> elements;       // of each of tensors.tensors()
+  std::vector<gguf_unknown_tensor> unknown;  // sorted by offset; these are not among tensors, and cannot be loaded
 
+  // All that the file has, known or not; tensors may have been moved out.
+  [[nodiscard]] std::size_t tensor_count() const noexcept { return elements.size() + unknown.size(); }
   // Null where there is no such key.
   [[nodiscard]] PENSTOCK_API const gguf_value* find(std::string_view key) const noexcept;
 };
@@ -98,10 +109,13 @@ PENSTOCK_API result<gguf_header> read_gguf(const file& from);
 // --- models in several files
 
 // The files of a model that path is one of: "folder/name-00002-of-00003.gguf" is the second of three; any other path stands for itself. In
-// their order. Asks the file system. Errors: not_found, naming up to 20 that are not there.
+// their order. Files at URLs have the query of path. Asks the file system. Errors: not_found, naming up to 20 that are not there.
 PENSTOCK_API result<std::vector<std::string>> gguf_files_of(const std::string& path);
-// Ok where the metadata of the files (split.no, split.count), as far as they have it, says that they are all of one model, in this order.
-// Errors: invalid_argument, naming the first that is not, by its name among paths.
+// split.no and split.count of the metadata; 0 where they are missing. A file whose count is 0 is a whole model.
+PENSTOCK_API std::uint64_t gguf_split_number(const gguf_header& header) noexcept;
+PENSTOCK_API std::uint64_t gguf_split_count(const gguf_header& header) noexcept;
+// Ok if the metadata of the files (split.no, split.count, split.tensors.count), as far as they have it, says that they are all of one
+// model, in this order. Errors: invalid_argument, naming the first file that says otherwise, by its name among paths.
 PENSTOCK_API status check_gguf_files(std::span<const std::string> paths, std::span<const gguf_header* const> headers);
 
 }  // namespace penstock

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "penstock/engine.hpp"
+#include "penstock/gguf.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "penstock/tensors.hpp"
@@ -76,9 +77,12 @@ struct model_paths {
 PENSTOCK_API result<model_paths> shards_of(std::span<const indexed_tensor> index, std::string_view index_path);
 // Ok where every file is there. Asks the file system, and no server: URLs pass. Errors: not_found, naming up to 20 that are not.
 PENSTOCK_API status check_shards(const model_paths& paths, std::string_view index_path);
-// Ok where no tensor is in two files, and every promise is kept; a tensor that no index mentions is fine. names: those of the tensors in
-// each of paths.files. Errors: invalid_argument, naming up to 20 tensors that are in two files, or where names and paths do not go
-// together; not_found, naming the files and up to 20 tensors that each of them lacks.
+// An index decides which tensors of a file belong to the model: of each of paths.files the names that it puts there, sorted, which point
+// into paths. A file without any was named by no index, and all of its tensors belong to the model.
+PENSTOCK_API std::vector<std::vector<std::string_view>> names_by_index(const model_paths& paths);
+// Ok if no tensor of the model is in two files, and every promise is kept. names: those of the tensors in each of paths.files; what an
+// index does not put into its file is left out. Errors: invalid_argument, naming up to 20 tensors that are in two files, or if names and
+// paths do not go together; not_found, naming the files and up to 20 tensors that each of them lacks.
 PENSTOCK_API status check_tensors(const model_paths& paths, std::span<const std::vector<std::string_view>> names);
 
 // --- what is in them
@@ -93,9 +97,10 @@ struct model_file {
   std::uint64_t file_bytes = 0;
   // For a checkpoint it lists the storages, by their names in the archive and as bytes (U8), since several tensors may share one;
   // read_torch_checkpoint(source) tells the tensors. For a GGUF file it is gguf_header::tensors, with quantised tensors as bytes. Of both
-  // they are sorted by offset, and other bytes may lie between them.
+  // they are sorted by offset, and other bytes may lie between them. If an index names the file, only the tensors that it puts there.
   tensor_header header;
   model_file_kind kind = model_file_kind::safetensors;
+  std::vector<gguf_unknown_tensor> unknown;                                // of a GGUF file; these cannot be loaded, and are not in header
   [[nodiscard]] PENSTOCK_API std::uint64_t tensor_bytes() const noexcept;  // without the header
 };
 

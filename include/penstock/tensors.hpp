@@ -92,6 +92,8 @@ class PENSTOCK_API tensor_header {
   [[nodiscard]] const tensor_facts* find(std::string_view name) const noexcept;
   // The place in tensors() of some name that comes twice; nothing where all differ, as in files that were read.
   [[nodiscard]] std::optional<std::size_t> repeated_name() const noexcept;
+  // The same without the tensors that are not called one of these names, which are sorted: other bytes lie between the rest then.
+  [[nodiscard]] tensor_header only(std::span<const std::string_view> sorted_names) const;
 
  private:
   struct entry {

@@ -70,6 +70,14 @@ nb::list rows_of(const gguf_header& header) {
   return rows;
 }
 
+// Rows: name, number of the type, shape of elements, offset.
+nb::list unknown_rows_of(const gguf_header& header) {
+  nb::list rows;
+  for (const gguf_unknown_tensor& each : header.unknown)
+    rows.append(nb::make_tuple(words(each.name), each.type, shape_tuple(each.shape), each.offset));
+  return rows;
+}
+
 // --- reading
 
 gguf_header read_gguf_of(const python_file& from) {
@@ -118,6 +126,8 @@ void add_gguf(nb::module_& module) {
           "tensors", [](const gguf_header& self) { return self.tensors; }, "As they are loaded: quantised ones as bytes.")
       .def("rows", &rows_of,
            "(name, type, shape, elements of a block, bytes of a block, offset, nbytes) of each, in the order of tensors.");
+  type.def("unknown_rows", &unknown_rows_of,
+           "(name, number of the type, shape, offset) of each tensor whose type is not known, by offset.");
   module.def("read_gguf", &read_gguf_of, "file"_a,
              "What is in a GGUF file, a penstock.File. Raises penstock.InvalidArgument where it is none, or not whole.");
   module.def("gguf_files", &gguf_files, "path"_a,

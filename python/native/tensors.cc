@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -107,6 +108,14 @@ const tensor_facts* found(const tensor_header& header, nb::handle name) {
 nb::object find_tensor(const tensor_header& header, nb::handle name) {
   const tensor_facts* tensor = found(header, name);
   return tensor == nullptr ? nb::none() : nb::object(row(*tensor));
+}
+
+tensor_header only(const tensor_header& header, const nb::list& names) {
+  std::vector<std::string> wanted;
+  for (const nb::handle each : names) wanted.push_back(utf8_of(each, "a name"));
+  std::vector<std::string_view> sorted(wanted.begin(), wanted.end());
+  std::ranges::sort(sorted);
+  return header.only(sorted);
 }
 
 // --- reading
@@ -235,6 +244,7 @@ void add_tensors(nb::module_& module) {
            "All tensors one after the other in memory, from start on, each at a multiple of alignment behind it: (end, starts, (offsets,\n"
            "nbytes, places)), 64-bit integers as bytes; the last three of those tensors that have bytes.")
       .def("find", &find_tensor, "name"_a, "The tensor of that name; None where there is none.")
+      .def("only", &only, "names"_a, "The same without the tensors that are not called one of these names.")
       .def_prop_ro("metadata", &metadata_of, "The text that the file carries, a new dict at each call; None where it does not mention any.")
       .def_prop_ro("data_offset", &tensor_header::data_offset, "Where the header ends and the bytes of the tensors begin.");
   module.def("read_safetensors", &read_tensors, "file"_a,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
@@ -28,7 +29,7 @@ from .safetensors._load import read_tensors
 from .safetensors._reading import Links
 from .safetensors._sources import Path, Source, check_names
 
-__all__ = ["GGUFError", "GGUFFile", "TensorInfo", "open"]
+__all__ = ["GGUFError", "GGUFFile", "TensorInfo", "UnknownTensor", "open"]
 
 
 class GGUFError(Error):
@@ -59,9 +60,21 @@ class TensorInfo(NamedTuple):
         return *self.shape[:-1], self.shape[-1] // self.block_size * self.block_nbytes
 
 
+class UnknownTensor(NamedTuple):
+    """A tensor of a type that this version does not know, and cannot load.
+
+    type: ggml's number. shape: of elements, as in TensorInfo. offset: of its first byte in the file, in bytes. file: its name.
+    """
+
+    type: int
+    shape: tuple[int, ...]
+    offset: int
+    file: str
+
+
 class GGUFFile:
     """A model in a GGUF file, or in several that are called "name-00001-of-00003.gguf": any of them stands for all. A context manager; any thread
-    may use it.
+    may use it. A file that is part of a model and has another name is refused.
 
     storage_options: how the server of a URL is reached, as penstock.open() takes them.
     Raises GGUFError for what is no such file, or not whole; NotFound, naming the files of a model that are not there; penstock.Error.
@@ -127,6 +140,15 @@ class GGUFFile:
             for name, word, shape, block_size, block_nbytes, offset, nbytes in each.told.rows()
         }
 
+    @cached_property
+    def unknown(self) -> dict[str, UnknownTensor]:
+        """Tensors of types that this version does not know, by name. They are not among tensors."""
+        return {
+            name: UnknownTensor(number, shape, offset, each.name)
+            for each in self._sources
+            for name, number, shape, offset in each.told.unknown_rows()
+        }
+
     def load(
         self, names: Iterable[str] | None = None, device: Any = None, framework: str | None = None, *, links: Links | None = None
     ) -> dict[str, Any]:
@@ -136,20 +158,34 @@ class GGUFFile:
         "host:0"; "pt", "np", "cupy" or "bytes"; None is NumPy's arrays on the host.
         F32, F16, BF16, F64, I8, I16, I32 and I64 come as tensors of that type and of TensorInfo.shape, all others as uint8 and of
         TensorInfo.loaded_shape. They are views of one allocation, which lives as long as any of them.
-        Raises GGUFError for names that are not there and for a type that the library has not (NumPy has BF16 once ml_dtypes is installed);
+        Tensors of unknown types are left out, with a warning that names them.
+        Raises GGUFError for names that are not there or of an unknown type, and for a type that the library has not (NumPy has BF16 once ml_dtypes is installed);
         ShortRead where a file was cut meanwhile; Closed; penstock.Error.
         """
         if any(each.file.closed for each in self._sources):
             raise Closed(f"{self.files[0]}: the file is closed", code="closed", filename=self.files[0])
         with _told_as(InvalidArgument, SafetensorError):
             places = Places(framework, device)
+        wanted = check_names(names)
+        self._check_unknown(wanted)
         with _told_as(GGUFError, SafetensorError):
-            return read_tensors(self._sources, places, None, check_names(names), links)
+            return read_tensors(self._sources, places, None, wanted, links)
 
     def _check(self) -> None:
+        _native.check_gguf_files(self.files, [each.told for each in self._sources])
         if len(self._sources) > 1:
-            _native.check_gguf_files(self.files, [each.told for each in self._sources])
             _native.check_model(self.files, [each.header.told for each in self._sources], {})
+
+    def _check_unknown(self, names: set[str] | None) -> None:
+        lost = {name: each for name, each in self.unknown.items() if names is None or name in names}
+        if not lost:
+            return
+        name, first = next(iter(lost.items()))
+        more = f" and {len(lost) - 1} more of the file" if len(lost) > 1 else ""
+        problem = f'{first.file}: tensor "{name}"{more} cannot be loaded: its type, {first.type}, is unknown to this version'
+        if names is not None:
+            raise GGUFError(problem, code="unsupported", filename=first.file)
+        warnings.warn(f"{problem}; the others are loaded", UserWarning, stacklevel=3)
 
 
 def open(path: Path, *, storage_options: Mapping[str, Any] | None = None) -> GGUFFile:

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import struct
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,24 @@ def test_any_file_of_a_model_stands_for_all(tmp_path: Path) -> None:
         ours.open(tmp_path / "m-00001-of-00003.gguf")
 
 
+@pytest.mark.parametrize("kind", ["u16", "i32", "u64"])
+def test_one_file_of_a_model_under_another_name_is_refused(tmp_path: Path, kind: str) -> None:
+    def part(number: int, count: int, total: int, name: str) -> Path:
+        keys = [pair("split.no", kind, number), pair("split.count", kind, count), pair("split.tensors.count", kind, total)]
+        return store(tmp_path, gguf(keys, [tensor(f"t{number}", "I32", (4,))]), name)
+
+    for number, name in enumerate(("first.gguf", "blob", "m-1-of-2.gguf")):
+        with pytest.raises(GGUFError, match=f"{name}: its metadata says that it is file {number + 1} of 3 of a model, and the others cannot be found"):
+            ours.open(part(number, 3, 3, name))
+    with pytest.raises(GGUFError, match="says that the model has 7 tensors .split.tensors.count., and its files have 2: it is not whole"):
+        part(0, 2, 7, "w-00001-of-00002.gguf")
+        ours.open(part(1, 2, 7, "w-00002-of-00002.gguf"))
+    with pytest.raises(GGUFError, match="says that the model has 2 tensors .split.tensors.count., and its file has 1: it is not whole"):
+        ours.open(part(0, 1, 2, "one.gguf"))
+    with ours.open(part(0, 0, 9, "joined.gguf")) as file:  # as llama-gguf-split --merge leaves it
+        assert list(file.load()) == ["t0"]
+
+
 # --- what is refused
 
 
@@ -235,10 +254,22 @@ def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, conten
     assert told.value.filename == str(name) and str(name) in str(told.value) and told.value.code == "invalid_argument"
 
 
-def test_a_type_that_is_not_known_is_named(tmp_path: Path) -> None:
-    content = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + tensor_info("t", [32], 31, 0)
-    with pytest.raises(GGUFError, match='tensor "t": its type of elements, 31, is not known'):
-        ours.open(store(tmp_path, content))
+def test_a_tensor_of_an_unknown_type_hides_only_itself(tmp_path: Path) -> None:
+    infos = tensor_info("norm", [8], 0, 0) + tensor_info("new", [64, 2], 42, 32)
+    content = b"GGUF" + struct.pack("<IQQ", 3, 2, 1) + pair("general.name", "string", "small") + infos
+    name = store(tmp_path, content + bytes(-len(content) % 32) + bytes(32) + b"x" * 40)
+    with ours.open(name) as file:
+        assert file.metadata == {"general.name": "small"} and list(file.tensors) == ["norm"]
+        assert file.unknown == {"new": ours.UnknownTensor(42, (2, 64), file.tensors["norm"].offset + 32, str(name))}
+        with pytest.warns(UserWarning, match='tensor "new" cannot be loaded: its type, 42, is unknown to this version') as told:
+            assert list(file.load()) == ["norm"]
+        assert told[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert list(file.load(["norm"])) == ["norm"]
+        with pytest.raises(GGUFError, match='tensor "new" cannot be loaded') as refused:
+            file.load(["norm", "new"])
+        assert refused.value.code == "unsupported"
 
 
 def test_no_damage_does_more_than_raise(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 import penstock
 from penstock import safetensors
-from penstock.safetensors import SafetensorError, load_file, load_into, safe_open, save_file
+from penstock.safetensors import SafetensorError, load_file, load_into, load_sharded, safe_open, save_file, stream
 from penstock.safetensors import numpy as ours
 from penstock.safetensors._slices import part_of, picks_of
 
@@ -431,6 +432,33 @@ def test_an_index_is_one_call(tmp_path: Path) -> None:
     save_file({"a": np.ones(2)}, tmp_path / "single" / "model.safetensors")
     assert list(load_file([tmp_path / "single", tmp_path / "model"])) == ["a", *load_file(files)]
     assert load_file([]) == {}
+
+
+def into_zeros(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"x": np.zeros(2), "z": np.zeros(2)}
+    load_into(folder, found)
+    return found
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "load_file": load_file,
+    "names": lambda folder: load_file(folder, names=["x", "z"]),
+    "list": lambda folder: load_file([folder]),
+    "stream": lambda folder: dict(stream(folder)),
+    "load_sharded": lambda folder: load_sharded(folder, ["host"])[0],
+    "load_into": into_zeros,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_index_decides_which_file_a_tensor_is_read_from(tmp_path: Path, reader: str) -> None:
+    save_file({"old": np.zeros(1), "x": np.ones(2), "z": np.full(2, 9.0)}, tmp_path / "a.safetensors")
+    save_file({"z": np.full(2, 3.0)}, tmp_path / "b.safetensors")
+    for first, second, z in (("a", "b", 3), ("a", "a", 9)):
+        weights = {"x": f"{first}.safetensors", "z": f"{second}.safetensors"}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+        found = READERS[reader](tmp_path)
+        assert {name: value.tolist() for name, value in found.items()} == {"x": [1, 1], "z": [z, z]}
 
 
 def test_what_an_index_lacks_is_named(tmp_path: Path) -> None:

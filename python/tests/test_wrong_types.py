@@ -137,6 +137,7 @@ class Given:
             "PendingFile.open": (_native.PendingFile(self.path).open, {"direct": True}),
             "publish": (_native.PendingFile(self.path).publish, {"replace": True, "durable": False}),
             "PendingFile.__exit__": (_native.PendingFile(self.path).__exit__, {"type": None, "value": None, "traceback": None}),
+            "only": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).only, {"names": ["a"]}),
             "find": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).find, {"name": "a"}),
             "_pipe_listen": (_native._pipe_listen, {"url": "unix:", "channels": [], "secret": b"", "connections": 4, "tls": None}),
             "_pipe_connect": (_native._pipe_connect, {"url": "unix:@nobody", "channels": [], "secret": b"", "connections": 4, "tls": None}),
@@ -206,7 +207,7 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "_cufile_calls", "_cufile_use", "_cufile_opening", "_cufile_counts", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "drop"}
+    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "_cufile_calls", "_cufile_use", "_cufile_opening", "_cufile_counts", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "unknown_rows", "drop"}
     owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.GGUFHeader, _native.PendingFile, _native.KVStore)
     for owner in owners:
         for name, member in vars(owner).items():

@@ -52,6 +52,7 @@ result<std::uint32_t> gguf_alignment(const gguf_header& header) {
 struct placed_elements {
   tensor_facts facts;
   gguf_elements elements;
+  std::uint32_t unknown_type = 0;  // where elements.type is null
 };
 
 // The bytes of a row in the place of its elements, where these are quantised.
@@ -68,12 +69,15 @@ result<std::vector<std::uint64_t>> shape_of_blocks(const gguf_elements& of) {
   return shape;
 }
 
-// offset of the facts: from the beginning of the tensors still.
+// offset of the facts: from the beginning of the tensors still. Of an unknown type only the beginning is placed, without any bytes.
 result<placed_elements> elements_of(tensors::gguf_tensor&& told) {
   placed_elements made;
   made.elements.type = find_ggml_type(told.type);
-  if (made.elements.type == nullptr) return no_gguf(fmt::format("its type of elements, {}, is not known", told.type));
   made.elements.shape.assign(told.dimensions.rbegin(), told.dimensions.rend());
+  made.facts.offset = told.offset;
+  made.facts.name = std::move(told.name);
+  made.unknown_type = told.type;
+  if (made.elements.type == nullptr) return made;
   auto shape = shape_of_blocks(made.elements);
   if (!shape) return shape.error();
   made.facts.shape = *std::move(shape);
@@ -81,8 +85,6 @@ result<placed_elements> elements_of(tensors::gguf_tensor&& told) {
   const auto bytes = tensor_bytes(made.facts.type, made.facts.shape);
   if (!bytes) return bytes.error();
   made.facts.bytes = *bytes;
-  made.facts.offset = told.offset;
-  made.facts.name = std::move(told.name);
   return made;
 }
 
@@ -100,15 +102,24 @@ status check_gguf_place(const tensor_facts& tensor, std::uint32_t alignment, std
 // Sorted. Two tensors without bytes may be at one place.
 status check_gguf_overlap(const std::vector<placed_elements>& all) {
   const tensor_facts* before = nullptr;
-  for (const auto& [facts, elements] : all) {
-    if (facts.bytes == 0) continue;
+  for (const placed_elements& each : all) {
+    const tensor_facts& facts = each.facts;
+    if (facts.bytes == 0 && each.elements.type != nullptr) continue;
     if (before != nullptr && before->offset + before->bytes > facts.offset) {
       return no_gguf(fmt::format("{} begins at {}, but {} ends at {}: they overlap", tensor_called(facts.name), facts.offset,
                                  tensor_called(before->name), before->offset + before->bytes));
     }
-    before = &facts;
+    if (facts.bytes > 0) before = &facts;
   }
   return {};
+}
+
+status check_gguf_names(const std::vector<placed_elements>& all) {
+  std::vector<std::string_view> names;
+  names.reserve(all.size());
+  for (const placed_elements& each : all) names.emplace_back(each.facts.name);
+  const auto twice = tensors::repeated(std::move(names));
+  return twice ? no_gguf(fmt::format("{} comes twice", tensor_called(*twice))) : status();
 }
 
 result<std::vector<placed_elements>> place_gguf_tensors(std::vector<tensors::gguf_tensor>&& told, std::uint32_t alignment,
@@ -123,7 +134,9 @@ result<std::vector<placed_elements>> place_gguf_tensors(std::vector<tensors::ggu
       return error.with_context(tensor_called(name));
     all.push_back(*std::move(made));
   }
-  std::ranges::stable_sort(all, {}, [](const placed_elements& each) { return std::pair(each.facts.offset, each.facts.bytes); });
+  // Of two at one place, one of an unknown type comes last: it has some bytes.
+  const auto last_bytes = [](const placed_elements& each) { return each.elements.type != nullptr ? each.facts.bytes : ~std::uint64_t{0}; };
+  std::ranges::stable_sort(all, {}, [&](const placed_elements& each) { return std::pair(each.facts.offset, last_bytes(each)); });
   if (status error = check_gguf_overlap(all); !error.ok()) return error;
   return all;
 }
@@ -141,17 +154,20 @@ result<gguf_header> checked_gguf(tensors::gguf_text&& text, std::uint64_t file_b
   const std::uint64_t data_offset = (text.end + *alignment - 1) & ~(std::uint64_t{*alignment} - 1);
   auto placed = place_gguf_tensors(std::move(text.tensors), *alignment, data_offset, file_bytes);
   if (!placed) return placed.error();
+  if (status error = check_gguf_names(*placed); !error.ok()) return error;
   std::vector<tensor_facts> facts;
   facts.reserve(placed->size());
   header.elements.reserve(placed->size());
   for (placed_elements& each : *placed) {
-    each.facts.offset += data_offset;  // fits: a tensor that ends in the file
+    each.facts.offset += data_offset;  // fits: a tensor that begins in the file
+    if (each.elements.type == nullptr) {
+      header.unknown.push_back({std::move(each.facts.name), each.unknown_type, std::move(each.elements.shape), each.facts.offset});
+      continue;
+    }
     facts.push_back(std::move(each.facts));
     header.elements.push_back(std::move(each.elements));
   }
   header.tensors = tensor_header(std::move(facts), std::nullopt, data_offset);
-  if (const auto twice = header.tensors.repeated_name())
-    return no_gguf(fmt::format("{} comes twice", tensor_called(header.tensors.tensors()[*twice].name)));
   return header;
 }
 

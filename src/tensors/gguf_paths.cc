@@ -9,6 +9,7 @@
 #include "penstock/engine.hpp"
 #include "penstock/gguf.hpp"
 #include "tensors/checks.hpp"
+#include "tensors/urls.hpp"
 
 namespace penstock {
 
@@ -16,13 +17,14 @@ namespace {
 
 constexpr std::size_t split_digits = 5;
 constexpr std::string_view split_word = "-of-", gguf_ending = ".gguf";
+constexpr std::string_view split_number_key = "split.no", split_count_key = "split.count", split_tensors_key = "split.tensors.count";
 
-// "name-00002-of-00003.gguf": what stands before the first "-0", and the two numbers.
+// "name-00002-of-00003.gguf": what stands before the first "-0", and the two numbers. query: of a URL, which all files of a model share.
 struct split_name {
-  std::string stem;
+  std::string stem, query;
   unsigned number = 0, count = 0;
   [[nodiscard]] std::string file(unsigned of_number) const {
-    return fmt::format("{}-{:05}{}{:05}{}", stem, of_number, split_word, count, gguf_ending);
+    return fmt::format("{}-{:05}{}{:05}{}{}", stem, of_number, split_word, count, gguf_ending, query);
   }
 };
 
@@ -33,14 +35,15 @@ std::optional<unsigned> split_number(std::string_view text) {
   return value;
 }
 
-std::optional<split_name> split_name_of(std::string_view path) {
+std::optional<split_name> split_name_of(std::string_view whole) {
+  const std::string_view path = is_url(whole) ? tensors::without_query(whole) : whole;
   constexpr std::size_t tail = 1 + split_digits + split_word.size() + split_digits + gguf_ending.size();
   if (path.size() < tail || !path.ends_with(gguf_ending)) return std::nullopt;
   const std::string_view text = path.substr(path.size() - tail, tail - gguf_ending.size());
   if (text[0] != '-' || text.substr(1 + split_digits, split_word.size()) != split_word) return std::nullopt;
   const auto number = split_number(text.substr(1, split_digits)), count = split_number(text.substr(1 + split_digits + split_word.size()));
   if (!number || !count || *number == 0 || *number > *count) return std::nullopt;
-  return split_name{std::string(path.substr(0, path.size() - tail)), *number, *count};
+  return split_name{std::string(path.substr(0, path.size() - tail)), std::string(whole.substr(path.size())), *number, *count};
 }
 
 result<std::vector<std::string>> split_files_of(const std::string& path) {
@@ -69,16 +72,46 @@ std::optional<std::uint64_t> whole_number(const gguf_header& header, std::string
       *told);
 }
 
-status check_split_files(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
-  if (paths.size() != headers.size()) return {errc::invalid_argument, fmt::format("{} headers of {} files", headers.size(), paths.size())};
+status not_whole(const std::string& path, const std::string& what) { return {errc::invalid_argument, fmt::format("{}: {}", path, what)}; }
+
+// A file of a model in several, given without the others.
+status lone_part(const std::string& path, std::uint64_t number, std::uint64_t count) {
+  return not_whole(path, fmt::format("its metadata says that it is file {} of {} of a model, and the others cannot be found by its name. "
+                                     "Call the files NAME-00001-of-{:05}.gguf and so on, as llama.cpp does, in one folder",
+                                     number + 1, count, count));
+}
+
+status check_places(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
   for (std::size_t i = 0; i < headers.size(); ++i) {
-    const auto number = whole_number(*headers[i], "split.no"), count = whole_number(*headers[i], "split.count");
-    if (count.value_or(headers.size()) == headers.size() && number.value_or(i) == i) continue;
-    if (count.value_or(0) == 0 && headers.size() == 1) continue;  // joined again
-    return {errc::invalid_argument, fmt::format("{}: its metadata says that it is file {} of {} of a model, and not {} of {}", paths[i],
-                                                number.value_or(i) + 1, count.value_or(headers.size()), i + 1, headers.size())};
+    const auto number = whole_number(*headers[i], split_number_key);
+    const std::uint64_t count = gguf_split_count(*headers[i]);
+    if (count == 0 && headers.size() == 1) continue;  // not split, or joined again
+    if (headers.size() == 1 && count > 1) return lone_part(paths[i], number.value_or(i), count);
+    const std::uint64_t said = count == 0 ? headers.size() : count;
+    if (said == headers.size() && number.value_or(i) == i) continue;
+    return not_whole(paths[i], fmt::format("its metadata says that it is file {} of {} of a model, and not {} of {}",
+                                           number.value_or(i) + 1, said, i + 1, headers.size()));
   }
   return {};
+}
+
+// Each file may say how many tensors the whole model has. In one that was joined again or filtered the number is out of date.
+status check_tensor_counts(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
+  std::uint64_t found = 0;
+  for (const gguf_header* each : headers) found += each->tensor_count();
+  for (std::size_t i = 0; i < headers.size(); ++i) {
+    const auto wanted = whole_number(*headers[i], split_tensors_key);
+    if (!wanted || *wanted == found || (headers.size() == 1 && gguf_split_count(*headers[i]) == 0)) continue;
+    return not_whole(paths[i], fmt::format("its metadata says that the model has {} tensors ({}), and its {} {}: it is not whole", *wanted,
+                                           split_tensors_key, headers.size() == 1 ? "file has" : "files have", found));
+  }
+  return {};
+}
+
+status check_split_files(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
+  if (paths.size() != headers.size()) return {errc::invalid_argument, fmt::format("{} headers of {} files", headers.size(), paths.size())};
+  const status error = check_places(paths, headers);
+  return error.ok() ? check_tensor_counts(paths, headers) : error;
 }
 
 }  // namespace
@@ -86,6 +119,10 @@ status check_split_files(std::span<const std::string> paths, std::span<const ggu
 result<std::vector<std::string>> gguf_files_of(const std::string& path) {
   return or_no_memory([&] { return split_files_of(path); });
 }
+
+std::uint64_t gguf_split_number(const gguf_header& header) noexcept { return whole_number(header, split_number_key).value_or(0); }
+
+std::uint64_t gguf_split_count(const gguf_header& header) noexcept { return whole_number(header, split_count_key).value_or(0); }
 
 status check_gguf_files(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
   return or_no_memory([&] { return check_split_files(paths, headers); });

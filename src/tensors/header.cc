@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "penstock/tensors.hpp"
@@ -31,6 +32,13 @@ std::optional<std::size_t> tensor_header::repeated_name() const noexcept {
   const auto found = std::ranges::adjacent_find(by_name_, same);
   if (found == by_name_.end()) return std::nullopt;
   return found->place;
+}
+
+tensor_header tensor_header::only(std::span<const std::string_view> sorted_names) const {
+  std::vector<tensor_facts> kept;
+  std::ranges::copy_if(tensors_, std::back_inserter(kept),
+                       [&](const tensor_facts& each) { return std::ranges::binary_search(sorted_names, std::string_view(each.name)); });
+  return {std::move(kept), metadata_, data_offset_};
 }
 
 }  // namespace penstock

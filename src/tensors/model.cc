@@ -79,6 +79,7 @@ result<tensor_header> storages_in(const file& from) {
   if (!members) return members.error();
   const auto folder = tensors::checkpoint_folder(*members);
   if (!folder) return folder.error().with_context(from.path());
+  if (status error = tensors::check_storages(from, *members, *folder); !error.ok()) return error.with_context(from.path());
   const std::string beginning = *folder + "data/";
   std::vector<tensor_facts> storages;
   for (const zip_member& each : *members) {
@@ -107,12 +108,25 @@ result<opened_file> open_one(const engine& with, const std::string& path, const 
     auto gguf = read_gguf(*source);
     if (!gguf) return gguf.error();
     tensor_header header = std::exchange(gguf->tensors, {});
-    return opened_file{{shown_name(path), *std::move(source), *size, std::move(header), model_file_kind::gguf}, *std::move(gguf)};
+    model_file made{shown_name(path), *std::move(source), *size, std::move(header), model_file_kind::gguf, gguf->unknown};
+    return opened_file{std::move(made), *std::move(gguf)};
   }
   const auto kind = is_zip(*source) ? model_file_kind::checkpoint : model_file_kind::safetensors;
   auto header = kind == model_file_kind::checkpoint ? storages_in(*source) : read_safetensors(*source);
   if (!header) return header.error();
-  return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind}, {}};
+  return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind, {}}, {}};
+}
+
+// Files that say they are part of a model, and whose names do not lead to the others: given together, they may be all of it.
+std::vector<std::size_t> lone_parts(const std::vector<std::vector<std::size_t>>& splits, const std::vector<gguf_header>& headers) {
+  std::unordered_set<std::size_t> with_others;
+  for (const auto& each : splits) with_others.insert(each.begin(), each.end());
+  std::vector<std::size_t> lone;
+  for (std::size_t i = 0; i < headers.size(); ++i) {
+    if (gguf_split_count(headers[i]) > 0 && !with_others.contains(i)) lone.push_back(i);
+  }
+  std::ranges::stable_sort(lone, {}, [&](std::size_t each) { return gguf_split_number(headers[each]); });
+  return lone;
 }
 
 status check_split(const std::vector<std::size_t>& places, const std::vector<model_file>& files, const std::vector<gguf_header>& headers) {
@@ -148,6 +162,15 @@ class name_lists {
   std::vector<std::vector<std::string>> kept_;  // of checkpoints
 };
 
+// A file that is used again may hold tensors that its index finds elsewhere, or not at all.
+void leave_out_others(const model_paths& paths, std::vector<model_file>& files) {
+  const auto wanted = names_by_index(paths);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const bool has_others = !wanted[i].empty() && wanted[i].size() < files[i].header.tensors().size();
+    if (has_others && files[i].kind != model_file_kind::checkpoint) files[i].header = files[i].header.only(wanted[i]);
+  }
+}
+
 result<std::vector<model_file>> open_all(const engine& with, const std::vector<std::string>& paths, const remote_options& how) {
   path_collector collector(with, how);
   for (const std::string& each : paths) {
@@ -163,7 +186,9 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
     headers.push_back(std::move(made->gguf));
   }
   for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // as messages call them
-  for (const auto& each : collector.splits()) {
+  auto splits = collector.splits();
+  if (auto lone = lone_parts(splits, headers); !lone.empty()) splits.push_back(std::move(lone));
+  for (const auto& each : splits) {
     if (status error = check_split(each, files, headers); !error.ok()) return error;
   }
   std::unordered_set<std::size_t> promised;
@@ -173,6 +198,7 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
     if (status error = names.add(files[i], promised.contains(i)); !error.ok()) return error;
   }
   if (status error = check_tensors(found, names.all()); !error.ok()) return error;
+  leave_out_others(found, files);
   return files;
 }
 

@@ -87,11 +87,22 @@ struct named_tensor {
 };
 using all_names = std::span<const std::vector<std::string_view>>;
 
-// Sorted by name, and those of one name by file. Sorting does not mind names whose hashes somebody has made equal.
-std::vector<named_tensor> sorted_names(all_names names) {
+std::vector<std::vector<std::string_view>> sorted_promises(const model_paths& paths) {
+  std::vector<std::vector<std::string_view>> made(paths.files.size());
+  for (const model_paths::promise& each : paths.promises) made[each.file].emplace_back(each.tensor);
+  for (auto& each : made) std::ranges::sort(each);
+  return made;
+}
+
+// Those that belong to the model, sorted by name, and those of one name by file. Sorting does not mind names whose hashes somebody has made
+// equal.
+std::vector<named_tensor> sorted_names(const model_paths& paths, all_names names) {
+  const auto promised = sorted_promises(paths);
   std::vector<named_tensor> all;
   for (std::size_t file = 0; file < names.size(); ++file) {
-    for (const std::string_view name : names[file]) all.push_back({name, file, all.size()});
+    for (const std::string_view name : names[file]) {
+      if (promised[file].empty() || std::ranges::binary_search(promised[file], name)) all.push_back({name, file, all.size()});
+    }
   }
   std::ranges::sort(all,
                     [](const named_tensor& a, const named_tensor& b) { return a.name != b.name ? a.name < b.name : a.order < b.order; });
@@ -135,7 +146,7 @@ status check_all(const model_paths& paths, all_names names) {
   const auto is_outside = [&](const model_paths::promise& each) { return each.file >= paths.files.size(); };
   if (names.size() != paths.files.size() || std::ranges::any_of(paths.promises, is_outside))
     return {errc::invalid_argument, fmt::format("names and promises are not those of {} files", paths.files.size())};
-  const auto all = sorted_names(names);
+  const auto all = sorted_names(paths, names);
   const status error = check_doubles(paths, all);
   return error.ok() ? check_promises(paths, all) : error;
 }
@@ -157,6 +168,8 @@ result<model_paths> shards_of(std::span<const indexed_tensor> index, std::string
 status check_shards(const model_paths& paths, std::string_view index_path) {
   return or_no_memory([&] { return missing_shards(paths, index_path); });
 }
+
+std::vector<std::vector<std::string_view>> names_by_index(const model_paths& paths) { return sorted_promises(paths); }
 
 status check_tensors(const model_paths& paths, std::span<const std::vector<std::string_view>> names) {
   return or_no_memory([&] { return check_all(paths, names); });

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
@@ -12,6 +16,7 @@
 #include "penstock/torch_checkpoint.hpp"
 #include "tensors/checkpoint_contents.hpp"
 #include "tensors/checks.hpp"
+#include "tensors/pickle_reader.hpp"
 
 namespace penstock {
 
@@ -58,7 +63,29 @@ result<torch_checkpoint> read_checkpoint(const file& from) {
   return made;
 }
 
+status check_all_storages(const file& from, std::span<const zip_member> members, const std::string& folder) {
+  const auto pickle = text_of_member(from, *std::ranges::find(members, folder + std::string(tensors::pickle_name), &zip_member::name),
+                                     most_checkpoint_pickle_bytes);
+  if (!pickle) return pickle.error().code() == errc::unsupported ? status() : pickle.error();
+  const auto content = tensors::read_pickle(*pickle);
+  if (!content) return {};
+  std::unordered_set<std::string_view> there;
+  for (const zip_member& each : members) there.emplace(each.name);
+  std::vector<std::string> missing;
+  for (const tensors::pickled_storage& each : content->storages) {
+    std::string name = fmt::format("{}data/{}", folder, each.key);
+    if (!there.contains(name)) missing.push_back(std::move(name));
+  }
+  if (missing.empty()) return {};
+  const std::vector<std::string_view> names(missing.begin(), missing.end());
+  return no_checkpoint(fmt::format("storages that its pickle names are not in the archive: {}", tensors::listed(names)));
+}
+
 }  // namespace
+
+status tensors::check_storages(const file& from, std::span<const zip_member> members, const std::string& folder) {
+  return check_all_storages(from, members, folder);
+}
 
 std::string checkpoint_tensor::name() const { return fmt::format("{}", fmt::join(keys, ".")); }
 

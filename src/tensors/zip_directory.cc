@@ -61,6 +61,7 @@ result<directory_place> find_directory(const file& from, std::uint64_t size) {
   const std::string_view tail = *read;
   for (std::size_t at = tail.size() < end_bytes ? 0 : tail.size() - end_bytes + 1; at-- > 0;) {
     if (number(tail, at, 4) != end_mark || number(tail, at + 20, 2) != tail.size() - at - end_bytes) continue;
+    if (number(tail, at + 8, 2) != number(tail, at + 10, 2)) return damaged("it is one part of an archive in several: join them first");
     return place64(from, tail, at, {number(tail, at + 16, 4), number(tail, at + 12, 4), number(tail, at + 10, 2)});
   }
   return damaged("its list of members is missing");
@@ -132,6 +133,8 @@ result<std::vector<zip_member>> read_directory(const file& from) {
     if (status error = find_bytes(from, *size, *member); !error.ok()) return error;
     members.push_back(*std::move(member));
   }
+  if (directory.size() >= 4 && number(directory, 0, 4) == entry_mark)
+    return damaged(fmt::format("its list has more members than the {} that its last record counts", place->members));
   return members;
 }
 

@@ -133,6 +133,16 @@ TEST_F(inspect_test, tells_all_gguf_files_of_a_model_and_what_does_not_hold_toge
   EXPECT_TRUE(contains(inspect({first}).err, "says that it is file 1 of 2 of a model, and not 2 of 2"));
 }
 
+TEST_F(inspect_test, a_part_of_a_gguf_model_under_another_name_fails) {
+  using namespace test_files;
+  const words pairs = {gguf_u16("split.no", 0), gguf_u16("split.count", 2)};
+  const words tensors = {gguf_tensor_info("a", {4}, 24, 0), gguf_tensor_info("b", {64}, 42, 32)};
+  const auto ended = inspect({store("part", gguf_file(gguf_beginning(pairs, tensors), std::string(64, 'x')))});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "says that it is file 1 of 2 of a model")) << ended.err;
+  EXPECT_TRUE(contains(ended.out, "not loadable: b [64] at ")) << ended.out;
+}
+
 TEST_F(inspect_test, sorts_by_size) {
   const std::string path = store_tensors(
       "m.safetensors", {{"small", tensor_type::u64, {1}}, {"large", tensor_type::u8, {99}}, {"middle", tensor_type::f32, {5}}});

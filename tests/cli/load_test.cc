@@ -114,7 +114,7 @@ TEST_F(load_test, takes_indexes_and_folders) {
   EXPECT_EQ(tensors_of(index), 2);
   EXPECT_EQ(tensors_of(directory_.path()), 2);  // the index says what belongs to the model
   store("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors"}})");
-  EXPECT_EQ(tensors_of(index), 2) << "of which the index does not name one";
+  EXPECT_EQ(tensors_of(index), 1) << "the index decides which tensors of a file belong to the model";
   store("model.safetensors.index.json", R"({"weight_map": {"c": "one.safetensors"}})");
   const auto differs = load({index, "--device", "host:0"});
   EXPECT_EQ(differs.exit_code, 1);
@@ -136,6 +136,15 @@ TEST_F(load_test, takes_gguf_files_and_those_that_go_with_them) {
   EXPECT_EQ(told["devices"][0]["verified"], true);
   ASSERT_EQ(told["files"].size(), 3U);
   EXPECT_EQ(told["files"][0]["kind"], "gguf");
+}
+
+TEST_F(load_test, a_part_of_a_gguf_model_under_another_name_is_not_loaded) {
+  using namespace test_files;
+  const words pairs = {gguf_u16("split.no", 1), gguf_u16("split.count", 2)};
+  const std::string part = store("part", gguf_file(gguf_beginning(pairs, {gguf_tensor_info("a", {4}, 24, 0)}), "1234"));
+  const auto ended = load({part});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_TRUE(contains(ended.err, "says that it is file 2 of 2 of a model")) << ended.err;
 }
 
 TEST_F(load_test, what_is_named_twice_is_loaded_once) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/model.hpp"
 #include "penstock/torch_checkpoint.hpp"
 #include "support/engines.hpp"
 #include "support/pickles.hpp"
@@ -157,6 +158,27 @@ TEST_F(checkpoint_test, refuses_storages_that_are_there_twice_or_packed) {
   expect_refused(read(zip_of({{"m/x", "y"}}, false)), "it holds no data.pkl");
   expect_refused(read(zip_of({{"m/data.pkl", pickle}, {"m/data/0", "1234"}, {"m/byteorder", "big"}}, false)), "its byte order is \"big\"",
                  errc::unsupported);
+}
+
+TEST_F(checkpoint_test, archives_with_missing_parts_are_refused) {
+  const std::string pickle =
+      pickle_of(pickled_dict({{"v", pickled_tensor_of({"0", 1, {1}, {1}})}, {"w", pickled_tensor_of({"1", 1, {1}, {1}})}}));
+  const std::string whole = zip_of({{"m/data.pkl", pickle}, {"m/data/0", "1234"}, {"m/data/1", "5678"}}, false);
+  const std::size_t end = whole.rfind("PK\x05\x06");
+  const auto changed = [&](std::size_t at, char to) {
+    std::string made = whole;
+    made[end + at] = to;
+    return made;
+  };
+  ASSERT_TRUE(read(whole));
+  expect_refused(read(changed(8, 1)), "it is one part of an archive in several");
+  std::string counted = changed(8, 2);
+  counted[end + 10] = 2;
+  expect_refused(read(counted), "its list has more members than the 2 that its last record counts");
+  expect_refused(read(zip_of({{"m/data.pkl", pickle}, {"m/data/0", "1234"}}, false)), "its storage \"m/data/1\" is not in the archive");
+  const auto opened = model::open(engine_, {path_});
+  ASSERT_FALSE(opened) << "although its storages could be loaded without the pickle";
+  EXPECT_EQ(opened.error().message(), path_ + ": storages that its pickle names are not in the archive: \"m/data/1\"");
 }
 
 TEST_F(checkpoint_test, values_that_are_not_in_the_file_are_told_with_the_tensor) {

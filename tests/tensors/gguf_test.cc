@@ -171,11 +171,9 @@ TEST(parse_gguf, believes_no_number_that_the_file_has_no_room_for) {
   expect_refused(gguf_beginning({gguf_pair(std::string(most_gguf_key_bytes + 1, 'k'), 0, "x")}, {}), "a key of 65536 bytes is too long");
 }
 
-TEST(parse_gguf, refuses_types_that_are_not_known) {
+TEST(parse_gguf, refuses_types_of_metadata_that_are_not_known) {
   expect_refused(gguf_beginning({gguf_pair("k", 13, "x")}, {}), "the key \"k\": at byte 37: there is no type 13 of metadata");
   expect_refused(gguf_beginning({gguf_pair("k", 9, gguf_items(13, {}))}, {}), "there is no type 13 of metadata");
-  for (const std::uint32_t type : {4U, 5U, 31U, 36U, 42U, ~0U})
-    expect_tensor_refused(gguf_tensor_info("t", {32}, type, 0), "tensor \"t\": its type of elements, " + std::to_string(type));
 }
 
 TEST(parse_gguf, refuses_arrays_that_are_nested_too_deep) {
@@ -310,6 +308,73 @@ TEST_F(gguf_files, a_model_that_lacks_files_or_has_others_is_refused) {
   store_split("m-00002-of-00003.gguf", 1, 3, "two");
   store_split("m-00003-of-00003.gguf", 2, 3, "one");
   EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "tensors that are in two files: \"one\""));
+}
+
+TEST_F(gguf_files, a_part_of_a_model_under_another_name_is_refused) {
+  const std::string first = store_split("first", 0, 2, "one"), second = store_split("second.gguf", 1, 2, "two");
+  for (const std::string& each : {first, second}) {
+    const auto refused = model::open(engine_, {each});
+    ASSERT_FALSE(refused) << each;
+    EXPECT_EQ(refused.error().code(), errc::invalid_argument);
+    EXPECT_TRUE(refused.error().message().starts_with(each + ": its metadata says that it is file ")) << refused.error().message();
+    EXPECT_TRUE(contains(refused.error().message(), "NAME-00001-of-00002.gguf")) << refused.error().message();
+  }
+  EXPECT_EQ(model::open(engine_, {second, first})->tensor_count(), 2) << "all parts together are the model";
+  EXPECT_FALSE(model::open(engine_, {first, store_split("again", 0, 2, "three")}));
+  EXPECT_TRUE(model::open(engine_, {store_split("joined", 0, 0, "one")})) << "as llama-gguf-split --merge leaves it";
+}
+
+TEST_F(gguf_files, the_number_of_tensors_that_the_metadata_promises_is_checked) {
+  const auto store_counted = [&](const std::string& name, std::uint16_t number, std::uint16_t count, std::uint32_t tensors) {
+    const words pairs = {gguf_u16("split.no", number), gguf_u16("split.count", count), gguf_u32("split.tensors.count", tensors)};
+    const std::string tensor = gguf_tensor_info("t" + std::to_string(number), {8}, 24, 0);
+    return store(name, gguf_file(gguf_beginning(pairs, {tensor}), "12345678"));
+  };
+  struct {
+    std::uint16_t files;
+    std::uint16_t count;
+    std::uint32_t tensors;
+    bool is_whole;
+  } const table[] = {{2, 2, 2, true}, {2, 2, 3, false}, {2, 2, 1, false}, {1, 1, 1, true}, {1, 1, 2, false}, {1, 0, 9, true}};
+  for (const auto& row : table) {
+    std::string path;
+    for (std::uint16_t i = 0; i < row.files; ++i)
+      path = store_counted("m-0000" + std::to_string(i + 1) + "-of-0000" + std::to_string(row.files) + ".gguf", i, row.count, row.tensors);
+    const auto opened = model::open(engine_, {path});
+    EXPECT_EQ(opened.ok(), row.is_whole) << row.count << " files of " << row.tensors;
+    if (!row.is_whole) {
+      EXPECT_TRUE(contains(opened.error().message(), "says that the model has " + std::to_string(row.tensors) + " tensors"));
+    }
+  }
+}
+
+TEST_F(gguf_files, files_of_a_model_at_a_url_have_its_query) {
+  EXPECT_EQ(*gguf_files_of("https://h/m-00002-of-00002.gguf?t=1"),
+            (words{"https://h/m-00001-of-00002.gguf?t=1", "https://h/m-00002-of-00002.gguf?t=1"}));
+}
+
+TEST_F(gguf_files, a_tensor_of_an_unknown_type_hides_only_itself) {
+  const words tensors = {gguf_tensor_info("a", {8}, 24, 0), gguf_tensor_info("new", {64, 2}, 42, 32), gguf_tensor_info("b", {4}, 24, 64)};
+  const std::string path = store("m.gguf", gguf_file(gguf_beginning({gguf_u32("k", 7)}, tensors), std::string(68, 'x')));
+  const auto header = read(path);
+  ASSERT_TRUE(header) << header.error().message();
+  EXPECT_TRUE(header->find("k"));
+  EXPECT_EQ(header->tensors.tensors().size(), 2);
+  EXPECT_EQ(header->tensor_count(), 3);
+  ASSERT_EQ(header->unknown.size(), 1);
+  EXPECT_EQ(header->unknown[0].name, "new");
+  EXPECT_EQ(header->unknown[0].type, 42);
+  EXPECT_EQ(header->unknown[0].shape, (std::vector<std::uint64_t>{2, 64}));
+  EXPECT_EQ(header->unknown[0].offset, header->tensors.data_offset() + 32);
+  EXPECT_EQ(model::open(engine_, {path})->files()[0].unknown.size(), 1);
+  const auto with = [&](const std::string& info) {
+    return parse_gguf(gguf_file(gguf_beginning({}, {tensors[0], info}), std::string(64, 'x')), 1 << 20);
+  };
+  for (const std::uint32_t type : {4U, 5U, 31U, 36U, 42U, ~0U})
+    EXPECT_EQ(with(gguf_tensor_info("c", {8}, type, 32))->unknown.size(), 1) << type;
+  EXPECT_TRUE(contains(with(gguf_tensor_info("c", {8}, 99, 0)).error().message(), "they overlap"));
+  EXPECT_TRUE(contains(with(gguf_tensor_info("a", {8}, 99, 32)).error().message(), "comes twice"));
+  EXPECT_TRUE(contains(with(gguf_tensor_info("c", {8}, 99, std::uint64_t{1} << 40)).error().message(), "tensor \"c\""));
 }
 
 }  // namespace

@@ -160,12 +160,13 @@ TEST_F(model_files_test, a_folder_is_its_index_else_its_one_file) {
     ASSERT_EQ(from.files().size(), 2U);
     EXPECT_EQ(from.files()[0].path, directory_.file("one.safetensors"));
     EXPECT_EQ(from.files()[1].path, directory_.file("sub/two.safetensors"));
-    EXPECT_EQ(from.tensor_count(), 4U);
-    EXPECT_EQ(from.tensor_bytes(), 5U + 24U + 8U);
+    EXPECT_EQ(from.tensor_count(), 2U);
+    EXPECT_EQ(from.tensor_bytes(), 5U + 8U);
     EXPECT_FALSE(from.find("single"));
-    ASSERT_TRUE(from.find("b")) << "which the index does not name";
-    EXPECT_EQ(from.find("b")->file, from.files().data());
-    EXPECT_EQ(from.find("b")->facts->shape, (std::vector<std::uint64_t>{2, 3}));
+    EXPECT_FALSE(from.find("b")) << "which the index does not name";
+    ASSERT_TRUE(from.find("c"));
+    EXPECT_EQ(from.find("c")->file, &from.files()[1]);
+    EXPECT_EQ(from.find("c")->facts->shape, (std::vector<std::uint64_t>{4}));
   }
 }
 
@@ -188,6 +189,21 @@ TEST_F(model_files_test, a_tensor_in_two_files_is_an_error_that_names_both) {
   EXPECT_TRUE(contains(refused.error().message(), "\"119\" in ")) << refused.error().message();
   EXPECT_FALSE(contains(refused.error().message(), "\"120\" in "));
   EXPECT_TRUE(refused.error().message().ends_with(" and 5 more"));
+}
+
+TEST_F(model_files_test, an_index_decides_which_file_a_tensor_is_read_from) {
+  store_tensors("one", {{"a", tensor_type::u8, {3}}, {"b", tensor_type::u8, {7}}, {"old", tensor_type::u8, {5}}});
+  store_tensors("two", {{"b", tensor_type::u8, {2}}});
+  const model from = good({store_index(R"("a": "one", "b": "two")")});
+  EXPECT_EQ(from.tensor_count(), 2U);
+  EXPECT_EQ(from.find("b")->file, &from.files()[1]);
+  EXPECT_EQ(from.files()[0].header.tensors().size(), 1U);
+  const auto layout = lay_out(from);
+  ASSERT_TRUE(layout);
+  std::string memory(layout->bytes, '\0');
+  void* const there = memory.data();
+  ASSERT_TRUE(load_model(engine_, *layout, {&there, 1}).ok());
+  EXPECT_EQ(memory.substr(layout->tensors[1].place, 2), bytes_["b"]);
 }
 
 TEST_F(model_files_test, shards_that_are_not_there_are_named) {
@@ -389,7 +405,7 @@ class load_model_test : public model_files_test {
 TEST_F(load_model_test, every_memory_gets_every_byte) {
   store_tensors("one.safetensors", {{"large", tensor_type::u8, {(33 << 20) + 5}}, {"b", tensor_type::f32, {7, 3}}});
   store_tensors("two.safetensors", {{"c", tensor_type::bf16, {129}}, {"none", tensor_type::u8, {0}}});
-  store_index(R"("large": "one.safetensors", "c": "two.safetensors")");
+  store_index(R"("large": "one.safetensors", "b": "one.safetensors", "c": "two.safetensors", "none": "two.safetensors")");
   const model from = good({folder_});
   const auto layout = lay_out(from);
   ASSERT_TRUE(layout);

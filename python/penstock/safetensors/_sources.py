@@ -44,6 +44,12 @@ class Source:
     def _read_header(self) -> Header:
         return read_header(self.file, self.name)
 
+    def keep(self, names: set[str]) -> None:
+        """Leaves the other tensors out."""
+        if not names.issuperset(self.header.names):
+            self.header = Header(self.header.told.only(sorted(names)))
+            self._rows = None
+
     def rows_of(self, names: set[str] | None) -> Sequence[int]:
         """Of the tensors that are called so; None: all."""
         if names is None:
@@ -61,7 +67,7 @@ class Source:
 
 
 class Sources:
-    """Several of them, in which no tensor is twice. A context manager. devices: that they will be read into."""
+    """Several of them, in which no tensor is twice; an index decides which tensors of its files count. A context manager. devices: that they will be read into."""
 
     def __init__(self, paths: Paths, devices: Iterable[str] = (), storage_options: StorageOptions | None = None) -> None:
         """storage_options: of URLs, as penstock.open() takes them."""
@@ -102,13 +108,19 @@ class Sources:
         return f"{self.files[0].name} and {len(self.files) - 1} more" if self.files else "no files"
 
     def _check(self, promised: dict[str, str]) -> None:
-        """No tensor is in two files, and each is in the one that is promised."""
+        """No tensor is in two files, and each is in the one that is promised; what an index does not mention is left out."""
         if len(self.files) < 2 and not promised:
             return
         try:
             _native.check_model([each.name for each in self.files], [each.header.told for each in self.files], promised)
         except (InvalidArgument, NotFound) as problem:
             raise SafetensorError(str(problem), code=problem.code, filename=problem.filename) from None
+        by_file: dict[str, set[str]] = {}
+        for tensor, file in promised.items():
+            by_file.setdefault(file, set()).add(tensor)
+        for each in self.files:
+            if each.name in by_file:
+                each.keep(by_file[each.name])
 
 
 def _listed(paths: Paths) -> list[Path]:

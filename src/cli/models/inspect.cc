@@ -176,6 +176,8 @@ void sort_lines(std::vector<line>& lines, const std::string& order) {
   std::ranges::stable_sort(lines, by);
 }
 
+json to_json(const gguf_unknown_tensor& of) { return {{"name", of.name}, {"type", of.type}, {"shape", of.shape}, {"offset", of.offset}}; }
+
 json to_json(const contents& of, bool totals) {
   json document{{"file", of.path}, {"kind", of.kind}, {"bytes", of.file_bytes}, {"cached_bytes", nullptr}};
   if (of.cached_bytes) document["cached_bytes"] = *of.cached_bytes;
@@ -192,6 +194,8 @@ json to_json(const contents& of, bool totals) {
     document["metadata"] = json::object();
     for (const auto& [key, value] : of.gguf.metadata) document["metadata"][key] = as_json(value);
   }
+  if (!of.gguf.unknown.empty()) document["unknown"] = json::array();
+  for (const gguf_unknown_tensor& each : of.gguf.unknown) document["unknown"].push_back(to_json(each));
   if (of.kind == "checkpoint") {
     document["others"] = json::array();
     for (const checkpoint_entry& each : of.others)
@@ -227,6 +231,10 @@ void print_contents(const contents& of, bool totals) {
   for (const auto& [type, total] : totals_of(of))
     say("  {:<12} {:>7} {}{}, {}\n", type, total.count, what, total.count == 1 ? "" : "s", format_size(total.bytes));
   if (!of.unread.empty()) say("  its tensors are not told: {}\n", of.unread);
+  for (const gguf_unknown_tensor& each : of.gguf.unknown) {
+    say("  not loadable: {} [{}] at {}, of type {}, which this version does not know\n", each.name,
+        fmt::format("{}", fmt::join(each.shape, ", ")), each.offset, each.type);
+  }
   if (totals) return;
   for (const checkpoint_entry& each : of.others) say("  no tensor: {} ({})\n", fmt::format("{}", fmt::join(each.keys, ".")), each.kind);
   if (of.lines.empty()) return;
@@ -273,14 +281,13 @@ class inspection {
   void look_at_files_of(const std::string& path) {
     auto files = gguf_files_of(path);
     if (!files) return failed(files.error());
-    if (files->size() == 1) return (void)tell(path);
-    if (!wanted_.output.json) say("{}: model of {}\n", shown_name(path), counted(files->size(), "file"));
+    if (!wanted_.output.json && files->size() > 1) say("{}: model of {}\n", shown_name(path), counted(files->size(), "file"));
     std::vector<contents> all;
     for (const std::string& each : *files) {
       if (interrupted()) return;
       if (auto found = tell(each)) all.push_back(*std::move(found));
     }
-    if (all.size() < files->size()) return;
+    if (all.size() < files->size() || (all.size() == 1 && all[0].kind != "gguf")) return;
     std::vector<const gguf_header*> headers;
     std::vector<std::vector<std::string_view>> names;
     for (const contents& each : all) {

@@ -79,6 +79,10 @@ class loader {
     for (const model_file& each : model_.files()) {
       told_.files.push_back(
           {each.path, std::string(to_string(each.kind)), each.file_bytes, each.tensor_bytes(), each.header.tensors().size(), std::nullopt});
+      for (const gguf_unknown_tensor& tensor : each.unknown) {
+        told_.remarks.push_back(fmt::format("{}: tensor {} is of type {}, which this version does not know: it is not loaded", each.path,
+                                            tensor.name, tensor.type));
+      }
     }
     told_.bytes = model_.tensor_bytes();
     told_.tensors = model_.tensor_count();
