@@ -159,6 +159,18 @@ def test_the_environment_can_ask_for_restrictions(path: Path, monkeypatch: pytes
         penstock.torch.load(path, weights_only=True, pickle_module=pickle)
 
 
+def test_a_pickle_module_without_weights_only_unpickles_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(Own(), path)
+    assert isinstance(penstock.torch.load(path, pickle_module=pickle), Own)
+    assert isinstance(penstock.torch.load(path, "cpu", pickle), Own)
+    assert isinstance(penstock.torch.load(path, pickle_module=pickle, weights_only=False), Own)
+    with pytest.raises(pickle.UnpicklingError):
+        penstock.torch.load(path, pickle_module=None)
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    with pytest.raises(RuntimeError, match="pickle_module"):
+        penstock.torch.load(path, pickle_module=pickle)
+
+
 def test_another_byte_order_is_turned_around(path: Path) -> None:
     tensors = {"a": torch.arange(5, dtype=torch.int32), "b": torch.arange(3, dtype=torch.float64), "c": torch.arange(4, dtype=torch.uint8)}
     other = {"little": b"big", "big": b"little"}[sys.byteorder]

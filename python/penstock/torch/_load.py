@@ -51,7 +51,7 @@ def load(
     Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole or damaged; pickle.UnpicklingError and
     RuntimeError as torch.load does.
     """
-    safe = _weights_only(weights_only)
+    safe = _weights_only(weights_only, pickle_module)
     if safe and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     reason = _reason_before_reading(f, map_location, mmap)
@@ -143,15 +143,15 @@ def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None
 _VERSIONS = {str(each).encode() for each in range(1, 11)}
 
 
-def _weights_only(told: bool | None) -> bool:
-    """With what the environment says, as torch.load has it."""
+def _weights_only(told: bool | None, pickle_module: Any) -> bool:
+    """With what the environment says, as torch.load has it. A pickle_module without weights_only asks for what that module does."""
     words = ("1", "y", "yes", "true")
     always = os.getenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in words
     never = os.getenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() in words
     if always and never:
         raise RuntimeError("TORCH_FORCE_WEIGHTS_ONLY_LOAD and TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD are both set")
     if told is None:
-        return not never
+        return always or (not never and pickle_module is None)
     return always or told
 
 
