@@ -12,6 +12,13 @@ const catalogue::entry* catalogue::find(std::string_view key) const {
   return found == by_key_.end() ? nullptr : &*found->second;
 }
 
+const catalogue::entry* catalogue::use(std::string_view key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return nullptr;
+  used_.splice(used_.end(), used_, found->second);
+  return &*found->second;
+}
+
 std::vector<const catalogue::entry*> catalogue::least_used(std::uint64_t bytes) const {
   std::vector<const entry*> found;
   for (auto each = used_.begin(); each != used_.end() && bytes > 0; ++each) {
@@ -23,11 +30,10 @@ std::vector<const catalogue::entry*> catalogue::least_used(std::uint64_t bytes) 
 }
 
 catalogue::entry* catalogue::begin_read(std::string_view key) {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return nullptr;
-  used_.splice(used_.end(), used_, found->second);
-  ++found->second->readers_;
-  return &*found->second;
+  if (use(key) == nullptr) return nullptr;
+  auto& found = used_.back();
+  ++found.readers_;
+  return &found;
 }
 
 void catalogue::end_read(entry* read) noexcept {

@@ -51,6 +51,8 @@ class catalogue {
 
   // --- looking
   [[nodiscard]] const entry* find(std::string_view key) const;
+  // The same, and it becomes the one used last.
+  const entry* use(std::string_view key);
   [[nodiscard]] std::size_t keys() const noexcept { return by_key_.size(); }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t wasted_bytes() const noexcept { return wasted_; }

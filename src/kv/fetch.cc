@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 
 #include "core/engine_core.hpp"
 #include "kv/value_checksum.hpp"
@@ -31,7 +32,7 @@ bool fetch::begin() {
   requests_.clear();
   const status followed = from_.follow();
   const auto looked_for = std::exchange(wanted_, {});
-  for (const std::size_t index : looked_for) {
+  for (const std::size_t index : looked_for | std::views::reverse) {  // so that the first counts as used last
     if (followed.ok()) {
       find(index);
     } else {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "base/no_memory.hpp"
@@ -203,12 +204,12 @@ void put_queue::finish(round& ended) {
     const auto wrong = std::find_if(begin, end, [](const io_result& each) { return !each.ok(); });
     return wrong == end ? status() : wrong->error;
   };
-  for (const placed_put& each : ended.puts) {
-    if (error_of(each).ok()) {
-      values.push_back({part_of(each.what).key, each.facts, {}});
-      written.push_back(each.what);
+  for (const placed_put* each : in_order_of_records(ended)) {
+    if (error_of(*each).ok()) {
+      values.push_back({part_of(each->what).key, each->facts, {}});
+      written.push_back(each->what);
     } else {
-      failed.push_back(&each);
+      failed.push_back(each);
     }
   }
   to_.commit(values);
@@ -225,10 +226,27 @@ void put_queue::finish(round& ended) {
   }
 }
 
-// The last of a call may be the last of its operation.
+// Backwards, so that the first key of a call counts as used last when the store is opened again. Of a key twice, the later value stays.
+std::vector<const put_queue::placed_put*> put_queue::in_order_of_records(const round& ended) {
+  std::vector<const placed_put*> order;
+  order.reserve(ended.puts.size());
+  std::unordered_set<std::string_view> keys;
+  for (const placed_put& each : ended.puts) {
+    order.push_back(&each);
+    keys.insert(part_of(each.what).key);
+  }
+  if (keys.size() == order.size()) std::ranges::reverse(order);
+  return order;
+}
+
+// The last of a call may be the last of its operation. Then all of its keys count as used, the first one last, in however many rounds they
+// were written.
 void put_queue::end(const put& what, key_result outcome) noexcept {
   (*what.op->results())[what.index] = std::move(outcome);
-  if (--what.op->open_ == 0) what.op->end();
+  if (--what.op->open_ > 0) return;
+  const auto& parts = what.op->parts_;
+  for (auto each = parts.rbegin(); each != parts.rend(); ++each) (void)to_.use(each->key);
+  what.op->end();
 }
 
 }  // namespace penstock::kv

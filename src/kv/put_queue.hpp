@@ -78,6 +78,7 @@ class put_queue {
   void submit(round& of);
   void finish_front();
   void finish(round& ended);
+  [[nodiscard]] static std::vector<const placed_put*> in_order_of_records(const round& ended);
   void end(const put& what, key_result outcome) noexcept;
   void refuse(const put& what, const status& why) noexcept { end(what, failed_with(why, part_of(what).key)); }
   void go_on(std::uint64_t length) noexcept;

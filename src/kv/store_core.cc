@@ -79,8 +79,8 @@ std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
 std::vector<key_result> store_core::sizes(std::span<const std::string_view> keys) {
   std::vector<key_result> results(keys.size());
   const status followed = volume_->follow();
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const auto found = volume_->find(keys[i]);
+  for (std::size_t i = keys.size(); i-- > 0;) {  // so that the first counts as used last
+    const auto found = volume_->use(keys[i]);
     results[i] = !followed.ok() ? failed_with(followed, keys[i])
                  : found        ? key_result{outcome::done, found->length, {}}
                                 : key_result{outcome::absent, 0, {}};

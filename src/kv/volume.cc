@@ -168,6 +168,12 @@ std::optional<value_facts> volume::find(std::string_view key) const {
   return found == nullptr ? std::nullopt : std::optional(found->facts());
 }
 
+std::optional<value_facts> volume::use(std::string_view key) {
+  const std::lock_guard guard(lock_);
+  const auto* const found = catalogue_->use(key);
+  return found == nullptr ? std::nullopt : std::optional(found->facts());
+}
+
 std::uint64_t volume::capacity_bytes() const {
   const std::lock_guard guard(lock_);
   return catalogue_->capacity_bytes();

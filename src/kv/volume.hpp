@@ -42,6 +42,8 @@ class volume {
   [[nodiscard]] catalogue::entry* begin_read(std::string_view key);
   void end_read(catalogue::entry* read);
   [[nodiscard]] std::optional<value_facts> find(std::string_view key) const;
+  // The same, and it counts as used.
+  std::optional<value_facts> use(std::string_view key);
   // What was read does not fit its checksum: it is dropped, where this process writes.
   void drop_damaged(std::string_view key, std::uint64_t sequence);
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -227,6 +228,50 @@ TEST_F(kv_store, the_least_recently_used_values_make_room) {
   bytes more(4 * block_bytes + 1);
   EXPECT_EQ(put_one(of, "more", more).error.code(), errc::invalid_argument);
   EXPECT_TRUE(there(of, "all"));
+}
+
+// A chain of blocks is of use from its first block on.
+TEST_F(kv_store, of_the_keys_of_one_call_the_last_is_dropped_first) {
+  bytes block(block_bytes);
+  const memory_piece piece{block.data(), block.size()};
+  const std::span one(&piece, 1);
+  const std::string_view keys[] = {"a", "b", "c", "d"};
+  const std::vector<item> items = {{"a", one}, {"b", one}, {"c", one}, {"d", one}};
+  struct use {
+    const char* name;
+    store_options how;
+    std::function<void(store&)> make;
+    std::string_view dropped;
+  };
+  const auto put_each = [&](store& to) {
+    for (const item& each : items) ASSERT_EQ(to.put({each})[0].ended, outcome::done);
+  };
+  const store_options usual{.capacity_bytes = 4 * block_bytes};
+  const std::vector<use> uses = {
+      {"put", usual, [&](store& to) { (void)to.put(items); }, "d"},
+      {"put in many rounds",
+       {.capacity_bytes = 4 * block_bytes, .most_put_bytes_under_way = block_bytes},
+       [&](store& to) { (void)to.put(items); },
+       "d"},
+      {"put and opened again", usual,
+       [&](store& to) {
+         (void)to.put(items);
+         ASSERT_TRUE(to.close().ok());
+         to = made_store(engine_, directory_.file("put and opened again"), {});
+       },
+       "d"},
+      {"put one by one", usual, put_each, "a"},
+      {"got", usual, [&](store& to) { put_each(to), (void)to.get(items); }, "d"},
+      {"got without waiting", usual, [&](store& to) { put_each(to), (void)to.get_async(items).wait(); }, "d"},
+      {"sizes", usual, [&](store& to) { put_each(to), (void)to.sizes(keys); }, "d"},
+      {"the first looked up", usual, [&](store& to) { put_each(to), (void)there(to, "a"); }, "b"},
+  };
+  for (const auto& each : uses) {
+    auto of = made_store(engine_, directory_.file(each.name), each.how);
+    each.make(of);
+    ASSERT_EQ(put_one(of, "x", block).ended, outcome::done) << each.name;
+    for (const auto key : keys) EXPECT_EQ(there(of, key), key != each.dropped) << each.name << ": " << key;
+  }
 }
 
 TEST_F(kv_store, synced_values_make_room_too) {
