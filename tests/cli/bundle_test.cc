@@ -110,6 +110,71 @@ TEST_F(bundle_test, it_holds_no_secret_and_no_foreign_variable) {
   EXPECT_TRUE(contains(bytes, "\"allow_rdma_token_reset\": false"));
 }
 
+// S stands for the secret.
+constexpr std::array secret_texts{"AKIASSSSSSSSSSSSSSSS",
+                                  "ASIASSSSSSSSSSSSSSSS",
+                                  "hf_SSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSS",
+                                  "ghp_SSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSS",
+                                  "gho_SSSSSSSSSSSSSSSSSSSS",
+                                  "ghu_SSSSSSSSSSSSSSSSSSSS",
+                                  "ghs_SSSSSSSSSSSSSSSSSSSS",
+                                  "ghr_SSSSSSSSSSSSSSSSSSSS",
+                                  "github_pat_11SSSSSSSSSS_SSSSSSSSSSSSSS",
+                                  "glpat-SSSSSSSSSSSSSSSSSSSS",
+                                  "gldt-SSSSSSSSSSSSSSSSSSSS",
+                                  "AIzaSySSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSS",
+                                  "ya29.SSSSSSSSSSSSSSSS",
+                                  "xoxb-1-SSSSSSSSSSSS",
+                                  "xoxp-1-SSSSSSSSSSSS",
+                                  "xoxa-2-SSSSSSSSSSSS",
+                                  "xoxr-SSSSSSSSSSSS",
+                                  "xoxs-SSSSSSSSSSSS",
+                                  "xapp-1-SSSSSSSSSSSS",
+                                  "sk-SSSSSSSSSSSSSSSSSSSSSSSS",
+                                  "sk-proj-SSSSSSSSSSSSSSSSSSSS",
+                                  "sk-ant-api03-SSSSSSSSSSSSSSSSSSSS",
+                                  "nvapi-SSSSSSSSSSSSSSSS",
+                                  "npm_SSSSSSSSSSSSSSSS",
+                                  "pypi-SSSSSSSSSSSSSSSS",
+                                  "eyJSSSSSSSSSSSS.eyJSSSSSSSSSS.SSSS-SSSSS_SS",
+                                  "Authorization: Basic SSSSSSSS",
+                                  "Basic SSSSSSSSSSSS==",
+                                  "basic U1NTUzpTU1NSSSSS",
+                                  "Bearer SSSSSSSS",
+                                  "bearer SSSSSSSS",
+                                  "sv=2022-11-02&sr=b&sig=SSSSSSSS%3D",
+                                  "sig=SSSSSSSS",
+                                  "https://account.blob.core.windows.net/c/b?sv=2022&sig=SSSSSSSS%3D",
+                                  "https://user:SSSSSSSS@host/path",
+                                  "s3://SSSSSSSS:SSSSSSSS@bucket/key",
+                                  "http://host/x?token=SSSSSSSS#SSSS",
+                                  "-----BEGIN PRIVATE KEY-----\nSSSSSSSS\n-----END PRIVATE KEY-----",
+                                  "-----BEGIN OPENSSH PRIVATE KEY-----\nSSSSSSSS\n-----END OPENSSH PRIVATE KEY-----",
+                                  "-----BEGIN PGP PRIVATE KEY BLOCK-----\nSSSSSSSS\n-----END PGP PRIVATE KEY BLOCK-----",
+                                  "hf_token: SSSSSSSS",
+                                  "aws_secret_access_key = SSSSSSSS",
+                                  "{\"access_token\": \"SSSSSSSS\"}"};
+
+TEST_F(bundle_test, no_form_of_a_token_stays_in_it_wherever_it_stands) {
+  constexpr std::array<std::string_view, 7> places{"{}", "export X={}", "a {} b", "\"{}\"", "path/{}", "-H '{}'", "x_{},"};
+  constexpr std::array kept{"the basic channel copies", "Basic copies of bytes",
+                            "task-abcdefghijklmnop",    "/opt/hf_models",
+                            "disk-usage of sk-learn",   "design=new",
+                            "https://host/path",        "a bearer",
+                            "scsi_transport_sas: 1",    "sk_buff_head_of_a"};
+  std::string lines;
+  for (const std::string_view text : secret_texts) {
+    for (const std::string_view place : places) lines += std::string(place).replace(place.find("{}"), 2, text) + "\n";
+  }
+  for (const auto* const text : kept) lines += std::string(text) + "\n";
+  describe_machine("file log/cufile.log <<\n" + lines + ".\n");
+  ASSERT_EQ(make().exit_code, 0);
+  const auto log = unpacked("cufile.log");
+  const auto at = log.find("SSSS");
+  EXPECT_EQ(at, std::string::npos) << log.substr(at < 100 ? 0 : at - 100, 200);
+  for (const auto* const text : kept) EXPECT_TRUE(contains(log, std::string(text) + "\n")) << text;
+}
+
 TEST_F(bundle_test, a_secret_variable_goes_as_a_whole_whatever_its_value_looks_like) {
   describe_machine("env HOME=/\n");
   using namespace std::string_literals;
