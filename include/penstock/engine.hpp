@@ -264,7 +264,9 @@ struct adopt_options {
 
 // Whether engine::open() takes a name for the URL of an object on a server, well-formed or not, and not for the name of a file.
 PENSTOCK_API bool is_url(std::string_view name) noexcept;
-// What messages call it: a URL without its query, in which there may be a signature; the name of a file as it is.
+// The path that file:///PATH names, which engine::open() takes too; any other name as it is.
+PENSTOCK_API std::string file_path(std::string_view name);
+// What messages call it: a URL without what gives access, such as a signature in its query; the name of a file as it is.
 PENSTOCK_API std::string shown_name(std::string_view name);
 
 // An object on a server that is being written: it is there once publish() has returned, and nothing of it otherwise. Dropping it gives it

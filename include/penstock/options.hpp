@@ -102,11 +102,14 @@ struct engine_options {
   // at most 2 s. For programs that a signal ends.
   bool (*stop_requested)() noexcept = nullptr;
 
+  // True: profiles of the AWS tools may have a program started for credentials, whatever remote_options::allow_credential_process says.
+  bool allow_credential_process = false;
+
   // The defaults with PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB,
   // PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1:
   // use_board), PENSTOCK_LOG (summary: log_summary), PENSTOCK_CACHE_DIR and PENSTOCK_CACHE_BYTES (node_cache_dir and node_cache_bytes,
-  // which may end with K, M, G or T), PENSTOCK_NVTX (0/1: use_nvtx) and PENSTOCK_CUFILE_LIBRARY applied. A malformed value is
-  // errc::invalid_argument naming the variable.
+  // which may end with K, M, G or T), PENSTOCK_NVTX (0/1: use_nvtx), PENSTOCK_ALLOW_CREDENTIAL_PROCESS (0/1) and
+  // PENSTOCK_CUFILE_LIBRARY applied. A malformed value is errc::invalid_argument naming the variable.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 
@@ -175,6 +178,20 @@ struct remote_options {
   // If a server serves no ranges, the whole object is read once, in order, and kept in memory or in a temporary file, which is slow. True:
   // reads of a part of it fail instead (unsupported).
   bool ranges_only = false;
+  // Of S3. requester_pays: the account that sends the requests pays for them. addressing_style: "path" (ENDPOINT/BUCKET/KEY), "virtual"
+  // (BUCKET.ENDPOINT/KEY), or "auto": virtual at Amazon, path elsewhere. use_fips, use_dualstack: which of Amazon's endpoints are asked.
+  // What is not given is looked for where the AWS tools do.
+  std::optional<bool> requester_pays{};
+  std::string addressing_style{};
+  std::optional<bool> use_fips{};
+  std::optional<bool> use_dualstack{};
+  // Of an object of S3 that is written; if it is empty, the bucket decides.
+  std::string content_type{};
+  std::string server_side_encryption{};  // "AES256", "aws:kms" or "aws:kms:dsse"
+  std::string sse_kms_key_id{};          // for the latter two
+  std::string storage_class{};           // "STANDARD_IA" and others
+  std::string acl{};                     // "private", "bucket-owner-full-control" and others
+  std::vector<remote_header> tags{};
 };
 
 // What engine::list_remote() finds.

@@ -496,7 +496,7 @@ std::string path_text(nb::handle path) {
   if (!plain.is_valid()) throw nb::python_error();
   nb::object bytes = PyUnicode_Check(plain.ptr()) ? nb::steal(PyUnicode_EncodeFSDefault(plain.ptr())) : plain;
   if (!bytes.is_valid()) throw nb::python_error();
-  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+  return file_path({PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))});
 }
 
 nb::object path_object(std::string_view path) {
@@ -653,8 +653,8 @@ void add_files(nb::module_& module) {
   module.def(
       "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false, "cache"_a = none, "immutable"_a = false,
       "bytes_per_second"_a = 0, "storage_options"_a = none,
-      "Opens a file, or an object on a server for reading: http://, https://, s3://BUCKET/KEY. path: str, bytes, PathLike, or an open "
-      "descriptor, which is duplicated and not closed. mode: r, r+, w (create or empty, write\n"
+      "Opens a file, or an object on a server for reading: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes, PathLike, or an "
+      "open descriptor, which is duplicated and not closed. mode: r, r+, w (create or empty, write\n"
       "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache: "
       "what\n"
       "reads of this file into device memory do with what is not in the page cache: 'keep' it there, 'bypass' the cache, or 'auto'.\n"
@@ -664,7 +664,10 @@ void add_files(nb::module_& module) {
       "storage_options: how a server is reached, a mapping: kind (auto, http, s3, s3_public, s3_presigned, webhdfs), size (bytes: then "
       "the\n"
       "server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,\n"
-      "allow_credential_process (of s3; what is not given is looked for where the AWS tools do), user (of webhdfs), attempts,\n"
+      "allow_credential_process, requester_pays, addressing_style, use_fips, use_dualstack, and of what is written content_type,\n"
+      "server_side_encryption, sse_kms_key_id, storage_class, acl, tags (of s3; what is not given is looked for where the AWS tools do; "
+      "the\n"
+      "usual names of fsspec and object_store mean the same), user (of webhdfs), attempts,\n"
       "retried_statuses, timeout and retry_pause in seconds (patience with the server),\n"
       "cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold),\n"
       "ranges_only (reads of a server without ranges fail, instead of reading the whole object once).\n"

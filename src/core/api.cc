@@ -229,6 +229,8 @@ engine::~engine() = default;
 
 bool is_url(std::string_view name) noexcept { return source::remote::is_url(name); }
 
+std::string file_path(std::string_view name) { return source::remote::file_path_of(name); }
+
 std::string shown_name(std::string_view name) {
   if (!is_url(name)) return without_url_secrets(name);
   const auto parsed = source::remote::parse_remote_url(name);

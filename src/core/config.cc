@@ -104,6 +104,7 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
     return bad_variable("PENSTOCK_CACHE_DIR", options.node_cache_dir, "an absolute path");
   if (auto problem = read_bytes("PENSTOCK_CACHE_BYTES", options.node_cache_bytes); !problem.ok()) return problem;
   if (auto problem = read_switch("PENSTOCK_NVTX", options.use_nvtx); !problem.ok()) return problem;
+  if (auto problem = read_switch("PENSTOCK_ALLOW_CREDENTIAL_PROCESS", options.allow_credential_process); !problem.ok()) return problem;
   options.cufile_library = variable("PENSTOCK_CUFILE_LIBRARY");
   return options;
 }

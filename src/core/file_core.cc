@@ -45,7 +45,7 @@ result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime
                                                    const open_options& options) {
   if (with->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
   if (source::remote::is_url(path)) return open_remote(std::move(with), path, {}, options);
-  auto opened = source::local_file::open(with->kernel(), path, options);
+  auto opened = source::local_file::open(with->kernel(), source::remote::file_path_of(path), options);
   if (!opened) return opened.error();
   return make(std::move(with), *std::move(opened), options.cache, options.immutable, options.bytes_per_second);
 }

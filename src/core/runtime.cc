@@ -93,7 +93,9 @@ source::remote::servers& runtime::servers() {
     settings.stop_requested = options_.stop_requested;
     if (settings.threads == 0) settings.threads = std::clamp(cores_, 1U, most_web_threads);
     servers_ = std::make_unique<source::remote::servers>(
-        settings, source::remote::surroundings{doors_.variable, doors_.kernel, {options_.node_cache_dir, options_.node_cache_bytes}});
+        settings,
+        source::remote::surroundings{
+            doors_.variable, doors_.kernel, {options_.node_cache_dir, options_.node_cache_bytes}, options_.allow_credential_process});
   }
   return *servers_;
 }

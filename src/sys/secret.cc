@@ -11,6 +11,7 @@ namespace {
 
 struct libcrypto {
   const void* (*sha256)() = nullptr;
+  const void* (*md5)() = nullptr;  // may be missing
   unsigned char* (*hmac)(const void* kind, const void* key, int key_bytes, const unsigned char* data, std::size_t bytes, unsigned char* to,
                          unsigned* to_bytes) = nullptr;
   int (*digest)(const void* data, std::size_t bytes, unsigned char* to, unsigned* to_bytes, const void* kind, void* engine) = nullptr;
@@ -23,6 +24,7 @@ libcrypto open_libcrypto() {
     if (opened == nullptr) continue;
     libcrypto found;
     found.sha256 = reinterpret_cast<decltype(found.sha256)>(dlsym(opened, "EVP_sha256"));
+    found.md5 = reinterpret_cast<decltype(found.md5)>(dlsym(opened, "EVP_md5"));
     found.hmac = reinterpret_cast<decltype(found.hmac)>(dlsym(opened, "HMAC"));
     found.digest = reinterpret_cast<decltype(found.digest)>(dlsym(opened, "EVP_Digest"));
     if (found.usable()) return found;
@@ -60,6 +62,16 @@ result<digest> sha256(std::span<const std::byte> of) {
   const int done =
       library().digest(of.data(), of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes, library().sha256(), nullptr);
   if (done != 1 || bytes != made.size()) return status(errc::io, "libcrypto failed to make a SHA-256");
+  return made;
+}
+
+result<std::array<std::byte, 16>> md5(std::span<const std::byte> of) {
+  if (auto problem = can_prove(); !problem.ok()) return problem;
+  std::array<std::byte, 16> made{};
+  unsigned bytes = made.size();
+  const bool done = library().md5 != nullptr && library().digest(of.data(), of.size(), reinterpret_cast<unsigned char*>(made.data()),
+                                                                 &bytes, library().md5(), nullptr) == 1;
+  if (!done || bytes != made.size()) return status(errc::io, "libcrypto makes no MD5 here (FIPS mode forbids it)");
   return made;
 }
 

@@ -17,6 +17,8 @@ using digest = std::array<std::byte, 32>;
 status can_prove();
 result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> of);
 result<digest> sha256(std::span<const std::byte> of);
+// For servers that check with it what they got, and for nothing that has to be safe. Errors: also io (libcrypto is set up without it).
+result<std::array<std::byte, 16>> md5(std::span<const std::byte> of);
 // From the kernel's generator.
 result<digest> random_digest();
 // Takes as long wherever they differ.

@@ -353,9 +353,10 @@ result<pending_file> pending_file::create(const std::string& path, const pending
     }
     if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path has no zeros in it");
     const bool in_folder = options.folder >= 0;
-    auto target = in_folder ? look_in_folder(options.folder, path) : look_at_target(path);
+    const std::string plain = file_path(path);
+    auto target = in_folder ? look_in_folder(options.folder, plain) : look_at_target(plain);
     if (!target) return target.error();
-    auto made = std::make_unique<state>(path, std::move(target->path));
+    auto made = std::make_unique<state>(plain, std::move(target->path));
     if (status error = made->open(options, first_mode(options, target->old)); !error.ok()) return error;
     if (in_folder && target->old) target->old->path = fmt::format("{}/{}", unnamed_path(made->folder), made->name);
     if (status error = made->take_permissions(target->old, options.mode); !error.ok()) return error;

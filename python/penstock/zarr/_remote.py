@@ -13,6 +13,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 import penstock
+from penstock._errors import without_url_secrets
 from penstock.zarr._files import HandleCache
 from penstock.zarr._store3 import DEFAULT_OPEN_FILES, GatheringStore, _Request, check
 
@@ -71,7 +72,10 @@ class RemoteStore(GatheringStore, Store):
         super().__init__(read_only=True)
         if not isinstance(url, str) or "://" not in url:
             raise ValueError(f"RemoteStore: {url if not isinstance(url, str) else penstock._native.shown_name(url)!r} is no URL")
-        self._by_key = url[:5].lower() == "s3://"
+        scheme, _, rest = url.partition("://")
+        self._by_key = scheme.lower() in ("s3", "s3a", "s3n")
+        if self._by_key:
+            url = f"s3://{rest}"  # as it is in lists
         base, self._query = (url, "") if self._by_key else url.partition("?")[::2]
         self._base = base.rstrip("/") + "/"
         self._storage_options = None if storage_options is None else dict(storage_options)
@@ -84,8 +88,8 @@ class RemoteStore(GatheringStore, Store):
 
     @property
     def url(self) -> str:
-        """Without a query."""
-        return self._base
+        """Without a query, a user name and a password."""
+        return without_url_secrets(self._base)
 
     @property
     def supports_listing(self) -> bool:
@@ -102,7 +106,7 @@ class RemoteStore(GatheringStore, Store):
         )
 
     def __repr__(self) -> str:
-        return f"RemoteStore('{self._base}')"
+        return f"RemoteStore('{self.url}')"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemoteStore):
@@ -184,7 +188,7 @@ class RemoteStore(GatheringStore, Store):
 
     async def _listed(self, beginning: str, one_level: bool) -> Iterable[tuple[str, int | None]]:
         if not self._by_key:
-            raise NotImplementedError(f"{self._base}: a web server lists nothing")
+            raise NotImplementedError(f"{self.url}: a web server lists nothing")
         return await asyncio.to_thread(
             penstock.list_remote, beginning, storage_options=self._storage_options, one_level=one_level
         )

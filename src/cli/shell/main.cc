@@ -33,6 +33,14 @@ std::vector<std::string> take_program(const CLI::App& app, int& argc, char** arg
   return {separator, end};
 }
 
+// file:///PATH is a path to every command.
+std::vector<std::string> plain_words(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (std::string& each : words) each = penstock::file_path(each);
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  return words;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Moves bytes between files, GPU memory and host memory at the speed of the hardware", "penstock"};
   app.set_version_flag("-V,--version", fmt::format("penstock {}", penstock::version()));
@@ -41,7 +49,7 @@ int run(int argc, char** argv) {
   add_commands(app, chosen);
   chosen.program = take_program(app, argc, argv);
   try {
-    app.parse(argc, argv);
+    app.parse(plain_words(argc, argv));
   } catch (const CLI::ParseError& error) {
     return explain_usage(app, error);
   }

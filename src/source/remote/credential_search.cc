@@ -22,6 +22,8 @@ constexpr std::chrono::milliseconds container_timeout{2000};
 constexpr std::chrono::milliseconds sts_timeout{10000};
 constexpr std::size_t most_token_file_bytes = std::size_t{64} << 10;
 constexpr int http_ok = 200;
+constexpr std::string_view how_to_allow =
+    "PENSTOCK_ALLOW_CREDENTIAL_PROCESS=1 in the environment allows it, and so does the option allow_credential_process";
 
 // Nothing: it is not set up here, and the search goes on.
 using finding = result<std::optional<credentials>>;
@@ -42,7 +44,9 @@ class credential_search {
   finding in_asked_profile();
   finding in_profile();
   finding of_profile(const found_profile& found);
-  finding of_process(const found_profile& found);
+  finding of_process(const found_profile& found, const std::string& command);
+  finding of_command_line(const found_profile& found, std::string_view kind);
+  finding of_program(const std::string& command, const std::string& what);
   finding by_web_identity();
   finding of_container();
   finding of_instance();
@@ -147,33 +151,51 @@ finding credential_search::in_profile() {
 finding credential_search::of_profile(const found_profile& found) {
   const auto& values = found.values;
   const auto what = fmt::format("the profile '{}'", printable_text(found.name));
-  const auto refused = [&](std::string_view why) { return status(errc::unsupported, fmt::format("{} {}", what, why)); };
-  constexpr std::string_view instead =
-      "; a credential_process that prints them, such as `aws configure export-credentials`, can stand instead";
-  if (values.needs_another) return refused(fmt::format("takes a role by way of other credentials, which is not supported{}", instead));
+  if (values.needs_another) return of_command_line(found, "takes a role by way of other credentials");
   if (!values.role_arn.empty() && !values.web_identity_token_file.empty()) {
     auto made = assume_role(values.role_arn, values.role_session_name, values.web_identity_token_file);
     if (!made) return made.error().with_context(what);
     return std::optional(std::move(*made));
   }
   if (!values.access_key_id.empty() || !values.secret_access_key.empty()) {
-    if (values.access_key_id.empty() || values.secret_access_key.empty()) return refused("has only half of a pair of keys");
+    if (values.access_key_id.empty() || values.secret_access_key.empty())
+      return status(errc::unsupported, fmt::format("{} has only half of a pair of keys", what));
     return std::optional(credentials{.access_key_id = values.access_key_id,
                                      .secret_access_key = values.secret_access_key,
                                      .session_token = values.session_token,
                                      .expires_at = {},
                                      .found_in = what});
   }
-  if (!values.credential_process.empty()) return of_process(found);
-  if (values.signs_on) return refused(fmt::format("signs on at a browser, which is not supported{}", instead));
+  if (!values.credential_process.empty()) return of_process(found, values.credential_process);
+  if (values.signs_on) return of_command_line(found, "signs on at a browser (SSO)");
   return std::optional<credentials>();
 }
 
-finding credential_search::of_process(const found_profile& found) {
+finding credential_search::of_process(const found_profile& found, const std::string& command) {
   const auto what = fmt::format("the credential_process of the profile '{}'", printable_text(found.name));
   if (!options_.allow_process || world_.run == nullptr)
-    return status(errc::permission_denied, fmt::format("{} is a program, and starting it is not allowed", what));
-  auto printed = world_.run(found.values.credential_process);
+    return status(errc::permission_denied, fmt::format("{} is a program, and starting it is not allowed; {}", what, how_to_allow));
+  return of_program(command, what);
+}
+
+// What only the AWS tools can do, they are asked to do.
+finding credential_search::of_command_line(const found_profile& found, std::string_view kind) {
+  const auto what = fmt::format("the profile '{}'", printable_text(found.name));
+  const bool is_plain = std::ranges::all_of(found.name, [](char c) { return c > ' ' && c < 0x7f && c != '\''; });
+  if (!is_plain) return status(errc::unsupported, fmt::format("{} {}, and has a name that cannot be passed on", what, kind));
+  if (!options_.allow_process || world_.run == nullptr) {
+    return status(errc::permission_denied,
+                  fmt::format("{} {}, for which `aws configure export-credentials` is started, and starting programs "
+                              "is not allowed; {}",
+                              what, kind, how_to_allow));
+  }
+  auto found_there = of_program(fmt::format("aws configure export-credentials --format process --profile '{}'", found.name), what);
+  if (found_there) return found_there;
+  return found_there.error().with_context(fmt::format("{} {}; `aws configure export-credentials` (AWS CLI 2) was started", what, kind));
+}
+
+finding credential_search::of_program(const std::string& command, const std::string& what) {
+  auto printed = world_.run(command);
   if (!printed) return printed.error().with_context(what);
   auto made = parse_json_credentials(*printed, what);
   wipe(*printed);
@@ -217,13 +239,23 @@ result<credentials> credential_search::assume_role(std::string_view role, const 
 }
 
 result<url> credential_search::sts_address() const {
-  if (const auto named = variable("AWS_ENDPOINT_URL_STS")) {
-    auto address = parse_http_url(*named);
-    return address ? std::move(address) : address.error().with_context("AWS_ENDPOINT_URL_STS");
+  const auto named = variable("AWS_ENDPOINT_URL_STS");
+  const auto found = named ? result<found_profile>(found_profile()) : find_profile(*world_.kernel, world_.variable, options_.profile);
+  if (!found) return found.error();
+  const auto endpoint = named.value_or(found->values.endpoint_of_service("sts"));
+  if (!endpoint.empty()) {
+    auto address = parse_http_url(endpoint);
+    return address ? std::move(address)
+                   : address.error().with_context(named ? "AWS_ENDPOINT_URL_STS" : "the endpoint of sts in the profile");
   }
-  if (options_.region.empty()) return parse_http_url("https://sts.amazonaws.com/");
-  if (!is_region(options_.region)) return status(errc::invalid_argument, fmt::format("'{}' is no region", shown_text(options_.region)));
-  return parse_http_url(fmt::format("https://sts.{}.amazonaws.com{}/", options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
+  const auto* const kind = options_.use_fips ? "-fips" : "";
+  if (options_.region.empty())
+    return parse_http_url(options_.use_fips ? "https://sts-fips.us-east-1.amazonaws.com/" : "https://sts.amazonaws.com/");
+  if (!is_region(options_.region))
+    return status(errc::invalid_argument,
+                  fmt::format("'{}' is no region of Amazon's, where credentials are asked for", shown_text(options_.region)));
+  return parse_http_url(
+      fmt::format("https://sts{}.{}.amazonaws.com{}/", kind, options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
 }
 
 // --- the container: ECS, and EKS with its agent

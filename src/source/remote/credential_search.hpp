@@ -22,7 +22,8 @@ struct credential_options {
   std::string profile;               // asked for by name: then nothing else is looked at
   std::string region;                // for the server of STS; empty: the one for all regions
   bool anonymous = false;            // requests are not signed
-  bool allow_process = false;        // a profile may name a program that is started for its credentials (credential_process)
+  bool allow_process = false;        // programs may be started for credentials: a profile's credential_process, or the AWS command line
+  bool use_fips = false;             // of STS's endpoints
 };
 
 // Everything outside that the search sees.

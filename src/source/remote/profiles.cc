@@ -46,6 +46,22 @@ bool is_heading_of(std::string_view line, profile_format format, std::string_vie
   return without_quotes(trimmed(line.substr(word.size()))) == name;
 }
 
+// NAME of [services NAME]; else empty.
+std::string services_of_heading(std::string_view line) {
+  line = trimmed(without_comment(line));
+  constexpr std::string_view begin = "[services";
+  if (!line.starts_with(begin) || line.back() != ']') return {};
+  line = line.substr(begin.size(), line.size() - begin.size() - 1);
+  if (line.empty() || blanks.find(line.front()) == std::string_view::npos) return {};
+  return std::string(without_quotes(trimmed(line)));
+}
+
+std::string small_key(std::string_view text) {
+  std::string key(trimmed(text));
+  std::ranges::transform(key, key.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+  return key;
+}
+
 struct named_text {
   std::string_view key;
   std::string profile::*member;
@@ -62,7 +78,18 @@ constexpr std::array profile_texts{named_text{"aws_access_key_id", &profile::acc
                                    named_text{"web_identity_token_file", &profile::web_identity_token_file},
                                    named_text{"region", &profile::region},
                                    named_text{"endpoint_url", &profile::endpoint_url},
-                                   named_text{"ca_bundle", &profile::ca_bundle}};
+                                   named_text{"ca_bundle", &profile::ca_bundle},
+                                   named_text{"services", &profile::services},
+                                   named_text{"ignore_configured_endpoint_urls", &profile::ignore_configured_endpoint_urls},
+                                   named_text{"use_fips_endpoint", &profile::use_fips_endpoint},
+                                   named_text{"use_dualstack_endpoint", &profile::use_dualstack_endpoint},
+                                   named_text{"request_checksum_calculation", &profile::request_checksum_calculation},
+                                   named_text{"max_attempts", &profile::max_attempts},
+                                   named_text{"s3.endpoint_url", &profile::s3_endpoint_url},
+                                   named_text{"s3.addressing_style", &profile::s3_addressing_style},
+                                   named_text{"s3.use_dualstack_endpoint", &profile::s3_use_dualstack_endpoint},
+                                   named_text{"s3.use_accelerate_endpoint", &profile::s3_use_accelerate_endpoint},
+                                   named_text{"s3.signature_version", &profile::s3_signature_version}};
 constexpr std::array profile_secrets{named_secret{"aws_secret_access_key", &profile::secret_access_key},
                                      named_secret{"aws_session_token", &profile::session_token}};
 
@@ -91,6 +118,7 @@ void add_what_is_missing(profile from, profile& to) {
   }
   to.needs_another |= from.needs_another;
   to.signs_on |= from.signs_on;
+  to.service_endpoints.merge(from.service_endpoints);
 }
 
 // A name that begins with ~/ lies below HOME; nothing where there is none.
@@ -147,34 +175,56 @@ bool read_profile(std::string_view file, profile_format format, std::string_view
   if (file.starts_with("\xef\xbb\xbf")) file.remove_prefix(3);
   profile read;
   bool is_in_it = false, was_there = false;
+  std::string services;  // the section of services that the line is in
+  std::string group;     // the setting that indented lines belong to: "s3"
   while (!file.empty()) {
     const auto line = file.substr(0, file.find('\n'));
     file.remove_prefix(std::min(line.size() + 1, file.size()));
-    // What is indented belongs to the setting above it: settings of services, which are none of a profile.
-    if (line.empty() || blanks.find(line.front()) != std::string_view::npos || line.front() == '#' || line.front() == ';') continue;
+    const auto begin = line.find_first_not_of(blanks);
+    if (begin == std::string_view::npos || line[begin] == '#' || line[begin] == ';') continue;
     if (line.front() == '[') {
       is_in_it = is_heading_of(line, format, name);
       was_there |= is_in_it;
+      services = services_of_heading(line);
+      group.clear();
       continue;
     }
     const auto equals = line.find('=');
-    if (!is_in_it || equals == std::string_view::npos) continue;
-    auto key = std::string(trimmed(line.substr(0, equals)));
-    std::ranges::transform(key, key.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
-    take_setting(key, trimmed(without_comment(line.substr(equals + 1))), read);
+    if ((!is_in_it && services.empty()) || equals == std::string_view::npos) continue;
+    const auto key = small_key(line.substr(0, equals));
+    const auto value = trimmed(without_comment(line.substr(equals + 1)));
+    if (begin == 0) group = value.empty() ? key : std::string();
+    if (is_in_it && begin == 0) take_setting(key, value, read);
+    if (is_in_it && begin > 0 && !group.empty()) take_setting(fmt::format("{}.{}", group, key), value, read);
+    if (!services.empty() && begin > 0 && key == "endpoint_url")
+      read.service_endpoints.try_emplace(fmt::format("{}/{}", services, group), value);
   }
   add_what_is_missing(std::move(read), to);
   return was_there;
 }
 
+std::string profile::endpoint_of_service(const std::string& service) const {
+  const auto found = service_endpoints.find(fmt::format("{}/{}", services, service));
+  return services.empty() || found == service_endpoints.end() ? std::string() : found->second;
+}
+
 result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& lookup, std::string_view asked_for) {
   found_profile made;
   made.name = asked_for;
-  if (made.name.empty()) made.name = variable_set(lookup, "AWS_PROFILE").value_or("");
+  for (const auto* variable : {"AWS_PROFILE", "AWS_DEFAULT_PROFILE"}) {
+    if (made.name.empty()) made.name = variable_set(lookup, variable).value_or("");
+  }
   made.is_asked_for = !made.name.empty();
   if (!made.is_asked_for) made.name = "default";
   for (const auto& one : profile_files) {
     if (auto problem = add_file(kernel, lookup, one, made); !problem.ok()) return problem;
+  }
+  const auto& services = made.values.services;
+  const auto is_of_it = [&](const auto& each) { return each.first.starts_with(services + "/"); };
+  if (!services.empty() && std::ranges::none_of(made.values.service_endpoints, is_of_it)) {
+    return status(errc::not_found,
+                  fmt::format("the profile '{}' has services = {}, and {} has no endpoint in a section [services {}]",
+                              printable_text(made.name), printable_text(services), made.looked_at, printable_text(services)));
   }
   if (made.is_asked_for && !made.is_there)
     return status(errc::not_found, fmt::format("there is no profile '{}' in {}", printable_text(made.name), made.looked_at));

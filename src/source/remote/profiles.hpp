@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,20 @@ struct profile {
   std::string region;
   std::string endpoint_url;
   std::string ca_bundle;
+  std::string services;  // the section that has its endpoints, whose settings are in service_endpoints
+  std::string ignore_configured_endpoint_urls;
+  std::string use_fips_endpoint;
+  std::string use_dualstack_endpoint;
+  std::string request_checksum_calculation;
+  std::string max_attempts;
+  std::string s3_endpoint_url;  // these are of the settings that follow "s3 ="
+  std::string s3_addressing_style;
+  std::string s3_use_dualstack_endpoint;
+  std::string s3_use_accelerate_endpoint;
+  std::string s3_signature_version;
+  std::map<std::string, std::string> service_endpoints;  // by "SECTION/SERVICE", of all [services SECTION]
+  // What its section of services says of a service, such as "s3"; empty: nothing.
+  [[nodiscard]] std::string endpoint_of_service(const std::string& service) const;
 };
 
 enum class profile_format : unsigned char { credentials, config };
@@ -43,15 +58,15 @@ bool read_profile(std::string_view file, profile_format format, std::string_view
 
 struct found_profile {
   std::string name;
-  bool is_asked_for = false;  // by the caller or AWS_PROFILE, and not just the default
+  bool is_asked_for = false;  // by the caller, AWS_PROFILE or AWS_DEFAULT_PROFILE, and not just the default
   bool is_there = false;
   std::string looked_at;  // in words
   profile values;
 };
 
-// asked_for, else AWS_PROFILE, else "default"; in the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, else in those below
-// HOME. A file that is not there, or below a HOME that is out of reach, is as one that does not name the profile. Blocks. Errors: as
-// read_small_file; not_found (a profile that is asked for is in neither).
+// asked_for, else AWS_PROFILE, else AWS_DEFAULT_PROFILE, else "default"; in the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE
+// name, else in those below HOME. A file that is not there, or below a HOME that is out of reach, is as one that does not name the profile.
+// Blocks. Errors: as read_small_file; not_found (a profile that is asked for is in neither, or its section of services is missing).
 result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& lookup, std::string_view asked_for);
 
 // A whole file. Blocks. Errors: os (it cannot be read; not_found where it is not there), not_a_file, invalid_argument (it is longer).

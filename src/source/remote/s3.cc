@@ -74,12 +74,19 @@ std::optional<verdict> judged_by_s3(s3_account& account, const response_head& he
   return head.status >= 500 ? std::nullopt : std::optional(std::move(made));
 }
 
-s3_account::s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside)
-    : keys_(std::move(keys)), signer_({.region = std::move(region)}), aside_(std::move(aside)) {}
+s3_account::s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside,
+                       std::vector<header> added)
+    : keys_(std::move(keys)), signer_({.region = std::move(region)}), aside_(std::move(aside)), added_(std::move(added)) {}
 
 result<std::vector<header>> s3_account::sign_by(const std::shared_ptr<const credentials>& by, const signed_request& request) {
   const auto at = std::chrono::system_clock::now() + std::chrono::seconds(ahead_seconds_.load());
-  return signer_.sign(request, by, at);
+  if (added_.empty()) return signer_.sign(request, by, at);
+  auto headers = request.headers;
+  headers.insert(headers.end(), added_.begin(), added_.end());
+  auto made = signer_.sign({.method = request.method, .address = request.address, .headers = headers, .payload_hash = request.payload_hash},
+                           by, at);
+  if (made) made->insert(made->end(), added_.begin(), added_.end());
+  return made;
 }
 
 result<std::vector<header>> s3_account::sign(std::string_view method, const url& address) {

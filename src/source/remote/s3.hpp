@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/status.hpp"
 #include "source/remote/control.hpp"
@@ -21,8 +22,9 @@ namespace penstock::source::remote {
 // Who asks, in one region. Shared by the objects that were opened for it. Thread-safe.
 class s3_account : public std::enable_shared_from_this<s3_account> {
  public:
-  // aside: runs what may block, on a thread of the network's; false: there is none.
-  s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside);
+  // aside: runs what may block, on a thread of the network's; false: there is none. added: to each request, and signed.
+  s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside,
+             std::vector<header> added = {});
 
   // Headers of a signed request. Blocks while credentials are found, where none are kept.
   result<std::vector<header>> sign(std::string_view method, const url& address);
@@ -44,6 +46,7 @@ class s3_account : public std::enable_shared_from_this<s3_account> {
   const std::shared_ptr<credential_source> keys_;
   signer signer_;
   const std::function<bool(std::function<void()>)> aside_;
+  const std::vector<header> added_;
   std::atomic<std::int64_t> ahead_seconds_{0};  // that servers are of this machine's clock
   std::atomic<bool> renewing_{false};
 };

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <initializer_list>
 #include <utility>
+
+#include "base/printable.hpp"
 
 namespace penstock::source::remote {
 
@@ -15,43 +19,152 @@ struct found_setting {
   std::string from;
 };
 
+std::string without_blanks(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos) return {};
+  return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
+}
+
 // The first that is set: what the program says, a variable, what the profile says.
 found_setting first_setting(const std::string& given, std::initializer_list<std::string_view> names, const variable_lookup& lookup,
-                            const std::string& of_profile) {
-  if (!given.empty()) return {given, "the program"};
+                            std::initializer_list<std::string> of_profile) {
+  if (!given.empty()) return {without_blanks(given), "the program"};
   for (const auto name : names) {
-    if (auto value = variable_set(lookup, name)) return {std::move(*value), std::string(name)};
+    if (const auto value = variable_set(lookup, name); value && !without_blanks(*value).empty())
+      return {without_blanks(*value), std::string(name)};
   }
-  if (!of_profile.empty()) return {of_profile, "the profile"};
+  for (const auto& each : of_profile) {
+    if (!each.empty()) return {each, "the profile"};
+  }
   return {};
 }
+
+status no_word(const found_setting& of, std::string_view what, std::string_view words) {
+  return {errc::invalid_argument, fmt::format("{} of {} is '{}'; it is {}", what, of.from, printable_text(of.value.substr(0, 100)), words)};
+}
+
+result<bool> switch_of(const found_setting& of, std::string_view what) {
+  auto word = of.value;
+  std::ranges::transform(word, word.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+  if (word == "true" || word == "1") return true;
+  if (word.empty() || word == "false" || word == "0") return false;
+  return no_word(of, what, "true or false");
+}
+
+result<addressing> style_of(const found_setting& of) {
+  if (of.value.empty() || of.value == "auto") return addressing::automatic;
+  if (of.value == "path") return addressing::path;
+  if (of.value == "virtual") return addressing::virtual_host;
+  return no_word(of, "the addressing style", "auto, path or virtual");
+}
+
+status check_profile(const found_profile& found) {
+  const auto refuse = [&](std::string_view what) {
+    return status(errc::unsupported, fmt::format("the profile '{}' has {}", printable_text(found.name), what));
+  };
+  const auto& values = found.values;
+  if (const auto fast = switch_of({values.s3_use_accelerate_endpoint, "the profile"}, "use_accelerate_endpoint"); !fast || *fast)
+    return fast ? refuse("use_accelerate_endpoint = true, and transfer acceleration is not supported") : fast.error();
+  if (!values.s3_signature_version.empty() && values.s3_signature_version != "s3v4" && values.s3_signature_version != "v4")
+    return refuse("a signature_version for s3 that is not s3v4: only version 4 is supported");
+  return {};
+}
+
+class settings_search {
+ public:
+  settings_search(const s3_options& options, const variable_lookup& lookup, const profile& values)
+      : options_(options), lookup_(lookup), profile_(values) {}
+
+  result<s3_settings> all() {
+    for (const auto step : {&settings_search::find_endpoint, &settings_search::find_region, &settings_search::find_kind_of_endpoint,
+                            &settings_search::find_requests, &settings_search::find_certificates}) {
+      if (auto problem = (this->*step)(); !problem.ok()) return problem;
+    }
+    return std::move(made_);
+  }
+
+ private:
+  status find_endpoint() {
+    const auto ignores =
+        switch_of(first_setting({}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}, lookup_, {profile_.ignore_configured_endpoint_urls}),
+                  "ignoring endpoints");
+    if (!ignores) return ignores.error();
+    const auto found = *ignores ? found_setting{options_.endpoint_url, "the program"}
+                                : first_setting(options_.endpoint_url, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, lookup_,
+                                                {profile_.endpoint_of_service("s3"), profile_.s3_endpoint_url, profile_.endpoint_url});
+    if (found.value.empty()) return {};
+    auto address = parse_http_url(found.value);
+    if (!address) return address.error().with_context(fmt::format("the endpoint of {}", found.from));
+    made_.endpoint = std::move(*address);
+    return {};
+  }
+
+  status find_region() {
+    auto region = first_setting(options_.region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, lookup_, {profile_.region});
+    made_.is_region_assumed = region.value.empty();
+    if (made_.is_region_assumed) region = {std::string(assumed_region), "nowhere"};
+    if (!is_region_name(region.value))
+      return {errc::invalid_argument, fmt::format("the region '{}' of {} is none", shown_text(region.value), region.from)};
+    made_.region = std::move(region.value);
+    made_.region_from = std::move(region.from);
+    return {};
+  }
+
+  status find_kind_of_endpoint() {
+    const auto word = [](std::optional<bool> given) { return !given ? std::string() : *given ? "true" : "false"; };
+    const auto fips = first_setting(word(options_.use_fips), {"AWS_USE_FIPS_ENDPOINT"}, lookup_, {profile_.use_fips_endpoint});
+    const auto dualstack = first_setting(word(options_.use_dualstack), {"AWS_USE_DUALSTACK_ENDPOINT"}, lookup_,
+                                         {profile_.s3_use_dualstack_endpoint, profile_.use_dualstack_endpoint});
+    const auto uses_fips = switch_of(fips, "the use of FIPS endpoints");
+    if (!uses_fips) return uses_fips.error();
+    const auto uses_dualstack = switch_of(dualstack, "the use of dualstack endpoints");
+    if (!uses_dualstack) return uses_dualstack.error();
+    const auto style = style_of(first_setting(options_.addressing_style, {}, lookup_, {profile_.s3_addressing_style}));
+    if (!style) return style.error();
+    made_.fips = *uses_fips;
+    made_.dualstack = *uses_dualstack;
+    made_.style = *style;
+    if (!made_.endpoint || (!made_.fips && !made_.dualstack)) return {};
+    return {errc::invalid_argument,
+            fmt::format("{} asks for an endpoint of Amazon's {}, and another endpoint is configured: {}",
+                        made_.fips ? fips.from : dualstack.from, made_.fips ? "for FIPS" : "with IPv4 and IPv6", made_.endpoint->shown())};
+  }
+
+  status find_requests() {
+    const auto payer = first_setting({}, {"AWS_REQUEST_PAYER"}, lookup_, {});
+    if (!payer.value.empty() && payer.value != "requester") return no_word(payer, "the payer", "requester");
+    made_.requester_pays = options_.requester_pays.value_or(!payer.value.empty());
+    const auto checksums = first_setting({}, {"AWS_REQUEST_CHECKSUM_CALCULATION"}, lookup_, {profile_.request_checksum_calculation});
+    made_.always_checksums = checksums.value == "when_supported" || checksums.value == "WHEN_SUPPORTED";
+    if (!checksums.value.empty() && !made_.always_checksums && checksums.value != "when_required" && checksums.value != "WHEN_REQUIRED")
+      return no_word(checksums, "the calculation of checksums", "when_supported or when_required");
+    const auto attempts = first_setting({}, {"AWS_MAX_ATTEMPTS"}, lookup_, {profile_.max_attempts});
+    const auto& text = attempts.value;
+    if (text.empty()) return {};
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), made_.attempts);
+    const bool is_number = problem == std::errc() && end == text.data() + text.size() && made_.attempts >= 1 && made_.attempts <= 1000;
+    return is_number ? status() : no_word(attempts, "the number of attempts", "a number from 1 to 1000");
+  }
+
+  status find_certificates() {
+    made_.ca_bundle = first_setting(options_.ca_bundle, {"AWS_CA_BUNDLE"}, lookup_, {}).value;
+    if (!made_.ca_bundle.empty() || profile_.ca_bundle.empty()) return {};
+    return {errc::unsupported, "the profile has a ca_bundle, which is not taken from there: set AWS_CA_BUNDLE to it"};
+  }
+
+  const s3_options& options_;
+  const variable_lookup& lookup_;
+  const profile& profile_;
+  s3_settings made_;
+};
 
 }  // namespace
 
 result<s3_settings> find_s3_settings(const s3_options& options, const variable_lookup& lookup, sys::kernel& kernel) {
   const auto found = find_profile(kernel, lookup, options.profile);
   if (!found) return found.error();
-  const auto& of_profile = found->values;
-  s3_settings made;
-  auto region = first_setting(options.region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, lookup, of_profile.region);
-  made.is_region_assumed = region.value.empty();
-  if (made.is_region_assumed) region = {std::string(assumed_region), "nowhere"};
-  if (!is_region(region.value))
-    return status(errc::invalid_argument, fmt::format("the region '{}' of {} is none", shown_text(region.value), region.from));
-  made.region = std::move(region.value);
-  made.region_from = std::move(region.from);
-
-  const bool is_ignored = variable_set(lookup, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").value_or("") == "true";
-  const auto endpoint =
-      is_ignored ? found_setting{options.endpoint_url, "the program"}
-                 : first_setting(options.endpoint_url, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, lookup, of_profile.endpoint_url);
-  if (!endpoint.value.empty()) {
-    auto address = parse_http_url(endpoint.value);
-    if (!address) return address.error().with_context(fmt::format("the endpoint of {}", endpoint.from));
-    made.endpoint = std::move(*address);
-  }
-  made.ca_bundle = first_setting(options.ca_bundle, {"AWS_CA_BUNDLE"}, lookup, of_profile.ca_bundle).value;
-  return made;
+  if (auto problem = check_profile(*found); !problem.ok()) return problem;
+  return settings_search(options, lookup, found->values).all();
 }
 
 }  // namespace penstock::source::remote

@@ -19,6 +19,10 @@ struct s3_options {
   std::string endpoint_url;
   std::string ca_bundle;
   std::string profile;
+  std::string addressing_style{};
+  std::optional<bool> use_fips{};
+  std::optional<bool> use_dualstack{};
+  std::optional<bool> requester_pays{};
 };
 
 struct s3_settings {
@@ -26,14 +30,32 @@ struct s3_settings {
   std::string region_from;  // in words; "nowhere" where it is the one that S3 has for those who name none
   bool is_region_assumed = false;
   std::optional<url> endpoint;
-  std::string ca_bundle;  // a file of certificates; empty: the system's
+  addressing style = addressing::automatic;
+  bool fips = false;
+  bool dualstack = false;
+  bool requester_pays = false;
+  bool always_checksums = false;  // also if no server has asked for them
+  unsigned attempts = 0;          // 0: nobody says
+  std::string ca_bundle;          // a file of certificates; empty: the system's
+  [[nodiscard]] s3_place place() const { return {region, endpoint, style, fips, dualstack}; }
 };
 
 inline constexpr std::string_view assumed_region = "us-east-1";  // as boto3: S3 there answers with the bucket's own region
 
-// The region: the program's, AWS_REGION, AWS_DEFAULT_REGION, the profile's, else us-east-1. The endpoint: the program's,
-// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's, but for the program's all only where AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is not
-// true. Certificates: the program's, AWS_CA_BUNDLE, the profile's. Errors: invalid_argument (no region, no URL), and find_profile's.
+// Each is the first that says something of the program, a variable, and the profile:
+//   region            AWS_REGION, AWS_DEFAULT_REGION; region; else us-east-1
+//   endpoint          AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; s3 in the profile's section of services, endpoint_url of s3, endpoint_url;
+//   only
+//                     the program's if AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or ignore_configured_endpoint_urls is true
+//   style             addressing_style of s3
+//   fips, dualstack   AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT; use_fips_endpoint, use_dualstack_endpoint, also of s3
+//   requester_pays    AWS_REQUEST_PAYER
+//   always_checksums  AWS_REQUEST_CHECKSUM_CALCULATION; request_checksum_calculation
+//   attempts          AWS_MAX_ATTEMPTS; max_attempts
+//   certificates      AWS_CA_BUNDLE; ca_bundle
+// Errors: invalid_argument (no region, no URL, no such word; FIPS or dualstack with an endpoint of one's own); unsupported (settings that
+// would change where or how S3 is asked, and are not obeyed: acceleration, signatures of version 2, certificates of a profile);
+// find_profile's.
 result<s3_settings> find_s3_settings(const s3_options& options, const variable_lookup& lookup, sys::kernel& kernel);
 
 }  // namespace penstock::source::remote

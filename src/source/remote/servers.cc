@@ -18,6 +18,7 @@
 #include "source/remote/credential_answers.hpp"
 #include "source/remote/http.hpp"
 #include "source/remote/object.hpp"
+#include "source/remote/s3_headers.hpp"
 #include "source/remote/s3_listing.hpp"
 #include "source/remote/s3_settings.hpp"
 #include "source/remote/url.hpp"
@@ -30,6 +31,8 @@ namespace penstock::source::remote {
 namespace {
 
 using namespace std::chrono_literals;
+
+constexpr std::size_t most_hub_token_bytes = 4096;
 
 // control_call by the network.
 result<control_answer> call_over(network& by, const control_request& asked) {
@@ -70,8 +73,8 @@ result<std::string> key_of(const remote_options& how, const variable_lookup& var
   auto all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
                          how.secret_access_key, how.session_token);
   for (const auto* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE",
-                           "AWS_CONFIG_FILE", "HOME", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                           "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_EC2_METADATA_DISABLED"}) {
+                           "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "HOME", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+                           "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_EC2_METADATA_DISABLED"}) {
     all += "\n" + variable_set(variable, name).value_or("");
   }
   return payload_hash(all);
@@ -175,6 +178,8 @@ servers::servers(const network_settings& how, surroundings around)
 }
 
 result<std::unique_ptr<source>> servers::open(const std::string& text, const remote_options& how) {
+  if (auto at_hub = hub_address(text, variable_set(around_.variable, "HF_ENDPOINT").value_or("https://huggingface.co")))
+    return at_hub->ok() ? open_at_hub(**at_hub, how) : result<std::unique_ptr<source>>(at_hub->error());
   auto parsed = parse_remote_url(text);
   if (!parsed) return parsed.error();
   const auto kind = kind_of(*parsed, how);
@@ -182,6 +187,43 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   auto found = find(*parsed, *kind, how);
   if (!found) return found.error();
   return over_cache(*std::move(found), *parsed, *kind, how);
+}
+
+// The token goes to the Hub alone, and not to the servers that it sends its readers to.
+result<std::unique_ptr<source>> servers::open_at_hub(const std::string& address, const remote_options& how) {
+  for (const auto* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
+    const auto value = variable_set(around_.variable, name).value_or("0");
+    if (value == "1" || value == "true" || value == "TRUE" || value == "ON" || value == "YES")
+      return status(errc::permission_denied, fmt::format("{}: {} is set, so the Hub is not asked", shown_text(address), name));
+  }
+  auto asking = how;
+  std::vector<header> given;
+  for (const auto& each : how.headers) given.push_back({each.name, each.value});
+  if (!header_value(given, "authorization")) {
+    auto token = how.session_token.empty() ? hub_token() : result<secret_text>(secret_text(how.session_token));
+    if (!token) return token.error().with_context(shown_text(address));
+    if (!token->empty()) asking.headers.push_back({"Authorization", fmt::format("Bearer {}", token->reveal())});
+  }
+  asking.kind = remote_kind::http;
+  return open(address, asking);
+}
+
+// Where the Hub's library finds it. None is no error: most files are public.
+result<secret_text> servers::hub_token() {
+  for (const auto* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (const auto token = variable_set(around_.variable, name)) return secret_text(*token);
+  }
+  const auto home = variable_set(around_.variable, "HOME").value_or("");
+  const auto cache = variable_set(around_.variable, "XDG_CACHE_HOME").value_or(home + "/.cache");
+  const auto folder = variable_set(around_.variable, "HF_HOME").value_or(cache + "/huggingface");
+  const auto file = variable_set(around_.variable, "HF_TOKEN_PATH").value_or(folder + "/token");
+  if (!file.starts_with('/')) return secret_text();
+  auto text = read_small_file(*around_.kernel, file, most_hub_token_bytes);
+  if (!text)
+    return text.error().code() == errc::not_found || text.error().code() == errc::permission_denied ? secret_text()
+                                                                                                    : result<secret_text>(text.error());
+  text->resize(std::min(text->size(), text->find_first_of(" \t\r\n")));
+  return secret_text::taken_from(*text);
 }
 
 servers::found_object servers::find(const remote_url& what, url_kind kind, const remote_options& how) {
@@ -303,7 +345,8 @@ std::unique_ptr<source> servers::over_cache(std::unique_ptr<object> found, const
   return *std::move(file);
 }
 
-std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const remote_options& how, const std::string& region) {
+std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const remote_options& how, const s3_settings& settings,
+                                                const std::string& region) {
   const std::lock_guard guard(lock_);
   if (keys_.size() + accounts_.size() > most_accounts) {
     std::erase_if(accounts_, [](const auto& each) { return each.second.use_count() == 1; });
@@ -317,15 +360,22 @@ std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const 
         .kernel = around_.kernel,
         .now = [] { return std::chrono::system_clock::now(); },
         .run = [](const std::string& command) { return sys::run_command(command, most_credential_bytes, 60s); }};
-    keys = std::make_shared<credential_source>(
-        [world, asked = credential_options_of(how, region)] { return find_credentials(asked, world); }, world.now);
+    auto asked = credential_options_of(how, region);
+    asked.allow_process |= around_.allow_credential_process;
+    asked.use_fips = settings.fips;
+    keys = std::make_shared<credential_source>([world, asked = std::move(asked)] { return find_credentials(asked, world); }, world.now);
   }
-  auto& account = accounts_[whose + "\n" + region];
+  auto& account = accounts_[fmt::format("{}\n{}\n{}", whose, region, settings.requester_pays)];
   if (account == nullptr) {
-    account = std::make_shared<s3_account>(keys, region, [by = visitors_](std::function<void()> what) {
-      const auto begun = by->visit([&](network& with) -> result<bool> { return with.aside(std::move(what)); });
-      return begun.value_or(false);
-    });
+    std::vector<header> added;
+    if (settings.requester_pays) added.push_back({"x-amz-request-payer", "requester"});
+    account = std::make_shared<s3_account>(
+        keys, region,
+        [by = visitors_](std::function<void()> what) {
+          const auto begun = by->visit([&](network& with) -> result<bool> { return with.aside(std::move(what)); });
+          return begun.value_or(false);
+        },
+        std::move(added));
   }
   return account;
 }
@@ -343,9 +393,11 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   const auto whose = key_of(asking, around_.variable);
   if (!whose) return whose.error().with_context(shown_text(text));
   const auto in = [&](const std::string& region) -> result<s3_region> {
-    auto bucket = s3_bucket_address(parsed->bucket, {.region = region, .endpoint = place->endpoint});
+    auto there = place->place();
+    there.region = region;
+    auto bucket = s3_bucket_address(parsed->bucket, there);
     if (!bucket) return bucket.error().with_context(shown_text(text));
-    return s3_region{*std::move(bucket), account_of(*whose, asking, region)};
+    return s3_region{*std::move(bucket), account_of(*whose, asking, *place, region)};
   };
   auto at = in(place->region);
   if (!at) return at.error();
@@ -353,7 +405,7 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
                         .prefix = parsed->key,
                         .one_level = one_level,
                         .most = most,
-                        .how = patience(network_->settings(), how)};
+                        .how = patience_with(how, *place)};
   auto found = list_s3_objects(*network_, what, *std::move(at), in);
   if (!found) return found.error();
   std::vector<remote_object> made;
@@ -365,9 +417,21 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
 }
 
 result<s3_settings> servers::settings_of(const remote_options& how, const std::string& region_of_url) {
-  return find_s3_settings(
-      {.region = how.region.empty() ? region_of_url : how.region, .endpoint_url = how.endpoint, .ca_bundle = {}, .profile = how.profile},
-      around_.variable, *around_.kernel);
+  return find_s3_settings({.region = how.region.empty() ? region_of_url : how.region,
+                           .endpoint_url = how.endpoint,
+                           .ca_bundle = {},
+                           .profile = how.profile,
+                           .addressing_style = how.addressing_style,
+                           .use_fips = how.use_fips,
+                           .use_dualstack = how.use_dualstack,
+                           .requester_pays = how.requester_pays},
+                          around_.variable, *around_.kernel);
+}
+
+patience servers::patience_with(const remote_options& how, const s3_settings& settings) const {
+  auto asking = how;
+  if (asking.attempts == 0) asking.attempts = settings.attempts;
+  return {network_->settings(), asking};
 }
 
 result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
@@ -375,18 +439,26 @@ result<servers::s3_way> servers::find_way(const remote_url& what, const remote_o
     return status(errc::invalid_argument,
                   fmt::format("{}: the URL names its own server, so the option endpoint does not apply; name the object as s3://{}/{}",
                               what.shown(), what.object.bucket, printable_text(what.object.key)));
-  const auto place = settings_of(how, what.object.region);
-  if (!place) return place.error().with_context(what.shown());
+  auto settings = settings_of(how, what.object.region);
+  if (!settings) return settings.error().with_context(what.shown());
+  if (!what.by_name && settings->fips && !is_fips_host(what.address.host)) {
+    return status(errc::invalid_argument,
+                  fmt::format("{}: the use of FIPS endpoints is set, and the URL names another one; name the object as s3://{}/{}",
+                              what.shown(), what.object.bucket, printable_text(what.object.key)));
+  }
   const auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error().with_context(what.shown());
-  s3_way made;
-  made.region = place->region;
+  s3_way made{.region = settings->region, .settings = *settings, .address_in = {}, .account_in = {}};
   // An endpoint of the environment or a profile is for s3:// names. A URL with a host is asked for there, by its own scheme and port.
-  made.address_in = [what, first = place->region, endpoint = place->endpoint](const std::string& region) -> result<url> {
-    if (what.by_name) return s3_address(what.object, {.region = region, .endpoint = endpoint});
-    return region == first ? result<url>(what.address) : address_in_region(what, region);
+  made.address_in = [what, first = settings->region, place = settings->place()](const std::string& region) -> result<url> {
+    if (!what.by_name) return region == first ? result<url>(what.address) : address_in_region(what, region);
+    auto there = place;
+    there.region = region;
+    return s3_address(what.object, there);
   };
-  made.account_in = [this, how, whose = *whose](const std::string& region) { return account_of(whose, how, region); };
+  made.account_in = [this, how, whose = *whose, settings = *std::move(settings)](const std::string& region) {
+    return account_of(whose, how, settings, region);
+  };
   return made;
 }
 
@@ -396,7 +468,7 @@ servers::found_object servers::open_s3(const remote_url& what, const remote_opti
   auto address = way->address_in(way->region);
   if (!address) return address.error();
   auto by = way->account_in(way->region);
-  patience patient(network_->settings(), how);
+  auto patient = patience_with(how, way->settings);
   object_facts facts{what.shown(), *std::move(address), how.size.value_or(0), {}};
   if (how.size) {
     if (auto signed_once = by->sign("GET", facts.address); !signed_once) return signed_once.error().with_context(what.shown());
@@ -433,7 +505,15 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
   if (auto signed_once = to->account->sign("PUT", to->address); !signed_once) return signed_once.error().with_context(what->shown());
   auto mark = drawn_mark();
   if (!mark) return mark.error().with_context(what->shown());
-  upload_facts facts{what->shown(), *std::move(mark), *std::move(to), in_region, patience(network_->settings(), how)};
+  auto headers = headers_of_new_object(how);
+  if (!headers) return headers.error().with_context(what->shown());
+  upload_facts facts{.name = what->shown(),
+                     .mark = *std::move(mark),
+                     .to = *std::move(to),
+                     .in_region = in_region,
+                     .how = patience_with(how, way->settings),
+                     .headers = *std::move(headers),
+                     .sends_md5 = way->settings.always_checksums};
   auto made = std::make_shared<upload>(network_, std::move(facts), *plan);
   if (how.size) {
     if (auto set = made->set_size(*how.size); !set.ok()) return set.with_context(what->shown());

@@ -13,6 +13,7 @@
 #include "source/remote/network.hpp"
 #include "source/remote/node_cache.hpp"
 #include "source/remote/object.hpp"
+#include "source/remote/patience.hpp"
 #include "source/remote/profiles.hpp"
 #include "source/remote/s3.hpp"
 #include "source/remote/s3_settings.hpp"
@@ -27,6 +28,7 @@ struct surroundings {
   variable_lookup variable{};             // of the environment; none: nothing is set
   std::shared_ptr<sys::kernel> kernel{};  // reads the files of the AWS tools
   node_cache_settings cache{};            // for objects that say nothing of it; no folder: they are not kept
+  bool allow_credential_process = false;  // also for objects that do not
 };
 
 class servers final {
@@ -62,18 +64,23 @@ class servers final {
   found_object open_s3(const remote_url& what, const remote_options& how);
   found_object open_webhdfs(const remote_url& what, const remote_options& how);
   [[nodiscard]] whole_reading whole_of(const remote_options& how) const;
+  result<std::unique_ptr<source>> open_at_hub(const std::string& address, const remote_options& how);
+  result<secret_text> hub_token();
   std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
   result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
   result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);
   // Where an object of S3 is, in the region that its user or the environment says, and how it is found in another.
   struct s3_way {
     std::string region;
+    s3_settings settings;
     std::function<result<url>(const std::string& region)> address_in;
     std::function<std::shared_ptr<s3_account>(const std::string& region)> account_in;
   };
   result<s3_settings> settings_of(const remote_options& how, const std::string& region_of_url);
   result<s3_way> find_way(const remote_url& what, const remote_options& how);
-  std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const std::string& region);
+  [[nodiscard]] patience patience_with(const remote_options& how, const s3_settings& settings) const;
+  std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const s3_settings& settings,
+                                         const std::string& region);
 
   class visitors;
 

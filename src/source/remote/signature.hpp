@@ -78,6 +78,9 @@ class signer {
 // In small hexadecimal digits. Errors: unsupported (no libcrypto).
 result<std::string> payload_hash(std::string_view payload);
 
+// For the header Content-MD5: in base64. Errors: unsupported (no libcrypto), io (MD5 is forbidden here).
+result<std::string> content_md5(std::string_view payload);
+
 // The text whose hash is signed, of headers that are all signed, in any order. For tests, which compare it with published ones.
 struct canonical_request {
   std::string text;

@@ -3,6 +3,7 @@
 // whoever completes it. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -38,6 +39,8 @@ struct upload_facts {
   // The same in another region, to which S3 may say that the bucket belongs.
   std::function<result<upload_target>(const std::string& region)> in_region;
   patience how;
+  std::vector<header> headers{};  // of the request that makes the object
+  bool sends_md5 = false;         // from the first request on, and not only once the server has asked for it
 };
 
 class upload final : public fetch_owner {
@@ -83,6 +86,7 @@ class upload final : public fetch_owner {
   [[nodiscard]] verdict judge_success(const response_head& head, std::string_view body, request& one);
   [[nodiscard]] std::shared_ptr<s3_account> account() const;
   [[nodiscard]] std::optional<verdict> judge_region(const response_head& head, request& one);
+  [[nodiscard]] std::optional<verdict> judge_checksum(const response_head& head, std::string_view body, request& one);
 
   [[nodiscard]] status write_part(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const stop_question& stopped);
   [[nodiscard]] status check_range(std::uint64_t length, std::uint64_t offset);
@@ -104,6 +108,7 @@ class upload final : public fetch_owner {
   [[nodiscard]] status perform(request& one, std::chrono::milliseconds within, const stop_question& stopped = {});
   [[nodiscard]] status given_up(lock& guard, request& one, status why);
   [[nodiscard]] status hash(request& one) const;
+  [[nodiscard]] static status add_md5(request& one);
   void address(request& one) noexcept;
   [[nodiscard]] status create(const stop_question& stopped);
   [[nodiscard]] status put_whole(lock& guard, std::uint64_t total, bool replace);
@@ -120,6 +125,8 @@ class upload final : public fetch_owner {
   const std::string mark_;  // by which this object is known from all others
   const std::function<result<upload_target>(const std::string& region)> in_region_;
   const patience how_;
+  const std::vector<header> headers_;
+  std::atomic<bool> sends_md5_;
   mutable std::mutex lock_;  // guards what follows
   std::condition_variable changed_;
   upload_target to_;

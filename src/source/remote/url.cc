@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <charconv>
 #include <utility>
@@ -16,10 +17,12 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr std::size_t most_shown_bytes = 300;
+constexpr std::size_t most_scheme_bytes = 32;
 constexpr std::size_t most_host_bytes = 253;
 constexpr std::uint16_t http_port = 80;
 constexpr std::uint16_t https_port = 443;
 constexpr std::string_view amazon_suffix = ".amazonaws.com";
+constexpr std::string_view country_suffix = ".cn";
 
 bool is_small_letter(char c) { return c >= 'a' && c <= 'z'; }
 bool is_url_digit(char c) { return c >= '0' && c <= '9'; }
@@ -50,10 +53,55 @@ status bad_url(std::string_view text, std::string_view why) {
   return {errc::invalid_argument, fmt::format("URL {}: {}", shown_text(text), why)};
 }
 
+bool is_scheme(std::string_view text) {
+  const auto may_be = [](char c) { return is_alphanumeric(c) || c == '+' || c == '-' || c == '.'; };
+  return !text.empty() && is_small_letter(in_small(text.front())) && std::ranges::all_of(text, may_be);
+}
+
 // What precedes "://", in small letters; empty without that.
 std::string scheme_of(std::string_view text) {
-  const auto end = text.substr(0, 8).find("://");
-  return end == std::string_view::npos ? std::string() : in_small_letters(text.substr(0, end));
+  const auto end = text.substr(0, most_scheme_bytes).find("://");
+  return end == std::string_view::npos || !is_scheme(text.substr(0, end)) ? std::string() : in_small_letters(text.substr(0, end));
+}
+
+constexpr std::array<std::string_view, 3> schemes_of_s3{"s3", "s3a", "s3n"};
+bool is_scheme_of_s3(std::string_view scheme) { return std::ranges::find(schemes_of_s3, scheme) != schemes_of_s3.end(); }
+
+// s3:/bucket/key, which pathlib.Path makes of s3://bucket/key: its scheme. Empty: it is none such.
+std::string_view scheme_with_one_slash(std::string_view text) {
+  for (const std::string_view scheme : {"s3", "s3a", "s3n", "hf", "gs", "http", "https"}) {
+    const bool begins = text.starts_with(scheme) && text.substr(scheme.size()).starts_with(":/");
+    if (begins && !text.substr(scheme.size()).starts_with("://")) return scheme;
+  }
+  return {};
+}
+
+status unsupported_scheme(std::string_view text, std::string_view scheme) {
+  struct hint {
+    std::string_view scheme;
+    std::string_view words;
+  };
+  constexpr std::string_view of_azure = "; use the https:// URL of the blob, with its SAS";
+  constexpr std::array hints{
+      hint{"gs",
+           "; Google Cloud Storage also speaks S3: name the object as s3://BUCKET/KEY, with the endpoint https://storage.googleapis.com "
+           "and an HMAC key"},
+      hint{"gcs", "; name the object as s3://BUCKET/KEY, with the endpoint https://storage.googleapis.com and an HMAC key"},
+      hint{"az", of_azure},
+      hint{"azure", of_azure},
+      hint{"abfs", of_azure},
+      hint{"abfss", of_azure},
+      hint{"adl", of_azure},
+      hint{"wasb", of_azure},
+      hint{"wasbs", of_azure},
+      hint{"hdfs", "; use WebHDFS: http://HOST:PORT/webhdfs/v1/PATH"},
+      hint{"oss", "; name the object as s3://BUCKET/KEY, with the endpoint of the S3 interface"},
+      hint{"r2", "; name the object as s3://BUCKET/KEY, with the endpoint of the S3 interface"},
+  };
+  const auto* const found = std::ranges::find(hints, scheme, &hint::scheme);
+  return {errc::unsupported,
+          fmt::format("{}: the scheme {}:// is not supported{}. Supported are http://, https://, s3://, hf:// and file://",
+                      shown_text(text), scheme, found == hints.end() ? "" : found->words)};
 }
 
 // What may not stand in a URL is encoded, what is encoded stays.
@@ -119,25 +167,32 @@ struct amazon_host {
   std::string region;  // empty: of the endpoint that is for all
 };
 
-// The six forms: [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix. What matches one but names no region is
-// that of a website, which is no endpoint of S3's interface, or of acceleration, which has none.
+// Takes the last label off a name.
+std::string_view take_label(std::string_view& name) {
+  const auto dot = name.rfind('.');
+  const auto label = dot == std::string_view::npos ? name : name.substr(dot + 1);
+  name = dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+  return label;
+}
+
+// [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix; and before a region s3-fips, the s3-accesspoint of an
+// access point, and dualstack. What matches one but names no region is that of a website, which is no endpoint of S3's interface, or of
+// acceleration, which has none.
 std::optional<amazon_host> read_amazon_host(std::string_view host) {
+  if (host.ends_with(country_suffix)) host.remove_suffix(country_suffix.size());
   if (!host.ends_with(amazon_suffix)) return std::nullopt;
   host.remove_suffix(amazon_suffix.size());
-  const auto take_label = [&] {
-    const auto dot = host.rfind('.');
-    const auto label = dot == std::string_view::npos ? host : host.substr(dot + 1);
-    host = dot == std::string_view::npos ? std::string_view() : host.substr(0, dot);
-    return label;
-  };
   amazon_host found;
-  const auto last = take_label();
+  const auto last = take_label(host);
   if (last.starts_with("s3-website")) return std::nullopt;
   if (last.starts_with("s3-") && last.size() > 3) {
     if (last != "s3-accelerate") found.region = last.substr(3);
   } else if (last != "s3") {
     found.region = last;
-    if (take_label() != "s3") return std::nullopt;
+    auto service = take_label(host);
+    if (service == "dualstack") service = take_label(host);
+    constexpr std::array<std::string_view, 4> services{"s3", "s3-fips", "s3-accesspoint", "s3-accesspoint-fips"};
+    if (std::ranges::find(services, service) == services.end()) return std::nullopt;
   }
   found.bucket = host;
   return found;
@@ -188,25 +243,52 @@ bool names_port(std::string_view text) {
          authority.rfind(':') + 1 > authority.rfind(']') + 1;
 }
 
-result<remote_url> parse_by_name(std::string_view text) {
-  if (auto problem = check_text(text); !problem.ok()) return problem;
+// Bucket and key, or the beginning of one, behind s3://. What control characters a key has are sent encoded.
+result<s3_object> read_by_name(std::string_view text) {
+  if (text.size() > most_url_bytes) return bad_url(text, fmt::format("it is longer than {} bytes", most_url_bytes));
   const auto rest = text.substr(text.find("://") + 3);
-  const auto slash = rest.find('/');
+  if (rest.starts_with("arn:"))
+    return bad_url(text, "an ARN is not taken; an access point is named by its alias, which ends with -s3alias, in the place of a bucket");
+  const auto slash = std::min(rest.find('/'), rest.size());
+  s3_object made{std::string(rest.substr(0, slash)), std::string(rest.substr(std::min(slash + 1, rest.size()))), {}};
+  if (made.bucket.find_first_of("@:") != std::string::npos)
+    return bad_url(text, "the bucket's name has a character that none may have; credentials do not belong into a URL");
+  if (auto problem = check_bucket(made.bucket, false); !problem.ok()) return bad_url(text, problem.message());
+  return made;
+}
+
+result<remote_url> parse_by_name(std::string_view text) {
+  auto object = read_by_name(text);
+  if (!object) return object.error();
+  if (auto problem = check_key(object->key); !problem.ok()) return bad_url(text, problem.message());
   remote_url made;
   made.kind = url_kind::s3;
   made.by_name = true;
-  made.object.bucket = rest.substr(0, slash);
-  if (slash != std::string_view::npos) made.object.key = rest.substr(slash + 1);
-  if (made.object.bucket.find_first_of("@:") != std::string::npos)
-    return bad_url(text, "the bucket's name has a character that none may have; credentials do not belong into a URL");
-  if (auto problem = check_bucket(made.object.bucket, false); !problem.ok()) return bad_url(text, problem.message());
-  if (auto problem = check_key(made.object.key); !problem.ok()) return bad_url(text, problem.message());
+  made.object = *std::move(object);
   return made;
 }
 
 // d.d.d.d, which no bucket is named.
 bool looks_like_ipv4(std::string_view name) {
   return std::ranges::count(name, '.') == 3 && std::ranges::all_of(name, [](char c) { return is_url_digit(c) || c == '.'; });
+}
+
+// key: encoded.
+result<url> address_at_endpoint(const std::string& bucket, const std::string& key, const s3_place& place) {
+  url made = *place.endpoint;
+  made.query.clear();
+  while (made.path.ends_with('/')) made.path.pop_back();
+  if (place.style != addressing::virtual_host) {
+    made.path += fmt::format("/{}/{}", bucket, key);
+    return made;
+  }
+  made.host = fmt::format("{}.{}", in_small_letters(bucket), made.host);
+  if (is_ipv6(place.endpoint->host) || looks_like_ipv4(place.endpoint->host) || !is_host_name(made.host)) {
+    return status(errc::invalid_argument, fmt::format("the addressing style is virtual, and {} is no name of a host: choose the style path",
+                                                      shown_text(made.host)));
+  }
+  made.path += fmt::format("/{}", key);
+  return made;
 }
 
 }  // namespace
@@ -223,7 +305,37 @@ bool url::same_origin(const url& other) const { return tls == other.tls && host 
 
 bool is_url(std::string_view text) {
   const auto scheme = scheme_of(text);
-  return scheme == "http" || scheme == "https" || scheme == "s3";
+  return scheme.empty() ? !scheme_with_one_slash(text).empty() : scheme != "file";
+}
+
+std::string file_path_of(std::string_view text) {
+  if (scheme_of(text) != "file") return std::string(text);
+  auto rest = text.substr(text.find("://") + 3);
+  if (rest.starts_with("localhost/")) rest.remove_prefix(std::string_view("localhost").size());
+  return percent_decoded(rest).value_or(std::string(rest));
+}
+
+std::optional<result<std::string>> hub_address(std::string_view text, std::string_view endpoint) {
+  if (scheme_of(text) != "hf") return std::nullopt;
+  auto rest = text.substr(text.find("://") + 3);
+  std::string_view kind;
+  for (const std::string_view each : {"datasets/", "spaces/"}) {
+    if (rest.starts_with(each)) kind = each;
+  }
+  rest.remove_prefix(kind.size());
+  if (kind.empty() && rest.starts_with("models/")) rest.remove_prefix(std::string_view("models/").size());
+  const auto owner = rest.find('/');
+  const auto name = owner == std::string_view::npos ? owner : rest.find('/', owner + 1);
+  if (owner == 0 || name == std::string_view::npos || name == owner + 1 || name + 1 == rest.size())
+    return bad_url(text, "a file of the Hugging Face Hub is named hf://OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION/PATH");
+  const auto repository = rest.substr(0, name);
+  const auto at = repository.find('@');
+  // The Hub's library takes %2F in a revision for a slash.
+  const auto revision = at == std::string_view::npos ? std::string("main") : percent_decoded(repository.substr(at + 1)).value_or("");
+  if (revision.empty()) return bad_url(text, "its revision is empty");
+  while (endpoint.ends_with('/')) endpoint.remove_suffix(1);
+  return fmt::format("{}/{}{}/resolve/{}/{}", endpoint, kind, percent_encoded(repository.substr(0, at), true),
+                     percent_encoded(revision, false), percent_encoded(rest.substr(name + 1), true));
 }
 
 // A text that could not be parsed may have a password anywhere before an @: then nothing behind the scheme is shown.
@@ -280,8 +392,14 @@ std::string remote_url::shown() const {
 }
 
 result<remote_url> parse_remote_url(std::string_view text) {
-  if (scheme_of(text) == "s3") return parse_by_name(text);
-  if (!is_url(text)) return bad_url(text, "its scheme is not http, https or s3");
+  const auto scheme = scheme_of(text);
+  if (is_scheme_of_s3(scheme)) return parse_by_name(text);
+  if (const auto cut = scheme_with_one_slash(text); !cut.empty())
+    return bad_url(
+        text, fmt::format("it has one slash behind its scheme; write {}://, and as a str, since pathlib.Path takes a slash away", cut));
+  if (scheme == "hf")
+    return status(errc::unsupported, fmt::format("{}: files of the Hugging Face Hub are opened for reading only", shown_text(text)));
+  if (scheme != "http" && scheme != "https") return unsupported_scheme(text, scheme);
   auto address = parse_http_url(text);
   if (!address) return address.error();
   remote_url made;
@@ -302,14 +420,10 @@ result<remote_url> parse_remote_url(std::string_view text) {
 }
 
 result<s3_object> parse_s3_prefix(std::string_view text) {
-  if (auto problem = check_text(text); !problem.ok()) return problem;
-  if (scheme_of(text) != "s3") return bad_url(text, "only s3://BUCKET/ can be listed");
-  const auto rest = text.substr(text.find("://") + 3);
-  const auto slash = std::min(rest.find('/'), rest.size());
-  s3_object made{std::string(rest.substr(0, slash)), std::string(rest.substr(std::min(slash + 1, rest.size()))), {}};
-  if (auto problem = check_bucket(made.bucket, false); !problem.ok()) return bad_url(text, problem.message());
-  if (!made.key.empty()) {
-    if (auto problem = check_key(made.key); !problem.ok()) return bad_url(text, problem.message());
+  if (!is_scheme_of_s3(scheme_of(text))) return bad_url(text, "only s3://BUCKET/ can be listed");
+  auto made = read_by_name(text);
+  if (made && !made->key.empty()) {
+    if (auto problem = check_key(made->key); !problem.ok()) return bad_url(text, problem.message());
   }
   return made;
 }
@@ -341,20 +455,20 @@ result<url> s3_address(const s3_object& object, const s3_place& place) {
   if (auto problem = check_bucket(object.bucket, !place.endpoint); !problem.ok()) return problem;
   if (auto problem = check_key(object.key); !problem.ok()) return problem;
   const auto key = percent_encoded(object.key, true);
-  if (place.endpoint) {
-    url made = *place.endpoint;
-    while (made.path.ends_with('/')) made.path.pop_back();
-    made.path += fmt::format("/{}/{}", object.bucket, key);
-    made.query.clear();
-    return made;
+  if (place.endpoint) return address_at_endpoint(object.bucket, key, place);
+  if (!is_region(place.region)) {
+    return status(errc::invalid_argument, fmt::format("'{}' is no region of Amazon's; a server that is not Amazon's needs an endpoint too "
+                                                      "(AWS_ENDPOINT_URL_S3, or the option endpoint)",
+                                                      shown_text(place.region)));
   }
-  if (!is_region(place.region)) return status(errc::invalid_argument, fmt::format("'{}' is no region of S3's", shown_text(place.region)));
-  const bool is_virtual = object.bucket.find('.') == std::string::npos;
-  const std::string_view country = place.region.starts_with("cn-") ? ".cn" : "";
+  const bool has_dot = object.bucket.find('.') != std::string::npos;
+  const bool is_virtual = place.style == addressing::virtual_host || (place.style == addressing::automatic && !has_dot);
   url made;
   made.tls = true;
   made.port = https_port;
-  made.host = fmt::format("{}{}s3.{}{}{}", is_virtual ? object.bucket : "", is_virtual ? "." : "", place.region, amazon_suffix, country);
+  made.host =
+      fmt::format("{}{}s3{}.{}{}{}{}", is_virtual ? object.bucket : "", is_virtual ? "." : "", place.fips ? "-fips" : "",
+                  place.dualstack ? "dualstack." : "", place.region, amazon_suffix, place.region.starts_with("cn-") ? country_suffix : "");
   made.path = is_virtual ? fmt::format("/{}", key) : fmt::format("/{}/{}", object.bucket, key);
   return made;
 }
@@ -369,13 +483,16 @@ status check_bucket(std::string_view bucket, bool is_amazons) {
   const auto refused = [&](std::string_view why) {
     return status(errc::invalid_argument, fmt::format("'{}' is no name of a bucket: {}", shown_text(bucket), why));
   };
-  const auto most = is_amazons ? 63U : 255U;
-  if (bucket.size() < 3 || bucket.size() > most) return refused(fmt::format("it has not 3 to {} characters", most));
+  const auto least = is_amazons ? 3U : 1U, most = is_amazons ? 63U : 255U;
+  if (bucket.size() < least || bucket.size() > most) return refused(fmt::format("it does not have {} to {} characters", least, most));
   const auto may_be = [&](char c) {
     return is_small_letter(c) || is_url_digit(c) || c == '.' || c == '-' || (!is_amazons && (is_alphanumeric(c) || c == '_'));
   };
   if (!std::ranges::all_of(bucket, may_be)) return refused("it has a character that none may have");
-  if (!is_alphanumeric(bucket.front()) || !is_alphanumeric(bucket.back())) return refused("it begins or ends with no letter or digit");
+  if (bucket.find_first_not_of('.') == std::string_view::npos) return refused("it has nothing but dots");
+  if (!is_amazons) return {};
+  if (!is_alphanumeric(bucket.front()) || !is_alphanumeric(bucket.back()))
+    return refused("it does not begin and end with a letter or digit");
   if (bucket.find("..") != std::string_view::npos) return refused("it has two dots in a row");
   if (looks_like_ipv4(bucket)) return refused("it looks like an IP address");
   return {};
@@ -385,12 +502,22 @@ status check_key(std::string_view key) {
   if (key.empty()) return {errc::invalid_argument, "it names no key in the bucket"};
   if (key.size() > most_key_bytes) return {errc::invalid_argument, fmt::format("its key is longer than {} bytes", most_key_bytes)};
   if (!is_utf8(key)) return {errc::invalid_argument, "its key is not UTF-8"};
+  if (key.find('\0') != std::string_view::npos) return {errc::invalid_argument, "its key has a zero in it"};
   return {};
 }
 
 bool is_region(std::string_view text) {
   const auto may_be = [](char c) { return is_small_letter(c) || is_url_digit(c) || c == '-'; };
   return !text.empty() && text.size() <= 63 && std::ranges::all_of(text, may_be) && text.front() != '-' && text.back() != '-';
+}
+
+bool is_region_name(std::string_view text) {
+  const auto may_be = [](char c) { return is_alphanumeric(c) || c == '-' || c == '_' || c == '.'; };
+  return !text.empty() && text.size() <= 63 && std::ranges::all_of(text, may_be);
+}
+
+bool is_fips_host(std::string_view host) {
+  return host.find("s3-fips") != std::string_view::npos || host.find("-fips.") != std::string_view::npos;
 }
 
 std::string percent_encoded(std::string_view bytes, bool keep_slash) {

@@ -1,4 +1,4 @@
-// URLs of remote objects: http, https and s3, and what each stands for. Values and pure functions: no network, safe from any thread.
+// URLs of remote objects: http, https, s3 and hf, and what each stands for. Values and pure functions: no network, safe from any thread.
 // A URL comes from outside: its length is bounded, and nothing of it reaches a request line or a header before it is known to fit there.
 #pragma once
 
@@ -37,8 +37,14 @@ struct url {
   [[nodiscard]] bool operator==(const url&) const = default;
 };
 
-// Whether a text is meant as a URL of a remote object, well-formed or not, and not as the name of a file.
+// Whether a text is meant as a URL of a remote object, well-formed or not and of whatever scheme, and not as the name of a file, which
+// file:// is.
 [[nodiscard]] bool is_url(std::string_view text);
+// The path in file:///PATH or file://localhost/PATH, decoded; any other text as it is.
+[[nodiscard]] std::string file_path_of(std::string_view text);
+// hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH as the address of the Hugging Face Hub at that endpoint (https://huggingface.co);
+// nothing if it is no hf:// at all. Errors: invalid_argument.
+[[nodiscard]] std::optional<result<std::string>> hub_address(std::string_view text, std::string_view endpoint);
 
 // Bytes that may not stand in a URL are percent-encoded, those that already are stay so; a fragment is dropped.
 // Errors: invalid_argument (too long, another scheme, a user name or password, a bad host or port, a control character). The message has
@@ -66,9 +72,9 @@ struct remote_url {
   [[nodiscard]] std::string shown() const;
 };
 
-// What follows `s3://bucket/` is the key as it is: nothing in it is an escape, a query or a fragment, as with the AWS command line.
-// The kind is the first that fits, in KvikIO's order, of which s3_public never comes up, since s3 fits wherever it does.
-// Errors: as parse_http_url; invalid_argument (a bucket or a key that S3 does not allow).
+// What follows `s3://bucket/` (or `s3a://`, `s3n://`) is the key as it is: nothing in it is an escape, a query or a fragment, as with the
+// AWS command line. The kind is the first that fits, in KvikIO's order, of which s3_public never comes up, since s3 fits wherever it does.
+// Errors: as parse_http_url; unsupported (another scheme); invalid_argument (a bucket or a key that no server of S3 allows).
 result<remote_url> parse_remote_url(std::string_view text);
 
 // s3://BUCKET or s3://BUCKET/KEY, of which the key may be a beginning of one, or nothing. Errors: invalid_argument.
@@ -82,21 +88,31 @@ result<s3_object> parse_s3_prefix(std::string_view text);
 [[nodiscard]] bool is_presigned(const url& one);
 
 // --- S3
+// path: HOST/BUCKET/KEY; virtual_host: BUCKET.HOST/KEY. automatic: virtual_host at Amazon, but for a bucket with a dot, whose host no
+// certificate covers; path elsewhere.
+enum class addressing : std::uint8_t { automatic, path, virtual_host };
+
 struct s3_place {
   std::string region;
-  std::optional<url> endpoint;  // of a server that is not Amazon's: path style
+  std::optional<url> endpoint;  // of a server that is not Amazon's
+  addressing style = addressing::automatic;
+  bool fips = false;       // which of Amazon's endpoints
+  bool dualstack = false;  // likewise
 };
 
-// Where an object lies. Amazon's: virtual-hosted style, but for a bucket with a dot, whose host no certificate covers.
-// Errors: invalid_argument (a bucket or region that would not be one label of a host, a key that is no key).
+// Where an object lies. Errors: invalid_argument (a bucket or region that would not be one label of a host, a key that is no key).
 result<url> s3_address(const s3_object& object, const s3_place& place);
 // Where a bucket is listed.
 result<url> s3_bucket_address(const std::string& bucket, const s3_place& place);
 
-// Rules for general purpose buckets; a server that is not Amazon's may have longer names, with capitals and underscores.
+// Rules for general purpose buckets; a server that is not Amazon's may have other names of letters, digits, dots, hyphens and underscores.
 status check_bucket(std::string_view bucket, bool is_amazons);
 status check_key(std::string_view key);
+// Of Amazon's, which is a label of a host; and of any server, which is only signed: RegionOne, SBG, eu_west_1.
 [[nodiscard]] bool is_region(std::string_view text);
+[[nodiscard]] bool is_region_name(std::string_view text);
+// Whether a host is one of Amazon's endpoints of FIPS.
+[[nodiscard]] bool is_fips_host(std::string_view host);
 
 // --- percent-encoding
 // All but unreserved characters (RFC 3986); with keep_slash, slashes stay too.

@@ -148,6 +148,7 @@ TEST_F(credential_search_test, a_program_of_a_profile_is_started_where_that_is_a
     return std::string(R"({"Version": 1, "AccessKeyId": "ASIATOOL", "SecretAccessKey": "toolhush", "SessionToken": "tokenhush"})");
   };
   EXPECT_NE(refusal(errc::permission_denied).find("starting it is not allowed"), std::string::npos);
+  EXPECT_NE(refusal(errc::permission_denied).find("PENSTOCK_ALLOW_CREDENTIAL_PROCESS=1"), std::string::npos);
   EXPECT_TRUE(started.empty());
   options.allow_process = true;
   EXPECT_EQ(find().access_key_id, "ASIATOOL");
@@ -158,11 +159,44 @@ TEST_F(credential_search_test, a_program_of_a_profile_is_started_where_that_is_a
   refusal(errc::io);
 }
 
-TEST_F(credential_search_test, profiles_that_need_more_are_refused_in_words) {
-  outside.write(".aws/config", "[default]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = y\n");
-  EXPECT_NE(refusal(errc::unsupported).find("credential_process"), std::string::npos);
-  outside.write(".aws/config", "[default]\nsso_session = y\n");
-  EXPECT_NE(refusal(errc::unsupported).find("browser"), std::string::npos);
+TEST_F(credential_search_test, profiles_that_need_the_aws_tools_have_them_started_where_that_is_allowed) {
+  for (const auto* text : {"role_arn = arn:aws:iam::1:role/x\nsource_profile = y\n", "sso_session = y\n", "sso_start_url = https://x\n"}) {
+    outside.write(".aws/config", std::string("[default]\n") + text + "[profile work]\n" + text + "[profile o'dd]\n" + text);
+    std::vector<std::string> started;
+    outside.run = [&](const std::string& command) -> result<std::string> {
+      started.push_back(command);
+      return std::string(R"({"Version": 1, "AccessKeyId": "ASIATOOL", "SecretAccessKey": "toolhush", "SessionToken": "tokenhush"})");
+    };
+    options.allow_process = false;
+    options.profile.clear();
+    for (const auto* said : {"aws configure export-credentials", "PENSTOCK_ALLOW_CREDENTIAL_PROCESS=1", "allow_credential_process"})
+      EXPECT_NE(refusal(errc::permission_denied).find(said), std::string::npos) << said;
+    EXPECT_TRUE(started.empty());
+    options.allow_process = true;
+    EXPECT_EQ(find().access_key_id, "ASIATOOL");
+    options.profile = "work";
+    EXPECT_EQ(find().access_key_id, "ASIATOOL");
+    EXPECT_EQ(started.front(), "aws configure export-credentials --format process --profile 'default'");
+    EXPECT_EQ(started.back(), "aws configure export-credentials --format process --profile 'work'");
+    options.profile = "o'dd";
+    refusal(errc::unsupported);
+    options.profile = "work";
+    outside.run = [](const std::string&) -> result<std::string> { return status(errc::io, "it ended with 127"); };
+    EXPECT_NE(refusal(errc::io).find("AWS CLI 2"), std::string::npos);
+  }
+}
+
+TEST_F(credential_search_test, sts_is_asked_where_settings_say) {
+  outside.variables["AWS_WEB_IDENTITY_TOKEN_FILE"] = outside.write("token", "webhush=\n");
+  outside.variables["AWS_ROLE_ARN"] = "arn:aws:iam::123456789012:role/reader";
+  options.region = "us-west-2";
+  options.use_fips = true;
+  serve(200, sts_keys);
+  find();
+  EXPECT_EQ(outside.asked.back().address.unredacted(), "https://sts-fips.us-west-2.amazonaws.com/");
+  outside.write(".aws/config", "[default]\nservices = here\n[services here]\nsts =\n  endpoint_url = http://own:1\n");
+  find();
+  EXPECT_EQ(outside.asked.back().address.unredacted(), "http://own:1/");
 }
 
 TEST_F(credential_search_test, a_web_identity_is_exchanged_at_sts) {

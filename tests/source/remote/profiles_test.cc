@@ -43,6 +43,7 @@ TEST(profiles, the_configuration_calls_them_by_another_heading) {
   const auto mine = profile_of(file, profile_format::config, "my one");
   EXPECT_EQ(mine.region, "us-west-2");
   EXPECT_EQ(mine.endpoint_url, "");
+  EXPECT_EQ(mine.s3_endpoint_url, "nested");
   EXPECT_EQ(mine.credential_process, "/bin/tool --for x");
   EXPECT_EQ(profile_of(file, profile_format::config, "quoted").region, "ap-south-1");
   profile none;
@@ -77,6 +78,38 @@ TEST(profiles, the_files_lie_below_home_or_where_variables_say) {
   outside.write("elsewhere", "[work]\naws_access_key_id=E\n");
   outside.variables["AWS_SHARED_CREDENTIALS_FILE"] = "~/elsewhere";
   EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.access_key_id, "E");
+}
+
+TEST(profiles, a_section_of_services_has_endpoints_for_those_that_name_it) {
+  constexpr std::string_view file =
+      "[services here] # mine\ns3 =\n  endpoint_url = http://s3\n  other = x\nSTS =\n\tendpoint_url=http://sts\n[default]\nservices = "
+      "here\n"
+      "s3 =\n    addressing_style = path\n    # a comment\n    use_dualstack_endpoint = true\nregion = r\n  addressing_style = of_nothing\n"
+      "[profile other]\nservices = there\n[profile none]\nregion = x\n";
+  const auto one = profile_of(file, profile_format::config, "default");
+  EXPECT_EQ(one.endpoint_of_service("s3"), "http://s3");
+  EXPECT_EQ(one.endpoint_of_service("sts"), "http://sts");
+  EXPECT_EQ(one.endpoint_of_service("dynamodb"), "");
+  EXPECT_EQ(one.s3_addressing_style, "path");
+  EXPECT_EQ(one.s3_use_dualstack_endpoint, "true");
+  EXPECT_EQ(one.region, "r");
+  EXPECT_EQ(profile_of(file, profile_format::config, "other").endpoint_of_service("s3"), "");
+  EXPECT_EQ(profile_of(file, profile_format::config, "none").endpoint_of_service("s3"), "");
+  outside_world outside;
+  outside.write(".aws/config", file);
+  EXPECT_TRUE(find_profile(*outside.kernel, outside.lookup(), "").ok());
+  const auto missing = find_profile(*outside.kernel, outside.lookup(), "other");
+  EXPECT_EQ(missing.error().code(), errc::not_found);
+  EXPECT_NE(missing.error().message().find("[services there]"), std::string::npos) << missing.error().message();
+}
+
+TEST(profiles, a_default_one_may_be_named_by_another_variable) {
+  outside_world outside;
+  outside.write(".aws/config", "[profile one]\nregion=of-one\n[profile two]\nregion=of-two\n");
+  outside.variables["AWS_DEFAULT_PROFILE"] = "two";
+  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.region, "of-two");
+  outside.variables["AWS_PROFILE"] = "one";
+  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.region, "of-one");
 }
 
 TEST(profiles, one_that_is_asked_for_has_to_be_there) {

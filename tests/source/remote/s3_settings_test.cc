@@ -61,6 +61,91 @@ TEST_F(s3_settings_test, the_endpoint_is_the_first_that_is_named) {
   EXPECT_EQ(find().endpoint, std::nullopt);
 }
 
+TEST_F(s3_settings_test, regions_of_other_servers_are_taken_as_they_are) {
+  for (const auto* region : {"us-east-1", "auto", "RegionOne", "SBG", "eu_west_1", "us-east-1 ", " x\t", "default.rgw"}) {
+    outside.variables["AWS_REGION"] = region;
+    const std::string_view text(region);
+    const auto begin = text.find_first_not_of(" \t");
+    EXPECT_EQ(find().region, text.substr(begin, text.find_last_not_of(" \t") - begin + 1)) << region;
+  }
+}
+
+TEST_F(s3_settings_test, an_endpoint_may_be_that_of_a_service_in_the_profile) {
+  outside.write(".aws/config",
+                "[default]\nservices = here\nendpoint_url = http://h:1\n[services here]\ns3 =\n  endpoint_url = http://h:2\n");
+  EXPECT_EQ(find().endpoint->port, 2);
+  outside.write(".aws/config", "[default]\nendpoint_url = http://h:1\ns3 =\n  endpoint_url = http://h:3\n");
+  EXPECT_EQ(find().endpoint->port, 3);
+  outside.write(".aws/config", "[default]\nendpoint_url = http://h:1\nignore_configured_endpoint_urls = true\n");
+  EXPECT_EQ(find().endpoint, std::nullopt);
+}
+
+// Each way to say it, and what is to come of it.
+TEST_F(s3_settings_test, settings_of_the_aws_tools_are_obeyed) {
+  struct row {
+    const char* variable;
+    const char* value;
+    const char* config;
+    bool (*holds)(const s3_settings&);
+  };
+  const row rows[] = {
+      {"AWS_USE_FIPS_ENDPOINT", "true", "", [](const s3_settings& of) { return of.fips && !of.dualstack; }},
+      {"", "", "use_fips_endpoint = True", [](const s3_settings& of) { return of.fips; }},
+      {"AWS_USE_FIPS_ENDPOINT", "false", "use_fips_endpoint = true", [](const s3_settings& of) { return !of.fips; }},
+      {"AWS_USE_DUALSTACK_ENDPOINT", "true", "", [](const s3_settings& of) { return of.dualstack && !of.fips; }},
+      {"", "", "use_dualstack_endpoint = true", [](const s3_settings& of) { return of.dualstack; }},
+      {"", "", "s3 =\n  use_dualstack_endpoint = true", [](const s3_settings& of) { return of.dualstack; }},
+      {"", "", "s3 =\n  addressing_style = path", [](const s3_settings& of) { return of.style == addressing::path; }},
+      {"", "", "s3 =\n  addressing_style = virtual", [](const s3_settings& of) { return of.style == addressing::virtual_host; }},
+      {"", "", "s3 =\n  addressing_style = auto", [](const s3_settings& of) { return of.style == addressing::automatic; }},
+      {"AWS_REQUEST_PAYER", "requester", "", [](const s3_settings& of) { return of.requester_pays; }},
+      {"AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported", "", [](const s3_settings& of) { return of.always_checksums; }},
+      {"", "", "request_checksum_calculation = when_required", [](const s3_settings& of) { return !of.always_checksums; }},
+      {"AWS_MAX_ATTEMPTS", "7", "max_attempts = 3", [](const s3_settings& of) { return of.attempts == 7; }},
+      {"", "", "max_attempts = 3", [](const s3_settings& of) { return of.attempts == 3; }},
+      {"", "", "", [](const s3_settings& of) { return !of.fips && !of.dualstack && !of.requester_pays && of.attempts == 0; }},
+  };
+  for (const auto& each : rows) {
+    outside.write(".aws/config", std::string("[default]\n") + each.config + "\n");
+    if (*each.variable != '\0') outside.variables[each.variable] = each.value;
+    EXPECT_TRUE(each.holds(find())) << each.variable << " " << each.config;
+    outside.variables.erase(each.variable);
+  }
+}
+
+TEST_F(s3_settings_test, settings_of_the_aws_tools_that_cannot_be_obeyed_are_refused) {
+  const std::pair<const char*, const char*> configurations[] = {
+      {"use_fips_endpoint = maybe", "true or false"},
+      {"use_fips_endpoint = true\nendpoint_url = http://own", "FIPS"},
+      {"use_dualstack_endpoint = true\nendpoint_url = http://own", "IPv4 and IPv6"},
+      {"s3 =\n  addressing_style = odd", "auto, path or virtual"},
+      {"s3 =\n  use_accelerate_endpoint = true", "acceleration"},
+      {"s3 =\n  signature_version = s3", "version 4"},
+      {"request_checksum_calculation = always", "when_required"},
+      {"max_attempts = many", "a number from 1"},
+      {"ca_bundle = /etc/own.pem", "AWS_CA_BUNDLE"},
+      {"services = missing", "[services missing]"},
+  };
+  for (const auto& [text, said] : configurations) {
+    outside.write(".aws/config", std::string("[default]\n") + text + "\n");
+    const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel).error();
+    EXPECT_NE(refused.message().find(said), std::string::npos) << text << ": " << refused.message();
+  }
+}
+
+TEST_F(s3_settings_test, what_the_program_says_comes_first) {
+  outside.variables["AWS_USE_FIPS_ENDPOINT"] = "true";
+  outside.variables["AWS_REQUEST_PAYER"] = "requester";
+  options.use_fips = false;
+  options.requester_pays = false;
+  options.use_dualstack = true;
+  options.addressing_style = "path";
+  const auto found = find();
+  EXPECT_FALSE(found.fips || found.requester_pays);
+  EXPECT_TRUE(found.dualstack);
+  EXPECT_EQ(found.style, addressing::path);
+}
+
 TEST_F(s3_settings_test, an_endpoint_with_a_password_is_refused_without_showing_it) {
   outside.variables["AWS_ENDPOINT_URL"] = "http://u:hush@h";
   const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);

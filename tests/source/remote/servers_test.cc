@@ -228,6 +228,56 @@ TEST_F(opened_objects, of_a_url_with_a_host_are_asked_for_there_whatever_endpoin
   EXPECT_TRUE(server_.requests().empty());
 }
 
+TEST_F(opened_objects, of_s3_are_asked_for_as_the_settings_say) {
+  auto how = of_s3();
+  how.region = "RegionOne";
+  how.requester_pays = true;
+  for (const auto* url : {"s3://bucket/key", "s3a://_x_/key", "s3n://ab/a\tb", "s3://my..b/key"}) {
+    const auto before = server_.requests().size();
+    const auto opened = open(url, how);
+    ASSERT_TRUE(opened.ok()) << url << opened.error().message();
+    expect_bytes(**opened, 0, 1000);
+    for (auto at = before; at < server_.requests().size(); ++at) {
+      const auto& asked = server_.requests().at(at);
+      EXPECT_EQ(asked.header("x-amz-request-payer"), "requester");
+      EXPECT_NE(asked.header("authorization").find("/RegionOne/s3/aws4_request"), std::string::npos);
+      EXPECT_NE(asked.header("authorization").find("x-amz-request-payer"), std::string::npos) << "it is signed";
+    }
+  }
+}
+
+TEST_F(opened_objects, that_settings_ask_for_at_other_endpoints_are_not_asked_for_elsewhere) {
+  auto how = of_s3();
+  how.use_fips = true;
+  EXPECT_EQ(open("s3://bucket/key", how).error().code(), errc::invalid_argument) << "with an endpoint of one's own";
+  how.endpoint.clear();
+  const auto refused = open("https://bucket.s3.us-west-2.amazonaws.com/key", how).error();
+  EXPECT_NE(refused.message().find("FIPS"), std::string::npos) << refused.message();
+  EXPECT_TRUE(server_.requests().empty());
+}
+
+TEST_F(opened_objects, of_the_hub_are_asked_for_with_its_token) {
+  const auto named = [this](std::string_view name) -> std::optional<std::string> {
+    if (name == "HF_ENDPOINT") return server_.origin();
+    if (name == "HF_TOKEN") return "hf_hidden";
+    return std::nullopt;
+  };
+  servers all(quick(), {named, kernel_});
+  auto opened = all.open("hf://owner/name@v1/model.bin", {});
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  EXPECT_EQ(server_.requests().front().target, "/owner/name/resolve/v1/model.bin");
+  EXPECT_EQ(server_.requests().front().header("authorization"), "Bearer hf_hidden");
+  remote_options own;
+  own.session_token = "hf_own";
+  const auto before = server_.requests().size();
+  ASSERT_TRUE(all.open("hf://datasets/owner/name/x", own).ok());
+  EXPECT_EQ(server_.requests().at(before).header("authorization"), "Bearer hf_own");
+  EXPECT_EQ(server_.requests().at(before).target, "/datasets/owner/name/resolve/main/x");
+  const auto offline = [](std::string_view name) { return name == "HF_HUB_OFFLINE" ? std::optional<std::string>("1") : std::nullopt; };
+  servers none(quick(), {offline, kernel_});
+  EXPECT_EQ(none.open("hf://owner/name/x", {}).error().code(), errc::permission_denied);
+}
+
 std::string page_of_list(const std::string& keys, const std::string& next) {
   std::string body = "<ListBucketResult>" + keys;
   if (!next.empty()) body += "<IsTruncated>true</IsTruncated><NextContinuationToken>" + next + "</NextContinuationToken>";

@@ -117,6 +117,84 @@ TEST_F(uploads, of_little_are_one_request) {
   EXPECT_EQ(store_.server().requests().size(), 1U);
 }
 
+// A bucket with Object Lock, as Amazon's answers.
+TEST_F(uploads, have_a_checksum_where_the_server_wants_one) {
+  std::atomic<unsigned> with{0}, without{0};
+  store_.set_fault([&](const web_request& asked, const client& to) -> std::optional<then> {
+    if (asked.method != "PUT") return std::nullopt;
+    const auto sum = asked.header("content-md5");
+    if (!sum.empty()) {
+      ++with;
+      EXPECT_EQ(sum, *source::remote::content_md5(asked.body));
+      EXPECT_NE(asked.header("authorization").find("content-md5"), std::string::npos) << "it is signed";
+      return std::nullopt;
+    }
+    ++without;
+    constexpr std::string_view body =
+        "<Error><Code>InvalidRequest</Code><Message>Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests with "
+        "Object "
+        "Lock parameters</Message></Error>";
+    return to.send(object_store::plain(400, body)) ? then::keep : then::close;
+  });
+  const auto little = drawn_content(1000), much = drawn_content(5 * 8 * mib);
+  ASSERT_TRUE(save(little).ok());
+  EXPECT_EQ(store_.get(path), little);
+  EXPECT_EQ(with.load(), 1U);
+  EXPECT_EQ(without.load(), 1U);
+  ASSERT_TRUE(save(much).ok());
+  EXPECT_TRUE(store_.get(path) == much);
+  EXPECT_EQ(with.load(), 1U + 5U);
+  ASSERT_TRUE(begin()->complete(true).ok()) << "of nothing";
+  EXPECT_EQ(store_.get(path), "");
+}
+
+TEST_F(uploads, whose_checksums_do_not_help_end_with_what_the_server_says) {
+  store_.set_fault([](const web_request& asked, const client& to) -> std::optional<then> {
+    if (asked.method != "PUT") return std::nullopt;
+    return to.send(object_store::plain(400, "<Error><Code>InvalidRequest</Code><Message>never</Message></Error>")) ? then::keep
+                                                                                                                   : then::close;
+  });
+  const auto refused = save(drawn_content(1000));
+  EXPECT_NE(refused.message().find("InvalidRequest: never"), std::string::npos) << refused.message();
+}
+
+TEST_F(uploads, of_bytes_that_are_published_have_a_known_md5) {
+  EXPECT_EQ(*source::remote::content_md5(""), "1B2M2Y8AsgTpgAmY7PhCfg==");
+  EXPECT_EQ(*source::remote::content_md5("abc"), "kAFQmDzST7DWlj99KOF/cg==");
+}
+
+TEST_F(uploads, say_what_object_is_to_be_made) {
+  auto how = options();
+  how.content_type = "text/plain; charset=utf-8";
+  how.server_side_encryption = "aws:kms";
+  how.sse_kms_key_id = "arn:aws:kms:eu-central-1:1:key/x";
+  how.storage_class = "STANDARD_IA";
+  how.acl = "bucket-owner-full-control";
+  how.tags = {{"a b", "1&2"}, {"c", ""}};
+  how.requester_pays = true;
+  for (const std::size_t bytes : {std::size_t{10}, std::size_t{9 * mib}}) {
+    const auto before = store_.server().requests().size();
+    const auto saved = save_with(how, drawn_content(bytes));
+    ASSERT_TRUE(saved.ok()) << saved.message();
+    const auto& first = store_.server().requests().at(before);  // that makes the object, or begins its upload
+    EXPECT_EQ(first.header("content-type"), "text/plain; charset=utf-8");
+    EXPECT_EQ(first.header("x-amz-server-side-encryption"), "aws:kms");
+    EXPECT_EQ(first.header("x-amz-server-side-encryption-aws-kms-key-id"), "arn:aws:kms:eu-central-1:1:key/x");
+    EXPECT_EQ(first.header("x-amz-storage-class"), "STANDARD_IA");
+    EXPECT_EQ(first.header("x-amz-acl"), "bucket-owner-full-control");
+    EXPECT_EQ(first.header("x-amz-tagging"), "a%20b=1%262&c=");
+    for (auto at = before; at < store_.server().requests().size(); ++at) {
+      EXPECT_EQ(store_.server().requests().at(at).header("x-amz-request-payer"), "requester");
+      EXPECT_EQ(store_.server().requests().at(at).header("x-amz-storage-class").empty(), at != before);
+    }
+  }
+  how.server_side_encryption = "AES256";
+  EXPECT_EQ(save_with(how, "x").code(), errc::invalid_argument) << "a key is for aws:kms";
+  how = options();
+  how.storage_class = "A\r\nx-evil: 1";
+  EXPECT_EQ(save_with(how, "x").code(), errc::invalid_argument);
+}
+
 TEST_F(uploads, of_nothing_make_an_empty_object) {
   ASSERT_TRUE(begin()->complete(true).ok());
   EXPECT_EQ(store_.get(path), "");

@@ -1,6 +1,8 @@
 // What a URL is taken for, and what reaches a request line.
 #include "source/remote/url.hpp"
 
+#include "base/printable.hpp"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +21,7 @@ TEST(url, a_bucket_is_listed_by_its_url) {
     EXPECT_EQ(made->bucket, bucket) << text;
     EXPECT_EQ(made->key, prefix) << text;
   }
-  for (const char* const text : {"https://bucket.s3.amazonaws.com/", "s3://", "s3://b@d/", "s3:///x", "s3://bucket/\x01"})
+  for (const char* const text : {"https://bucket.s3.amazonaws.com/", "s3://", "s3://b@d/", "s3:///x", "s3://bucket/\xff", "gs://bucket/"})
     EXPECT_EQ(parse_s3_prefix(text).error().code(), errc::invalid_argument) << text;
   EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = std::nullopt})->unredacted(),
             "https://bucket.s3.eu-west-1.amazonaws.com/");
@@ -52,10 +54,62 @@ url address_of(std::string_view text, const s3_place& place) {
   return made.ok() ? *made : url{};
 }
 
-TEST(remote_url, only_known_schemes_are_urls) {
-  for (const char* const text : {"http://h/", "HTTPS://h", "s3://bucket/key", "S3://", "http://"}) EXPECT_TRUE(is_url(text)) << text;
-  for (const char* const text : {"", "/data/http://h", "http:/h", "http", "gs://bucket/key", "file:///x", "://", "a.bin"})
+TEST(remote_url, what_has_a_scheme_is_a_url_but_for_files) {
+  for (const char* const text : {"http://h/", "HTTPS://h", "s3://bucket/key", "S3://", "http://", "gs://bucket/key", "abfss://c@a/b",
+                                 "x-y+z.1://", "s3:/bucket/key", "http:/h"})
+    EXPECT_TRUE(is_url(text)) << text;
+  for (const char* const text :
+       {"", "/data/http://h", "http", "file:///x", "FILE:///x", "://", "a.bin", "1s://b", "a b://c", "x:/y", "s3:key"})
     EXPECT_FALSE(is_url(text)) << text;
+}
+
+TEST(remote_url, a_file_may_be_named_by_a_url) {
+  EXPECT_EQ(file_path_of("file:///a/b%20c%25"), "/a/b c%");
+  EXPECT_EQ(file_path_of("file://localhost/a"), "/a");
+  EXPECT_EQ(file_path_of("file://a/b"), "a/b");
+  EXPECT_EQ(file_path_of("file:///100%"), "/100%");
+  for (const std::string text : {"/a/file:///b", "a%20b", "s3://bucket/key", ""}) EXPECT_EQ(file_path_of(text), text);
+}
+
+TEST(remote_url, other_schemes_are_refused_with_what_to_do) {
+  struct row {
+    const char* text;
+    const char* said;
+  };
+  for (const auto& [text, said] :
+       {row{"gs://bucket/key", "s3://BUCKET/KEY, with the endpoint https://storage.googleapis.com"},
+        row{"az://container/blob", "with its SAS"}, row{"abfss://container@account/blob", "with its SAS"}, row{"hdfs://node/x", "WebHDFS"},
+        row{"ftp://h/x", "Supported are http://"}, row{"s4://b/k", "Supported are http://, https://, s3://, hf:// and file://"}}) {
+    const auto refused = parse_remote_url(text).error();
+    EXPECT_EQ(refused.code(), errc::unsupported) << text;
+    EXPECT_NE(refused.message().find("is not supported"), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find(said), std::string::npos) << refused.message();
+  }
+  EXPECT_NE(refusal_of("s3:/bucket/key").find("write s3://"), std::string::npos);
+}
+
+TEST(remote_url, other_schemes_of_s3_name_the_same_object) {
+  for (const char* const text : {"s3://bucket/a/b", "s3a://bucket/a/b", "s3n://bucket/a/b", "S3A://bucket/a/b"}) {
+    const auto one = read_remote(text);
+    EXPECT_EQ(one.kind, url_kind::s3) << text;
+    EXPECT_EQ(one.shown(), "s3://bucket/a/b") << text;
+    EXPECT_EQ(parse_s3_prefix(text)->key, "a/b") << text;
+  }
+}
+
+TEST(remote_url, a_file_of_the_hub_has_an_address) {
+  const auto at = [](std::string_view text) {
+    const auto made = hub_address(text, "https://huggingface.co/");
+    return made && made->ok() ? **made : "none";
+  };
+  EXPECT_EQ(at("hf://owner/name/model.safetensors"), "https://huggingface.co/owner/name/resolve/main/model.safetensors");
+  EXPECT_EQ(at("hf://models/owner/name/a/b c"), "https://huggingface.co/owner/name/resolve/main/a/b%20c");
+  EXPECT_EQ(at("hf://datasets/owner/name@v1.0/a"), "https://huggingface.co/datasets/owner/name/resolve/v1.0/a");
+  EXPECT_EQ(at("hf://spaces/owner/name@refs%2Fpr%2F1/a"), "https://huggingface.co/spaces/owner/name/resolve/refs%2Fpr%2F1/a");
+  for (const char* const text : {"hf://", "hf://owner", "hf://owner/name", "hf://owner/name/", "hf:///name/a", "hf://owner//a",
+                                 "hf://owner/name@/a", "hf://datasets/owner/name"})
+    EXPECT_EQ(at(text), "none") << text;
+  EXPECT_FALSE(hub_address("s3://owner/name/a", "https://huggingface.co"));
 }
 
 TEST(remote_url, parts_of_a_url_are_told_apart) {
@@ -93,7 +147,6 @@ TEST(remote_url, what_may_not_stand_in_a_path_is_encoded_and_what_is_encoded_sta
 }
 
 TEST(remote_url, bad_urls_are_refused_in_words) {
-  EXPECT_EQ(refusal_of("ftp://h/x"), "URL ftp://h/x: its scheme is not http, https or s3");
   EXPECT_EQ(refusal_of("http://u:hidden@h/x"), "URL http://...: a user name or password does not belong into a URL");
   EXPECT_EQ(refusal_of("http:///x"), "URL http:///x: its host is no name and no address");
   EXPECT_EQ(refusal_of("http://h:0/x"), "URL http://h:0/x: its port is no number from 1 to 65535");
@@ -108,7 +161,7 @@ TEST(remote_url, bad_urls_are_refused_in_words) {
 
 TEST(remote_url, no_refusal_shows_a_password_or_a_query) {
   for (const char* const text :
-       {"http://u:QQ@h/x", "http://u:QQ/QQ@h/x", "http://u:QQ?QQ@h/x", "ftp://h/x?sig=QQ", "http://a b/?X-Amz-Signature=QQ",
+       {"http://u:QQ@h/x", "http://u:QQ/QQ@h/x", "http://u:QQ?QQ@h/x", "http://a b/?X-Amz-Signature=QQ",
         "http://a b/?who=a@b&X-Amz-Signature=QQ", "s3://u:QQ@bucket/key", "https://b.s3.amazonaws.com/%ff?sig=QQ"}) {
     const auto told = refusal_of(text);
     EXPECT_EQ(told.find("QQ"), std::string::npos) << told;
@@ -120,17 +173,17 @@ TEST(remote_url, a_key_behind_s3_is_taken_as_it_is) {
     const char* key;
     const char* encoded;
   };
-  for (const auto& [key, encoded] :
-       {row{"a/b.bin", "a/b.bin"}, row{"a b", "a%20b"}, row{"a%20b", "a%2520b"}, row{"a+b", "a%2Bb"}, row{"day=1/x", "day%3D1/x"},
-        row{"what?#", "what%3F%23"}, row{"/lead", "/lead"}, row{"a//b", "a//b"}, row{"../x/./y", "../x/./y"},
-        row{"\xc3\xa4\xe2\x82\xac", "%C3%A4%E2%82%AC"}, row{"~-_.", "~-_."}, row{"a@b:c", "a%40b%3Ac"}, row{"100%", "100%25"}}) {
+  for (const auto& [key, encoded] : {row{"a/b.bin", "a/b.bin"}, row{"a b", "a%20b"}, row{"a%20b", "a%2520b"}, row{"a+b", "a%2Bb"},
+                                     row{"day=1/x", "day%3D1/x"}, row{"what?#", "what%3F%23"}, row{"/lead", "/lead"}, row{"a//b", "a//b"},
+                                     row{"../x/./y", "../x/./y"}, row{"\xc3\xa4\xe2\x82\xac", "%C3%A4%E2%82%AC"}, row{"~-_.", "~-_."},
+                                     row{"a\tb\n", "a%09b%0A"}, row{"a@b:c", "a%40b%3Ac"}, row{"100%", "100%25"}}) {
     const auto text = std::string("s3://my-bucket/") + key;
     const auto one = read_remote(text);
     EXPECT_TRUE(one.by_name);
     EXPECT_EQ(one.kind, url_kind::s3);
     EXPECT_EQ(one.object.bucket, "my-bucket");
     EXPECT_EQ(one.object.key, key);
-    EXPECT_EQ(one.shown(), text);
+    EXPECT_EQ(one.shown(), printable_text(text));
     EXPECT_EQ(address_of(text, {.region = "eu-west-1", .endpoint = {}}).unredacted(),
               std::string("https://my-bucket.s3.eu-west-1.amazonaws.com/") + encoded);
   }
@@ -140,15 +193,19 @@ TEST(remote_url, keys_that_s3_does_not_have_are_refused) {
   refusal_of("s3://my-bucket");
   refusal_of("s3://my-bucket/");
   refusal_of("s3://my-bucket/\xff");
-  refusal_of("s3://my-bucket/a\nb");
+  refusal_of(std::string("s3://my-bucket/a\0b", 18));
   refusal_of("s3://my-bucket/" + std::string(most_key_bytes + 1, 'k'));
 }
 
 TEST(remote_url, a_bucket_cannot_name_another_host) {
-  for (const char* const bucket : {"ab", "a.example.com/", "evil.com#", "evil.com?", "a@b", "a:80", "-abc", "abc-", "a..b", "1.2.3.4",
-                                   "a b", "a\\b", "a%2fb", "[::1]", "\xc3\xa4\xc3\xa4", "..", "arn:aws:s3:::b"}) {
+  for (const char* const bucket : {"", "a.example.com/", "evil.com#", "evil.com?", "a@b", "a:80", "a b", "a\\b", "a%2fb", "[::1]",
+                                   "\xc3\xa4\xc3\xa4", ".", "..", "arn:aws:s3:::b"}) {
     EXPECT_FALSE(check_bucket(bucket, true).ok()) << bucket;
     EXPECT_FALSE(check_bucket(bucket, false).ok()) << bucket;
+  }
+  for (const char* const bucket : {"ab", "-abc", "abc-", "a..b", "1.2.3.4", "_x_", "my_bucket"}) {
+    EXPECT_FALSE(check_bucket(bucket, true).ok()) << bucket;
+    EXPECT_TRUE(check_bucket(bucket, false).ok()) << bucket;
   }
   for (const char* const bucket : {"abc", "my.bucket", "0-1", "name--use1-az4--x-s3"})
     EXPECT_TRUE(check_bucket(bucket, true).ok()) << bucket;
@@ -172,18 +229,49 @@ TEST(remote_url, an_object_lies_at_amazon_or_at_the_given_endpoint) {
             "https://h/base/Bucket_1/k");
 }
 
-TEST(remote_url, the_six_forms_of_amazon_name_an_object) {
+TEST(remote_url, endpoints_of_amazon_and_styles_of_addressing_are_chosen) {
+  using enum addressing;
+  const auto own = read_url("http://minio.local:9000/base");
+  struct row {
+    s3_place place;
+    const char* address;
+  };
+  for (const auto& [place, address] :
+       {row{{"us-west-2", {}, automatic, true, false}, "https://my-bucket.s3-fips.us-west-2.amazonaws.com/k"},
+        row{{"us-west-2", {}, automatic, false, true}, "https://my-bucket.s3.dualstack.us-west-2.amazonaws.com/k"},
+        row{{"us-gov-west-1", {}, automatic, true, true}, "https://my-bucket.s3-fips.dualstack.us-gov-west-1.amazonaws.com/k"},
+        row{{"cn-north-1", {}, automatic, false, true}, "https://my-bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/k"},
+        row{{"us-west-2", {}, path, false, false}, "https://s3.us-west-2.amazonaws.com/my-bucket/k"},
+        row{{"RegionOne", own, automatic, false, false}, "http://minio.local:9000/base/my-bucket/k"},
+        row{{"RegionOne", own, virtual_host, false, false}, "http://my-bucket.minio.local:9000/base/k"}})
+    EXPECT_EQ(address_of("s3://my-bucket/k", place).unredacted(), address);
+  EXPECT_EQ(s3_bucket_address("my-bucket", {"x", own, virtual_host, false, false})->unredacted(),
+            "http://my-bucket.minio.local:9000/base/");
+  for (const char* const endpoint : {"http://127.0.0.1:9000", "http://[::1]:9000"})
+    EXPECT_FALSE(s3_address({"my-bucket", "k", ""}, {"x", read_url(endpoint), virtual_host, false, false}).ok()) << endpoint;
+  EXPECT_NE(s3_address({"my-bucket", "k", ""}, {.region = "RegionOne", .endpoint = {}}).error().message().find("needs an endpoint"),
+            std::string::npos);
+}
+
+TEST(remote_url, the_forms_of_amazon_name_an_object) {
   struct row {
     const char* text;
     const char* bucket;
     const char* region;
   };
-  for (const auto& [text, bucket, region] : {row{"https://my.bucket.s3.eu-west-1.amazonaws.com/dir/a%20b", "my.bucket", "eu-west-1"},
-                                             row{"https://s3.eu-west-1.amazonaws.com/my.bucket/dir/a b", "my.bucket", "eu-west-1"},
-                                             row{"https://my.bucket.s3.amazonaws.com/dir/a%20b", "my.bucket", ""},
-                                             row{"http://S3.amazonaws.com/my.bucket/dir/a%20b", "my.bucket", ""},
-                                             row{"https://my.bucket.s3-eu-west-1.amazonaws.com/dir/a%20b", "my.bucket", "eu-west-1"},
-                                             row{"https://s3-eu-west-1.amazonaws.com/my.bucket/dir/a%20b", "my.bucket", "eu-west-1"}}) {
+  for (const auto& [text, bucket, region] :
+       {row{"https://my.bucket.s3.eu-west-1.amazonaws.com/dir/a%20b", "my.bucket", "eu-west-1"},
+        row{"https://s3.eu-west-1.amazonaws.com/my.bucket/dir/a b", "my.bucket", "eu-west-1"},
+        row{"https://my.bucket.s3.amazonaws.com/dir/a%20b", "my.bucket", ""},
+        row{"http://S3.amazonaws.com/my.bucket/dir/a%20b", "my.bucket", ""},
+        row{"https://my.bucket.s3-eu-west-1.amazonaws.com/dir/a%20b", "my.bucket", "eu-west-1"},
+        row{"https://s3-eu-west-1.amazonaws.com/my.bucket/dir/a%20b", "my.bucket", "eu-west-1"},
+        row{"https://b.s3.dualstack.us-west-2.amazonaws.com/dir/a b", "b", "us-west-2"},
+        row{"https://s3.dualstack.us-west-2.amazonaws.com/my.bucket/dir/a b", "my.bucket", "us-west-2"},
+        row{"https://b.s3-fips.us-west-2.amazonaws.com/dir/a b", "b", "us-west-2"},
+        row{"https://b.s3-fips.dualstack.us-west-2.amazonaws.com/dir/a b", "b", "us-west-2"},
+        row{"https://b.s3.cn-north-1.amazonaws.com.cn/dir/a b", "b", "cn-north-1"},
+        row{"https://ap-1.s3-accesspoint.us-west-2.amazonaws.com/dir/a b", "ap-1", "us-west-2"}}) {
     const auto one = read_remote(text);
     EXPECT_EQ(one.kind, url_kind::s3) << text;
     EXPECT_FALSE(one.by_name);

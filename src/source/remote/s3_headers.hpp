@@ -1,0 +1,16 @@
+// What a program's options add to requests to S3, as headers. Pure functions.
+#pragma once
+
+#include <vector>
+
+#include "penstock/options.hpp"
+#include "penstock/status.hpp"
+#include "source/remote/control.hpp"
+
+namespace penstock::source::remote {
+
+// Of the request that makes an object: type, encryption, storage class, access list, tags. Errors: invalid_argument (a value that no header
+// may have; a key without a kind of encryption that uses it).
+result<std::vector<header>> headers_of_new_object(const remote_options& how);
+
+}  // namespace penstock::source::remote
