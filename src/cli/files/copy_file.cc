@@ -345,7 +345,7 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
   const std::string& url = from.url;
   if (how.preserve)
     return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode and no owner to keep", shown_name(url)));
-  remote_options known;
+  remote_options known = how.server;
   known.size = from.size;
   auto source = owner.open_remote(url, known);
   if (!source) return source.error();
@@ -371,12 +371,13 @@ result<copied_file> copy_to_object(const engine& owner, const std::string& from,
     return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", shown_name(from), to));
   };
   if (how.preserve) return failed({errc::unsupported, "objects keep neither modes nor times nor owners"});
-  auto source = owner.open(from, {.cache = cache_use::bypass});
+  const open_options past_the_cache{.cache = cache_use::bypass};
+  auto source = is_url(from) ? owner.open_remote(from, how.server, past_the_cache) : owner.open(from, past_the_cache);
   if (!source) return failed(source.error());
   const auto size = source->size();
   if (!size) return failed(size.error());
   const bool may_have_more = *size == 0 && !is_url(from);  // than it says
-  remote_options known;
+  remote_options known = how.server;
   if (!may_have_more) known.size = *size;
   auto pending = pending_file::create(owner, to, {.remote = known});
   if (!pending) return failed(pending.error());

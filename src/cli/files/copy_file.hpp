@@ -17,6 +17,7 @@ struct copy_options {
   bool clone = true;      // share blocks where the file system can
   bool keep_existing = false;
   bool to_disk = false;  // not done before the disk has it
+  remote_options server{};
 };
 
 struct copied_file {

@@ -193,7 +193,7 @@ class copier {
   // All objects below a URL; or, where there are none, the one that has it.
   void copy_objects(const std::string& from, const std::string& to) {
     const std::string folder = from.ends_with('/') ? from : from + "/";
-    auto found = owner_.list_remote(folder);
+    auto found = owner_.list_remote(folder, how_.server);
     if (!found && found.error().code() != errc::unsupported && found.error().code() != errc::invalid_argument) return failed(found.error());
     if (!found || found->empty()) {
       copy_one_file(from, to);
@@ -349,6 +349,32 @@ result<engine> engine_for(const cp_options& wanted) {
   });
 }
 
+void add_object_options(CLI::App& sub, remote_options& to) {
+  const auto add = [&](const char* name, std::string& target, const char* what) {
+    sub.add_option(name, target, what)->type_name("TEXT")->group("Objects of S3");
+  };
+  add("--content-type", to.content_type, "Content-Type of the objects that are written");
+  add("--sse", to.server_side_encryption, "Encryption of the objects that are written: AES256, aws:kms or aws:kms:dsse");
+  add("--sse-kms-key-id", to.sse_kms_key_id, "Key of aws:kms");
+  add("--storage-class", to.storage_class, "Storage class of the objects that are written, such as STANDARD_IA");
+  add("--acl", to.acl, "Access list of the objects that are written, such as bucket-owner-full-control");
+  const auto take_tag = [&to](const std::string& text) {
+    const auto equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) throw CLI::ValidationError("--tag", fmt::format("\"{}\" is not NAME=VALUE", text));
+    to.tags.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  };
+  const auto take_tags = [take_tag](const std::vector<std::string>& all) { std::ranges::for_each(all, take_tag); };
+  sub.add_option_function<std::vector<std::string>>("--tag", take_tags, "Tag of the objects that are written; may be given several times")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false)
+      ->group("Objects of S3");
+  const auto pay = [&to] { to.requester_pays = true; };
+  sub.add_flag_callback("--requester-pays", pay, "Requests are paid for by the account that sends them")->group("Objects of S3");
+  const auto allow = [&to] { to.allow_credential_process = true; };
+  sub.add_flag_callback("--allow-credential-process", allow, "Let a profile of the AWS tools start a program for its credentials")
+      ->group("Objects of S3");
+}
+
 int copy_all(cp_options wanted) {
   wanted.how.clone = !wanted.no_clone;
   const std::string to = wanted.paths.back();
@@ -383,6 +409,7 @@ void add_cp(CLI::App& app, command& chosen) {
   sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name, and then its name too");
   sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes also where the file system could share them");
   sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Replace no file that is there");
+  add_object_options(sub, wanted->how.server);
   add_size_option(sub, "--bytes-per-second", wanted->bytes_per_second, "Copy at most so much a second");
   sub.add_flag("-v,--verbose", wanted->verbose, "Print each file that was copied");
   add_output_options(sub, wanted->output);
