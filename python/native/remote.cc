@@ -18,6 +18,8 @@ namespace penstock::python {
 
 namespace {
 
+using namespace nb::literals;
+
 [[noreturn]] void wrong_type(std::string_view name, const char* wanted, nb::handle value) {
   throw nb::type_error(("storage_options[\"" + std::string(name) + "\"] must be " + wanted + ", not " + type_of(value)).c_str());
 }
@@ -120,20 +122,213 @@ bool take_patience(std::string_view name, nb::handle value, remote_options& to) 
   return true;
 }
 
-void take(std::string_view name, nb::handle value, remote_options& to) {
+struct text_option {
+  std::string_view name;
+  std::string remote_options::*member;
+};
+constexpr std::array text_options{text_option{"region", &remote_options::region},
+                                  text_option{"endpoint", &remote_options::endpoint},
+                                  text_option{"profile", &remote_options::profile},
+                                  text_option{"access_key_id", &remote_options::access_key_id},
+                                  text_option{"secret_access_key", &remote_options::secret_access_key},
+                                  text_option{"session_token", &remote_options::session_token},
+                                  text_option{"addressing_style", &remote_options::addressing_style},
+                                  text_option{"content_type", &remote_options::content_type},
+                                  text_option{"server_side_encryption", &remote_options::server_side_encryption},
+                                  text_option{"sse_kms_key_id", &remote_options::sse_kms_key_id},
+                                  text_option{"storage_class", &remote_options::storage_class},
+                                  text_option{"acl", &remote_options::acl},
+                                  text_option{"user", &remote_options::user}};
+
+struct switch_option {
+  std::string_view name;
+  bool remote_options::*member;
+};
+constexpr std::array switch_options{switch_option{"anonymous", &remote_options::anonymous},
+                                    switch_option{"overwrite", &remote_options::overwrite},
+                                    switch_option{"ranges_only", &remote_options::ranges_only},
+                                    switch_option{"allow_credential_process", &remote_options::allow_credential_process}};
+
+struct choice_option {
+  std::string_view name;
+  std::optional<bool> remote_options::*member;
+};
+constexpr std::array choice_options{choice_option{"requester_pays", &remote_options::requester_pays},
+                                    choice_option{"use_fips", &remote_options::use_fips},
+                                    choice_option{"use_dualstack", &remote_options::use_dualstack}};
+
+constexpr std::array other_options{"kind",    "size",        "tags",      "headers",    "attempts", "retried_statuses",
+                                   "timeout", "retry_pause", "cache_dir", "cache_bytes"};
+
+// The usual names of fsspec (s3fs), of its additional arguments, and of object_store, in small letters, without an aws_ in front.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_names{{
+    {"key", "access_key_id"},
+    {"access_key", "access_key_id"},
+    {"secret_key", "secret_access_key"},
+    {"username", "access_key_id"},
+    {"secret", "secret_access_key"},
+    {"password", "secret_access_key"},
+    {"token", "session_token"},
+    {"anon", "anonymous"},
+    {"skip_signature", "anonymous"},
+    {"no_sign_request", "anonymous"},
+    {"endpoint_url", "endpoint"},
+    {"endpoint_override", "endpoint"},
+    {"endpoint_url_s3", "endpoint"},
+    {"region_name", "region"},
+    {"default_region", "region"},
+    {"profile_name", "profile"},
+    {"request_payer", "requester_pays"},
+    {"requestpayer", "requester_pays"},
+    {"virtual_hosted_style_request", "addressing_style"},
+    {"use_fips_endpoint", "use_fips"},
+    {"use_dualstack_endpoint", "use_dualstack"},
+    {"serversideencryption", "server_side_encryption"},
+    {"sse", "server_side_encryption"},
+    {"ssekmskeyid", "sse_kms_key_id"},
+    {"storageclass", "storage_class"},
+    {"contenttype", "content_type"},
+    {"tagging", "tags"},
+    {"max_attempts", "attempts"},
+    {"max_retries", "attempts"},
+    {"retries_max_attempts", "attempts"},
+    {"read_timeout", "timeout"},
+    {"request_timeout", "timeout"},
+    {"extra_headers", "headers"},
+    {"cache_directory", "cache_dir"},
+    {"cache_storage", "cache_dir"},
+    {"kms_key_id", "sse_kms_key_id"},
+    {"encryption", "server_side_encryption"},
+    {"s3_acl", "acl"},
+    {"content-type", "content_type"},
+    {"default_acl", "acl"},
+}};
+
+// Of fsspec and object_store, with no meaning here: how they cache and cut what they read, and what is always so here.
+constexpr std::array without_meaning{"asynchronous",
+                                     "loop",
+                                     "default_block_size",
+                                     "block_size",
+                                     "default_cache_type",
+                                     "cache_type",
+                                     "default_fill_cache",
+                                     "fill_cache",
+                                     "use_listings_cache",
+                                     "listings_expiry_time",
+                                     "max_paths",
+                                     "skip_instance_cache",
+                                     "cache_regions",
+                                     "max_concurrency",
+                                     "fixed_upload_size",
+                                     "version_aware",
+                                     "use_ssl",
+                                     "allow_http",
+                                     "batch_size",
+                                     "connect_timeout",
+                                     "max_pool_connections",
+                                     "tcp_keepalive",
+                                     "simple_links",
+                                     "same_scheme",
+                                     "size_policy",
+                                     "encoded",
+                                     "pool_idle_timeout",
+                                     "http1_only"};
+
+std::string in_small_letters(std::string_view text) {
+  std::string made(text);
+  std::transform(made.begin(), made.end(), made.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+  return made;
+}
+
+std::string known_name(std::string_view name) {
+  auto made = in_small_letters(name);
+  if (made.starts_with("aws_")) made.erase(0, 4);
+  for (const auto& [other, ours] : other_names) {
+    if (made == other) return std::string(ours);
+  }
+  return made;
+}
+
+// Configurations hold text: "true", "1".
+bool switch_or_text(std::string_view name, nb::handle value) {
+  if (!PyUnicode_Check(value.ptr())) return switch_of(name, value);
+  const auto text = in_small_letters(text_of(name, value));
+  if (text == "true" || text == "1" || text == "requester") return true;
+  if (text == "false" || text == "0" || text.empty()) return false;
+  raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\"; it is true or false");
+}
+
+// A mapping, or the text that S3 has for it: "a=1&b=2".
+std::vector<remote_header> tags_of(nb::handle value) {
+  if (is_mapping(value)) {
+    std::vector<remote_header> made;
+    for_each_item(value, "tags", [&](std::string name, nb::handle text) { made.push_back({std::move(name), text_of("tags", text)}); });
+    return made;
+  }
+  std::vector<remote_header> made;
+  const auto pairs = nb::module_::import_("urllib.parse").attr("parse_qsl")(text_of("tags", value), "keep_blank_values"_a = true);
+  for (const auto each : nb::cast<nb::list>(pairs)) {
+    const auto pair = nb::cast<nb::tuple>(each);
+    made.push_back({nb::cast<std::string>(pair[0]), nb::cast<std::string>(pair[1])});
+  }
+  return made;
+}
+
+std::vector<std::string> all_names() {
+  std::vector<std::string> names;
+  for (const auto& each : text_options) names.emplace_back(each.name);
+  for (const auto& each : switch_options) names.emplace_back(each.name);
+  for (const auto& each : choice_options) names.emplace_back(each.name);
+  names.insert(names.end(), other_options.begin(), other_options.end());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+[[noreturn]] void raise_unknown(std::string_view name) {
+  const auto names = all_names();
+  nb::list words;
+  std::string list;
+  for (const auto& each : names) {
+    words.append(nb::str(each.c_str()));
+    list += (list.empty() ? "" : ", ") + each;
+  }
+  for (const auto& each : other_names) words.append(nb::str(std::string(each.first).c_str()));
+  const auto near =
+      nb::cast<nb::list>(nb::module_::import_("difflib").attr("get_close_matches")(nb::str(known_name(name).c_str()), words, 1));
+  const auto meant = nb::len(near) == 0 ? std::string() : "; did you mean \"" + nb::cast<std::string>(near[0]) + "\"?";
+  raise_invalid("storage_options has no \"" + std::string(name) + "\"" + meant + " There are " + list);
+}
+
+void take(std::string_view given, nb::handle value, remote_options& to);
+
+// Of fsspec: client_kwargs, config_kwargs and s3_additional_kwargs have options of their own in them; "s3" is in config_kwargs.
+bool take_group(std::string_view name, nb::handle value, remote_options& to) {
+  constexpr std::array groups{"client_kwargs", "config_kwargs", "s3_additional_kwargs", "s3", "client_options", "retries"};
+  if (std::find(groups.begin(), groups.end(), name) == groups.end() || !is_mapping(value)) return false;
+  for_each_item(value, "a name", [&](const std::string& inner, nb::handle of) {
+    if (inner == "verify" && of.ptr() == Py_False)
+      raise_invalid("storage_options: verify=False: certificates of servers are always checked");
+    if (inner == "verify" || inner == "trust_env" || inner == "signature_version" || inner == "mode") return;
+    take(inner, of, to);
+  });
+  return true;
+}
+
+void take(std::string_view given, nb::handle value, remote_options& to) {
+  if (take_group(given, value, to)) return;
+  const auto name = known_name(given);
   if (take_patience(name, value, to)) return;
-  const std::array<std::pair<std::string_view, std::string*>, 7> texts{{{"region", &to.region},
-                                                                        {"endpoint", &to.endpoint},
-                                                                        {"profile", &to.profile},
-                                                                        {"access_key_id", &to.access_key_id},
-                                                                        {"secret_access_key", &to.secret_access_key},
-                                                                        {"session_token", &to.session_token},
-                                                                        {"user", &to.user}}};
-  for (const auto& [known, text] : texts) {
-    if (name == known) {
-      *text = text_of(name, value);
-      return;
-    }
+  for (const auto& [known, member] : text_options) {
+    if (name != known) continue;
+    const bool is_style = name == "addressing_style" && in_small_letters(given).find("virtual_hosted") != std::string::npos;
+    to.*member = is_style ? (switch_or_text(given, value) ? "virtual" : "path") : text_of(given, value);
+    return;
+  }
+  for (const auto& [known, member] : switch_options) {
+    if (name == known) return void(to.*member = switch_or_text(given, value));
+  }
+  for (const auto& [known, member] : choice_options) {
+    if (name == known) return void(value.is_none() ? (to.*member).reset() : void(to.*member = switch_or_text(given, value)));
   }
   if (name == "kind") {
     to.kind = kind_of(value);
@@ -143,22 +338,12 @@ void take(std::string_view name, nb::handle value, remote_options& to) {
     if (!value.is_none()) to.cache_dir = folder_of(name, value);
   } else if (name == "cache_bytes") {
     if (!value.is_none()) to.cache_bytes = unsigned_integer(value, "storage_options[\"cache_bytes\"]");
-  } else if (name == "anonymous") {
-    to.anonymous = switch_of(name, value);
-  } else if (name == "overwrite") {
-    to.overwrite = switch_of(name, value);
-  } else if (name == "ranges_only") {
-    to.ranges_only = switch_of(name, value);
-  } else if (name == "allow_credential_process") {
-    to.allow_credential_process = switch_of(name, value);
   } else if (name == "headers") {
     to.headers = headers_of(value);
-  } else {
-    raise_invalid(
-        "storage_options has no \"" + std::string(name) +
-        "\"; there are kind, size, region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, "
-        "allow_credential_process, user, headers, attempts, retried_statuses, timeout, retry_pause, cache_dir, cache_bytes, overwrite, "
-        "ranges_only");
+  } else if (name == "tags") {
+    to.tags = tags_of(value);
+  } else if (std::find(without_meaning.begin(), without_meaning.end(), name) == without_meaning.end()) {
+    raise_unknown(given);
   }
 }
 
