@@ -12,7 +12,6 @@ set(settings_sources ${cufile_sources})
 list(FILTER settings_sources INCLUDE REGEX "/settings[^/]*\\.cc$")
 list(REMOVE_ITEM cufile_sources ${settings_sources})
 add_library(penstock_cufile_settings OBJECT ${settings_sources})
-list(APPEND cufile_sources src/base/output.cc)  # the library exports none of it
 add_library(penstock_cufile_objects OBJECT ${cufile_sources})
 foreach(objects penstock_cufile_settings penstock_cufile_objects)
   target_include_directories(${objects} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
@@ -20,11 +19,14 @@ foreach(objects penstock_cufile_settings penstock_cufile_objects)
   target_link_libraries(${objects} PUBLIC penstock_flags penstock_fmt nlohmann_json::nlohmann_json)
 endforeach()
 
-add_library(penstock_cufile SHARED $<TARGET_OBJECTS:penstock_cufile_objects> $<TARGET_OBJECTS:penstock_cufile_settings>)
+# output.cc: libpenstock exports none of it.
+add_library(
+  penstock_cufile SHARED $<TARGET_OBJECTS:penstock_cufile_objects> $<TARGET_OBJECTS:penstock_cufile_settings> src/base/output.cc)
 add_library(penstock::cufile ALIAS penstock_cufile)
 target_include_directories(
   penstock_cufile
-  PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include/cufile> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile>)
+  PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include/cufile> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile>
+  PRIVATE ${PROJECT_SOURCE_DIR}/src)
 # A program in C sees cufile.h only: neither the C++ API nor its language level.
 target_link_libraries(
   penstock_cufile PRIVATE penstock_flags penstock_fmt penstock ${CMAKE_DL_LIBS} Threads::Threads)

@@ -5,6 +5,7 @@
 # and not used it. (A prebuilt one brings no objects of theirs.)
 file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc src/cufile/*.cc)
 list(FILTER native_sources EXCLUDE REGEX "/cufile/(audit|device_node|summary)\\.cc$")
+list(APPEND native_sources src/base/output.cc)  # libpenstock exports none of it
 
 # STABLE_ABI: one binary for Python 3.12 and newer; with 3.10 and 3.11 it is that version's own. NOMINSIZE: a call must cost little.
 nanobind_add_module(

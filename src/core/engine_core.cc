@@ -1,8 +1,7 @@
 #include "core/engine_core.hpp"
 
 #include <algorithm>
-
-#include <cstdio>
+#include <mutex>
 #include <string_view>
 #include <system_error>
 
@@ -32,10 +31,12 @@ constinit std::atomic<engine_core*> preparing_core{nullptr};  // NOLINT(cppcoreg
 constexpr std::size_t most_mounts = 64;
 
 void warn_that_nvtx_is_missing() noexcept {
-  [[maybe_unused]] static const int once = std::fputs(
-      "penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) shows nothing: this library was built without the headers of NVTX. "
-      "Install nvidia-nvtx or CUDA's toolkit and build again.\n",
-      stderr);
+  static std::once_flag once;
+  std::call_once(once, [] {
+    print_error(
+        "penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) shows nothing: this library was built without the headers of NVTX. "
+        "Install nvidia-nvtx or CUDA's toolkit and build again.\n");
+  });
 }
 
 // Pinned memory counts towards a container's limit and cannot be swapped: of little memory it takes a quarter.

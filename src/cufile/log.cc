@@ -1,7 +1,6 @@
 #include "cufile/log.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,8 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+
+#include "base/output.hpp"
 
 namespace penstock::cufile {
 
@@ -66,24 +67,13 @@ void write_line(int fd, std::string_view line) {
   }
 }
 
-// Before the program can open another file under the number.
-const bool has_stderr = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
-
-// The reader of a pipe may be gone: POLLERR.
-bool stderr_takes_a_line() noexcept {
-  pollfd asked{STDERR_FILENO, POLLOUT, 0};
-  return has_stderr && ::poll(&asked, 1, 0) == 1 && asked.revents == POLLOUT;
-}
-
 }  // namespace
 
 void say_on_stderr(std::string_view text) noexcept {
-  const int caller_errno = errno;
   try {
-    if (stderr_takes_a_line()) write_line(STDERR_FILENO, fmt::format("penstock: {}\n", printable_line(text)));
+    print_error(fmt::format("penstock: {}\n", printable_line(text)));
   } catch (...) {  // out of memory: the call itself matters more
   }
-  errno = caller_errno;
 }
 
 log::log() : sink_(new sink) {}

@@ -14,8 +14,7 @@
 
 namespace penstock::cufile {
 
-// Writes "penstock: text" to stderr where that takes it at once: a closed pipe sends no signal, a full one holds nobody up. Nothing where
-// stderr was closed as the library was loaded: its number is that of another file then.
+// Writes "penstock: text" to standard error, as print_error() does.
 void say_on_stderr(std::string_view text) noexcept;
 
 class log {

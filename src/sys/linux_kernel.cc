@@ -26,8 +26,8 @@
 #include "base/checked.hpp"
 #include "base/no_memory.hpp"
 #include "sys/cache_fill.hpp"
-#include "sys/core_use.hpp"
 #include "sys/cgroup.hpp"
+#include "sys/core_use.hpp"
 #include "sys/kept_descriptors.hpp"
 #include "sys/kernel.hpp"
 #include "sys/mounts.hpp"
@@ -218,7 +218,8 @@ class linux_kernel final : public kernel {
   }
 
   result<int> duplicate(int fd) override {
-    const int second = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    constexpr int after_standard_streams = 3;
+    const int second = fcntl(fd, F_DUPFD_CLOEXEC, after_standard_streams);
     if (second < 0) return status::from_errno(errno, fmt::format("duplicate fd {}", fd));
     return second;
   }
