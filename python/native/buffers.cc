@@ -133,6 +133,9 @@ bool may_be_complex(nb::handle tensor) {
   return false;
 }
 
+// Lazy negatives are parts of lazy conjugates. Asking for them takes a quarter of a microsecond.
+bool may_be_negative(const dl_tensor& tensor) { return tensor.type.code == dl_float || tensor.type.code == dl_bfloat; }
+
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
 constexpr auto is_masked = "is masked";
@@ -209,7 +212,11 @@ memory_order parse_order(nb::handle order) {
   raise_invalid(nb::str("order is 'C' or 'A', not {!r}").format(order).c_str());
 }
 
-std::string argument_name::text() const { return index ? std::string(name) + "[" + std::to_string(*index) + "]" : name; }
+std::string argument_name::text() const {
+  std::string text = name;
+  if (!key.empty()) text.append("['").append(key).append("']");
+  return index ? text + "[" + std::to_string(*index) + "]" : text;
+}
 
 // --- what is asked of memory
 
@@ -226,9 +233,9 @@ void held_memory::demand::check_tensor() const {
   if (!problem.is_none()) raise_bad_memory(name.text() + ": this " + type_of(object) + " " + nb::cast<nb::str>(problem).c_str());
 }
 
-void held_memory::demand::refuse_lazy(const char* done_later, const char* method) const {
+void held_memory::demand::refuse_lazy(const char* kind, const char* method) const {
   const auto called = name.text();
-  refuse(std::string("holds other values than the tensor, which is a lazy ") + done_later + " view: " +
+  refuse(std::string("holds other values than the tensor, which is a lazy ") + kind + " view: " +
          (use == memory_use::source ? "pass " + called + "." + method + "()"
                                     : "read into a plain tensor, and then " + called + ".copy_() it"));
 }
@@ -404,7 +411,7 @@ bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe
   if (told.data == nullptr || !is_addressable_device(told.device.type) || !lies_in_c_order(told)) return false;
   auto* const data = static_cast<std::byte*>(told.data) + told.byte_offset;
   const auto size = static_cast<std::uint64_t>(*bytes);
-  if (is_true_of(tensor, attribute_names::get().is_neg)) return false;
+  if (may_be_negative(told) && is_true_of(tensor, attribute_names::get().is_neg)) return false;
   if (!lies_in_its_storage(tensor, reinterpret_cast<std::uint64_t>(data), size)) return false;
   data_ = data;
   size_ = size;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,11 +30,12 @@ enum class memory_order : std::uint8_t { c, any };
 // "C" or "A", as the argument order. Raises TypeError and penstock.InvalidArgument.
 memory_order parse_order(nb::handle order);
 
-// How errors call an argument: "buffer", or "requests[3]".
+// How errors call an argument: "buffer", "requests[3]", or "items['key'][3]".
 struct argument_name {
   const char* name = "buffer";
   std::optional<std::size_t> index{};
   bool has_order = true;  // the function has the argument order too
+  std::string_view key{};
   [[nodiscard]] std::string text() const;
 };
 
@@ -77,7 +79,7 @@ class held_memory {
     // Raises for a tensor of PyTorch without memory, in the words of penstock._torch_memory.
     void check_tensor() const;
     // A view of PyTorch's that computes its values from the bytes when it is read.
-    [[noreturn]] void refuse_lazy(const char* done_later, const char* method) const;
+    [[noreturn]] void refuse_lazy(const char* kind, const char* method) const;
     // Whether elements lie side by side in an order that will do. strides: as item_size counts.
     void check_contiguity(const std::vector<std::int64_t>& shape, const std::vector<std::int64_t>& strides, std::int64_t item_size) const;
     [[noreturn]] void refuse_order() const;

@@ -18,7 +18,10 @@ struct dl_device {
 };
 inline constexpr std::int32_t dl_cpu = 1;
 inline constexpr std::int32_t dl_cuda = 2;
-inline constexpr std::uint8_t dl_complex = 5;  // code of a type
+// Codes of types.
+inline constexpr std::uint8_t dl_float = 2;
+inline constexpr std::uint8_t dl_bfloat = 4;
+inline constexpr std::uint8_t dl_complex = 5;
 
 struct dl_tensor {
   void* data;

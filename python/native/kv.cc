@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <optional>
 #include <penstock/penstock.hpp>
 #include <span>
 #include <string>
@@ -103,17 +104,17 @@ parsed_items parse_items(flight& keeper, nb::list keys, nb::list buffers, memory
   if (names.size() != buffers.size()) raise_invalid("there are not as many buffers as keys");
   std::vector<std::size_t> counts;
   counts.reserve(names.size());
-  const auto add = [&](nb::handle buffer) {
-    const auto kept = keeper.keep_part(buffer, use, {"items", counts.size(), false});
+  const auto add = [&](nb::handle buffer, std::optional<std::size_t> piece) {
+    const auto kept = keeper.keep_part(buffer, use, {"items", piece, false, names[counts.size()]});
     parsed.pieces.push_back({kept.data, kept.size});
   };
   for (std::size_t i = 0; i < names.size(); ++i) {
     const nb::object value = buffers[i];
     const auto before = parsed.pieces.size();
     if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
-      for (const nb::handle each : value) add(each);
+      for (const nb::handle each : value) add(each, parsed.pieces.size() - before);
     } else {
-      add(value);
+      add(value, std::nullopt);
     }
     counts.push_back(parsed.pieces.size() - before);
   }

@@ -482,7 +482,8 @@ def test_a_tensor_of_a_newer_pytorch_is_asked_by_one_call_and_others_by_their_me
     complex_number, opencl = 5, (4, 0)
     for changes in ({"code": complex_number}, {"data": None}, {"device": opencl}, {"bits": 0}):
         assert asked(DescribedTensor(memory, **changes)) == ["data_ptr"]
-    negated = DescribedTensor(memory)
+    floating = 2
+    negated = DescribedTensor(memory, code=floating)
     negated.is_neg = lambda: True
     with pytest.raises(penstock.BufferError, match="is a lazy negative view"):
         asked(negated)

@@ -133,6 +133,7 @@ KINDS = [
     Kind("imaginary part of a conjugate", lambda values: torch.complex(values, -values).conj().imag, SCATTERED),
     Kind("freed", freed, ""),
     Kind("view of a freed one", view_of_freed, ""),
+    Kind("complex view of a freed one", view_of_freed, "", COMPLEX),
     Kind("transposed view of a freed one", lambda values: view_of_freed(values.T, transposed=True), ""),
     Kind("freed conjugate", lambda values: freed(values).conj(), "", COMPLEX),
     Kind("cut", cut, ""),
@@ -304,7 +305,7 @@ SAVES = [
     Call("DCP HuggingFaceStorageWriter", "save", lambda t, f: save_by_dcp(ours.HuggingFaceStorageWriter, dcp.HuggingFaceStorageReader, t, f), unnamed=OF_PYTORCH, exempt=("freed conjugate",)),
     Call("serve_weights", "save", served, refuses=NOT_DIRECT),
     Call("tofile", "save", lambda t, f: written(penstock.tofile, t, f), names=False),
-    Call("kv put", "send", put, names=False),
+    Call("kv put", "send", put),
     Call("pipe send", "send", sent, names=False),
     Call("File.pwrite", "send", lambda t, f: through(lambda file, t: file.pwrite(t).result(30), t, f), names=False),
     Call("File.write_from", "send", lambda t, f: through(lambda file, t: file.write_from(t), t, f), names=False),
@@ -323,7 +324,7 @@ LOADS = [
     Call("DCP FileSystemReader", "fill", lambda t, s: dcp.load({"a": OTHER, NAME: t}, storage_reader=ours.FileSystemReader(s("dcp", t))), unnamed=("meta", "nested")),
     Call("DCP HuggingFaceStorageReader", "fill", lambda t, s: dcp.load({"a": OTHER, NAME: t}, storage_reader=ours.HuggingFaceStorageReader(str(s("hf", t)))), unnamed=("meta", "nested")),
     Call("pipe receive", "read", lambda t, s: receive(t, OTHER), names=False),
-    Call("kv get", "read", lambda t, s: get(t, OTHER, s("bytes", t).parent), names=False),
+    Call("kv get", "read", lambda t, s: get(t, OTHER, s("bytes", t).parent)),
     Call("File.read_into", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.read_into(t)), names=False),
     Call("File.pread", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.pread(t).result(30)), names=False),
     Call("File.readinto", "read", lambda t, s: with_file(s("bytes", t), lambda file: file.readinto(t)), names=False),
@@ -354,11 +355,11 @@ def plain(found: Any) -> Any:
 def check_refusal(call: Call, kind: Kind, run: Callable[[], Any]) -> None:
     with pytest.raises((penstock.Error, ValueError, NotImplementedError, dcp.CheckpointException)) as refusal:
         run()
-    told = str(refusal.value)
+    message = str(refusal.value)
     if kind.name in call.unnamed:
         return
-    assert (NAME in told) if call.names else any(each in told for each in ("buffer", "array", "source", "target", "buf", "memory", "[0]", "[1]", NAME)), told
-    assert "null pointer" not in told and "storage data/" not in told, told
+    assert (NAME in message) if call.names else any(each in message for each in ("buffer", "array", "source", "target", "buf", "memory", "[0]", "[1]", NAME)), message
+    assert "null pointer" not in message and "storage data/" not in message, message
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
