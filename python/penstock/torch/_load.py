@@ -48,8 +48,8 @@ def load(
     f may be the URL of an object on a server; storage_options: as for penstock.open().
     What this does not read itself goes to torch.load: see fallback_reason(). Of the GPUs' memory this waits for what PyTorch's current
     streams have; the tensors may be used in any stream.
-    Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole or damaged; pickle.UnpicklingError and
-    RuntimeError as torch.load does.
+    Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole or damaged; pickle.UnpicklingError,
+    EOFError and RuntimeError as torch.load does.
     """
     safe = _weights_only(weights_only, pickle_module)
     if safe and pickle_module is not None:
@@ -91,7 +91,7 @@ def _damage_named(f: Any, safe: bool, map_location: Any) -> Iterator[None]:
         return
     try:
         yield
-    except (pickle.UnpicklingError, RuntimeError, OSError, MemoryError, ImportError):
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, MemoryError, ImportError):
         raise
     except Exception as problem:
         name = os.fspath(_shown(f))
