@@ -76,6 +76,28 @@ result<sys::owned_descriptor> connect_in_turn(sys::peer& door, const sys::socket
   }
 }
 
+// Before the next address of the same host is tried, whatever becomes of this one (RFC 8305, 5).
+constexpr auto before_next_address = 250ms;
+
+// To the first address that answers; where none does in time, to the first that has not refused.
+result<sys::owned_descriptor> connect_by_tcp(sys::peer& door, const sys::socket_address& to) {
+  const auto all = door.addresses_of(to);
+  if (!all) return all.error();
+  result<sys::owned_descriptor> made = status(errc::not_found, fmt::format("{} has no address", to.name));
+  for (std::size_t i = 0; i < all->size(); ++i) {
+    auto next = connect_in_turn(door, (*all)[i]);
+    if (next) {
+      door.await_connected(next->get(), i + 1 < all->size() ? before_next_address : most_connecting);
+      const auto problem = door.connected(next->get());
+      if (!problem.ok()) next = problem.with_context(fmt::format("tcp://{}:{}", (*all)[i].name, (*all)[i].port));
+    }
+    const bool has_answered = next && door.address_of(next->get(), true).ok();
+    if (has_answered || !made) made = std::move(next);
+    if (has_answered) break;
+  }
+  return made;
+}
+
 // What pipes over tcp are encrypted by.
 result<std::shared_ptr<const sys::tls_context>> tls_of(const pipe_options& options) {
   if (!options.tls) return std::shared_ptr<const sys::tls_context>();
@@ -182,13 +204,9 @@ result<std::shared_ptr<listener>> server::listen(const std::string& url) const {
 result<std::shared_ptr<session>> server::connect(const std::string& url) const {
   const auto to = parse(url);
   if (!to) return to.error();
-  auto socket = connect_in_turn(*with_.door, *to);
-  if (!socket) return nobody_listens(url, socket.error());
   const bool local = to->kind != family::tcp;
-  if (!local) {
-    with_.door->await_connected(socket->get(), most_connecting);
-    if (const auto problem = with_.door->connected(socket->get()); !problem.ok()) return nobody_listens(url, problem.with_context(url));
-  }
+  auto socket = local ? connect_in_turn(*with_.door, *to) : connect_by_tcp(*with_.door, *to);
+  if (!socket) return nobody_listens(url, socket.error());
   std::unique_ptr<sys::tls_stream> secure;
   if (!local && with_.tls != nullptr) {
     auto made = with_.tls->connect(to->name);

@@ -19,6 +19,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -72,23 +74,39 @@ result<raw_address> unix_address(const socket_address& address) {
   return raw;
 }
 
-result<raw_address> tcp_address(const socket_address& address) {
+result<std::vector<raw_address>> tcp_addresses(const socket_address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_family = AF_UNSPEC;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(address.name.c_str(), fmt::format("{}", address.port).c_str(), &hints, &found);
   if (error != 0) return status(errc::not_found, fmt::format("{}: {}", described(address), gai_strerror(error)));
-  raw_address raw;
-  raw.family = found->ai_family;
-  raw.length = found->ai_addrlen;
-  std::memcpy(&raw.bytes, found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  return raw;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, &freeaddrinfo);
+  std::vector<raw_address> all;
+  for (const auto* each = found; each != nullptr; each = each->ai_next) {
+    auto& raw = all.emplace_back();
+    raw.family = each->ai_family;
+    raw.length = each->ai_addrlen;
+    std::memcpy(&raw.bytes, each->ai_addr, each->ai_addrlen);
+  }
+  return all;
 }
 
-result<raw_address> raw_of(const socket_address& address) {
-  return address.kind == socket_address::family::tcp ? tcp_address(address) : unix_address(address);
+// One or more, the first to be tried first.
+result<std::vector<raw_address>> all_raw(const socket_address& address) {
+  if (address.kind == socket_address::family::tcp) return tcp_addresses(address);
+  const auto raw = unix_address(address);
+  if (!raw) return raw.error();
+  return std::vector{*raw};
+}
+
+result<socket_address> in_numbers(const sockaddr* raw, socklen_t length, const char* call) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  const int error = getnameinfo(raw, length, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  const bool is_tcp = raw->sa_family == AF_INET || raw->sa_family == AF_INET6;
+  if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: the socket is none of tcp", call));
+  return socket_address{socket_address::family::tcp, host.data(), static_cast<std::uint16_t>(std::atoi(port.data()))};
 }
 
 result<owned_descriptor> make_socket(const raw_address& address) {
@@ -175,15 +193,13 @@ class epoll_poller final : public poller {
 class linux_peer_door final : public peer {
  public:
   result<owned_descriptor> listen(const socket_address& at) override {
-    const auto raw = raw_of(at);
-    if (!raw) return raw.error();
-    auto made = make_socket(*raw);
-    if (!made) return made.error();
-    const int on = 1;
-    if (at.kind == socket_address::family::tcp) (void)setsockopt(made->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (at.kind == socket_address::family::unix_path && is_left_behind(at, *raw)) (void)::unlink(at.name.c_str());
-    if (::bind(made->get(), sockaddr_of(*raw), raw->length) != 0) return status::from_errno(errno, "bind " + described(at));
-    if (::listen(made->get(), backlog) != 0) return status::from_errno(errno, "listen " + described(at));
+    const auto all = all_raw(at);
+    if (!all) return all.error();
+    result<owned_descriptor> made = status(errc::not_found, described(at));
+    for (const auto& raw : *all) {
+      made = listen_at(at, raw);
+      if (made || !is_elsewhere(made.error())) break;
+    }
     return made;
   }
 
@@ -202,12 +218,7 @@ class linux_peer_door final : public peer {
     auto* const raw = reinterpret_cast<sockaddr*>(&bytes);
     const char* const call = of_other ? "getpeername" : "getsockname";
     if ((of_other ? getpeername(fd, raw, &length) : getsockname(fd, raw, &length)) != 0) return status::from_errno(errno, call);
-    std::array<char, NI_MAXHOST> host{};
-    std::array<char, NI_MAXSERV> port{};
-    const int error = getnameinfo(raw, length, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
-    const bool is_tcp = bytes.ss_family == AF_INET || bytes.ss_family == AF_INET6;
-    if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: the socket is none of tcp", call));
-    return socket_address{socket_address::family::tcp, host.data(), static_cast<std::uint16_t>(std::atoi(port.data()))};
+    return in_numbers(raw, length, call);
   }
 
   result<owned_descriptor> accept(int listening) override {
@@ -217,13 +228,26 @@ class linux_peer_door final : public peer {
     return owned_descriptor(fd);
   }
 
+  result<std::vector<socket_address>> addresses_of(const socket_address& host) override {
+    if (host.kind != socket_address::family::tcp) return std::vector{host};
+    const auto all = tcp_addresses(host);
+    if (!all) return all.error();
+    std::vector<socket_address> made;
+    for (const auto& raw : *all) {
+      auto each = in_numbers(sockaddr_of(raw), raw.length, "getnameinfo");
+      if (each) made.push_back(*std::move(each));
+    }
+    return made;
+  }
+
   result<owned_descriptor> connect(const socket_address& to) override {
-    const auto raw = raw_of(to);
-    if (!raw) return raw.error();
-    auto made = make_socket(*raw);
+    const auto all = all_raw(to);
+    if (!all) return all.error();
+    const auto& raw = all->front();
+    auto made = make_socket(raw);
     if (!made) return made.error();
     set_no_delay(made->get());
-    if (::connect(made->get(), sockaddr_of(*raw), raw->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    if (::connect(made->get(), sockaddr_of(raw), raw.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
       return status::from_errno(errno, "connect " + described(to));
     }
     return made;
@@ -353,6 +377,22 @@ class linux_peer_door final : public peer {
   }
 
  private:
+  // The host has it, but not this machine, or not this kernel.
+  static bool is_elsewhere(const status& why) noexcept {
+    return why.domain() == error_domain::os && (why.native() == EADDRNOTAVAIL || why.native() == EAFNOSUPPORT);
+  }
+
+  static result<owned_descriptor> listen_at(const socket_address& at, const raw_address& raw) {
+    auto made = make_socket(raw);
+    if (!made) return made.error();
+    const int on = 1;
+    if (at.kind == socket_address::family::tcp) (void)setsockopt(made->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (at.kind == socket_address::family::unix_path && is_left_behind(at, raw)) (void)::unlink(at.name.c_str());
+    if (::bind(made->get(), sockaddr_of(raw), raw.length) != 0) return status::from_errno(errno, "bind " + described(at));
+    if (::listen(made->get(), backlog) != 0) return status::from_errno(errno, "listen " + described(at));
+    return made;
+  }
+
   static constexpr int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
   static result<shared_region> map(int fd, std::size_t bytes) {

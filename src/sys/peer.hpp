@@ -98,7 +98,8 @@ class poller {
 class peer {
  public:
   virtual ~peer() = default;
-  // A unix path that a dead process has left behind is taken over. Errors: not_found (no such host), io (in use, ...).
+  // A unix path that a dead process has left behind is taken over. Of a host with several addresses, listens at the first that this machine
+  // has. Errors: not_found (no such host), io (in use, ...).
   virtual result<owned_descriptor> listen(const socket_address& at) = 0;
   // The port that the kernel chose.
   virtual result<std::uint16_t> port_of(int listening) = 0;
@@ -106,7 +107,11 @@ class peer {
   virtual result<socket_address> address_of(int fd, bool of_other) = 0;
   // would_block: nobody is waiting.
   virtual result<owned_descriptor> accept(int listening) = 0;
-  // Begins to connect; can be written once that has ended, and connected() tells how. Looks up the name, which may block.
+  // All addresses of a tcp host, in numbers and in the order in which to try them; of others the address itself. Looks up the name, which
+  // may block. Errors: not_found (no such host).
+  virtual result<std::vector<socket_address>> addresses_of(const socket_address& host) = 0;
+  // Begins to connect; can be written once that has ended, and connected() tells how. Looks up a name, which may block, and takes its first
+  // address.
   virtual result<owned_descriptor> connect(const socket_address& to) = 0;
   virtual status connected(int fd) = 0;
   // Blocks until that has ended, or the time is over.

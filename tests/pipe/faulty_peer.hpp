@@ -31,6 +31,9 @@ class faulty_peer : public sys::peer {
   result<sys::socket_address> address_of(int fd, bool of_other) override {
     return or_fail<sys::socket_address>([&] { return inner_->address_of(fd, of_other); });
   }
+  result<std::vector<sys::socket_address>> addresses_of(const sys::socket_address& host) override {
+    return or_fail<std::vector<sys::socket_address>>([&] { return inner_->addresses_of(host); });
+  }
   result<sys::owned_descriptor> accept(int fd) override {
     ++accepts;
     if (has_no_descriptor) return status(errc::out_of_memory, "injected", error_domain::os, EMFILE);

@@ -318,6 +318,38 @@ TEST_F(pipe_strangers, connecting_where_nobody_listens_fails_with_the_url) {
   EXPECT_EQ(made.error().message(), "nobody listens at " + url + ": Connection refused (os 111)");
 }
 
+// The host has these addresses.
+class many_homes final : public faulty_peer {
+ public:
+  explicit many_homes(std::vector<std::string> all) : all_(std::move(all)) {}
+  result<std::vector<sys::socket_address>> addresses_of(const sys::socket_address& host) override {
+    std::vector<sys::socket_address> made;
+    for (const auto& each : all_) made.push_back({host.kind, each, host.port});
+    return made;
+  }
+
+ private:
+  const std::vector<std::string> all_;
+};
+
+TEST_F(pipe_strangers, each_address_of_a_host_is_tried) {
+  // Nobody listens at 127.0.0.2, and there is no way to 240.0.0.1.
+  const std::vector<std::vector<std::string>> homes = {
+      {"127.0.0.1"}, {"127.0.0.2", "127.0.0.1"}, {"::1", "127.0.0.1"}, {"240.0.0.1", "127.0.0.2", "127.0.0.1"}};
+  for (const auto& home : homes) {
+    const auto by = context({}, std::make_shared<many_homes>(home));
+    open_door(by);
+    const auto made = by.connect(listener_.url());
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    EXPECT_TRUE(made->send({"hello", {}, {}}).wait().ok());
+    EXPECT_TRUE(accepting_.wait().ok());
+  }
+  const auto nowhere = context({}, std::make_shared<many_homes>(std::vector<std::string>{"127.0.0.2", "127.0.0.3"}));
+  const auto made = nowhere.connect(listener_.url());
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().message(), "nobody listens at " + listener_.url() + ": Connection refused (os 111)");
+}
+
 TEST_F(pipe_strangers, who_has_the_wrong_secret_hears_which_and_where) {
   const auto by = context({.secret = known_secret});
   open_door(by);
