@@ -29,6 +29,14 @@ std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array
 }
 
 status gone() { return {errc::closed, "the other end has gone"}; }
+status other_uses_tls() { return {errc::permission_denied, "the other end uses TLS, and this end does not"}; }
+// Of the beginning of a frame's head: it is a record of TLS, of a handshake or an alert (RFC 8446, 5.1), and no kind of frame.
+bool is_tls(const frame_head& head, std::size_t bytes) noexcept {
+  constexpr std::uint32_t alert = 0x0315;
+  constexpr std::uint32_t handshake = 0x0316;
+  const auto begins = head.kind & 0xffffU;
+  return bytes >= 2 && (begins == alert || begins == handshake);
+}
 // More than that the other end has gone: with TLS an end that it has not told of.
 bool tells_why(const status& problem, bool secure) {
   const bool cut = secure && problem.code() == errc::io && problem.domain() == error_domain::penstock;
@@ -243,13 +251,18 @@ status connection::read_some(std::uint64_t& left) {
     auto part = next_part();
     part.iov_len = std::min<std::size_t>(part.iov_len, most_in_turn);
     const auto got = get(part);
-    if (!got) return tells_why(got.error(), secure_ != nullptr) ? got.error() : gone().with_context(got.error().message());
-    if (*got == 0) return gone();
+    const bool ends = got ? *got == 0 : !tells_why(got.error(), secure_ != nullptr);
+    if (ends && hears_tls()) return other_uses_tls();
+    if (!got) return ends ? gone().with_context(got.error().message()) : got.error();
+    if (ends) return gone();
     bytes = *got;
   }
   left -= std::min<std::uint64_t>(left, bytes);
   return take(bytes);
 }
+
+// With in_lock_: before the first frame.
+bool connection::hears_tls() const noexcept { return !heard_frame_ && secure_ == nullptr && is_tls(head_, head_bytes_); }
 
 // So many bytes more of the head or the body are there.
 status connection::take(std::size_t bytes) {
@@ -259,6 +272,7 @@ status connection::take(std::size_t bytes) {
       const std::lock_guard guard(in_lock_);
       head_bytes_ += bytes;
       if (head_bytes_ < sizeof(head_)) return {};
+      if (hears_tls()) return other_uses_tls();
       diverted_ = false;
     }
     auto target = user != nullptr ? user->begins(head_) : std::span<std::byte>();
@@ -274,6 +288,7 @@ status connection::take(std::size_t bytes) {
   const auto head = head_;
   {
     const std::lock_guard guard(in_lock_);
+    heard_frame_ = true;
     head_bytes_ = 0;
     head_ = {};
     target_ = {};

@@ -138,6 +138,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   bool wait_to_send(bool by_ring) noexcept;
   status read_some(std::uint64_t& left);
   [[nodiscard]] iovec next_part();
+  [[nodiscard]] bool hears_tls() const noexcept;
   status take(std::size_t bytes);
   void flush_up_to(std::uint64_t most) noexcept;
   void end(const status& why) noexcept;
@@ -172,6 +173,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::mutex in_lock_;
   frame_head head_;
   std::size_t head_bytes_ = 0;
+  bool heard_frame_ = false;
   std::span<std::byte> target_;
   std::uint64_t body_bytes_ = 0;
   bool wanted_ = false;

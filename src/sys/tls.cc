@@ -44,6 +44,7 @@ struct libssl {
   void (*context_free)(void*) = nullptr;
   long (*context_ctrl)(void*, int, long, void*) = nullptr;
   void (*ask_pass_phrase)(void*, int (*)(char*, int, int, void*)) = nullptr;
+  void (*pass_to_asked)(void*, void*) = nullptr;
   int (*use_certificate)(void*, const char*) = nullptr;
   int (*use_key)(void*, const char*, int) = nullptr;
   int (*check_key)(const void*) = nullptr;
@@ -95,6 +96,7 @@ libssl open_libssl() {
   find(found.context_free, "SSL_CTX_free");
   find(found.context_ctrl, "SSL_CTX_ctrl");
   find(found.ask_pass_phrase, "SSL_CTX_set_default_passwd_cb");
+  find(found.pass_to_asked, "SSL_CTX_set_default_passwd_cb_userdata");
   find(found.use_certificate, "SSL_CTX_use_certificate_chain_file");
   find(found.use_key, "SSL_CTX_use_PrivateKey_file");
   find(found.check_key, "SSL_CTX_check_private_key");
@@ -166,13 +168,33 @@ bool is_of_certificate(unsigned long alert) {
          alert == certificate_required;
 }
 
-// In place of OpenSSL's own, which asks at the terminal and waits there.
-int refuse_pass_phrase(char* /*into*/, int /*size*/, int /*writing*/, void* /*of*/) { return -1; }
+// In place of OpenSSL's own, which asks at the terminal and waits there. asked: a bool.
+int refuse_pass_phrase(char* /*into*/, int /*size*/, int /*writing*/, void* asked) {
+  if (asked != nullptr) *static_cast<bool*>(asked) = true;
+  return -1;
+}
+
+// What the first bytes of a connection are (RFC 8446, 5.1): the type of a record, and the major version.
+bool begins_as_tls(std::span<const std::byte> bytes) noexcept {
+  constexpr std::byte first_type{20};
+  constexpr std::byte last_type{24};
+  constexpr std::byte major{3};
+  return bytes[0] >= first_type && bytes[0] <= last_type && (bytes.size() == 1 || bytes[1] == major);
+}
+
+// A fatal alert, protocol_version, as a record: OpenSSL does not always answer what is no TLS.
+constexpr std::array<std::uint8_t, 7> protocol_alert{21, 3, 3, 0, 2, 2, 70};
+const iovec protocol_alert_part{const_cast<std::uint8_t*>(protocol_alert.data()), protocol_alert.size()};  // which is only read
 
 // The socket tells again.
 status more_later() { return {errc::would_block, "the other end says more than one call takes"}; }
 
-status unusable(std::string_view what, const std::string& file) {
+status error_of_file(std::string_view what, const std::string& file, bool has_pass_phrase) {
+  if (has_pass_phrase)
+    return {errc::invalid_argument,
+            fmt::format("tls: the {} {} has a pass phrase, and nobody is asked for one: give a file without one, as "
+                        "\"openssl pkey -in {} -out NEW\" writes it",
+                        what, file, file)};
   return {errc::invalid_argument, fmt::format("tls: the {} {} cannot be used: {}", what, file, words_of_openssl())};
 }
 
@@ -198,11 +220,14 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
   ssl().clear_errors();
   void* const made = ssl().context_new(ssl().method());
   if (made == nullptr) return status(errc::out_of_memory, "tls: no memory for a context");
+  bool has_pass_phrase = false;
+  const auto unusable = [&](std::string_view what, const std::string& file) { return error_of_file(what, file, has_pass_phrase); };
   const auto problem = [&]() -> status {
     if (ssl().context_ctrl(made, ctrl_min_proto_version, version_1_3, nullptr) != 1) {
       return {errc::unsupported, fmt::format("tls: OpenSSL has no TLS 1.3: {}", words_of_openssl())};
     }
     ssl().ask_pass_phrase(made, refuse_pass_phrase);
+    ssl().pass_to_asked(made, &has_pass_phrase);
     (void)ssl().context_ctrl(made, ctrl_mode, release_buffers, nullptr);
     (void)ssl().tickets(made, 0);  // sessions are not resumed, and nothing is said that nobody has asked for
     if (!how.certificate.empty()) {
@@ -218,6 +243,7 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
     ssl().verify(made, asks, nullptr);
     return {};
   }();
+  ssl().pass_to_asked(made, nullptr);
   if (problem.ok()) return made;
   ssl().context_free(made);
   return problem;
@@ -345,6 +371,7 @@ status tls_stream::fetch(peer& door, int fd) {
   const auto got = door.receive(fd, {&part, 1});
   if (!got && got.error().code() == errc::would_block) return got.error();
   if (!got || *got == 0) return fail_to_receive(why_cut(got ? status() : got.error()));
+  if (fetched_ == 0) is_plain_ = !begins_as_tls(std::span(bytes).first(*got));
   fetched_ += *got;
   const int kept = ssl().bio_write(state_->in, bytes.data(), static_cast<int>(*got));
   if (kept != static_cast<int>(*got)) return fail_to_receive({errc::out_of_memory, "tls: no memory for what has come"});
@@ -356,8 +383,8 @@ status tls_stream::why_cut(const status& of_socket) const {
   if (has_ended_) return {errc::closed, "tls: the other end has ended the connection"};
   if (agreed_ && of_socket.ok()) return {errc::io, "tls: the connection was cut"};
   if (agreed_) return {errc::io, fmt::format("tls: the connection was cut: {}", of_socket.message())};
-  if (!of_socket.ok()) return of_socket;
-  return {errc::closed, "tls: the other end has ended the connection before both agreed; perhaps it uses no TLS"};
+  const auto told = of_socket.ok() ? std::string() : fmt::format(" ({})", of_socket.message());
+  return {errc::closed, fmt::format("tls: the other end has ended the connection before both agreed{}; perhaps it does not use TLS", told)};
 }
 
 // Until the ends have agreed. Errors: would_block.
@@ -370,6 +397,9 @@ status tls_stream::agree(peer& door, int fd) {
     put_out(door, fd);  // also why this end breaks off
     if (done == 1) {
       agreed_ = true;
+    } else if (why != error_want_read && is_plain_) {
+      (void)door.send(fd, {&protocol_alert_part, 1});  // by which the other end knows
+      return fail_to_agree({errc::permission_denied, "tls: the other end does not use TLS, and this end does"});
     } else if (why != error_want_read) {
       const auto verified = ssl().verify_result(state_->of);
       if (verified == 0) {

@@ -66,6 +66,7 @@ class tls_stream {
   std::mutex lock_;         // guards what follows
   const std::unique_ptr<state> state_;
   bool agreed_ = false;
+  bool is_plain_ = false;   // what came first is no TLS
   bool has_ended_ = false;  // this end has said so
   status not_sent_;         // from then on
   status not_received_;

@@ -211,12 +211,21 @@ TEST_F(pipe_tls_ends, a_secret_is_asked_for_besides) {
   expect_to_let_in(context(with("", "ca"), "correct horse battery staple"));
 }
 
-TEST_F(pipe_tls_ends, one_that_encrypts_and_one_that_does_not_hear_of_it) {
-  open_door(context(with("good")));
+// The listener goes on to wait for one with TLS, whether it asks for a secret too or not.
+TEST_F(pipe_tls_ends, one_without_tls_hears_that_the_listener_uses_it) {
+  for (const std::string secret : {"", "correct horse battery staple"}) {
+    open_door(context(with("good"), secret));
+    pipe_options options;
+    options.secret = secret;
+    const auto why = expect_to_shut_out(*pipe_context::create(engine_, options));
+    EXPECT_EQ(why.code(), errc::permission_denied) << why.message();
+    EXPECT_NE(why.message().find("the other end uses TLS, and this end does not"), std::string_view::npos) << why.message();
+    expect_to_let_in(context(with("", "ca"), secret));
+  }
+}
+
+TEST_F(pipe_tls_ends, one_with_tls_and_a_listener_without_it_both_say_so) {
   const auto plain = pipe_context::create(engine_);
-  const auto why = expect_to_shut_out(*plain);
-  EXPECT_EQ(why.code(), errc::closed) << why.message();
-  EXPECT_NE(why.message().find("the other end has gone"), std::string_view::npos) << why.message();
   auto door = plain->listen("tcp://127.0.0.1:0");
   penstock::pipe theirs;
   auto accepting = door->accept(theirs);
@@ -224,8 +233,12 @@ TEST_F(pipe_tls_ends, one_that_encrypts_and_one_that_does_not_hear_of_it) {
   ASSERT_TRUE(made.ok());
   incoming_message come;
   const auto outcome = made->next(come, within(20s)).wait();
-  EXPECT_EQ(outcome.error.code(), errc::closed);
-  EXPECT_NE(outcome.error.message().find("no TLS"), std::string_view::npos) << outcome.error.message();
+  EXPECT_NE(outcome.error.message().find("not use TLS"), std::string_view::npos) << outcome.error.message();
+  ASSERT_TRUE(accepting.wait().ok());
+  const auto of_theirs = theirs.next(come, within(20s)).wait();
+  EXPECT_EQ(of_theirs.error.code(), errc::permission_denied);
+  EXPECT_NE(of_theirs.error.message().find("the other end uses TLS, and this end does not"), std::string_view::npos)
+      << of_theirs.error.message();
 }
 
 TEST_F(pipe_tls_ends, strangers_hold_nothing_and_keep_nobody_out) {
@@ -259,6 +272,10 @@ TEST_F(pipe_tls_ends, what_cannot_be_is_told) {
   EXPECT_EQ(code_of({file("good.pem")}), errc::invalid_argument) << "no key";
   EXPECT_EQ(code_of({file("good.pem"), file("foreign.key")}), errc::invalid_argument) << "the key to another";
   EXPECT_EQ(code_of({file("good.pem"), file("locked.key")}), errc::invalid_argument) << "a pass phrase, which nobody is asked for";
+  pipe_options locked;
+  locked.tls = {file("good.pem"), file("locked.key")};
+  const auto told = pipe_context::create(engine_, locked).error();
+  EXPECT_NE(told.message().find("locked.key has a pass phrase"), std::string_view::npos) << told.message();
   EXPECT_EQ(code_of({file("none.pem"), file("good.key")}), errc::invalid_argument);
   EXPECT_EQ(code_of({"", "", file("none.pem")}), errc::invalid_argument);
   EXPECT_EQ(code_of(with("good"), {"ucx", "basic"}), errc::unsupported) << "which is not encrypted";
