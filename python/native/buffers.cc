@@ -90,15 +90,21 @@ known_type known_type_of(nb::handle type) {
   return {};
 }
 
-// The types that were seen first are remembered, and kept, so that none is taken for another that lies where it lay.
+// The types that were seen first are remembered, and kept until Python ends, so that none is taken for another that lies where it lay.
+struct seen_type {
+  nb::handle type;
+  known_type is;
+};
+std::array<seen_type, 8> seen_types;
+
+// Else a class of the program, and with it its module and all that is in there, would outlive the interpreter.
+void forget_types() {
+  for (auto& each : seen_types) nb::object gone = nb::steal(std::exchange(each, {}).type);
+}
+
 known_type known_type_of_object(nb::handle object) {
-  struct entry {
-    nb::handle type;
-    known_type is;
-  };
-  static std::array<entry, 8> seen;
   const nb::handle type = object.type();
-  for (auto& each : seen) {
+  for (auto& each : seen_types) {
     if (each.type.is(type)) return each.is;
     if (each.type.is_valid()) continue;
     const auto found = known_type_of(type);
@@ -574,6 +580,7 @@ PyType_Slot pointer_slots[] = {
 }  // namespace
 
 void add_buffers(nb::module_& module) {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&forget_types));
   nb::class_<raw_pointer>(module, "Pointer", nb::type_slots(pointer_slots),
                           "Memory at an address: of the host or of a device.\n\n"
                           "owner, if given, is kept alive as long as the Pointer and every request on it. readonly memory can be written\n"

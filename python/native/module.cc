@@ -24,6 +24,8 @@
 // Loaded by PyInit__native() below.
 NB_MODULE(_native_of_main, module) {
   using namespace penstock::python;
+  // What a program keeps for ever outlives the interpreter, and with it what it refers to; nobody needs to read 20 lines about that.
+  nanobind::set_leak_warnings(false);
   add_completions(module);
   add_buffers(module);
   add_devices(module);

@@ -365,3 +365,24 @@ def test_a_loop_of_requests_does_not_grow(memory: Any, path: Path) -> None:
     before = objects()
     rounds(50)
     assert objects() <= before + 20
+
+
+BUFFERS_OF_A_PROGRAM = """
+import sys, numpy, penstock
+file = penstock.open(sys.argv[1])  # which lives as long as the module, and the module as long as its classes
+device_buffer = penstock.device("host:0").empty(10)
+class Array(numpy.ndarray): pass
+class Exporter:
+    def __init__(self): self.content = numpy.zeros(1000, "u1")
+    @property
+    def __array_interface__(self): return self.content.__array_interface__
+class Unknown: pass
+for buffer in numpy.zeros(1000, "u1").view(Array), Exporter(), Unknown(), type("Made", (Array,), {})(1000):
+    try: file.read_into(buffer)
+    except (TypeError, penstock.Error): pass
+"""
+
+
+def test_classes_of_the_program_that_were_buffers_leave_nothing_to_tell_at_the_end(path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", BUFFERS_OF_A_PROGRAM, str(path)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
