@@ -128,7 +128,8 @@ def _part_problem_of(tensor: Any, problem_of_part: Callable[[Any], str | None]) 
     """Of a tensor that wraps others, as far as it tells which."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     for name in flatten()[0] if flatten is not None else ():
-        problem = problem_of_part(getattr(tensor, name))
+        part = getattr(tensor, name)  # DTensor has a mesh among them
+        problem = problem_of_part(part) if isinstance(part, sys.modules["torch"].Tensor) else None
         if problem is not None:
             return f"has a part, {name}, that {problem}"
     return None

@@ -63,10 +63,12 @@ class Wrapper(torch.Tensor):
 
 
 class OpenWrapper(Wrapper):
-    """Tells what it holds, as DTensor does."""
+    """Tells what it holds, as DTensor does, whose mesh is no tensor."""
+
+    mesh = "none"
 
     def __tensor_flatten__(self) -> Any:
-        return ["inner"], None
+        return ["mesh", "inner"], None
 
 
 def freed(values: Any) -> Any:
