@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <functional>
@@ -32,9 +33,11 @@ class gate {
     is_open_ = true;
     opened_.notify_all();
   }
-  void wait_and_close() {
+  // Or until the command has ended, which it should not.
+  void wait_and_close(const program& coming) {
     std::unique_lock guard(lock_);
-    opened_.wait(guard, [this] { return is_open_; });
+    while (!opened_.wait_for(guard, std::chrono::milliseconds(20), [this] { return is_open_; }) && !coming.has_ended()) {
+    }
     is_open_ = false;
   }
 
@@ -44,13 +47,12 @@ class gate {
   bool is_open_ = false;
 };
 
-constexpr const char* large_object = "HTTP/1.1 200 OK\r\nETag: \"first\"\r\nAccept-Ranges: bytes\r\nContent-Length: 1073741824\r\n\r\n";
+constexpr const char* large_object = "HTTP/1.1 200 OK\r\nETag: \"first\"\r\nAccept-Ranges: bytes\r\nContent-Length: 67108864\r\n\r\n";
 
 std::string part_of_large_object(const web_request& asked) {
-  const auto [first, last] = asked.range.value_or(std::pair<std::uint64_t, std::uint64_t>(0, 1073741823));
-  return fmt::format(
-      "HTTP/1.1 206 Partial Content\r\nETag: \"first\"\r\nContent-Range: bytes {}-{}/1073741824\r\nContent-Length: {}\r\n\r\n", first, last,
-      last - first + 1);
+  const auto [first, last] = asked.range.value_or(std::pair<std::uint64_t, std::uint64_t>(0, 67108863));
+  return fmt::format("HTTP/1.1 206 Partial Content\r\nETag: \"first\"\r\nContent-Range: bytes {}-{}/67108864\r\nContent-Length: {}\r\n\r\n",
+                     first, last, last - first + 1);
 }
 
 // A byte now and then, until the reader has gone.
@@ -110,7 +112,7 @@ class interrupt_far : public ::testing::Test {
   void expect_end(const words& command, const std::string& waits_for, gate* reached) {
     const int signal_number = ++rounds_ % 2 == 0 ? SIGINT : SIGTERM;
     program waiting(command);
-    reached != nullptr ? reached->wait_and_close() : waiting.wait_until_it_catches(signal_number);
+    reached != nullptr ? reached->wait_and_close(waiting) : waiting.wait_until_it_catches(signal_number);
     waiting.send(signal_number);
     const auto ended = waiting.finish();
     EXPECT_EQ(ended.exit_code, 128 + signal_number) << ::testing::PrintToString(command) << ", " << waits_for << ": " << ended.err;
@@ -123,30 +125,33 @@ class interrupt_far : public ::testing::Test {
   const scoped_variable key_{"AWS_ACCESS_KEY_ID", "key"}, secret_{"AWS_SECRET_ACCESS_KEY", "secret"}, region_{"AWS_REGION", "us-east-1"};
 };
 
-TEST_F(interrupt_far, ends_whatever_waits_for_a_server) {
-  for (const server_case& each : servers) {
-    gate reached;
-    web_server server({});
-    server.set_answer([&](const web_request& asked, const web_server::client& over) -> std::optional<web_server::then> {
-      if (each.answers_head && asked.method == "HEAD") {
-        over.send(large_object);
-        return web_server::then::keep;
-      }
-      reached.open();
-      each.answer(asked, over);
-      return web_server::then::close;
-    });
-    const scoped_variable endpoint("AWS_ENDPOINT_URL", server.origin());
-    auto commands = readers();
-    if (!each.answers_head) {
-      for (words& writer : writers()) commands.push_back(writer);
+class interrupt_server : public interrupt_far, public ::testing::WithParamInterface<std::size_t> {};
+
+TEST_P(interrupt_server, ends_whatever_waits_for_it) {
+  const server_case& kind = servers.at(GetParam());
+  gate reached;
+  web_server server({});
+  server.set_answer([&](const web_request& asked, const web_server::client& over) -> std::optional<web_server::then> {
+    if (kind.answers_head && asked.method == "HEAD") {
+      over.send(large_object);
+      return web_server::then::keep;
     }
-    for (const words& command : commands) {
-      if (each.answers_head && !asks_for_bytes(command)) continue;
-      expect_end(with_addresses(command, server.url()), fmt::format("a server {}", each.name), &reached);
-    }
+    reached.open();
+    kind.answer(asked, over);
+    return web_server::then::close;
+  });
+  const scoped_variable endpoint("AWS_ENDPOINT_URL", server.origin());
+  auto commands = readers();
+  if (!kind.answers_head) {
+    for (words& writer : writers()) commands.push_back(writer);
+  }
+  for (const words& command : commands) {
+    if (kind.answers_head && !asks_for_bytes(command)) continue;
+    expect_end(with_addresses(command, server.url("/model.safetensors")), fmt::format("a server {}", kind.name), &reached);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(kinds, interrupt_server, ::testing::Range(std::size_t{0}, servers.size()));
 
 // Its queue is full, so that the kernel answers no more connections.
 TEST_F(interrupt_far, ends_what_waits_for_a_connection) {
@@ -165,7 +170,7 @@ TEST_F(interrupt_far, ends_what_waits_for_a_connection) {
   }
   const std::string origin = fmt::format("http://127.0.0.1:{}", ntohs(at.sin_port));
   const scoped_variable endpoint("AWS_ENDPOINT_URL", origin);
-  for (const words& command : readers()) expect_end(with_addresses(command, origin + "/data"), "a connection", nullptr);
+  for (const words& command : readers()) expect_end(with_addresses(command, origin + "/model.safetensors"), "a connection", nullptr);
   for (const int each : queued) ::close(each);
   ::close(listening);
 }

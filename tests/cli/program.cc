@@ -84,6 +84,11 @@ bool program::wait_for_output(const std::string& text) {
 
 void program::send(int signal_number) const { ::kill(child_, signal_number); }
 
+bool program::has_ended() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child_;
+}
+
 void program::wait_until_it_catches(int signal_number) const {
   for (std::uint64_t caught = 0; (caught >> (signal_number - 1) & 1U) == 0;) {
     std::ifstream status("/proc/" + std::to_string(child_) + "/status");

@@ -32,6 +32,7 @@ class program {
   // Blocks until the child has printed a line that contains the text. False when it ended without one.
   bool wait_for_output(const std::string& text);
   void send(int signal_number) const;
+  [[nodiscard]] bool has_ended() const;
   // Blocks until the child catches the signal in place of ending at once.
   void wait_until_it_catches(int signal_number) const;
   // Reads what is left and waits for the end.
