@@ -23,8 +23,12 @@ constexpr std::uint64_t least_file_bytes = std::uint64_t{64} << 20;
 constexpr int exit_failed = 1;
 constexpr int exit_usage = 2;
 
-int complain(const status& error, int exit_code) {
-  print_error(fmt::format("penstock: {}\n", printable_text(std::string(error.message()))));
+int complain(const options& settings, const status& error, int exit_code) {
+  if (settings.failed) {
+    settings.failed(error);
+  } else {
+    print_error(fmt::format("penstock: {}\n", printable_text(std::string(error.message()))));
+  }
   return exit_code;
 }
 
@@ -217,10 +221,11 @@ std::vector<row_summary> rows() {
 
 int run(const options& settings) {
   auto chosen = chosen_rows(settings);
-  if (!chosen) return complain(chosen.error(), exit_usage);
-  if (wanted_bytes(settings) < least_file_bytes) return complain({errc::invalid_argument, "the file must have 64 MiB or more"}, exit_usage);
+  if (!chosen) return complain(settings, chosen.error(), exit_usage);
+  if (wanted_bytes(settings) < least_file_bytes)
+    return complain(settings, {errc::invalid_argument, "the file must have 64 MiB or more"}, exit_usage);
   auto good = run_all(settings, *chosen);
-  if (!good) return complain(good.error(), exit_failed);
+  if (!good) return complain(settings, good.error(), exit_failed);
   return *good ? 0 : exit_failed;
 }
 

@@ -32,6 +32,7 @@ struct options {
   std::function<status(nlohmann::json& report, const std::string& file)> complete;
   std::function<bool()> stop;  // asked between calls; true ends the run after removing its files. May be empty
   std::function<void(std::string_view doing, unsigned rows_done, unsigned rows)> progress;  // may be empty
+  std::function<void(const status&)> failed;  // called with the error that ends the run; empty: it is printed on stderr
 };
 
 struct row_summary {
@@ -40,7 +41,7 @@ struct row_summary {
 };
 std::vector<row_summary> rows();
 
-// Prints the report to stdout and errors to stderr. Returns 0; 1 when a row failed or moved wrong bytes, or the run could not start or
+// Prints the report to stdout. Throws output_failure. Returns 0; 1 when a row failed or moved wrong bytes, or the run could not start or
 // was stopped; 2 for an unknown row or a size out of range.
 int run(const options& options);
 

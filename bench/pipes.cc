@@ -32,8 +32,12 @@ constexpr unsigned copying_threads = 8;
 
 std::uint64_t window_of(std::uint64_t size) { return std::clamp<std::uint64_t>(most_in_flight_bytes / size, 2, most_in_flight); }
 
-int failed(const status& why) {
-  print_error(fmt::format("penstock: pipe-bench: {}\n", printable_text(std::string(why.message()))));
+int failed(const pipe_bench_options& options, const status& why) {
+  if (options.failed) {
+    options.failed(why);
+  } else {
+    print_error(fmt::format("penstock: pipe-bench: {}\n", printable_text(std::string(why.message()))));
+  }
   return 1;
 }
 
@@ -394,14 +398,14 @@ status run_all(const pipe& other, place& memory, const pipe_bench_options& optio
 
 int serve_pipes(const pipe_bench_options& options) {
   auto memory = place::make(options.to);
-  if (!memory) return failed(memory.error());
+  if (!memory) return failed(options, memory.error());
   auto context = pipe_context::create(memory->engine(), {.channels = options.channels, .connections = options.connections});
-  if (!context) return failed(context.error());
+  if (!context) return failed(options, context.error());
   auto other = context->connect(options.url);
-  if (!other) return failed(other.error());
+  if (!other) return failed(options, other.error());
   for (;;) {
     const auto asked = next_order(*other);
-    if (!asked) return failed(asked.error());
+    if (!asked) return failed(options, asked.error());
     status wrong;
     if (asked->what == "end") return 0;
     if (asked->what == "cpu") {
@@ -413,17 +417,17 @@ int serve_pipes(const pipe_bench_options& options) {
         wrong = echoes ? echo(*other, memory->data(), *asked, false, nullptr) : take(*other, memory->data(), asked->size, asked->count);
       }
     }
-    if (!wrong.ok()) return failed(wrong);
+    if (!wrong.ok()) return failed(options, wrong);
   }
 }
 
 int run_pipes(const pipe_bench_options& options, const std::string& program) {
   auto memory = place::make(options.from);
-  if (!memory) return failed(memory.error());
+  if (!memory) return failed(options, memory.error());
   auto context = pipe_context::create(memory->engine(), {.channels = options.channels, .connections = options.connections});
-  if (!context) return failed(context.error());
+  if (!context) return failed(options, context.error());
   auto listener = context->listen(options.url);
-  if (!listener) return failed(listener.error());
+  if (!listener) return failed(options, listener.error());
   std::vector<std::string> words{program, "pipe-bench", "--serve",       listener->url(),
                                  "--to",  options.to,   "--connections", std::to_string(options.connections)};
   for (const auto& each : options.channels) words.insert(words.end(), {"--channel", each});
@@ -432,7 +436,7 @@ int run_pipes(const pipe_bench_options& options, const std::string& program) {
   arguments.push_back(nullptr);
   pid_t process = 0;
   if (const int error = posix_spawn(&process, program.c_str(), nullptr, nullptr, arguments.data(), environ); error != 0) {
-    return failed(status::from_errno(error, fmt::format("start {}", program)));
+    return failed(options, status::from_errno(error, fmt::format("start {}", program)));
   }
   pipe other;
   bool right = true;
@@ -442,7 +446,7 @@ int run_pipes(const pipe_bench_options& options, const std::string& program) {
   other.close();
   int ended = 0;
   ::waitpid(process, &ended, 0);
-  if (!wrong.ok()) return failed(wrong);
+  if (!wrong.ok()) return failed(options, wrong);
   return right && ended == 0 ? 0 : 1;
 }
 

@@ -244,7 +244,10 @@ int bundle_up(const check_options& wanted) {
 
 int check(const check_options& wanted) {
   if (!wanted.bundle_file.empty()) return bundle_up(wanted);
-  if (wanted.catalogue) return print_catalogue(), exit_success;
+  if (wanted.catalogue) {
+    wanted.output.json ? print_json(catalogue_json()) : print_catalogue();
+    return exit_success;
+  }
   if (!wanted.settings_file.empty()) return check_settings(wanted.settings_file, wanted.output.json);
   return wanted.files.empty() ? check_machine(wanted) : check_files(wanted);
 }

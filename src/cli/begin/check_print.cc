@@ -85,4 +85,11 @@ void print_catalogue() {
   }
 }
 
+nlohmann::json catalogue_json() {
+  auto out = nlohmann::json::array();
+  for (const auto& each : machine::all_findings())
+    out.push_back({{"id", each.id}, {"verdict", to_string(each.verdict)}, {"reason", each.reason}, {"remedy", each.remedy}});
+  return out;
+}
+
 }  // namespace penstock::cli

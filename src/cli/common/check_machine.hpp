@@ -41,5 +41,6 @@ void print_findings(const std::vector<machine::finding>& all, bool quiet);
 void print_report(const machine_report& report, const machine_view& view);
 // The catalogue, as the table of docs/CHECK.md.
 void print_catalogue();
+nlohmann::json catalogue_json();
 
 }  // namespace penstock::cli

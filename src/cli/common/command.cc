@@ -4,6 +4,7 @@
 
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
 #include "cli/common/progress.hpp"
 #include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
@@ -35,7 +36,11 @@ void add_memory_options(CLI::App& app, std::string& name) {
 }
 
 void add_output_options(CLI::App& app, output_options& output) {
-  app.add_flag("--json", output.json, "Print JSON");
+  const auto print_json = [&output] {
+    output.json = true;
+    promise_json();
+  };
+  app.add_flag_callback("--json", print_json, "Print JSON");
   const auto be_quiet = [&output] {
     output.quiet = true;
     hide_progress();
@@ -53,6 +58,7 @@ result<engine> make_engine(const std::function<void(engine_options&)>& change) {
 
 int fail(const status& error) {
   if (error.code() == errc::cancelled && interrupted()) return exit_failure;
+  note_failure(error.message());
   complain("penstock: {}\n", error.message());
   return exit_failure;
 }

@@ -11,6 +11,14 @@
 
 namespace penstock::cli {
 
+// --json promises a document on stdout, also of a command that fails before it has one: {"error": "..."} then, with what it last said was
+// wrong.
+void promise_json() noexcept;
+void note_failure(std::string_view message);
+void note_printed_json() noexcept;
+// For main, with the exit code of the command.
+void keep_json_promise(int exit_code);
+
 // JSON lets a string hold DEL and the control characters of two bytes (U+0080 to U+009F), which terminals obey: they are escaped as those
 // below U+0020 are. Outside of strings there are none.
 inline std::string without_controls(std::string_view json) {
@@ -40,6 +48,7 @@ inline nlohmann::json shown_document(nlohmann::json document) {
 
 // To stdout, with a line feed. File names need not be UTF-8: what is not is replaced.
 inline void print_json(const nlohmann::json& document) {
+  note_printed_json();
   put_exactly(without_controls(shown_document(document).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
 }
 

@@ -247,6 +247,7 @@ int compare_files(const verify_options& wanted, const engine& owner) {
 }
 
 int usage_error(const char* why) {
+  note_failure(fmt::format("verify: {}", why));
   complain("penstock: verify: {}\nRun `penstock help verify` for its options.\n", why);
   return exit_usage;
 }

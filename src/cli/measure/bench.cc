@@ -14,6 +14,7 @@
 #include "cli/common/check_machine.hpp"
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
 #include "cli/common/progress.hpp"
 #include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
@@ -38,7 +39,13 @@ struct bench_options {
   bool no_others = false;
 };
 
-int list_rows() {
+int list_rows(bool as_json) {
+  if (as_json) {
+    auto rows = nlohmann::json::array();
+    for (const bench::row_summary& row : bench::rows()) rows.push_back({{"name", row.name}, {"summary", row.summary}});
+    print_json(rows);
+    return exit_success;
+  }
   for (const bench::row_summary& row : bench::rows()) say("{:<15} {}\n", row.name, row.summary);
   return exit_success;
 }
@@ -127,13 +134,18 @@ int report_saved(const bench_options& wanted) {
 }
 
 int run_bench(const bench_options& wanted) {
-  if (wanted.list) return list_rows();
+  if (wanted.list) return list_rows(wanted.run.json_file == "-");
   if (!wanted.from_file.empty()) return report_saved(wanted);
   bench::options run = wanted.run;
   run.device = device_called(run.device);
   run.hot = !wanted.only_cold || wanted.only_hot;
   run.cold = !wanted.only_hot || wanted.only_cold;
   run.stop = interrupted;
+  bool has_report = true;
+  run.failed = [&has_report](const status& error) {
+    has_report = false;
+    (void)fail(error);
+  };
   run.progress = [log = wanted.log](std::string_view doing, unsigned done, unsigned rows) { show_progress(doing, done, rows, log); };
   if (status error = take_sizes(wanted, run); !error.ok()) return fail(error), exit_usage;
   if (!wanted.report_file.empty()) {
@@ -141,6 +153,7 @@ int run_bench(const bench_options& wanted) {
     run.complete = [&](nlohmann::json& report, const std::string& file) { return complete(wanted, report, file); };
   }
   const int exit_code = bench::run(run);
+  if (has_report) note_printed_json();
   show_status_line("");
   return interrupted() ? interrupted_exit_code() : exit_code;
 }
@@ -165,6 +178,7 @@ void add_bench(CLI::App& app, command& chosen) {
   // CLI11 gives one of these to an option that may lack its value and does.
   const auto take_json_file = [&run](const std::string& name) {
     run.json_file = name.empty() || name == "true" || name == "{}" ? "-" : name;
+    if (run.json_file == "-") promise_json();
   };
   sub.add_option_function<std::string>("--json", take_json_file, "Print JSON in place of the table, or write it to this file")
       ->type_name("[FILE]")

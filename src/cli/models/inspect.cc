@@ -179,7 +179,7 @@ void sort_lines(std::vector<line>& lines, const std::string& order) {
 json to_json(const gguf_unknown_tensor& of) { return {{"name", of.name}, {"type", of.type}, {"shape", of.shape}, {"offset", of.offset}}; }
 
 json to_json(const contents& of, bool totals) {
-  json document{{"file", of.path}, {"kind", of.kind}, {"bytes", of.file_bytes}, {"cached_bytes", nullptr}};
+  json document{{"file", of.path}, {"kind", of.kind}, {"bytes", of.file_bytes}, {"cached_bytes", nullptr}, {"error", nullptr}};
   if (of.cached_bytes) document["cached_bytes"] = *of.cached_bytes;
   if (of.kind == "safetensors") {
     document["data_offset"] = of.data_offset;
@@ -252,7 +252,7 @@ class inspection {
 
   void look_at(const std::string& path) {
     const auto found = find_model(owner_, path);
-    if (!found) return failed(found.error());
+    if (!found) return failed(path, found.error());
     is_model_index(*found) ? look_at_index(*found) : look_at_files_of(*found);
   }
 
@@ -264,7 +264,7 @@ class inspection {
  private:
   void look_at_index(const std::string& path) {
     auto shards = read_index(owner_, path);
-    if (!shards) return failed(shards.error());
+    if (!shards) return failed(path, shards.error());
     if (!wanted_.output.json) say("{}: index of {}\n", shown_name(path), counted(shards->files.size(), "file"));
     std::vector<contents> all;
     for (const std::string& shard : shards->files) {
@@ -275,12 +275,12 @@ class inspection {
     std::vector<std::vector<std::string_view>> names;
     for (const contents& each : all) names.push_back(names_of(each));
     std::ranges::transform(all, shards->files.begin(), &contents::path);
-    if (status error = check_tensors(*shards, names); !error.ok()) failed(error);
+    if (status error = check_tensors(*shards, names); !error.ok()) failed(path, error);
   }
   // A file alone, or all of a model in several GGUF files.
   void look_at_files_of(const std::string& path) {
     auto files = gguf_files_of(path);
-    if (!files) return failed(files.error());
+    if (!files) return failed(path, files.error());
     if (!wanted_.output.json && files->size() > 1) say("{}: model of {}\n", shown_name(path), counted(files->size(), "file"));
     std::vector<contents> all;
     for (const std::string& each : *files) {
@@ -295,13 +295,13 @@ class inspection {
       names.push_back(names_of(each));
     }
     std::ranges::transform(all, files->begin(), &contents::path);
-    if (status error = check_gguf_files(*files, headers); !error.ok()) failed(error);
-    if (status error = check_tensors({*files, {}}, names); !error.ok()) failed(error);
+    if (status error = check_gguf_files(*files, headers); !error.ok()) failed(path, error);
+    if (status error = check_tensors({*files, {}}, names); !error.ok()) failed(path, error);
   }
   std::optional<contents> tell(const std::string& path) {
     auto found = look_into(owner_, path);
     if (!found) {
-      failed(found.error());
+      failed(path, found.error());
       return std::nullopt;
     }
     sort_lines(found->lines, wanted_.order);
@@ -312,8 +312,10 @@ class inspection {
     }
     return *std::move(found);
   }
-  void failed(const status& error) {
+  // In the document too, among the files.
+  void failed(const std::string& path, const status& error) {
     has_failed_ = true;
+    documents_.push_back({{"file", shown_name(path)}, {"error", error_json(error)}});
     (void)fail(error);
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/common/command.hpp"
+#include "cli/common/json.hpp"
 #include "cli/common/say.hpp"
 #include "cli/common/usage.hpp"
 #include "cli/shell/grammar.hpp"
@@ -43,7 +44,9 @@ bool is_option(const std::string& word) { return word.size() > 1 && word.front()
 std::string describe_before(const CLI::App& app, const CLI::App* sub) {
   const auto words = app.remaining();
   if (words.empty()) return {};
-  const std::string& word = words.front();
+  // Of `--help foo`, the command that there is none of says more than the option.
+  const auto command = std::ranges::find_if_not(words, is_option);
+  const std::string& word = sub == nullptr && command != words.end() ? *command : words.front();
   if (!is_option(word)) return unknown_command(app, word);
   const auto known = sub != nullptr ? option_names(*sub) : std::vector<std::string>();
   if (std::find(known.begin(), known.end(), word) != known.end()) {
@@ -58,9 +61,13 @@ std::string help_of(const CLI::App& app, const std::string& command) {
   return help_page(grammar, page == grammar.end() ? grammar.front() : *page);
 }
 
-// "--pid: 1 required PID missing", as CLI11 says it of an option without its value.
+// "--pid: 1 required PID missing", as CLI11 says it of an option without its value; "FILE: At least 2 required but received 1".
 std::string in_plain_words(const std::string& error) {
-  constexpr std::string_view before = ": 1 required ", behind = " missing";
+  constexpr std::string_view before = ": 1 required ", behind = " missing", too_few = ": At least ";
+  if (const auto few = error.find(too_few); few != std::string::npos && error.find(" required but received ") != std::string::npos) {
+    const auto least = error.substr(few + too_few.size());
+    return fmt::format("{} {} are required", least.substr(0, least.find(' ')), error.substr(0, few));
+  }
   const auto at = error.find(before);
   if (at == std::string::npos || !error.ends_with(behind)) return error;
   const auto type = error.substr(at + before.size(), error.size() - at - before.size() - behind.size());
@@ -85,19 +92,27 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
 int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
   const auto commands = app.get_subcommands();
   const CLI::App* sub = commands.empty() ? nullptr : commands.front();
-  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+  // `penstock foo --help`: CLI11 answers the option before it looks at the word.
+  const bool is_named = sub != nullptr || std::ranges::all_of(app.remaining(), is_option);
+  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr && is_named) {
     put_exactly(help_of(app, sub == nullptr ? "" : sub->get_name()));
     return exit_success;
   }
-  if (error.get_exit_code() == 0) return app.exit(error);  // the version
+  if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr && is_named) {
+    put_exactly(fmt::format("{}\n", error.what()));
+    return exit_success;
+  }
   if (sub == nullptr && app.remaining().empty()) {
     complain("{}\npenstock: a command is required\n", as_is{help_of(app, "")});
     return exit_usage;
   }
   if (const std::string wrong = describe_before(app, sub); !wrong.empty()) {
+    note_failure(wrong);
     complain("penstock: {}\nRun `penstock help` for the commands and options there are.\n", wrong);
   } else {
-    complain("penstock: {0}: {1}\nRun `penstock help {0}` for its options.\n", sub->get_name(), describe_after(*sub, error));
+    const std::string text = fmt::format("{}: {}", sub->get_name(), describe_after(*sub, error));
+    note_failure(text);
+    complain("penstock: {}\nRun `penstock help {}` for its options.\n", text, sub->get_name());
   }
   return exit_usage;
 }

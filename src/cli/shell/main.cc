@@ -12,6 +12,7 @@
 
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
 #include "cli/common/say.hpp"
 #include "cli/shell/explain_usage.hpp"
 #include "cli/shell/registry.hpp"
@@ -51,6 +52,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(plain_words(argc, argv));
   } catch (const CLI::ParseError& error) {
+    if (std::find(argv, argv + argc, std::string_view("--json")) != argv + argc) promise_json();
     return explain_usage(app, error);
   }
   return chosen.run();
@@ -73,12 +75,23 @@ int main(int argc, char** argv) {
   // Each line as soon as it is known, in a pipe too.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   catch_interrupts();
+  int exit_code = exit_failure;
   try {
-    const int exit_code = run(argc, argv);
+    exit_code = run(argc, argv);
+  } catch (const penstock::output_failure& error) {
+    complain("penstock: {}\n", error.what());
+    return exit_failure;
+  } catch (const std::exception& error) {
+    note_failure(error.what());
+    complain("penstock: {}\n", error.what());
+  }
+  if (interrupted() && exit_code != exit_success) exit_code = interrupted_exit_code();
+  try {
+    keep_json_promise(exit_code);
     penstock::flush_output();
-    return interrupted() && exit_code != exit_success ? interrupted_exit_code() : exit_code;
   } catch (const std::exception& error) {
     complain("penstock: {}\n", error.what());
     return exit_failure;
   }
+  return exit_code;
 }

@@ -20,15 +20,15 @@ namespace {
 struct stats_options {
   int pid = 0;
   int level = 1;
-  bool as_json = false;
   bool prometheus = false;
   std::string serve;
+  output_options output;
 };
 
 int show_one(const stats_options& wanted) {
   const auto seen = observe_process(wanted.pid);
   if (!seen) return fail(seen.error());
-  if (wanted.as_json) {
+  if (wanted.output.json) {
     print_json(to_json(*seen));
   } else if (wanted.prometheus) {
     put_exactly(exposition({{*seen}, {}}));
@@ -39,7 +39,7 @@ int show_one(const stats_options& wanted) {
 }
 
 // Those that run, and in one line those that do not.
-void print_table(const process_list& seen) {
+void print_table(const process_list& seen, bool quiet) {
   std::vector<int> ended;
   bool is_titled = false;
   for (const auto& each : seen.processes) {
@@ -51,6 +51,7 @@ void print_table(const process_list& seen) {
     is_titled = true;
     say_hanging(2 + std::to_string(each.pid).size(), "{}\n", stats_line(each));
   }
+  if (quiet) return;
   if (!is_titled && (seen.problems.empty() || !ended.empty())) say("{}\n", no_processes());
   if (!ended.empty()) say("{}\n", ended_line(ended, "`penstock stats -p PID` shows the last figures of one"));
   // Of all programs of the machine that use cuFile, also without Penstock.
@@ -61,14 +62,14 @@ void print_table(const process_list& seen) {
 
 int show_all(const stats_options& wanted) {
   const auto seen = observe_processes(true);
-  if (wanted.as_json) {
+  if (wanted.output.json) {
     auto documents = nlohmann::json::array();
     for (const auto& each : seen.processes) documents.push_back(to_json(each));
     print_json(documents);
   } else if (wanted.prometheus) {
     put_exactly(exposition(seen));
   } else {
-    print_table(seen);
+    print_table(seen, wanted.output.quiet);
   }
   for (const auto& each : seen.problems) (void)fail(each);
   return seen.processes.empty() && !seen.problems.empty() ? exit_failure : exit_success;
@@ -103,7 +104,8 @@ void add_stats(CLI::App& app, command& chosen) {
   sub.add_option("-l,--level", wanted->level, "1: totals and speed; 2: histograms of sizes and times, too; 3: by device, too")
       ->check(whole_number(1, 3))
       ->needs(pid);
-  auto* as_json = sub.add_flag("--json", wanted->as_json, "Print JSON");
+  add_output_options(sub, wanted->output);
+  auto* as_json = sub.get_option("--json");
   auto* prometheus = sub.add_flag("--prometheus", wanted->prometheus, "Print the counters in Prometheus' text format");
   prometheus->excludes(as_json);
   sub.add_option("--serve", wanted->serve, "Serve them to Prometheus on this machine, as http://127.0.0.1:PORT/metrics, until Ctrl-C")

@@ -28,7 +28,7 @@ struct top_options {
   std::vector<int> pids;  // none: all
   unsigned count = 0;     // 0: until it is ended
   bool once = false;
-  bool as_json = false;
+  output_options output;
 };
 
 // Two looks, one after the other.
@@ -71,7 +71,7 @@ int print_looks(const top_options& wanted) {
     if (!sleep_until(steady::now() + interval)) return interrupted_exit_code();
     over.look();
     sort_by(over.seen(), top_order::speed);
-    if (wanted.as_json) {
+    if (wanted.output.json) {
       auto documents = nlohmann::json::array();
       for (const auto& each : over.seen()) documents.push_back(to_json(each));
       print_json(documents);
@@ -145,11 +145,12 @@ void add_top(CLI::App& app, command& chosen) {
       ->delimiter(',');
   auto* once = sub.add_flag("--once", wanted->once, "Print lines, once");
   sub.add_option("--count", wanted->count, "Print lines, so many times")->check(whole_number(1, 1000000))->excludes(once);
-  sub.add_flag("--json", wanted->as_json, "Print JSON, a document each time");
+  add_output_options(sub, wanted->output);
+  sub.get_option("--json")->description("Print JSON, a document each time");
   sub.callback([wanted, &chosen] {
     chosen.run = [wanted] {
       if (wanted->once) wanted->count = 1;
-      const bool lines = wanted->as_json || wanted->count > 0 || !screen::possible();
+      const bool lines = wanted->output.json || wanted->count > 0 || !screen::possible();
       return lines ? print_looks(*wanted) : show_screen(*wanted);
     };
   });
