@@ -82,13 +82,11 @@ result<sample_file> find_or_make_sample(const options& settings) {
 }
 
 result<device_info> find_device(const engine& owner, const std::string& name) {
-  const std::vector<device_info> devices = owner.devices();
-  for (const device_info& device : devices) {
+  for (const device_info& device : owner.devices()) {
     if (name.empty() || device.name == name) return device;
   }
-  std::string names;
-  for (const device_info& device : devices) names += (names.empty() ? "" : ", ") + device.name;
-  return status(errc::not_found, fmt::format("there is no device \"{}\"; there is: {}", name, names));
+  const status why = owner.allocate(name, 1).error();  // which says what there is
+  return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is no device's name", name)) : why;
 }
 
 void tell(const options& settings, std::string_view doing, unsigned done, std::size_t rows) {

@@ -52,17 +52,6 @@ std::vector<device_info> all_devices() {
   return engine.devices();
 }
 
-// "host (also cpu), host:0, cuda:0 (also cuda, 0)"
-std::string listed(const std::vector<device_info>& devices) {
-  std::string text = "host (also cpu), host:0";
-  for (const auto& each : devices) {
-    if (!is_cuda(each.name)) continue;
-    const auto number = each.name.substr(each.name.find(':') + 1);
-    text += ", " + each.name + " (also " + (number == "0" ? "cuda, " : "") + number + ")";
-  }
-  return text;
-}
-
 // Memory of the host is allocated on the host device.
 device_info device_named(nb::handle spelled) {
   auto name = device_name(spelled, "name");
@@ -78,8 +67,7 @@ device_info device_named(nb::handle spelled) {
     return engine.allocate(name, 1).error();
   }();
   if (!tried.ok() && tried.code() != errc::not_found && tried.code() != errc::invalid_argument) raise(tried);
-  const auto why = is_cuda(name) && !engine.cuda_status().ok() ? std::string(engine.cuda_status().message()) + "; " : std::string();
-  raise({errc::not_found, "no device is called \"" + name + "\": " + why + "there are " + listed(devices)});
+  raise({errc::not_found, std::string(tried.message())});
 }
 
 device_memory allocate(const device_info& self, std::int64_t nbytes) {

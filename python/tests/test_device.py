@@ -38,7 +38,7 @@ def test_there_is_a_gpu_or_a_reason_why_not() -> None:
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda", "host:1", "cuda:99", "HOST:0", "host:0 "])
 def test_an_unknown_device_is_not_found(name: str) -> None:
-    with pytest.raises(FileNotFoundError, match="no device is called"):
+    with pytest.raises(FileNotFoundError, match="there is no device"):
         penstock.device(name)
 
 

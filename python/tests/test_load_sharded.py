@@ -201,9 +201,9 @@ def test_the_first_read_into_a_device_can_be_prepared(tmp_path: Path) -> None:
         memory = penstock.device("host:0").empty(len(content))
         assert file.read_into(memory) == len(content)
         assert bytes_of(memory) == content
-        with pytest.raises(penstock.NotFound, match='no device is called "host:9"'):
+        with pytest.raises(penstock.NotFound, match='there is no device "host:9"'):
             file.prepare("host:9")
-        with pytest.raises(penstock.NotFound, match='no device is called "gpu": there are host'):
+        with pytest.raises(penstock.NotFound, match='there is no device "gpu"; there are: host'):
             file.prepare("gpu")
         file.prepare("cpu")  # which needs nothing
     with pytest.raises(penstock.Closed):

@@ -167,7 +167,7 @@ staging::link* memory_map::only_link_in_use(bool emulated) noexcept {
 }
 
 result<staging::place> memory_map::place_on(std::string_view device) {
-  if (device.empty() || device == "host") return staging::place{};
+  if (device.empty() || device == "host" || device == "cpu") return staging::place{};
   const auto named = device_named(device);
   if (!named) return named.error();
   const auto [driver, ordinal] = *named;
@@ -180,29 +180,40 @@ result<staging::place> memory_map::place_on(std::string_view device) {
   return staging::place{device::memory_type::device, via};
 }
 
+// "host (also cpu), host:0, cuda:0 (also cuda, 0)"
 std::string memory_map::names_of_devices() {
-  std::string names;
-  for (auto* driver : {cuda_.get(), host_.get()}) {
+  std::string names = "host (also cpu)";
+  for (auto* driver : {host_.get(), cuda_.get()}) {
     const int count = driver == nullptr ? 0 : driver->count().value_or(0);
-    for (int i = 0; i < count; ++i) names += (names.empty() ? "" : ", ") + device_name(driver->kind(), i);
+    for (int i = 0; i < count; ++i) {
+      names += ", " + device_name(driver->kind(), i);
+      if (driver == cuda_.get()) names += i == 0 ? " (also cuda, 0)" : fmt::format(" (also {})", i);
+    }
   }
-  return names.empty() ? "none" : names;
+  return names;
 }
 
 result<std::pair<device::driver*, int>> memory_map::device_named(std::string_view device) {
+  const bool is_number = !device.empty() && device.find_first_not_of("0123456789") == std::string_view::npos;
   const auto colon = device.find(':');
-  const auto kind = device.substr(0, colon);
-  const auto number = colon == std::string_view::npos ? std::string_view("0") : device.substr(colon + 1);
+  const auto kind = is_number ? "cuda" : device == "cpu" ? "host" : device.substr(0, colon);
+  const auto number = is_number ? device : colon == std::string_view::npos ? std::string_view("0") : device.substr(colon + 1);
   const bool is_name = (kind == "cuda" || kind == "host") && !number.empty() && number.size() < 4 &&
                        number.find_first_not_of("0123456789") == std::string_view::npos;
   auto* const driver = !is_name ? nullptr : kind == "cuda" ? cuda_.get() : host_.get();
+  // The command and the Python package say it in these words too.
+  const auto missing = [&](const status& why, std::string_view detail) {
+    const auto cuda = is_name && kind == "cuda" ? cuda_status() : status();
+    const auto reason = !cuda.ok() ? fmt::format(" (no GPU: {})", cuda.message()) : detail.empty() ? "" : fmt::format(" ({})", detail);
+    return status(why.code(), fmt::format("there is no device \"{}\"{}; there are: {}", device, reason, names_of_devices()), why.domain(),
+                  why.native());
+  };
   if (driver != nullptr) {
     const auto count = driver->count();
-    if (!count) return count.error().with_context(fmt::format("{} (there is: {})", device, names_of_devices()));
+    if (!count) return missing(count.error(), count.error().message());
     if (const int ordinal = std::stoi(std::string(number)); ordinal < *count) return std::pair(driver, ordinal);
   }
-  return status(is_name ? errc::not_found : errc::invalid_argument,
-                fmt::format("no device is called \"{}\"; there is: {}", device, names_of_devices()));
+  return missing({is_name ? errc::not_found : errc::invalid_argument, {}}, {});
 }
 
 result<staging::link*> memory_map::link_named(std::string_view device) {

@@ -16,29 +16,6 @@ constexpr std::uint64_t large_piece = std::uint64_t{1} << 30;
 constexpr std::uint64_t small_piece = std::uint64_t{64} << 20;
 constexpr std::size_t block_bytes = 4096;  // which direct I/O takes
 
-// With the other words for each.
-std::string names_of(const std::vector<device_info>& devices, bool has_plain_memory) {
-  std::string names = has_plain_memory ? "host (also cpu)" : "";
-  for (const device_info& device : devices) {
-    names += (names.empty() ? "" : ", ") + device.name;
-    const std::string number = device.name.substr(device.name.find(':') + 1);
-    if (device.name.starts_with("cuda:")) names += number == "0" ? " (also cuda, 0)" : fmt::format(" (also {})", number);
-    if (device.name == "host:0" && !has_plain_memory) names += " (also host, cpu)";
-  }
-  return names;
-}
-
-result<device_info> find_device(const engine& owner, const std::string& word, bool has_plain_memory) {
-  const std::string name = device_called(word);
-  const std::vector<device_info> devices = owner.devices();
-  for (const device_info& device : devices) {
-    if (name.empty() || device.name == name) return device;
-  }
-  const std::string reason = why_no_gpu(owner);
-  return status(errc::not_found, fmt::format("there is no device \"{}\"{}; there is: {}", word, reason.empty() ? "" : " (" + reason + ")",
-                                             names_of(devices, has_plain_memory)));
-}
-
 }  // namespace
 
 std::string device_called(const std::string& word) {
@@ -53,18 +30,24 @@ std::string why_no_gpu(const engine& owner) {
   return cuda.ok() ? std::string() : fmt::format("no GPU: {}", cuda.message());
 }
 
-result<device_info> choose_device(const engine& owner, const std::string& name) { return find_device(owner, name, false); }
+result<device_info> choose_device(const engine& owner, const std::string& word) {
+  const std::string name = device_called(word);
+  for (const device_info& device : owner.devices()) {
+    if (name.empty() || device.name == name) return device;
+  }
+  const status why = owner.allocate(word, 1).error();  // which says what there is
+  return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is no device's name; penstock devices lists them", word)) : why;
+}
 
 result<device_info> choose_device_of_d(const engine& owner, const std::string& name) {
   auto found = choose_device(owner, name);
   const bool wants_gpu = device_called(name).starts_with("cuda:");
   if (found || !wants_gpu || why_no_gpu(owner).empty()) return found;
-  return status(errc::not_found,
-                fmt::format("there is no device {} here; leave out -d, or use -d host:0 ({})", device_called(name), why_no_gpu(owner)));
+  return status(found.error().code(), fmt::format("{}. Leave out -d, or use -d host:0", found.error().message()));
 }
 
 result<device_info> choose_memory(const engine& owner, const std::string& name) {
-  if (name != host_memory && name != "cpu") return find_device(owner, name, true);
+  if (name != host_memory && name != "cpu") return choose_device(owner, name);
   device_info plain;
   plain.name = host_memory;
   plain.description = "plain memory of this machine";

@@ -5,6 +5,7 @@
 #include "bench/pipes.hpp"
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
+#include "cli/common/json.hpp"
 #include "cli/common/sizes.hpp"
 #include "cli/common/transfer_memory.hpp"
 #include "cli/common/usage.hpp"
@@ -20,6 +21,18 @@ struct pipe_options_given {
   output_options output;
 };
 
+// Gives it the name that the engine has for it. Errors: not_found.
+status name_memory(std::string& word) {
+  const bool is_plain = word == host_memory || word == "cpu";
+  if (is_plain) word = host_memory;
+  if (is_plain) return {};
+  const auto owner = make_engine();
+  if (!owner) return owner.error();
+  const auto device = choose_device(*owner, word);
+  if (device) word = device->name;
+  return device.error();
+}
+
 int run_pipe_bench(pipe_options_given given) {
   for (const auto& each : given.sizes) {
     const auto bytes = parse_size(each);
@@ -28,11 +41,22 @@ int run_pipe_bench(pipe_options_given given) {
     given.run.sizes.push_back(*bytes);
   }
   // Plain memory of the host is no device, and has a name of its own here.
-  for (std::string* each : {&given.run.from, &given.run.to}) *each = *each == "host" || *each == "cpu" ? "host" : device_called(*each);
+  for (std::string* each : {&given.run.from, &given.run.to}) {
+    if (status error = name_memory(*each); !error.ok()) return fail(error);
+  }
   end_at_first_interrupt();
   given.run.json = given.output.json;
   given.run.quiet = given.output.quiet;
-  if (given.serve.empty()) return bench::run_pipes(given.run, "/proc/self/exe");
+  bool has_report = true;
+  given.run.failed = [&has_report](const status& error) {
+    has_report = false;
+    (void)fail(error.with_context("pipe-bench"));
+  };
+  if (given.serve.empty()) {
+    const int exit_code = bench::run_pipes(given.run, "/proc/self/exe");
+    if (has_report) note_printed_json();
+    return exit_code;
+  }
   given.run.url = given.serve;
   return bench::serve_pipes(given.run);
 }
