@@ -12,6 +12,7 @@
 #include "bench/verify.hpp"
 #include "cli/common/command.hpp"
 #include "cli/common/figures.hpp"
+#include "cli/common/hash_source.hpp"
 #include "cli/common/inputs.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/json.hpp"
@@ -60,22 +61,6 @@ result<io_options> io_options_of(const read_options& wanted) {
   return io;
 }
 
-// Of an object, which nothing but the engine reads: read once more, into host memory.
-status hash_object(bench::hasher& into, const file& source, std::uint64_t offset, std::uint64_t length, const bench::stop_function& stop) {
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(length, bench::piece_bytes));
-  while (length > 0) {
-    if (stop()) return {errc::cancelled, "check: interrupted"};
-    const std::uint64_t count = std::min<std::uint64_t>(length, buffer.size());
-    const io_result done = source.read(buffer.data(), count, static_cast<std::int64_t>(offset));
-    if (!done.ok()) return done.error.with_context("check");
-    if (done.bytes_done < count) return {errc::io, fmt::format("check: {} ends before the range to compare does", source.path())};
-    into.update(buffer.data(), count);
-    offset += count;
-    length -= count;
-  }
-  return {};
-}
-
 // Both hashes of what has been read so far.
 struct comparison {
   bench::hasher file, memory;
@@ -84,7 +69,7 @@ struct comparison {
     const std::string& path = source.path();
     progress_bar bar("hashing", path, 2 * length);
     const auto stop = bar.counting(bench::piece_bytes);
-    status error = is_url(path) ? hash_object(file, source, offset, length, stop) : bench::hash_file(file, path, offset, length, stop);
+    status error = hash_source(file, source, offset, length, stop);
     if (!error.ok()) return error;
     return bench::hash_memory(memory, setup.owner, setup.memory.data(), length, stop);
   }
@@ -120,6 +105,16 @@ figures read_pieces(const read_setup& setup, const file& source, std::uint64_t l
   return out;
 }
 
+// Where the range that was asked for goes past the end of the file.
+void remark_on_end(const read_options& wanted, const std::string& name, std::uint64_t size) {
+  const bool begins_past = wanted.offset >= size && wanted.offset > 0;
+  const bool is_cut = wanted.length != to_the_end && wanted.length > size - std::min(size, wanted.offset);
+  if (wanted.output.quiet || (!begins_past && !is_cut)) return;
+  complain("penstock: {} ends at {} bytes: {}\n", name, size,
+           begins_past ? fmt::format("there is nothing to read from {} on", wanted.offset)
+                       : fmt::format("{} of the {} bytes are there", size - wanted.offset, wanted.length));
+}
+
 figures failed(const status& error) {
   figures out;
   out.error = error;
@@ -131,6 +126,7 @@ figures read_file(read_setup& setup, const std::string& name) {
   if (!source) return failed(source.error());
   auto size = source->size();
   if (!size) return failed(size.error());
+  remark_on_end(setup.wanted, shown_name(name), *size);
   const std::uint64_t length = *size > setup.wanted.offset ? std::min(*size - setup.wanted.offset, setup.wanted.length) : 0;
   if (length == 0) {
     figures nothing;

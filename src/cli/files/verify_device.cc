@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 
 #include "bench/sample_data.hpp"
 #include "cli/common/interrupt.hpp"
@@ -24,8 +25,16 @@ struct device_read {
   const engine& owner;
   const file& source;
   std::byte* memory;
-  int plain;
+  int plain;  // below 0: an object on a server, which only the engine reads
   std::string path;
+
+  // The bytes to compare with, read into host memory.
+  [[nodiscard]] status read_right(std::uint64_t offset, std::span<std::byte> into) const {
+    if (plain >= 0) return read_plainly(plain, path, offset, into);
+    const io_result done = source.read(into.data(), into.size(), static_cast<std::int64_t>(offset));
+    if (!done.ok()) return done.error;
+    return done.bytes_done == into.size() ? status() : status(errc::io, fmt::format("{} became shorter", shown_name(path)));
+  }
 
   // Reads the range, and compares all of it.
   [[nodiscard]] status check(std::uint64_t offset, std::uint64_t length) const {
@@ -38,7 +47,7 @@ struct device_read {
     for (std::uint64_t at = 0; at < length; at += found.size()) {
       const std::uint64_t count = std::min<std::uint64_t>(found.size(), length - at);
       if (status error = owner.copy(found.data(), memory + at, count); !error.ok()) return error;
-      if (status error = read_plainly(plain, path, offset + at, std::span(right).first(count)); !error.ok()) return error;
+      if (status error = read_right(offset + at, std::span(right).first(count)); !error.ok()) return error;
       const auto differs = std::mismatch(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(count), right.begin()).first;
       const auto place = static_cast<std::uint64_t>(differs - found.begin());
       if (place < count) return {errc::internal, fmt::format("WRONG BYTES at {} of {}", offset + at + place, path)};
@@ -74,8 +83,8 @@ result<device_verdict> check_all(const engine& owner, const std::string& path, c
     if (!made) return made.error();
     held = *std::move(made);
   }
-  const owned_fd plain(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (plain.get() < 0) return status::from_errno(errno, fmt::format("open {}", path));
+  const owned_fd plain(is_url(path) ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (plain.get() < 0 && !is_url(path)) return status::from_errno(errno, fmt::format("open {}", path));
   const device_read reads{owner, *source, static_cast<std::byte*>(memory->data()) + wanted.memory_offset, plain.get(), path};
   for (std::uint64_t done = 0; done < length; done += told.at_once) {
     if (interrupted()) return status(errc::cancelled, "interrupted");

@@ -13,6 +13,7 @@
 #include "bench/meter.hpp"
 #include "bench/sample_data.hpp"
 #include "bench/verify.hpp"
+#include "cli/common/hash_source.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/progress.hpp"
 #include "cli/common/sizes.hpp"
@@ -198,7 +199,7 @@ class loader {
     const auto stop = bar.counting(bench::piece_bytes);
     bench::hasher right;
     for (const model_range& each : ranges_) {
-      if (status error = bench::hash_file(right, each.tensor.file->path, each.offset, each.length, stop); !error.ok()) return error;
+      if (status error = hash_source(right, each.tensor.file->source, each.offset, each.length, stop); !error.ok()) return error;
     }
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       bench::hasher found;
