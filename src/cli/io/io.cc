@@ -63,7 +63,12 @@ const std::map<std::string, set_option>& job_options() {
                                                             job.device = device_called(text);
                                                             return status();
                                                           }},
-                                                         {"-n", number_for("-n", 1 << 20, &io_job::numa_node)},
+                                                         {"-n",
+                                                          [](io_job& job, const std::string& text) {
+                                                            // What sysfs says of a device on a machine with one node.
+                                                            if (text == "-1") return job.numa_node = -1, status();
+                                                            return number_for("-n", 1 << 20, &io_job::numa_node)(job, text);
+                                                          }},
                                                          {"-w", number_for("-w", 65536, &io_job::threads)},
                                                          {"-m", number_for("-m", buffer_types - 1, &io_job::memory)}};
   return options;
@@ -298,7 +303,7 @@ void add_job_options(CLI::App& sub, gdsio_options& wanted) {
   one_each("-f,--file", wanted.files, "File; its data is shared out among the threads. Begins a job, as -D does", "FILE");
   one_each("-D,--directory", wanted.directories, "Folder, with a file gdsio.N for each thread", "DIR");
   one_each("-d,--device", wanted.devices, "GPU by number, or device by name: 0, cuda:0, host:0 (default: the first there is)", "DEVICE");
-  one_each("-n,--numa", wanted.nodes, "NUMA node whose cores the threads run on", "NODE");
+  one_each("-n,--numa", wanted.nodes, "NUMA node whose cores the threads run on; -1: any", "NODE");
   one_each("-w,--threads", wanted.threads, "Threads; of -x 6 and 7 without -B the requests of a batch (default 1)", "N");
   one_each("-m,--memory", wanted.memories, "Memory: 0 of the device, 1 as 0, and of the host 2 pinned, 3 by malloc, 4 by mmap (default 0)",
            "N");

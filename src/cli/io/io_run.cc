@@ -63,18 +63,19 @@ bool is_by_blocks(const io_plan& plan, const prepared_job& job, const io_region&
   return aligned && (end % pattern_block == 0 || end >= data.target->before().size);
 }
 
-result<std::uint64_t> length_of(const io_plan& plan, const io_job& job, const io_target& target) {
+// Reads go over what is there, as gdsio's do.
+std::uint64_t length_of(const io_plan& plan, const io_job& job, const io_target& target, std::vector<std::string>& remarks) {
   const auto wanted = job.size ? job.size : plan.size;
-  const std::uint64_t there = target.before().size;
   if (is_write(plan.io)) return wanted.value_or(written_by_default);
-  if (wanted && (job.offset > there || *wanted > there - job.offset)) {
-    return status(errc::invalid_argument, fmt::format("{} holds {}, and reads up to {} are asked for", target.path(), format_size(there),
-                                                      format_size(job.offset + *wanted)));
+  const std::uint64_t size = target.before().size, there = size - std::min(size, job.offset);
+  if (wanted && *wanted > there && there > 0) {
+    remarks.push_back(fmt::format("{} ends at {}: the run goes over {}, not {}", target.path(), format_size(size), format_size(there),
+                                  format_size(*wanted)));
   }
-  return wanted.value_or(there - std::min(there, job.offset));
+  return std::min(wanted.value_or(there), there);
 }
 
-status open_targets(const engine& owner, const io_plan& plan, prepared_job& job) {
+status open_targets(const engine& owner, const io_plan& plan, prepared_job& job, std::vector<std::string>& remarks) {
   const io_target::options how{is_write(plan.io), writes_direct(plan), plan.force, plan.immutable};
   for (const std::string& path : paths_of(*job.job)) {
     auto target = io_target::open(owner, path, how);
@@ -82,11 +83,10 @@ status open_targets(const engine& owner, const io_plan& plan, prepared_job& job)
     job.targets.push_back(*std::move(target));
   }
   for (io_target& target : job.targets) {
-    auto length = length_of(plan, *job.job, target);
-    if (!length) return length.error();
-    if (*length == 0)
+    const std::uint64_t length = length_of(plan, *job.job, target, remarks);
+    if (length == 0)
       return {errc::invalid_argument, fmt::format("{}: there is nothing to move from {} on", target.path(), job.job->offset)};
-    job.data.push_back({&target, job.job->offset, *length});
+    job.data.push_back({&target, job.job->offset, length});
   }
   return {};
 }
@@ -377,7 +377,7 @@ status prepare(const engine& owner, const io_plan& plan, std::uint64_t io_size, 
     auto device = device_for(owner, plan, job, remarks);
     if (!device) return device.error();
     made.device = *device;
-    if (status error = open_targets(owner, plan, made); !error.ok()) return error;
+    if (status error = open_targets(owner, plan, made, remarks); !error.ok()) return error;
   }
   if (is_write(plan.io) && plan.verify) {
     if (status error = check_apart(jobs); !error.ok()) return error;
