@@ -22,8 +22,9 @@ std::string_view word_of(words all, Option option) noexcept {
 template <class Option>
 result<Option> parse(words all, std::string_view word, std::string message) {
   message += " \"" + std::string(word) + "\" is not one of";
+  const auto is_automatic = [](std::string_view one) { return one == "auto" || one == "automatic"; };
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == word) return static_cast<Option>(i);
+    if (all[i] == word || (is_automatic(all[i]) && is_automatic(word))) return static_cast<Option>(i);
     message.append(i == 0 ? " " : ", ").append(all[i]);
   }
   return status(errc::invalid_argument, std::move(message));

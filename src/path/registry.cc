@@ -51,7 +51,7 @@ result<path_kind> path_table::parse(std::string_view word) const {
   std::string message = "path \"" + std::string(word) + "\" is not one of";
   for (std::size_t i = 0; i < count(); ++i) {
     const auto kind = static_cast<path_kind>(i);
-    if (name(kind) == word) return kind;
+    if (name(kind) == word || (kind == path_kind::automatic && word == "auto")) return kind;
     message.append(i == 0 ? " " : ", ").append(name(kind));
   }
   return status(errc::invalid_argument, std::move(message));

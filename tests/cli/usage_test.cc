@@ -22,6 +22,54 @@ TEST(usage, an_unknown_command_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"help", "chekc"}), "penstock: unknown command \"chekc\"; did you mean check?");
 }
 
+TEST(usage, an_unknown_command_is_one_also_when_help_or_the_version_is_asked_for) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"reed", "--help"}, {"--help", "reed"}, {"reed", "-h"}, {"reed", "--version"}, {"help", "reed"}}) {
+    const auto ended = run(words);
+    EXPECT_EQ(ended.exit_code, 2) << words.front() << " " << words.back();
+    EXPECT_TRUE(contains(ended.err, "unknown command \"reed\"; did you mean read?")) << ended.err;
+    EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST(usage, cp_without_a_target_says_what_is_missing) {
+  const auto ended = run({"cp", "one"});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(contains(ended.err, "penstock: cp: one is all that is named: say where to copy it, as in penstock cp FILE TO\n"))
+      << ended.err;
+  EXPECT_TRUE(contains(run({"help", "cp"}).out, "FILE... TO")) << run({"help", "cp"}).out;
+}
+
+TEST(usage, automatic_and_auto_are_one_word) {
+  const scratch_directory directory;
+  const auto file = directory.make_file("data", 1000);
+  for (const std::string word : {"auto", "automatic"}) {
+    for (const char* option : {"--path", "--prefer", "--cache"})
+      EXPECT_EQ(run({"read", file, "--device", "host", option, word}).exit_code, 0) << option << " " << word;
+    for (const char* variable : {"PENSTOCK_PATH", "PENSTOCK_PREFER", "PENSTOCK_CACHE"}) {
+      const scoped_variable set(variable, word);
+      EXPECT_EQ(run({"read", file, "--device", "host"}).exit_code, 0) << variable << " " << word;
+    }
+  }
+}
+
+TEST(usage, reads_past_the_end_of_a_file_say_so) {
+  const scratch_directory directory;
+  const auto file = directory.make_file("data", 1000);
+  EXPECT_TRUE(
+      contains(run({"read", file, "--device", "host", "--offset", "2000"}).err, "data ends at 1000 bytes: there is nothing to read"));
+  EXPECT_TRUE(contains(run({"read", file, "--device", "host", "--length", "2000"}).err, "1000 of the 2000 bytes are there"));
+  EXPECT_EQ(run({"read", file, "--device", "host", "--length", "1000"}).err, "");
+}
+
+TEST(usage, all_commands_that_print_figures_have_json_and_quiet) {
+  for (const char* name : {"check", "devices", "demo", "read", "write", "cp", "verify", "load", "inspect", "convert", "bench", "io",
+                           "pipe-bench", "stats", "top"}) {
+    const auto help = run({"help", name}).out;
+    EXPECT_TRUE(contains(help, "--json") && contains(help, "-q, --quiet")) << name;
+  }
+}
+
 TEST(usage, an_unknown_option_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"read", "x", "--verfy"}), "penstock: read: unknown option --verfy; did you mean --verify?");
   EXPECT_EQ(refusal({"read", "--verfy"}), "penstock: read: unknown option --verfy; did you mean --verify?");

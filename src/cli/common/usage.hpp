@@ -15,7 +15,8 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 // "; did you mean X?", or nothing.
 std::string suggestion(std::string_view word, const std::vector<std::string>& names);
 
-// Checks that an option's word is one of these; its error names the word, these, and the one that was probably meant.
+// Checks that an option's word is one of these, or "auto" for "automatic" and the other way round; its error names the word, these, and the
+// one that was probably meant.
 CLI::Validator one_of(std::vector<std::string> names);
 
 // Checks that an option's word is a whole number in this range, or a number of seconds; its error tells the range.

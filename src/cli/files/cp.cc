@@ -376,6 +376,12 @@ void add_object_options(CLI::App& sub, remote_options& to) {
 }
 
 int copy_all(cp_options wanted) {
+  if (wanted.paths.size() < 2) {
+    const std::string why = fmt::format("{} is all that is named: say where to copy it, as in penstock cp FILE TO", wanted.paths.front());
+    note_failure(why);
+    complain("penstock: cp: {}\n", why);
+    return exit_usage;
+  }
   wanted.how.clone = !wanted.no_clone;
   const std::string to = wanted.paths.back();
   wanted.paths.pop_back();
@@ -402,7 +408,7 @@ void add_cp(CLI::App& app, command& chosen) {
   sub.add_option("FILE", wanted->paths,
                  "What to copy, also objects by their URLs, and where to: a file, a folder that exists, or an object (s3://BUCKET/KEY)")
       ->required()
-      ->expected(2, CLI::detail::expected_max_vector_size);
+      ->option_text("FILE... TO");
   sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");
   sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and as root owners");
   sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk, and compare it with its source");

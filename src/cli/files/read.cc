@@ -217,7 +217,8 @@ void add_read(CLI::App& app, command& chosen) {
   sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the file read plainly");
   const auto paths = path_names();
   sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
-  sub.add_option("--prefer", wanted->prefer, "What to spend")->check(one_of({"automatic", "speed", "cpu"}));
+  sub.add_option("--prefer", wanted->prefer, "speed takes the fastest path, cpu the one with the fewest CPU seconds per byte")
+      ->check(one_of({"automatic", "speed", "cpu"}));
   sub.add_option("--cache", wanted->cache, "Bytes that are not in the page cache: read them through it, or past it")
       ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--repeat", wanted->repeat, "Read everything this many times (default 1)")->check(whole_number(1));

@@ -54,6 +54,7 @@ option_grammar grammar_of(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) made.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) made.names.push_back("--" + name);
   const std::string type = option.get_type_name();
+  made.usage = option.get_option_text();
   made.value = value_of(option, type);
   made.choices = choices_of(type);
   made.description = description_of(option);

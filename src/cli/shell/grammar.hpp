@@ -12,6 +12,7 @@ namespace penstock::cli {
 
 struct option_grammar {
   std::vector<std::string> names;    // "-q", "--quiet"; empty for what has no name but its place
+  std::string usage;                 // "FILE... TO", of what has its place only, where its value and repeats do not say it all
   std::string value;                 // "SIZE", "FILE", or "COMMAND" for what has its place only; empty where none is taken
   bool value_may_lack = false;       // --json [FILE]
   std::vector<std::string> choices;  // all words that it takes, where it takes no others

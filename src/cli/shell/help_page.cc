@@ -25,7 +25,8 @@ std::string value_in_help(const option_grammar& option) {
 }
 
 entry entry_of(const option_grammar& option) {
-  if (option.names.empty()) return {option.value + (option.repeats ? "..." : ""), option.description};
+  if (option.names.empty())
+    return {!option.usage.empty() ? option.usage : option.value + (option.repeats ? "..." : ""), option.description};
   const std::string value = value_in_help(option);
   return {fmt::format("{}{}{}", fmt::join(option.names, ", "), value.empty() ? "" : " ", value), option.description};
 }
