@@ -46,6 +46,11 @@ if(cli_sources)
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(penstock_cli PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;$ORIGIN/${bin_to_lib}")
 
+  # What `penstock run` has each Python of a program import first; installed with the pages below.
+  foreach(module sitecustomize _penstock_door)
+    configure_file(python/penstock/_startup/${module}.py ${PROJECT_BINARY_DIR}/share/penstock/_startup/${module}.py COPYONLY)
+  endforeach()
+
   # Manual pages and completions of shells, which the command makes of its own options.
   if(PENSTOCK_INSTALL AND PENSTOCK_SANITIZE STREQUAL "none")
     add_custom_command(TARGET penstock_cli POST_BUILD COMMAND penstock_cli help --write-pages ${PROJECT_BINARY_DIR}/share VERBATIM)

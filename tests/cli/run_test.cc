@@ -99,6 +99,34 @@ TEST_F(run_program, within_another_run_names_each_library_once) {
   EXPECT_EQ(ended.out, library + "," + audit + "\n") << ended.err;
 }
 
+// A library that is called safetensors, as far as its import goes.
+struct python_world {
+  explicit python_world(const scratch_directory& at) {
+    std::filesystem::create_directory(at.path() + "/safetensors");
+    std::ofstream(at.path() + "/safetensors/__init__.py") << "__version__ = '0'\nsafe_open = None\n";
+  }
+};
+
+TEST_F(run_program, says_with_its_summary_why_safetensors_stays_as_it_is) {
+  if (is_foreign()) GTEST_SKIP() << "programs of this system are for another processor than the library";
+  const scratch_directory directory;
+  const python_world world(directory);
+  const std::string python = "cd " + directory.path() + " && python3 -c 'import ";
+  // The interpreter of the system has no package of Penstock's.
+  if (run_shell(python + "penstock'").exit_code == 0) GTEST_SKIP() << "this Python has the package penstock";
+  const auto replaced = run_shell(python + "safetensors; print(safetensors.safe_open)'", {"--log", "summary"});
+  EXPECT_EQ(replaced.out, "None\n");
+  EXPECT_TRUE(contains(replaced.err, "penstock: the safetensors library stays as it is: ")) << replaced.err;
+  EXPECT_TRUE(contains(replaced.err, "has no package penstock")) << replaced.err;
+  EXPECT_TRUE(contains(replaced.err, "penstock: cuFile was not used\n")) << replaced.err;
+  const auto unused = run_shell(python + "json'", {"--log", "summary"});
+  EXPECT_TRUE(contains(unused.err, "penstock: safetensors was not used\n")) << unused.err;
+  EXPECT_EQ(run_shell(python + "safetensors'").err, "");
+  // What it says may go nowhere.
+  for (const char* lost : {"2>&-", "2>/dev/full"})
+    EXPECT_EQ(run_shell(python + "safetensors' " + lost, {"--log", "summary"}).exit_code, 0) << lost;
+}
+
 TEST_F(run_program, does_not_start_without_the_libraries) {
   const scratch_directory directory;
   const std::string copy = directory.path() + "/penstock";

@@ -12,7 +12,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-__all__ = ["found"]
+__all__ = ["found", "report", "say"]
 
 
 def found(door: Any) -> ModuleSpec | None:
@@ -31,6 +31,10 @@ def found(door: Any) -> ModuleSpec | None:
     loader: Any = _Loader(spec.loader)
     spec.loader = loader
     return spec
+
+
+class _NoPackage(ImportError):
+    """The interpreter has no package penstock."""
 
 
 class _Loader:
@@ -61,6 +65,9 @@ def _install() -> None:
         import penstock.safetensors as door
 
         door.install()
+    except _NoPackage as problem:  # cuFile may be all that the program wants
+        if os.environ.get("PENSTOCK_LOG"):
+            say(f"penstock: the safetensors library stays as it is: {problem}")
     except Exception as problem:
         _warn(problem)
 
@@ -72,8 +79,31 @@ def _warn(problem: Exception) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
+def report() -> None:
+    """What PENSTOCK_LOG=summary says of safetensors when the program ends."""
+    if "safetensors" not in sys.modules:
+        return say("penstock: safetensors was not used")
+    door = sys.modules.get("penstock.safetensors._door")
+    found = None if door is None else door.explain()
+    if found is not None and found.installed:
+        what = ", ".join(f"{name}: {count}" for name, count in sorted(found.counts.items())) or "nothing was read by it"
+        say(f"penstock: safetensors {found.library} was replaced; {what}")
+
+
+def say(text: str) -> None:
+    """A line on standard error, which may be gone: that is no reason for the program to fail."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
 def _import_beside() -> None:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not os.path.exists(os.path.join(package, "__init__.py")):  # the command was installed without the package
+        raise _NoPackage(f"{sys.executable} has no package penstock: install it there (pip install penstock)")
     spec = spec_from_file_location("penstock", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
     assert spec is not None and spec.loader is not None
     module = sys.modules["penstock"] = module_from_spec(spec)

@@ -19,18 +19,27 @@ class _Door:
         if name != "safetensors":
             return None
         try:
-            spec = PathFinder.find_spec("_penstock_door", [_folder])  # which the program may have taken out of its path
-            found = module_from_spec(spec)  # type: ignore[arg-type]
-            spec.loader.exec_module(found)  # type: ignore[union-attr]
+            door = _door()  # type: ignore[no-untyped-call]
         except Exception:  # part of Penstock is missing: the program goes on without it
             if _Door in sys.meta_path:
                 sys.meta_path.remove(_Door)
             return None
-        return found.found(_Door)
+        return door.found(_Door)
+
+
+def _door():  # type: ignore[no-untyped-def]
+    spec = PathFinder.find_spec("_penstock_door", [_folder])  # which the program may have taken out of its path
+    found = module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(found)  # type: ignore[union-attr]
+    return found
 
 
 if os.environ.get("PENSTOCK_SAFETENSORS") != "0":
     sys.meta_path.insert(0, _Door)
+    if os.environ.get("PENSTOCK_LOG") == "summary":
+        import atexit
+
+        atexit.register(lambda: _door().report())  # type: ignore[no-untyped-call]
 
 # The sitecustomize that stands behind this one.
 _next = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != _folder])

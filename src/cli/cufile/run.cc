@@ -63,10 +63,17 @@ void prepend(const char* variable, const std::string& entry) {
 }
 
 // The folder that has every Python of the program import Penstock's stand-in for the safetensors library with it. The Python package
-// carries it.
-void prepend_python_startup(const std::filesystem::path& libraries) {
-  const std::filesystem::path folder = libraries.parent_path().parent_path() / "_startup";
-  if (std::error_code ignored; std::filesystem::exists(folder / "sitecustomize.py", ignored)) prepend("PYTHONPATH", folder.string());
+// carries it; otherwise it lies below share/ beside bin/, and in the build folder.
+void prepend_python_startup(const std::filesystem::path& libraries, bool is_logged) {
+  std::error_code ignored;
+  const auto command_folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  const auto in_share = std::filesystem::path("share") / "penstock" / "_startup";
+  for (const auto& folder :
+       {libraries.parent_path().parent_path() / "_startup", command_folder.parent_path() / in_share, command_folder / in_share}) {
+    if (std::filesystem::exists(folder / "sitecustomize.py", ignored)) return prepend("PYTHONPATH", folder.string());
+  }
+  if (is_logged)
+    complain("penstock run: safetensors stays as it is: there is no {} beside {}\n", in_share.string(), command_folder.string());
 }
 
 // An audit module makes the linker lay out the thread-local storage of a process before it has seen the program's libraries: all that want
@@ -112,8 +119,8 @@ int run_program(const run_options& options) {
     widen_static_tls();
   }
   prepend("LD_LIBRARY_PATH", *folder);
-  prepend_python_startup(*folder);
   if (!options.log.empty()) ::setenv("PENSTOCK_LOG", options.log.c_str(), 1);
+  prepend_python_startup(*folder, std::getenv("PENSTOCK_LOG") != nullptr);
   return become(options.words);
 }
 
