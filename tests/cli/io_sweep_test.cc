@@ -6,6 +6,8 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <utility>
 
 #include "cli/program.hpp"
 
@@ -15,6 +17,18 @@ namespace {
 std::string whole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// How far the text of a drawing goes to the right at least, and how wide the drawing is.
+std::pair<double, double> extents_of(const std::string& drawing) {
+  constexpr double narrow_letter = 5.5;  // at 12 px
+  static const std::regex text("<text x=\"([0-9.]+)\" [^>]*text-anchor=\"start\"[^>]*>([^<]*)</text>");
+  static const std::regex box("viewBox=\"0 0 ([0-9.]+) ");
+  double end = 0;
+  for (std::sregex_iterator each(drawing.begin(), drawing.end(), text), none; each != none; ++each)
+    end = std::max(end, std::stod((*each)[1]) + narrow_letter * static_cast<double>((*each)[2].length()));
+  std::smatch found;
+  return {end, std::regex_search(drawing, found, box) ? std::stod(found[1]) : 0};
 }
 
 class sweep_test : public ::testing::Test {
@@ -59,6 +73,7 @@ TEST_F(sweep_test, people_get_tables_and_bars_and_programs_files) {
   EXPECT_TRUE(drawing.ends_with("</svg>\n"));
   EXPECT_TRUE(contains(drawing, "<style>")) << "it needs no page";
   EXPECT_TRUE(contains(drawing, "READ GPUD x 1"));
+  EXPECT_TRUE(contains(drawing, ">Throughput over the size of a request</text>"));
 }
 
 TEST_F(sweep_test, it_writes_over_no_file_of_others) {
@@ -127,6 +142,9 @@ TEST_F(sweep_test, a_ceiling_is_called_sequential_and_not_drawn_above_random_acc
   EXPECT_FALSE(contains(ended.out, "\n  RANDREAD ceiling")) << ended.out;
   EXPECT_TRUE(contains(whole(svg), "READ ceiling, sequential, page cache"));
   EXPECT_FALSE(contains(whole(svg), "RANDREAD ceiling"));
+  const auto [end, width] = extents_of(whole(svg));
+  EXPECT_GT(end, 820) << "this label is a long one";
+  EXPECT_LE(end, width);
 }
 
 TEST_F(sweep_test, lists_that_mean_nothing_are_usage_errors) {

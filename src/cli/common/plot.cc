@@ -17,6 +17,7 @@ namespace {
 constexpr double width = 820, height = 404;
 constexpr double left = 62, right = 600, top = 32, bottom = 350;  // of the plotted area; the names stand right of it
 constexpr double label_distance = 15;
+constexpr double letter_width = 6.8;  // of the widest fonts that are likely, at 12 px
 
 // --- scales
 
@@ -104,12 +105,12 @@ std::string marker(double x, double y, unsigned style, const std::string& hint) 
                      style % plot_styles, title);
 }
 
-std::string opened(const std::string& id, const std::string& title, const std::string& description, double tall) {
+std::string opened(const std::string& id, const std::string& title, const std::string& description, double tall, double wide = width) {
   return fmt::format(
       "<figure id=\"{0}\">\n<figcaption>{1}</figcaption>\n<div class=\"wide\"><svg viewBox=\"0 0 {2} {3:.0f}\" role=\"img\" "
       "aria-labelledby=\"{0}-t {0}-d\" xmlns=\"http://www.w3.org/2000/svg\">\n<title id=\"{0}-t\">{1}</title>\n<desc "
       "id=\"{0}-d\">{4}</desc>\n",
-      id, html_text(title), width, tall, html_text(description));
+      id, html_text(title), std::ceil(wide), tall, html_text(description));
 }
 
 std::string closed(const std::string& description) {
@@ -176,6 +177,14 @@ void spread(std::vector<end_label>& labels) {
   }
 }
 
+// Of the drawing with all of its names.
+double width_with(const std::vector<end_label>& labels) {
+  constexpr double before = 32, behind = 8;
+  std::size_t letters = 0;
+  for (const auto& each : labels) letters = std::max(letters, each.text.size());
+  return std::max(width, right + before + letter_width * static_cast<double>(letters) + behind);
+}
+
 std::string draw_labels(std::vector<end_label> labels) {
   spread(labels);
   std::string out;
@@ -221,8 +230,7 @@ std::string draw(const line_plot& plot) {
   std::erase_if(drawn.lines, [](const plot_line& line) { return line.points.empty(); });
   if (drawn.lines.empty()) return {};
   const frame in{drawn, x_range(drawn), y_range(drawn)};
-  std::string out = opened(plot.id, plot.title, plot.description, height) + draw_y_axis(in) + draw_x_axis(in);
-  out += rule(left, bottom, right, bottom, "base");
+  std::string out = draw_y_axis(in) + draw_x_axis(in) + rule(left, bottom, right, bottom, "base");
   std::vector<end_label> labels;
   for (const auto& level : drawn.levels) {
     const double y = in.at_y(level.value);
@@ -234,7 +242,8 @@ std::string draw(const line_plot& plot) {
     const auto& [x, y] = line.points.back();
     labels.push_back({in.at_y(y), in.at_x(x), 0, line.name, static_cast<int>(line.style % plot_styles)});
   }
-  return out + draw_labels(std::move(labels)) + closed(plot.description);
+  const std::string begin = opened(plot.id, plot.title, plot.description, height, width_with(labels));
+  return begin + out + draw_labels(std::move(labels)) + closed(plot.description);
 }
 
 std::string draw(const bar_plot& plot) {
@@ -265,7 +274,8 @@ std::string drawing_of(const line_plot& plot) {
   const std::size_t inside = figure.find('>', begin) + 1;
   const std::string_view end = "</svg>";
   const std::size_t last = figure.rfind(end) + end.size();
-  return figure.substr(begin, inside - begin) + "\n" + std::string(style_of_file) + figure.substr(inside, last - inside) + "\n";
+  const std::string title = text_at((left + right) / 2, top - 14, "middle", plot.description, "axis");
+  return figure.substr(begin, inside - begin) + "\n" + std::string(style_of_file) + title + figure.substr(inside, last - inside) + "\n";
 }
 
 }  // namespace penstock::cli
