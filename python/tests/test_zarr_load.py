@@ -204,6 +204,15 @@ def test_a_missing_chunk_without_a_fill_value_is_what_zarr_has(
     assert (result.tobytes() if device is None else result.to_host()) == expected.tobytes()
 
 
+@pytest.mark.skipif(not ZARR_3, reason="the metadata are those of zarr 3")
+def test_chunks_larger_than_any_memory_are_left_to_zarr(tmp_path: Path) -> None:
+    array = zarr.create_array(str(tmp_path), shape=(4, 4), chunks=(2, 2), dtype="f8", zarr_format=2)
+    described = json.loads((tmp_path / ".zarray").read_text())
+    (tmp_path / ".zarray").write_text(json.dumps(described | {"chunks": [2**62, 2**62]}))
+    array = zarr.open_array(str(tmp_path), mode="r")
+    assert not explain(array).direct
+
+
 def test_records_are_read_like_numbers(tmp_path: Path) -> None:
     array = make(tmp_path, (10,), (4,), [("a", "i4"), ("b", "f8")], fill_value=None, zarr_format=2)
     values = np.array([(i, i / 2) for i in range(10)], dtype=array.dtype)

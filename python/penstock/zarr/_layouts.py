@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +72,8 @@ def _stored_of(metadata: Any) -> tuple[np.dtype[Any], Stored, Callable[[tuple[in
         name = metadata.encode_chunk_key
     if 0 in stored.chunk_shape and 0 not in metadata.shape:
         raise Unsupported("its chunks have no elements")
+    if math.prod(stored.chunk_shape) * dtype.itemsize >= 1 << 63:
+        raise Unsupported("its chunks are larger than any memory")
     return dtype, stored, name
 
 
