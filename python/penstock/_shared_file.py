@@ -151,7 +151,7 @@ def _link(descriptor: int, name: str, path: str) -> None:
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = getattr(_libc, "fallocate64", None) or _libc.fallocate
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-_cannot_reserve = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_cannot_reserve = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 
 
 def _reserve(descriptor: int, nbytes: int, path: str) -> None:

@@ -51,9 +51,9 @@ struct content {
   int descriptor;  // -1: none
 };
 result<content> map_content(std::uint64_t bytes) {
-  const int descriptor = may_be_a_file(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
-  const bool sized = descriptor < 0 || ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0;
-  void* mapped = sized ? map_shared(bytes, descriptor) : nullptr;
+  int descriptor = may_be_a_file(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
+  if (descriptor >= 0 && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) ::close(std::exchange(descriptor, -1));
+  void* mapped = map_shared(bytes, descriptor);
   if (mapped != nullptr) return content{mapped, descriptor};
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);

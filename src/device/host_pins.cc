@@ -9,6 +9,8 @@
 #include <iterator>
 #include <mutex>
 
+#include "base/refused_call.hpp"
+#include "sys/checked_copy.hpp"
 #include "sys/page_size.hpp"
 
 namespace penstock::device {
@@ -98,9 +100,14 @@ status host_pins::read_safely(void* target, const void* source, std::uint64_t le
   while (done < length) {
     const iovec local{static_cast<std::byte*>(target) + done, length - done};
     const iovec remote{const_cast<std::byte*>(static_cast<const std::byte*>(source)) + done, length - done};
-    const ssize_t moved = ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0);
+    ssize_t moved = ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0);
+    int error = moved < 0 ? errno : EFAULT;
+    if (moved < 0 && is_refused_call(error)) {
+      const auto copied = sys::copy_checked(local.iov_base, remote.iov_base, local.iov_len);
+      moved = copied ? static_cast<ssize_t>(*copied) : -1;
+      error = copied ? EFAULT : copied.error().native();
+    }
     if (moved <= 0) {
-      const int error = moved < 0 ? errno : EFAULT;
       return {errc::io,
               fmt::format("host:0: read {} bytes at {}: the mapping ends after {}, its file may have become shorter (os {})", length,
                           source, done, error),

@@ -19,6 +19,9 @@
 
 #include "base/printable.hpp"
 
+#include "base/refused_call.hpp"
+#include "base/rename_in.hpp"
+
 namespace penstock::kv {
 
 namespace {
@@ -222,10 +225,11 @@ result<std::uint64_t> folder::inode_of(const char* name) const {
 }
 
 status folder::replace(const char* from, const char* to) const {
-  if (::renameat(descriptor_.number(), from, descriptor_.number(), to) != 0) return os_error("give its name to", path_of(to));
+  if (rename_in(descriptor_.number(), from, to) != 0) return os_error("give its name to", path_of(to));
   // Some file systems cannot sync a folder (EINVAL): they have no other way to be told.
-  if (again_if_interrupted([&] { return ::fsync(descriptor_.number()); }) != 0 && errno != EINVAL) return os_error("fsync", path_);
-  return {};
+  if (again_if_interrupted([&] { return ::fsync(descriptor_.number()); }) == 0) return {};
+  if (is_refused_call(errno) && again_if_interrupted([&] { return ::fdatasync(descriptor_.number()); }) == 0) return {};
+  return errno == EINVAL ? status() : os_error("fsync", path_);
 }
 
 void folder::remove(const char* name) const noexcept { ::unlinkat(descriptor_.number(), name, 0); }
@@ -245,14 +249,16 @@ result<std::uint64_t> size_of(const descriptor& file, const std::string& path) {
 }
 
 status sync_data(const descriptor& file, const std::string& path) {
-  return again_if_interrupted([&] { return ::fdatasync(file.number()); }) == 0 ? status() : os_error("fdatasync", path);
+  if (again_if_interrupted([&] { return ::fdatasync(file.number()); }) == 0) return {};
+  if (is_refused_call(errno) && again_if_interrupted([&] { return ::fsync(file.number()); }) == 0) return {};
+  return os_error("fdatasync", path);
 }
 
 status preallocate(const descriptor& file, std::uint64_t bytes, const std::string& path) {
   const auto length = static_cast<off_t>(bytes);
   if (again_if_interrupted([&] { return ::fallocate(file.number(), 0, 0, length); }) != 0) {
     const std::string asked = fmt::format("preallocate {} bytes of", bytes);
-    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) return os_error(asked.c_str(), path);
+    if (!is_refused_call(errno)) return os_error(asked.c_str(), path);
   }
   auto size = size_of(file, path);
   if (!size) return size.error();

@@ -30,7 +30,8 @@ bool may_drop_locks(int fd) noexcept {
     case ENOLCK:
     case ENOSYS:
     case EOPNOTSUPP:
-      return false;  // no descriptor of a file that could be locked
+    case EPERM:
+      return false;  // no descriptor of a file that could be locked, or nobody may ask
     default:
       return true;
   }

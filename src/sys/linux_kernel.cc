@@ -25,6 +25,7 @@
 
 #include "base/checked.hpp"
 #include "base/no_memory.hpp"
+#include "base/refused_call.hpp"
 #include "sys/cache_fill.hpp"
 #include "sys/cgroup.hpp"
 #include "sys/core_use.hpp"
@@ -114,6 +115,26 @@ void fill_direct_alignment(const struct statx& facts, file_info& info) noexcept 
   }
 }
 
+// What a kernel or a sandbox without statx(2) says.
+bool fstat_as_statx(int fd, struct statx& to) noexcept {
+  struct stat facts {};
+  if (fstat(fd, &facts) != 0) return false;
+  to = {};
+  to.stx_mask = STATX_BASIC_STATS;
+  to.stx_mode = static_cast<decltype(to.stx_mode)>(facts.st_mode);
+  to.stx_size = static_cast<std::uint64_t>(facts.st_size);
+  to.stx_ino = facts.st_ino;
+  to.stx_dev_major = major(facts.st_dev);
+  to.stx_dev_minor = minor(facts.st_dev);
+  to.stx_rdev_major = major(facts.st_rdev);
+  to.stx_rdev_minor = minor(facts.st_rdev);
+  to.stx_mtime.tv_sec = facts.st_mtim.tv_sec;
+  to.stx_mtime.tv_nsec = static_cast<decltype(to.stx_mtime.tv_nsec)>(facts.st_mtim.tv_nsec);
+  to.stx_ctime.tv_sec = facts.st_ctim.tv_sec;
+  to.stx_ctime.tv_nsec = static_cast<decltype(to.stx_ctime.tv_nsec)>(facts.st_ctim.tv_nsec);
+  return true;
+}
+
 result<std::uint64_t> block_device_size(int fd) {
   std::uint64_t bytes = 0;
   if (ioctl(fd, BLKGETSIZE64, &bytes) != 0) return status::from_errno(errno, fmt::format("BLKGETSIZE64 of fd {}", fd));
@@ -154,7 +175,7 @@ int populate(void* base, std::size_t length) noexcept {
   for (std::size_t at = 0; at < length; at += huge_page_bytes) {
     const auto step = std::min(huge_page_bytes, length - at);
     if (uninterrupted([&] { return madvise(bytes + at, step, populate_write); }) == 0) continue;
-    if (errno != EINVAL) return errno;
+    if (!is_refused_call(errno)) return errno;
     for (; at < length; at += page_size()) static_cast<volatile char*>(bytes)[at] = 0;
   }
   return 0;
@@ -181,7 +202,7 @@ unsigned cores_of_affinity_mask() {
     if (sched_getaffinity(0, bytes, set) == 0) return static_cast<unsigned>(CPU_COUNT_S(bytes, set));
     if (errno != EINVAL) break;
   }
-  return 1;
+  return static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_CONF)));
 }
 
 constexpr int dont_cache = 0x00000080;  // RWF_DONTCACHE of linux/fs.h 6.14
@@ -279,7 +300,7 @@ class linux_kernel final : public kernel {
   result<std::size_t> pread_uncached(int fd, void* target, std::size_t length, std::uint64_t offset) override {
     const iovec part{target, length};
     const ssize_t count = uninterrupted([&] { return ::preadv2(fd, &part, 1, static_cast<off_t>(offset), dont_cache); });
-    if (count < 0 && errno == EOPNOTSUPP) return no_uncached();
+    if (count < 0 && is_refused_call(errno)) return no_uncached();
     if (count < 0) return transfer_error(errno, {"uncached pread", fd, length, offset});
     return static_cast<std::size_t>(count);
   }
@@ -287,7 +308,7 @@ class linux_kernel final : public kernel {
   result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
     const iovec part{const_cast<void*>(source), length};  // NOLINT(cppcoreguidelines-pro-type-const-cast): it is only read
     const ssize_t count = uninterrupted([&] { return ::pwritev2(fd, &part, 1, static_cast<off_t>(offset), dont_cache); });
-    if (count < 0 && errno == EOPNOTSUPP) return no_uncached();
+    if (count < 0 && is_refused_call(errno)) return no_uncached();
     if (count < 0) return transfer_error(errno, {"uncached pwrite", fd, length, offset});
     return static_cast<std::size_t>(count);
   }
@@ -312,6 +333,7 @@ class linux_kernel final : public kernel {
 
   status sync_data(int fd) override {
     if (uninterrupted([&] { return fdatasync(fd); }) == 0) return {};
+    if (is_refused_call(errno) && uninterrupted([&] { return fsync(fd); }) == 0) return {};
     return status::from_errno(errno, fmt::format("fdatasync of fd {}", fd));
   }
 
@@ -372,10 +394,11 @@ class linux_kernel final : public kernel {
 result<file_info> linux_kernel::describe(int fd) {
   struct statx facts {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | statx_dioalign, &facts) != 0) {
-    return status::from_errno(errno, fmt::format("statx of fd {}", fd));
+    if (!is_refused_call(errno) || !fstat_as_statx(fd, facts)) return status::from_errno(errno, fmt::format("statx of fd {}", fd));
   }
+  // Without it the file counts as one of a local disk.
   struct statfs filesystem {};
-  if (uninterrupted([&] { return fstatfs(fd, &filesystem); }) != 0) return status::from_errno(errno, fmt::format("fstatfs of fd {}", fd));
+  (void)uninterrupted([&] { return fstatfs(fd, &filesystem); });
   file_info info;
   info.type = type_of(facts.stx_mode);
   info.size_bytes = facts.stx_size;

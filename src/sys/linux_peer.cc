@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 
+#include "base/refused_call.hpp"
 #include "sys/peer.hpp"
 
 namespace penstock::sys {
@@ -153,7 +154,7 @@ class epoll_poller final : public poller {
     const timespec limit{0, static_cast<long>(std::min<std::int64_t>(most_time.count(), 999'999) * 1000)};
     const bool limited = most_time != for_ever && most_time.count() > 0;
     int count = limited ? epoll_pwait2(epoll_.get(), events.data(), most, &limit, nullptr) : 0;
-    if (!limited || (count < 0 && errno == ENOSYS)) {  // before Linux 5.11
+    if (!limited || (count < 0 && is_refused_call(errno))) {  // before Linux 5.11
       count = epoll_wait(epoll_.get(), events.data(), most, most_time == for_ever ? -1 : limited ? 1 : 0);
     }
     if (count < 0 && errno == EINTR) return std::size_t{0};
@@ -366,7 +367,7 @@ class linux_peer_door final : public peer {
     const int error = errno;
     const auto what = fmt::format("pidfd_open of process {}", process);
     if (error == ESRCH) return status(errc::not_found, what, error_domain::os, error);
-    if (error == ENOSYS || error == EPERM) return status(errc::unsupported, what, error_domain::os, error);
+    if (is_refused_call(error)) return status(errc::unsupported, what, error_domain::os, error);
     return status::from_errno(error, what);
   }
 

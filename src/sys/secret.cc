@@ -4,6 +4,9 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <fstream>
+
+#include "base/refused_call.hpp"
 
 namespace penstock::sys {
 
@@ -75,10 +78,24 @@ result<std::array<std::byte, 16>> md5(std::span<const std::byte> of) {
   return made;
 }
 
+namespace {
+
+// Where a sandbox refuses getrandom(2).
+result<digest> random_digest_of_device() {
+  digest made{};
+  std::ifstream from("/dev/urandom", std::ios::binary);
+  if (!from.read(reinterpret_cast<char*>(made.data()), static_cast<std::streamsize>(made.size())))
+    return status(errc::unsupported, "getrandom is refused here, and there is no /dev/urandom");
+  return made;
+}
+
+}  // namespace
+
 result<digest> random_digest() {
   digest made{};
   for (std::size_t at = 0; at < made.size();) {
     const ssize_t got = getrandom(made.data() + at, made.size() - at, 0);
+    if (got < 0 && is_refused_call(errno)) return random_digest_of_device();
     if (got < 0 && errno != EINTR) return status::from_errno(errno, "getrandom");
     at += got > 0 ? static_cast<std::size_t>(got) : 0;
   }

@@ -16,6 +16,8 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "base/refused_call.hpp"
+#include "base/rename_in.hpp"
 #include "tensors/take_over.hpp"
 
 namespace penstock {
@@ -27,11 +29,13 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// What linkat() needs to give a file its name.
-bool has_proc() { return ::access("/proc/self/fd", X_OK) == 0; }
+// Whether linkat() will give a file its name: there is /proc, and the call itself is not refused (without a name it says ENOENT).
+bool can_be_named_later() {
+  return ::access("/proc/self/fd", X_OK) == 0 && ::linkat(AT_FDCWD, "", AT_FDCWD, "", 0) != 0 && errno == ENOENT;
+}
 
 // Of a file system, a kernel or a seccomp profile without O_TMPFILE.
-bool cannot_be_unnamed(int error) { return error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == EINVAL || error == EPERM; }
+bool cannot_be_unnamed(int error) { return is_refused_call(error) || error == EISDIR || error == ENOENT; }
 
 // --- what has the name now
 
@@ -70,6 +74,12 @@ status check_replaceable(const std::string& path, const struct stat& info) {
 // As for who opens it for writing: to replace it, the right to write to its folder would do.
 status check_writable(int folder, const std::string& name, const std::string& path) {
   if (::faccessat(folder, name.c_str(), W_OK, AT_EACCESS) == 0) return {};
+  if (is_refused_call(errno)) {
+    if (const int fd = ::openat(folder, name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC); fd >= 0) {
+      ::close(fd);
+      return {};
+    }
+  }
   return status::from_errno(errno, fmt::format("write to {}", path));
 }
 
@@ -138,13 +148,24 @@ std::string hidden_name_of(std::string name, long longest) {
 
 std::string unnamed_path(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
 
-// As rename(2) in a folder, and it fails where something has the name (EEXIST). NFS cannot rename so (EINVAL), but can link.
+// As rename(2) in a folder, and it fails where something has the name (EEXIST). NFS cannot rename so (EINVAL), but can link. Where there
+// are no links either (CIFS, FAT), an empty file takes the name first, which no two processes can do.
 int rename_to_free_name(int folder, const std::string& from, const std::string& to) {
   if (::renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL) return -1;
-  if (::linkat(folder, from.c_str(), folder, to.c_str(), 0) != 0) return -1;
-  ::unlinkat(folder, from.c_str(), 0);
-  return 0;
+  if (!is_refused_call(errno)) return -1;
+  if (::linkat(folder, from.c_str(), folder, to.c_str(), 0) == 0) {
+    ::unlinkat(folder, from.c_str(), 0);
+    return 0;
+  }
+  if (!is_refused_call(errno)) return -1;
+  const int claim = ::openat(folder, to.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  if (claim < 0) return -1;
+  ::close(claim);
+  if (rename_in(folder, from.c_str(), to.c_str()) == 0) return 0;
+  const int error = errno;
+  ::unlinkat(folder, to.c_str(), 0);
+  errno = error;
+  return -1;
 }
 
 // --- to the disk
@@ -156,22 +177,25 @@ status close_a_twin(int descriptor, const std::string& path) {
   return {};
 }
 
-status sync_bytes(int descriptor, const std::string& path) {
-  int done = 0;
-  do {
-    done = ::fdatasync(descriptor);
-  } while (done != 0 && errno == EINTR);
-  return done == 0 ? status() : status::from_errno(errno, fmt::format("fdatasync {}", path));
+// fsync(2) or fdatasync(2). Returns 0 or errno.
+int sync_by(int (*call)(int), int descriptor) {
+  int error = EINTR;
+  while (error == EINTR) error = call(descriptor) == 0 ? 0 : errno;
+  return error;
 }
 
-// Some file systems cannot sync a folder (EINVAL): they have no other way to be told.
+// File systems that cannot sync (EINVAL) have no other way to be told.
+status sync_bytes(int descriptor, const std::string& path) {
+  int error = sync_by(::fdatasync, descriptor);
+  if (is_refused_call(error)) error = sync_by(::fsync, descriptor);
+  return error == 0 || error == EINVAL ? status() : status::from_errno(error, fmt::format("fdatasync {}", path));
+}
+
 status sync_names(int folder, const std::string& path) {
   const int descriptor = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return status::from_errno(errno, fmt::format("open the folder of {}", path));
-  int error = 0;
-  do {
-    error = ::fsync(descriptor) == 0 ? 0 : errno;
-  } while (error == EINTR);
+  int error = sync_by(::fsync, descriptor);
+  if (is_refused_call(error)) error = sync_by(::fdatasync, descriptor);
   ::close(descriptor);
   return error == 0 || error == EINVAL ? status() : status::from_errno(error, fmt::format("fsync the folder of {}", path));
 }
@@ -246,7 +270,7 @@ status pending_file::state::open(const pending_file_options& options, unsigned f
   folder =
       options.folder < 0 ? ::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC) : ::fcntl(options.folder, F_DUPFD_CLOEXEC, 0);
   if (folder < 0) return status::from_errno(errno, fmt::format("create {} in {}", given, folder_of(path)));
-  if (options.unnamed && has_proc()) {
+  if (options.unnamed && can_be_named_later()) {
     descriptor = ::openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, first_mode);
     if (descriptor >= 0) return {};
     if (!cannot_be_unnamed(errno)) return status::from_errno(errno, fmt::format("create {} in {}", given, folder_of(path)));
@@ -280,7 +304,7 @@ status pending_file::state::look_again() {
 
 // Not before: writing takes bits away.
 status pending_file::state::set_late_mode() {
-  if (!late_mode || ::fchmod(descriptor, *late_mode) == 0) return {};
+  if (!late_mode || set_bits(descriptor, *late_mode) || is_refused_call(errno)) return {};
   return status::from_errno(errno, fmt::format("set the mode of {}", given));
 }
 
@@ -300,7 +324,7 @@ status pending_file::state::give_name(bool replace) {
   }
   if (!replace) {
     if (rename_to_free_name(folder, hidden, name) != 0) return status::from_errno(errno, fmt::format("give {} its name", given));
-  } else if (::renameat(folder, hidden.c_str(), folder, name.c_str()) != 0) {
+  } else if (rename_in(folder, hidden.c_str(), name.c_str()) != 0) {
     return status::from_errno(errno, fmt::format("rename to {}", given));
   }
   return {};

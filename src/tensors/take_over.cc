@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/refused_call.hpp"
+
 namespace penstock {
 
 namespace {
@@ -47,13 +49,16 @@ void set_attributes(int descriptor, const std::string& from) {
   }
 }
 
-// Returns the mode that the file is to have. Who has given it away may lack the right to do this (CAP_FOWNER): it is taken back then, and
-// does not run as the other owner.
+// Returns the mode that the file is to have. A process that has given the file away may lack the right to do this (CAP_FOWNER): it takes
+// the file back then, which does not run as the other owner. Mounts without modes of their own (CIFS, gcsfuse, goofys) and sandboxes refuse
+// the call: then the file keeps the mode that it was created with, which is no wider.
 result<unsigned> change_mode(int descriptor, unsigned mode, const std::string& name) {
-  if (::fchmod(descriptor, mode & 0777) == 0) return mode;
-  if (errno == EPERM && ::fchown(descriptor, ::geteuid(), static_cast<gid_t>(-1)) == 0 && ::fchmod(descriptor, mode & 0777) == 0)
+  if (set_bits(descriptor, mode & 0777)) return mode;
+  const int error = errno;
+  if (error == EPERM && ::fchown(descriptor, ::geteuid(), static_cast<gid_t>(-1)) == 0 && set_bits(descriptor, mode & 0777))
     return mode & 01777;
-  return status::from_errno(errno, fmt::format("set the mode of {}", name));
+  if (is_refused_call(error)) return mode & 0777;
+  return status::from_errno(error, fmt::format("set the mode of {}", name));
 }
 
 // Without its group, those who were in it get what everybody has, and not more than it had.
@@ -63,6 +68,14 @@ unsigned without_group(unsigned mode) {
 }
 
 }  // namespace
+
+bool set_bits(int descriptor, unsigned mode) {
+  if (::fchmod(descriptor, mode) == 0) return true;
+  const int error = errno;
+  if (is_refused_call(error) && ::chmod(fmt::format("/proc/self/fd/{}", descriptor).c_str(), mode) == 0) return true;
+  errno = error;
+  return false;
+}
 
 result<unsigned> take_over(int descriptor, const replaced_file& old, const std::optional<unsigned>& mode, const std::string& name) {
   set_owner(descriptor, old.facts);

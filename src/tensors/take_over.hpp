@@ -25,4 +25,7 @@ result<unsigned> take_over(int descriptor, const replaced_file& old, const std::
 // This mode and no access control list, as the folder may have given it to the new file. Returns and errors as above.
 result<unsigned> set_mode(int descriptor, unsigned mode, const std::string& name);
 
+// fchmod(2), or chmod(2) where a sandbox refuses that. False, and errno, on failure.
+bool set_bits(int descriptor, unsigned mode);
+
 }  // namespace penstock
