@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
+from . import _native
 from ._errors import make_error
+from ._urls import is_url
 
 __all__ = ["open_file", "read_small_file"]
 
@@ -13,8 +15,11 @@ __all__ = ["open_file", "read_small_file"]
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """As os.open(), of a regular file or a block device; nobody is waited for, as with a FIFO that nobody writes to.
 
-    OSError: as os.open() raises; NotAFile, IsADirectory: it is something else.
+    OSError: as os.open() raises; NotAFile, IsADirectory: it is something else; Error: it is a URL.
     """
+    if is_url(path):
+        name = _native.shown_name(path)
+        raise make_error("unsupported", f"{name} is the URL of an object on a server, not a file", "penstock", 0, name, None, 0)
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     try:
         kind = os.fstat(descriptor).st_mode

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,11 @@ CONTENT = b"content"
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, str, dict[str, str]]]
+    connections: list[socket.socket]
+
+    def setup(self) -> None:
+        super().setup()
+        self.connections.append(self.connection)
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -45,13 +52,18 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
     asked: list[tuple[str, str, dict[str, str]]] = []
-    up = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked}))
+    connections: list[socket.socket] = []
+    up = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked, "connections": connections}))
+    up.daemon_threads = False  # so that closing it waits for them
     thread = threading.Thread(target=up.serve_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{up.server_address[1]}", asked
     finally:
         up.shutdown()
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         up.server_close()
         thread.join()
 

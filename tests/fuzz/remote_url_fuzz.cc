@@ -39,7 +39,8 @@ void check_by_name(const remote_url& taken) {
 }
 
 void check_refusal(const status& refused) {
-  require(refused.code() == errc::invalid_argument && !refused.message().empty());
+  require(refused.code() == errc::invalid_argument || refused.code() == errc::unsupported);
+  require(!refused.message().empty());
   for (const char c : refused.message()) require(static_cast<unsigned char>(c) >= ' ');
 }
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 from typing import Iterator
 
+from penstock import _native
 from penstock._small_files import open_file
 from penstock.kvikio.utils import kvikio_deprecation_notice
 
@@ -86,7 +87,7 @@ def _descriptor_of(file: File) -> Iterator[int]:
         try:
             descriptor = open_file(file)
         except OSError as error:
-            raise RuntimeError(f"Unable to open file {os.fspath(file)}: {error.strerror}") from error
+            raise RuntimeError(f"Unable to open file {_native.shown_name(file)}: {error.strerror}") from error
         try:
             yield descriptor
         finally:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Callable, Literal, TypeVar
 
 import penstock
+from penstock import _native
 from penstock._file_facts import mode_of
 from penstock._forks import forkable_lock
 from penstock._small_files import open_file
@@ -115,7 +116,7 @@ class CuFile:
         access = _open_flags(flags)
         defaults.tell_of_unused_variables()
         _log.set_up()
-        self._name = os.fsdecode(file)
+        self._name = _native.shown_name(file)
         wants_direct_writes = defaults.get("auto_direct_io_write")
         self._tries_direct = wants_direct_writes or defaults.get("auto_direct_io_read")
         try:

@@ -397,6 +397,7 @@ result<remote_url> parse_remote_url(std::string_view text) {
   if (const auto cut = scheme_with_one_slash(text); !cut.empty())
     return bad_url(
         text, fmt::format("it has one slash behind its scheme; write {}://, and as a str, since pathlib.Path takes a slash away", cut));
+  if (scheme.empty()) return bad_url(text, "its scheme is not http, https, s3 or hf");
   if (scheme == "hf")
     return status(errc::unsupported, fmt::format("{}: files of the Hugging Face Hub are opened for reading only", shown_text(text)));
   if (scheme != "http" && scheme != "https") return unsupported_scheme(text, scheme);

@@ -176,7 +176,7 @@ TEST_F(uploads, say_what_object_is_to_be_made) {
     const auto before = store_.server().requests().size();
     const auto saved = save_with(how, drawn_content(bytes));
     ASSERT_TRUE(saved.ok()) << saved.message();
-    const auto& first = store_.server().requests().at(before);  // that makes the object, or begins its upload
+    const auto first = store_.server().requests().at(before);  // that makes the object, or begins its upload
     EXPECT_EQ(first.header("content-type"), "text/plain; charset=utf-8");
     EXPECT_EQ(first.header("x-amz-server-side-encryption"), "aws:kms");
     EXPECT_EQ(first.header("x-amz-server-side-encryption-aws-kms-key-id"), "arn:aws:kms:eu-central-1:1:key/x");
