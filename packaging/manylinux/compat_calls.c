@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -71,3 +72,11 @@ long __isoc23_strtol(const char* text, char** end, int base) { return old_strtol
 unsigned long __isoc23_strtoul(const char* text, char** end, int base) { return old_strtoul(text, end, base); }
 long long __isoc23_strtoll(const char* text, char** end, int base) { return old_strtoll(text, end, base); }
 unsigned long long __isoc23_strtoull(const char* text, char** end, int base) { return old_strtoull(text, end, base); }
+extern int old_vsscanf(const char*, const char*, va_list) __asm__("vsscanf");
+int __isoc23_sscanf(const char* text, const char* format, ...) {
+  va_list into;
+  va_start(into, format);
+  const int count = old_vsscanf(text, format, into);
+  va_end(into);
+  return count;
+}
