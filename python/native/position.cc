@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <nanobind/stl/optional.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <utility>
 
 #include "buffers.hpp"
 #include "errors.hpp"
@@ -104,6 +106,17 @@ int access_of(const python_file& self) {
   return flags & O_ACCMODE;
 }
 
+bool is_terminal(const python_file& self) {
+  expect_open(self);
+  return ::isatty(fileno(self)) == 1;
+}
+
+// Lines are Python's.
+template <class... Arguments>
+nb::object line_function(const char* name, Arguments... arguments) {
+  return nb::module_::import_("penstock._lines").attr(name)(arguments...);
+}
+
 // Coroutines are Python's.
 nb::object from_python(const char* name, nb::handle self) { return nb::module_::import_("penstock._futures").attr(name)(self); }
 
@@ -141,6 +154,21 @@ void add_position(nb::class_<python_file>& type) {
             return true;
           },
           "True.")
+      .def(
+          "readline", [](nb::handle self, nb::handle size) { return line_function("readline", self, size); }, "size"_a.none() = -1,
+          "Reads from the position on up to and with the next newline, at most size bytes; None or a negative number: however long it\n"
+          "is. Returns bytes, none at the end of the file.")
+      .def(
+          "readlines", [](nb::handle self, nb::handle hint) { return line_function("readlines", self, hint); }, "hint"_a.none() = -1,
+          "A list of the lines from the position on; with a positive hint no more once they have so many bytes.")
+      .def(
+          "writelines", [](nb::handle self, nb::handle lines) { line_function("writelines", self, lines); }, "lines"_a.none(),
+          "Writes each of lines at the position, one after the other.")
+      .def(
+          "readall", [](nb::object self) { return read(std::move(self), std::nullopt); }, "Reads from the position to the end of the file.")
+      .def("isatty", &is_terminal, "Whether it is a terminal.")
+      .def("__iter__", [](nb::object self) { return self; })
+      .def("__next__", [](nb::handle self) { return line_function("next_line", self); })
       .def("__aenter__", [](nb::handle self) { return from_python("itself", self); })
       .def(
           "__aexit__", [](nb::handle self, nb::handle, nb::handle, nb::handle) { return from_python("close", self); }, "type"_a.none(),

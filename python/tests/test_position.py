@@ -219,3 +219,32 @@ def test_async_with_does_not_hold_up_the_loop(path: Path, monkeypatch: pytest.Mo
         await asyncio.gather(_futures.close(Slow()), turn())  # type: ignore[arg-type]
 
     asyncio.run(close())
+
+
+# --- lines
+
+LINES = [b"", b"\n", b"one", b"one\ntwo\n", b"\n\nx\n\n", b"a" * 511 + b"\n" + b"b" * 1025 + b"\n" + b"c" * 3000, b"\r\nx\ry\n"]
+
+
+@pytest.mark.parametrize("content", LINES, ids=range(len(LINES)))
+def test_lines_are_those_of_pythons_files(tmp_path: Path, content: bytes) -> None:
+    name = tmp_path / "file"
+    name.write_bytes(content)
+    with penstock.open(name) as ours, open(name, "rb", buffering=0) as theirs:
+        for size in (-1, None, 0, 1, 3, 600, -1):
+            assert (ours.readline(size), ours.tell()) == (theirs.readline(size), theirs.tell())
+        for wanted in (lambda file: list(file), lambda file: file.readlines(), lambda file: file.readlines(4), lambda file: file.readall()):
+            ours.seek(0), theirs.seek(0)
+            assert wanted(ours) == wanted(theirs)
+            assert ours.tell() == theirs.tell()
+        assert not ours.isatty() and iter(ours) is ours and next(ours, None) is None
+        assert io.BufferedReader(ours).read() == b""  # type: ignore[arg-type]
+
+
+def test_lines_are_written_one_after_the_other(path: Path) -> None:
+    with penstock.open(path, "w") as file:
+        file.writelines([b"one\n", bytearray(b"two"), memoryview(b"\nthree")])
+        assert file.tell() == 13
+    assert path.read_bytes() == b"one\ntwo\nthree"
+    with penstock.open(path) as file, pytest.raises(TypeError):
+        file.readline("x")  # type: ignore[arg-type]

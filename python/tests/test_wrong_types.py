@@ -61,6 +61,9 @@ class Given:
             "read": (file.read, {"size": 10}),
             "write": (file.write, {"buffer": self.buffer}),
             "seek": (file.seek, {"offset": 0, "whence": 0}),
+            "readline": (file.readline, {"size": 10}),
+            "readlines": (file.readlines, {"hint": 10}),
+            "writelines": (file.writelines, {"lines": []}),
             "truncate": (file.truncate, {"size": NBYTES}),
             "pread": (file.pread, one),
             "pwrite": (file.pwrite, one),
@@ -207,7 +210,7 @@ def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
 def test_the_functions_are_all_there_are(given: Given) -> None:
     tried = {name.rpartition(".")[2] for name in given.functions()}
     without_arguments = {"size", "sync", "close", "done", "cancel", "to_host", "devices", "stats", "summary", "advice", "cuda_status"}
-    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "_cufile_calls", "_cufile_use", "_cufile_opening", "_cufile_counts", "requests", "tell", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "unknown_rows", "drop"}
+    without_arguments |= {"gpu_direct_status", "trim", "_cufile_settings", "_cufile_calls", "_cufile_use", "_cufile_opening", "_cufile_counts", "requests", "tell", "readall", "isatty", "fileno", "flush", "readable", "writable", "seekable", "running", "cancelled", "_finish", "_settle", "_under_way", "_held_memories", "names", "dtypes", "kinds", "shapes", "offsets", "sizes", "rows", "unknown_rows", "drop"}
     owners = (_native, penstock.File, penstock.Future, penstock.StreamResult, penstock.Device, penstock.DeviceBuffer, _native.TensorHeader, _native.GGUFHeader, _native.PendingFile, _native.KVStore)
     for owner in owners:
         for name, member in vars(owner).items():
