@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import pickle
 import random
 import signal
 import socket
@@ -580,3 +582,60 @@ def test_where_memory_does_not_suffice_nothing_is_read(tmp_path: Path) -> None:
     )
     told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
     assert told.stdout == "no memory\n[0, 0, 0, 0, 0]\n", told.stderr
+
+
+# --- files of other kinds
+
+OTHER_KINDS = {
+    "zip": (b"PK\3\4" + bytes(60), "a zip archive, such as a checkpoint of torch.save"),
+    "old checkpoint": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch 1.5 or older"),
+    "pickle 2": (pickle.dumps({"x": 1}, 2), "a pickle of Python"),
+    "pickle 4": (pickle.dumps({"x": [1] * 50}, 4), "a pickle of Python"),
+    "gzip": (gzip.compress(b"x" * 99), "compressed by gzip"),
+    "gzip, no time": (gzip.compress(b"x" * 99, mtime=0), "compressed by gzip"),
+    "json": (b'{"error": "Invalid username or password."}', "JSON text"),
+    "npy": (b"\x93NUMPY\1\0v\0{", "an array of NumPy"),
+    "gguf": (b"GGUF" + bytes(20), "a GGUF file"),
+    "html": (b"<!DOCTYPE html><html></html>", "an HTML page"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a git-lfs pointer"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_a_file_of_another_kind_is_called_by_it(tmp_path: Path, kind: str) -> None:
+    content, word = OTHER_KINDS[kind]
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    for load in (lambda: load_file(path), lambda: safe_open(path, framework="np")):
+        with pytest.raises(SafetensorError, match=f"{path} is {word}"):
+            load()
+
+
+def test_a_damaged_file_is_not_taken_for_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    for length in (0x0280, 0x7B, 0x5B):  # which begin as pickles and JSON do
+        path.write_bytes(length.to_bytes(8, "little") + b"x" * 1000)
+        with pytest.raises(SafetensorError, match="begins with"):
+            load_file(path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["diffusion_pytorch_model.safetensors"],
+        ["diffusion_pytorch_model-00001-of-00001.safetensors", "diffusion_pytorch_model.safetensors.index.json"],
+        ["model.fp16-00001-of-00001.safetensors", "model.safetensors.index.fp16.json"],
+        ["adapter_model.safetensors"],
+        ["a.safetensors", "b.safetensors", "config.json"],
+        ["pytorch_model.bin"],
+    ],
+    ids=lambda names: names[-1],
+)
+def test_a_folder_under_other_names_says_what_it_has(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(penstock.NotFound, match="has neither .* it has ") as told:
+        load_file(tmp_path)
+    told_names = [name for name in names if f'"{name}"' in str(told.value)]
+    indexes = [name for name in names if ".index." in name]
+    assert told_names == (indexes or [name for name in names if name != "config.json"])

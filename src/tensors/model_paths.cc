@@ -24,13 +24,33 @@ bool is_there(const std::string& path) {
   return is_url(path) || fs::exists(path, ignored);
 }
 
+// Models of diffusers, adapters of PEFT and variants have other names: which of several is meant, nobody can tell but the caller.
+std::string what_is_there(const std::string& folder) {
+  std::vector<std::string> indexes, files;
+  std::error_code error;
+  for (fs::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
+    std::string name = each->path().filename().string();
+    if (name.ends_with(".json") && name.find(".index.") != std::string::npos) {
+      indexes.push_back(std::move(name));
+    } else if (tensors::names_a_file(name) && !name.ends_with(".json")) {
+      files.push_back(std::move(name));
+    }
+  }
+  std::vector<std::string>& found = indexes.empty() ? files : indexes;
+  if (found.empty()) return "";
+  std::ranges::sort(found);
+  const std::vector<std::string_view> names(found.begin(), found.end());
+  return fmt::format("; it has {}: name {}", tensors::listed(names), found.size() == 1 ? "that file" : "what you want of these");
+}
+
 result<std::string> found_in(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
   for (const std::string_view name : {model_index_name, model_file_name}) {
     if (std::string inside = fs::path(path) / name; is_there(inside)) return inside;
   }
-  return status(errc::not_found, fmt::format("{}: the folder has neither {} nor {}", path, model_index_name, model_file_name));
+  return status(errc::not_found,
+                fmt::format("{}: the folder has neither {} nor {}{}", path, model_index_name, model_file_name, what_is_there(path)));
 }
 
 // What a server has at a URL that may stand for a folder. S3 tells who may not list a bucket that access is denied, where it has nothing.

@@ -116,7 +116,7 @@ result<tensor_header> read_header(const file& from) {
                              beginning.size(), end));
   }
   auto header = parse_safetensors(std::string_view(beginning).substr(safetensors_length_bytes, *header_bytes), *size);
-  if (!header) return header.error().with_context(from.path());
+  if (!header) return tensors::known_stand_in(from.path(), beginning, "safetensors").value_or(header.error().with_context(from.path()));
   return header;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "tensors/gguf_reader.hpp"
@@ -10,6 +11,24 @@
 namespace penstock::tensors {
 
 namespace {
+
+struct kind_by_magic {
+  std::string_view magic, name, advice;
+};
+constexpr std::string_view load_checkpoint = ": penstock.torch.load reads it, and `penstock convert` makes a safetensors file of it";
+constexpr std::array<kind_by_magic, 11> kinds{{
+    {"PK\3\4", "a zip archive, such as a checkpoint of torch.save", load_checkpoint},
+    {"\x80\2\x8a\nl\xfc\x9c\x46\xf9\x20", "a checkpoint of PyTorch 1.5 or older", ": load it with PyTorch, and save it anew"},
+    {"\x80\2", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
+    {"\x80\3", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
+    {"\x80\4\x95", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
+    {"\x80\5\x95", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
+    {"\x1f\x8b\b", "compressed by gzip", ": decompress it first"},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd", ": decompress it first"},
+    {"BZh", "compressed by bzip2", ": decompress it first"},
+    {"\x93NUMPY", "an array of NumPy (.npy)", ": penstock.load reads it"},
+    {"\x89HDF\r\n", "an HDF5 file", ""},
+}};
 
 status stand_in(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
@@ -32,9 +51,18 @@ std::optional<status> known_stand_in(const std::string& path, std::string_view b
   if (beginning.starts_with("version https://git-lfs.github.com/spec/"))
     return stand_in(fmt::format("{} is a git-lfs pointer, not the file itself: run `git lfs pull`", path));
   if (beginning.starts_with(gguf_magic) && wanted != "GGUF") return stand_in(fmt::format("{} is a GGUF file, not a {} file", path, wanted));
+  // The length of a damaged safetensors file's own header may begin with the two bytes of a pickle, or with a brace.
+  const bool may_be_length = beginning.substr(std::min<std::size_t>(beginning.size(), 4), 4) == std::string_view("\0\0\0\0", 4);
+  for (const kind_by_magic& each : kinds) {
+    if (beginning.starts_with(each.magic) && (each.magic.size() > 2 || !may_be_length))
+      return stand_in(fmt::format("{} is {}, not a {} file{}", path, each.name, wanted, each.advice));
+  }
   beginning.remove_prefix(std::min(beginning.find_first_not_of(" \t\r\n"), beginning.size()));
   if (begins_with_words(beginning, "<!doctype html") || begins_with_words(beginning, "<html"))
     return stand_in(fmt::format("{} is an HTML page, not a {} file: was the download refused?", path, wanted));
+  if (!may_be_length && (beginning.starts_with('{') || beginning.starts_with('[')))
+    return stand_in(fmt::format("{} is JSON text, not a {} file: was the download refused, or is it an index, whose name ends with .json?",
+                                path, wanted));
   return std::nullopt;
 }
 

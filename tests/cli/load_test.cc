@@ -106,8 +106,9 @@ TEST_F(load_test, takes_indexes_and_folders) {
   };
   const auto refused = load({directory_.path(), "--device", "host:0"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_EQ(refused.err,
-            "penstock: " + directory_.path() + ": the folder has neither model.safetensors.index.json nor model.safetensors\n");
+  EXPECT_EQ(refused.err, "penstock: " + directory_.path() +
+                             ": the folder has neither model.safetensors.index.json nor model.safetensors; it has "
+                             "\"one.safetensors\", \"two.safetensors\": name what you want of these\n");
   store_tensors("model.safetensors", {{"d", tensor_type::u8, {1}}});
   EXPECT_EQ(tensors_of(directory_.path()), 1);
   const std::string index = store("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})");
