@@ -150,3 +150,44 @@ def test_a_checkpoint_of_torch_is_loaded_whole(tmp_path: Path) -> None:
     ended = run("load", tmp_path / "m.pt", "--device", "host:0", "--verify", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["loads"][0]["devices"][0]["verified"] is True
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_checkpoints_of_every_pickle_protocol_are_read(tmp_path: Path, protocol: int) -> None:
+    torch, theirs = torch_and_its_safetensors()
+    tensors = tensors_of(torch)
+    torch.save(tensors, tmp_path / "m.pt", pickle_protocol=protocol)
+    convert(tmp_path / "m.pt", tmp_path / "m.safetensors")
+    assert_same_tensors(torch, theirs.load_file(tmp_path / "m.safetensors"), tensors)
+    torch.save({"w": torch.ones(2), "lr": np.float64(0.1), "n": np.int32(3)}, tmp_path / "n.pt", pickle_protocol=protocol)
+    left_out = convert("--tensors-only", tmp_path / "n.pt", tmp_path / "n.safetensors")["left_out"]
+    assert sorted(left_out) == ['"lr" (numpy.scalar)', '"n" (numpy.scalar)']
+    torch.save({"w": torch.ones(2), "own": Path("x")}, tmp_path / "o.pt", pickle_protocol=protocol)
+    assert "it asks for pathlib" in refused("--tensors-only", tmp_path / "o.pt", tmp_path / "o.safetensors")
+
+
+def test_fp4_goes_both_ways(tmp_path: Path) -> None:
+    torch, theirs = torch_and_its_safetensors()
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this PyTorch has no FP4")
+    pairs = torch.arange(24, dtype=torch.uint8)
+    tensors = {"w": pairs.view(torch.float4_e2m1fn_x2).reshape(4, 6), "part": pairs.view(torch.float4_e2m1fn_x2)[8:16]}
+    torch.save(tensors, tmp_path / "m.pt")
+    convert(tmp_path / "m.pt", tmp_path / "m.safetensors")
+    convert(tmp_path / "m.safetensors", tmp_path / "back.pt")
+    for found in (theirs.load_file(tmp_path / "m.safetensors"), torch.load(tmp_path / "back.pt")):
+        for name, tensor in tensors.items():
+            assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+            assert found[name].view(torch.uint8).tolist() == tensor.view(torch.uint8).tolist()
+    torch.save({"w": tensors["w"].T}, tmp_path / "t.pt")
+    assert "F4" in refused(tmp_path / "t.pt", tmp_path / "t.safetensors")
+
+
+@pytest.mark.parametrize("ending", [".gguf", ".npz", ".json", ".onnx", ".H5", ".PT", ".Bin"])
+def test_an_ending_of_another_format_is_refused(tmp_path: Path, ending: str) -> None:
+    save_file(ARRAYS, tmp_path / "m.safetensors")
+    convert(tmp_path / "m.safetensors", tmp_path / "m.pt")
+    told = refused(tmp_path / "m.pt", tmp_path / f"x{ending}")
+    assert "contradicts" in told or "says another format" in told
+    assert not (tmp_path / f"x{ending}").exists()
+    assert "says another format" in refused(tmp_path / "m.safetensors", tmp_path / "y.Safetensors")

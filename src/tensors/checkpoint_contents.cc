@@ -161,7 +161,7 @@ class contents_reader {
     to.type = *type;
     if (from.is_deferred)
       to.problem = {errc::unsupported, "its values are to be conjugated or negated, which was put off when it was saved"};
-    return place_elements(from, storage, to);
+    return to.type == tensor_type::f4 ? place_pairs(from, storage, to) : place_elements(from, storage, to);
   }
   [[nodiscard]] result<const zip_member*> find(std::string_view key) const {
     const std::string name = fmt::format("{}data/{}", folder_, key);
@@ -173,6 +173,19 @@ class contents_reader {
     return status(errc::unsupported, fmt::format("its storage {} is packed", tensors::quoted(name)));
   }
 
+  // PyTorch's elements are bytes of two numbers each; the last dimension of such a tensor counts both.
+  static status place_pairs(const pickled_tensor& from, const pickled_storage& storage, checkpoint_tensor& to) {
+    to.type = tensor_type::u8;
+    if (status error = place_elements(from, storage, to); !error.ok()) return error;
+    to.type = tensor_type::f4;
+    if (!to.contiguous || to.shape.empty()) {
+      to.problem = {errc::unsupported, "it is of type F4, and a view with strides or a single pair, which safetensors has not"};
+      return {};
+    }
+    to.shape.back() *= 2;  // fits: there are so many bytes
+    to.strides = dense_strides(to.shape);
+    return {};
+  }
   // to.offset is that of the storage before.
   static status place_elements(const pickled_tensor& from, const pickled_storage& storage, checkpoint_tensor& to) {
     const std::uint64_t unit = bits_of(to.type) / 8;

@@ -175,6 +175,10 @@ status check_tensors(const std::vector<tensor_facts>& all) {
     if (!tensors::name_of_type(each.type)) {
       return {errc::unsupported, fmt::format("{} is of type {}, which PyTorch has not", tensor_called(each.name), to_string(each.type))};
     }
+    if (each.type == tensor_type::f4 && (each.shape.empty() || each.shape.back() % 2 != 0)) {
+      return {errc::unsupported,
+              fmt::format("{} is of type F4, and its last dimension is odd: PyTorch has pairs", tensor_called(each.name))};
+    }
     names.emplace_back(each.name);
   }
   const auto twice = tensors::repeated(std::move(names));

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "base/printable.hpp"
 #include "tensors/checks.hpp"
@@ -22,17 +25,32 @@ constexpr std::string_view ordered_dict = "collections\nOrderedDict", torch_size
 constexpr std::string_view tensor_v2 = "torch._utils\n_rebuild_tensor_v2", tensor_v3 = "torch._utils\n_rebuild_tensor_v3";
 constexpr std::string_view parameter = "torch._utils\n_rebuild_parameter";
 // Types that torch.save writes and safetensors has not: to be told with the tensor's name.
-constexpr std::array<std::string_view, 8> foreign_types{
-    "torch\nComplexDoubleStorage", "torch\nQUInt8Storage",   "torch\nQInt8Storage",     "torch\nQInt32Storage",
-    "torch\nQUInt4x2Storage",      "torch\nQUInt2x4Storage", "torch\nfloat4_e2m1fn_x2", "torch\ncomplex32",
+constexpr std::array<std::string_view, 7> foreign_types{
+    "torch\nComplexDoubleStorage", "torch\nQUInt8Storage",   "torch\nQInt8Storage", "torch\nQInt32Storage",
+    "torch\nQUInt4x2Storage",      "torch\nQUInt2x4Storage", "torch\ncomplex32",
 };
 
 bool is_type(std::string_view name) {
   return name == untyped_storage || type_of_name(name) || std::ranges::find(foreign_types, name) != foreign_types.end();
 }
 
-bool is_known(std::string_view name) {
-  return is_type(name) || name == ordered_dict || name == torch_size || name == tensor_v2 || name == tensor_v3 || name == parameter;
+// Numbers of NumPy, which are no tensors: what they are is not read.
+constexpr std::string_view numpy_scalar = "numpy._core.multiarray\nscalar", old_numpy_scalar = "numpy.core.multiarray\nscalar";
+constexpr std::string_view numpy_dtype = "numpy\ndtype", encode = "_codecs\nencode";
+constexpr std::string_view made_dtype = "numpy\ndtype object", made_scalar = "numpy\nscalar";
+
+constexpr std::array others{ordered_dict, torch_size, tensor_v2, tensor_v3, parameter, numpy_scalar, old_numpy_scalar, numpy_dtype, encode};
+
+bool is_known(std::string_view name) { return is_type(name) || std::ranges::find(others, name) != others.end(); }
+
+// The same name in memory that lives as long as the program.
+std::optional<std::string_view> known_name(std::string_view name) {
+  for (const std::span<const std::string_view> each :
+       {std::span<const std::string_view>(others), std::span<const std::string_view>(foreign_types)}) {
+    if (const auto found = std::ranges::find(each, name); found != each.end()) return *found;
+  }
+  if (name == untyped_storage) return untyped_storage;
+  return lasting_type_name(name);
 }
 
 // "torch.FloatStorage", as far as it is fit to be printed.
@@ -53,9 +71,9 @@ class pickle_reader {
   }
 
   bool read_all() {
-    if (pickle_.size() < 2 || pickle_[0] != '\x80') return fail("it does not begin as a pickle of protocol 2");
-    if (pickle_[1] != 2)
-      return fail(fmt::format("a pickle of protocol {}: torch.save writes protocol 2", static_cast<unsigned char>(pickle_[1])));
+    if (pickle_.size() < 2 || pickle_[0] != '\x80') return fail("it does not begin as a pickle of protocol 2 or newer");
+    if (pickle_[1] < 2 || pickle_[1] > 5)
+      return fail(fmt::format("a pickle of protocol {}: 2 to 5 are read", static_cast<unsigned char>(pickle_[1])));
     at_ = 2;
     while (!stopped_) {
       begin_ = at_;
@@ -136,6 +154,22 @@ class pickle_reader {
         return reduce();
       case 'b':
         return build();
+      // Of protocol 3: bytes, which only what is no tensor has.
+      case 'B':
+        return skip_bytes(4);
+      case 'C':
+        return skip_bytes(1);
+      // Of protocol 4 and newer.
+      case '\x95':
+        return frame();
+      case '\x8c':
+        return text(1);
+      case '\x8d':
+        return text(8);
+      case '\x93':
+        return name_of_texts();
+      case '\x94':
+        return remember(static_cast<std::uint32_t>(memo_.size()));
       default:
         return fail(fmt::format("the opcode 0x{:02x} is not one of those that make tensors", static_cast<unsigned char>(opcode)));
     }
@@ -251,6 +285,29 @@ class pickle_reader {
     return push_new({.kind = pickle_kind::name, .text = found});
   }
 
+  bool skip_bytes(std::size_t length_bytes) {
+    std::uint64_t length = 0;
+    std::string_view ignored;
+    return number(length_bytes, length) && bytes(length, ignored) && push(none_value);
+  }
+  // Module and name as two texts. The names that are known stand in one table, in the form that older protocols write.
+  bool name_of_texts() {
+    if (!has(2)) return false;
+    const pickle_value called = pop(), module = pop();
+    if (!is(called, pickle_kind::text) || !is(module, pickle_kind::text)) return fail("it asks for a name that is no text");
+    const std::string wanted = fmt::format("{}\n{}", node(module).text, node(called).text);
+    const auto found = known_name(wanted);
+    if (!found)
+      return fail(fmt::format("it asks for {}, which is not one of the names that make tensors; nothing was run", dotted(wanted)));
+    return push_new({.kind = pickle_kind::name, .text = *found});
+  }
+
+  // Only a hint how much to read at once.
+  bool frame() {
+    std::uint64_t length = 0;
+    return number(8, length);
+  }
+
   bool tuple_of(std::size_t count) {
     if (!has(count)) return false;
     const std::vector<pickle_value> values(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
@@ -297,9 +354,12 @@ class pickle_reader {
 
   bool put(std::size_t count) {
     std::uint64_t place = 0;
-    if (!number(count, place) || !has(1)) return false;
+    return number(count, place) && remember(static_cast<std::uint32_t>(place));
+  }
+  bool remember(std::uint32_t place) {
+    if (!has(1)) return false;
     if (memo_.size() >= most_values) return fail(fmt::format("it remembers more than {} values", most_values));
-    memo_[static_cast<std::uint32_t>(place)] = stack_.back();
+    memo_[place] = stack_.back();
     return true;
   }
   bool get(std::size_t count) {
@@ -337,6 +397,9 @@ class pickle_reader {
     if (name == ordered_dict && values.empty()) return push_new({.kind = pickle_kind::dict});
     if (name == torch_size && values.size() == 1 && is(values[0], pickle_kind::tuple)) return push(values[0]);
     if (name == parameter && values.size() == 3 && is(values[0], pickle_kind::tensor)) return push(values[0]);
+    if (name == numpy_dtype) return push_new({.kind = pickle_kind::name, .text = made_dtype});
+    if (name == numpy_scalar || name == old_numpy_scalar) return push_new({.kind = pickle_kind::name, .text = made_scalar});
+    if (name == encode) return push(none_value);
     if (name == tensor_v2 || name == tensor_v3) return tensor(values, name == tensor_v3);
     return fail(fmt::format("it calls {} in a way that torch.save does not", dotted(name)));
   }
@@ -375,6 +438,7 @@ class pickle_reader {
   bool build() {
     if (!has(2)) return false;
     const pickle_value state = pop(), of = stack_.back();
+    if (is(of, pickle_kind::name) && node(of).text == made_dtype) return true;
     if (!is(of, pickle_kind::dict) || !is(state, pickle_kind::dict)) return fail("it sets attributes of what is no dict");
     made_.states[of] = state;
     return true;

@@ -57,6 +57,8 @@ result<pickle_content> read_pickle(std::string_view pickle);
 
 // Of a storage class or a dtype, as names in a pickle. Nothing where safetensors has no such type.
 std::optional<tensor_type> type_of_name(std::string_view name);
+// The same name in memory that lives as long as the program. Nothing where type_of_name() has nothing.
+std::optional<std::string_view> lasting_type_name(std::string_view name);
 // The storage class, or the dtype of a type that has none. Nothing where PyTorch has no such type.
 struct torch_type_name {
   std::string_view name;

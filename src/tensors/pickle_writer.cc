@@ -91,8 +91,10 @@ class pickle_writer {
     out_ += '(';
     storage(of, *type, place);
     number(0);
-    tuple(of.shape);
-    tuple(dense_strides(of.shape));
+    std::vector<std::uint64_t> shape = of.shape;
+    if (of.type == tensor_type::f4) shape.back() /= 2;  // PyTorch counts pairs
+    tuple(shape);
+    tuple(dense_strides(shape));
     out_ += '\x89';
     empty_ordered_dict();
     if (type->is_dtype) name(type->name);

@@ -13,7 +13,7 @@ struct torch_type {
   tensor_type type;
 };
 
-constexpr std::array<torch_type, 19> torch_types{{
+constexpr std::array<torch_type, 20> torch_types{{
     {"torch\nBoolStorage", "torch\nbool", tensor_type::boolean},
     {"torch\nByteStorage", "torch\nuint8", tensor_type::u8},
     {"torch\nCharStorage", "torch\nint8", tensor_type::i8},
@@ -33,6 +33,7 @@ constexpr std::array<torch_type, 19> torch_types{{
     {"", "torch\nfloat8_e8m0fnu", tensor_type::f8_e8m0},
     {"", "torch\nfloat8_e4m3fnuz", tensor_type::f8_e4m3fnuz},
     {"", "torch\nfloat8_e5m2fnuz", tensor_type::f8_e5m2fnuz},
+    {"", "torch\nfloat4_e2m1fn_x2", tensor_type::f4},  // of which PyTorch counts pairs, and safetensors elements
 }};
 
 }  // namespace
@@ -42,6 +43,15 @@ std::optional<tensor_type> type_of_name(std::string_view name) {
       std::ranges::find_if(torch_types, [&](const torch_type& each) { return each.storage == name || each.dtype == name; });
   if (name.empty() || found == torch_types.end()) return std::nullopt;
   return found->type;
+}
+
+std::optional<std::string_view> lasting_type_name(std::string_view name) {
+  if (name.empty()) return std::nullopt;
+  for (const torch_type& each : torch_types) {
+    if (each.storage == name) return each.storage;
+    if (each.dtype == name) return each.dtype;
+  }
+  return std::nullopt;
 }
 
 std::optional<torch_type_name> name_of_type(tensor_type type) {

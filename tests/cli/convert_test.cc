@@ -166,10 +166,10 @@ TEST_F(convert_test, refuses_tensors_that_no_file_can_have) {
   const std::string one = store("one.pt", checkpoint_of(pickle_of(same), {std::string(4, 'x')}));
   expect_refused({one, to}, "it is one tensor by itself, which has no name");
   expect_refused({store("list.pt", checkpoint_of(pickle_of("]"), {})), to}, "it is a list of 0 values and no dict of tensors");
-  std::vector<tensor_facts> foreign{{"w", tensor_type::f4, {2}}};
+  std::vector<tensor_facts> foreign{{"w", tensor_type::f4, {2, 3}}};
   const auto beginning = make_safetensors(foreign);
-  expect_refused({store("f4.safetensors", *beginning + "x"), place("f4.pt")},
-                 "f4.safetensors: tensor \"w\" is of type F4, which PyTorch has not");
+  expect_refused({store("f4.safetensors", *beginning + "xyz"), place("f4.pt")},
+                 "f4.safetensors: tensor \"w\" is of type F4, and its last dimension is odd");
   EXPECT_FALSE(std::filesystem::exists(to));
 }
 

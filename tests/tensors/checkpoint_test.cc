@@ -301,7 +301,7 @@ TEST(make_torch_checkpoint, refuses_what_it_cannot_keep_and_changes_nothing) {
   };
   refused({{"a", tensor_type::u8, {1}}, {"a", tensor_type::u8, {1}}}, "tensor \"a\" comes twice");
   refused({{"a\xff", tensor_type::u8, {1}}}, "is not UTF-8");
-  refused({{"a", tensor_type::f4, {2}}}, "tensor \"a\" is of type F4, which PyTorch has not", errc::unsupported);
+  refused({{"a", tensor_type::f4, {2, 3}}}, "tensor \"a\" is of type F4, and its last dimension is odd", errc::unsupported);
   refused({{"a", tensor_type::u8, {~std::uint64_t{0}}}}, "more bits than 64-bit numbers can count");
   refused({{"a", tensor_type::u8, {std::uint64_t{1} << 60, 7}}, {"b", tensor_type::u8, {1}}}, "tensor \"a\"");
   std::vector<tensor_facts> too_many;
@@ -343,13 +343,15 @@ TEST(read_pickle, tells_the_byte_at_which_it_stops_making_sense) {
     EXPECT_EQ(problem.code(), errc::invalid_argument) << message;
     EXPECT_TRUE(mentions(problem, message)) << problem.message();
   };
-  refused("", "it does not begin as a pickle of protocol 2");
-  refused("\x80\x04N.", "a pickle of protocol 4");
+  refused("", "it does not begin as a pickle of protocol 2 or newer");
+  refused("\x80\x06N.", "a pickle of protocol 6: 2 to 5 are read");
   refused(pickle_of(""), "it stops with something left over");
   refused(pickle_of("NN"), "it stops with something left over");
   refused(pickle_of("N") + "x", "there is something behind its end");
   refused(pickle_of("(N"), "it stops with something left over");
-  refused(pickle_of("NNN\x93"), "at byte 5 of the pickle, the opcode 0x93 is not one of those that make tensors");
+  refused(pickle_of("NNN\x92"), "at byte 5 of the pickle, the opcode 0x92 is not one of those that make tensors");
+  refused(pickle_of("NNN\x93"), "at byte 5 of the pickle, it asks for a name that is no text");
+  refused(pickle_of("\x8c\x02os\x8c\x06system\x93"), "it asks for os.system, which is not one of the names that make tensors");
   refused(
       "\x80\x02X\xff\xff\xff\xff"
       "abc",

@@ -11,6 +11,7 @@
 #include <new>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "bench/meter.hpp"
@@ -21,6 +22,16 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::uint64_t buffer_bytes = std::uint64_t{16} << 20;
+
+constexpr std::array<std::string_view, 6> checkpoint_endings{".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"};
+// Of formats that are not made here.
+constexpr std::array<std::string_view, 18> other_endings{".gguf", ".ggml", ".npz",   ".npy", ".json",    ".onnx",
+                                                         ".h5",   ".hdf5", ".keras", ".pb",  ".tflite",  ".msgpack",
+                                                         ".zarr", ".zip",  ".txt",   ".csv", ".parquet", ".arrow"};
+
+bool is_one_of(std::span<const std::string_view> endings, std::string_view ending) {
+  return std::ranges::find(endings, ending) != endings.end();
+}
 
 std::string tensor_words(std::string_view name) { return fmt::format("tensor \"{}\"", name); }
 
@@ -186,9 +197,13 @@ class converter {
     const auto wrong = [](std::string message) { return status(errc::invalid_argument, std::move(message)); };
     std::error_code ignored;
     if (fs::equivalent(from_name_, to_name_, ignored)) return wrong(fmt::format("{} and {} are one file", from_name_, to_name_));
-    const std::string ending = fs::path(to_name_).extension().string();
+    std::string ending = fs::path(to_name_).extension().string();
+    std::ranges::transform(ending, ending.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     const bool means_safetensors = ending == ".safetensors";
-    const bool means_checkpoint = ending == ".pt" || ending == ".pth" || ending == ".bin" || ending == ".ckpt";
+    const bool means_checkpoint = is_one_of(checkpoint_endings, ending);
+    if (is_one_of(other_endings, ending))
+      return wrong(
+          fmt::format("{} would be a {} file, which its ending contradicts", to_name_, is_checkpoint ? "safetensors" : "checkpoint"));
     if (is_checkpoint && means_checkpoint)
       return wrong(fmt::format("{} is a checkpoint already, and becomes a safetensors file: {} says another format", from_name_, to_name_));
     if (!is_checkpoint && means_safetensors)
