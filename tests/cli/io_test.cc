@@ -491,8 +491,22 @@ TEST(io, what_is_not_there_is_named) {
   EXPECT_EQ(directory.entries(), 0U) << "a file that it has made goes with the run that failed";
   EXPECT_TRUE(contains(io({"-f", directory.path(), "-d", "host:0"}).err, "neither a regular file nor a block device"));
   const std::string small = directory.make_file("small", 1000);
-  EXPECT_TRUE(contains(io({"-f", small, "-d", "host:0", "-s", "1M"}).err, small + " holds 1000 B")) << "not read past its end";
   EXPECT_TRUE(contains(io({"-f", small, "-d", "host:0", "-o", "1000"}).err, "nothing to move"));
+}
+
+TEST(io, a_size_beyond_the_end_of_a_file_runs_over_what_is_there_and_says_so) {
+  const scratch_directory directory;
+  const std::string file = directory.make_file("data", 3 * mib);
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"-x", "0"}, {"-x", "2"}, {"-x", "6", "-w", "4"}, {"-I", "2"}}) {
+    std::vector<std::string> words{"-f", file, "-d", "host:0", "-s", "10G", "-i", "1M", "-n", "-1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto ended = io(words);
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_TRUE(contains(ended.out, "DataSetSize: 3072/3072(KiB)")) << ended.out;
+    EXPECT_TRUE(contains(ended.err, "data ends at 3 MiB: the run goes over 3 MiB, not 10 GiB\n")) << ended.err;
+  }
+  EXPECT_EQ(io({"-f", file, "-d", "host:0", "-s", "1G", "-o", "1M", "--json"}).exit_code, 0);
 }
 
 TEST(io, a_full_disk_is_named_and_nothing_stays) {
