@@ -10,8 +10,8 @@ namespace {
 
 [[gnu::tls_model("initial-exec")]] thread_local bool is_prepared = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-// More than glibc wants for the variables of a library.
-constexpr std::size_t more_than_enough = std::size_t{64} << 10;
+// Far more than glibc wants for the variables of a library: other threads take some in the moment between the look and the use.
+constexpr std::size_t more_than_enough = std::size_t{1} << 20;
 
 }  // namespace
 
