@@ -167,7 +167,8 @@ TEST_F(bundle_test, no_form_of_a_token_stays_in_it_wherever_it_stands) {
     for (const std::string_view place : places) lines += std::string(place).replace(place.find("{}"), 2, text) + "\n";
   }
   for (const auto* const text : kept) lines += std::string(text) + "\n";
-  describe_machine("file log/cufile.log <<\n" + lines + ".\n");
+  describe_machine("env CUFILE_LOGFILE_PATH=/log\n");
+  std::ofstream(root_ + "/log") << lines;
   ASSERT_EQ(make().exit_code, 0);
   const auto log = unpacked("cufile.log");
   const auto at = log.find("SSSS");
