@@ -61,7 +61,7 @@ class streams : public ::testing::Test {
   [[nodiscard]] int run_shell(const std::string& words, const std::string& redirections) const {
     const std::string script = "cd " + directory_.path() + " && rm -f copy copy3 made io.bin && exec " PENSTOCK_CLI_PATH " " + words + " " +
                                redirections + " 3>&- 4>&-";
-    const int state = std::system(("( ulimit -c 0; " + script + " ) 2>>sh.err").c_str());
+    const int state = std::system(("( ulimit -c 0; " + script + " ) 2>/dev/null").c_str());
     return WIFEXITED(state) && WEXITSTATUS(state) < 128 ? WEXITSTATUS(state) : -1;
   }
   [[nodiscard]] std::string content(const std::string& name) const {
