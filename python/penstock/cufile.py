@@ -532,6 +532,9 @@ def _scatter(
     used: RegisteredFile, iov: IOVec | Sequence[IOVec], count: int, file_offset: int, result_ptr: int, is_write: bool
 ) -> None:
     given = [iov] if isinstance(iov, IOVec) else list(iov)
+    for piece in given:
+        if not isinstance(piece, IOVec):
+            raise TypeError(f"iov is an IOVec, or a sequence of them, not of {type(piece).__name__}")
     if result_ptr:
         _require_memory(result_ptr, 8, "writev" if is_write else "readv")
     call = used.file.write_many if is_write else used.file.read_many

@@ -381,7 +381,6 @@ calls = {
     "get_page_cache_info": lambda: kvikio.get_page_cache_info(path),
     "GdsFile": lambda: gds.GdsFile(path, os.O_RDONLY),
     "handle_register": lambda: cufile.handle_register(given),
-    "handle_register of an address": lambda: cufile.handle_register(1 << 20),
     "get_file_properties": lambda: cufile.get_file_properties(handle),
     "set_file_properties": lambda: cufile.set_file_properties(handle, {"direct_io": True}),
 }

@@ -141,3 +141,5 @@ def test_closing_a_file_leaves_the_programs_descriptor_and_its_locks(files: tupl
                 os._exit(0)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with penstock.open(files[1]):
+        pass  # what was kept open for the lock is closed with it

@@ -102,10 +102,12 @@ class Given:
                 {"address": 0, "is_write": False, "bytes_done": 0, "failed": False, "took_ns": 0, "is_vector": False},
             ),
             "_cufile_count_call": (_native._cufile_count_call, {"what": "buf_register", "ok": False}),
-            "_cufile_register_file": (_native._cufile_register_file, {"descriptor": -1}),
+            "_cufile_register_file": (register_and_release, {"descriptor": -1}),
             "_cufile_release_file": (_native._cufile_release_file, {"handle": 0}),
             "_cufile_register_buffer": (_native._cufile_register_buffer, {"base": 0, "length": 0, "flags": 0}),
             "_cufile_buffer_fault": (_native._cufile_buffer_fault, {"base": 0, "offset": 0, "length": 0, "is_write": False}),
+            "_cufile_reachable": (_native._cufile_reachable, {"address": 0, "length": 0, "writable": False}),
+            "_cufile_same_open_file": (_native._cufile_same_open_file, {"one": 0, "other": 0}),
             "_cufile_words": (_native._cufile_words, {"status": 5022}),
             "resolve": (_native.resolve, {"obj": self.buffer, "writable": False}),
             "read_safetensors": (_native.read_safetensors, {"file": self.tensors}),
@@ -149,6 +151,11 @@ class Given:
 
 # What cannot be tried: any number may be the address of a stream, or of memory that is written to; and a store is made in any folder, of any capacity.
 SKIPPED = {("read_on_stream", "stream"), ("write_on_stream", "stream"), ("open_kv", "folder"), ("open_kv", "capacity_bytes")}
+
+
+def register_and_release(descriptor: int) -> None:
+    """A handle has a duplicate of the descriptor, which would stay open."""
+    _native._cufile_release_file(_native._cufile_register_file(descriptor)[2])
 
 
 def refused(call: Callable[[], Any]) -> None:

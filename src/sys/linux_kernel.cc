@@ -241,7 +241,8 @@ class linux_kernel final : public kernel {
   result<int> duplicate(int fd) override {
     constexpr int after_standard_streams = 3;
     const int second = fcntl(fd, F_DUPFD_CLOEXEC, after_standard_streams);
-    if (second < 0) return status::from_errno(errno, fmt::format("duplicate fd {}", fd));
+    // EINVAL: the limit on descriptors lies below that number.
+    if (second < 0) return status::from_errno(errno == EINVAL ? EMFILE : errno, fmt::format("duplicate fd {}", fd));
     return second;
   }
 

@@ -224,7 +224,7 @@ def get_bar_size_in_kb(gpu_index: int) -> int:
 def handle_register(descr: int | Descr) -> int:
     """Registers an open file, and returns its handle. descr: a Descr, the address of one, or the file's descriptor."""
     handle = ctypes.c_void_p()
-    if not isinstance(descr, Struct) and 0 <= operator.index(descr) < lowest_address:
+    if not isinstance(descr, Struct) and 0 < operator.index(descr) < lowest_address:
         number, descr = operator.index(descr), Descr()
         descr.type, descr.handle.fd = FileHandleType.OPAQUE_FD, number
     _check(calls.handle_register(ctypes.addressof(handle), _address(descr)))
