@@ -93,8 +93,10 @@ def test_bytes_come_or_an_error_in_words(server: WebServer, tmp_path: Path, beha
     url = server.url(behaviour, reader)
     call: Callable[[str, Path], bytes] = READERS[reader]
     before = penstock.stats()["usage"]["remote_without_ranges"]
+    if reader == "tensors" and not expected.content:
+        expected = expected._replace(error="shorter than|empty|too short|0 bytes")
     if not expected.error:
-        assert call(url, tmp_path) == CONTENT
+        assert call(url, tmp_path) == expected.content
         if expected.is_slow and reader in ("read_into", "node_cache"):
             assert penstock.stats()["usage"]["remote_without_ranges"] > before
         return

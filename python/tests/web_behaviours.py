@@ -42,6 +42,7 @@ class Behaviour(NamedTuple):
     answer: Answer
     error: str = ""  # a pattern; empty: the bytes come
     is_slow: bool = False  # it serves no ranges, which is counted
+    content: bytes = CONTENT
 
 
 def head(first: str, *lines: str) -> bytes:
@@ -178,11 +179,17 @@ BEHAVIOURS = {
     "right": Behaviour(right),
     # --- the size
     "head_says_0": Behaviour(by_method(length_of_head(0))),
+    "empty": Behaviour(lambda asked: right(asked, content=b""), content=b""),
+    "empty_without_ranges": Behaviour(lambda asked: right(asked, content=b"", ranges=False), content=b""),
+    "empty_in_chunks": Behaviour(by_method(length_of_head(0), lambda asked: head("200 OK", ETAG, "Transfer-Encoding: chunked") + b"0\r\n\r\n"), content=b""),
     "head_says_less": Behaviour(by_method(length_of_head(1000)), rf"{SIZE} bytes now"),
     "head_says_more": Behaviour(by_method(length_of_head(SIZE + 5)), rf"{SIZE} bytes now"),
     "head_says_less_and_all_comes": Behaviour(by_method(length_of_head(1000), no_ranges), rf"{SIZE} bytes now"),
-    "head_says_less_and_all_comes_in_chunks": Behaviour(by_method(length_of_head(100_000), chunked), "more than the 100000 bytes"),
-    "head_says_less_and_all_comes_up_to_the_end": Behaviour(by_method(length_of_head(1000), until_closed), "more than the 1000 bytes"),
+    **{
+        f"head_says_{length}_and_more_comes_{name}": Behaviour(by_method(length_of_head(length), of_get), f"more than the {length} bytes|the rest of it is missing")
+        for length in (1000, 100_000, 1_200_000)
+        for name, of_get in (("in_chunks", chunked), ("up_to_the_end", until_closed))
+    },
     # --- the version
     "loses_its_etag_after_head": Behaviour(without_etag_from(1), "replaced by another"),
     "loses_its_etag": Behaviour(without_etag_from(2), "replaced by another"),

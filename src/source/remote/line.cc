@@ -322,7 +322,9 @@ line::step line::take_end() {
 
 line::step line::body_is_too_long() {
   const status why(errc::io, fmt::format("{} sends more than the {} bytes that it was to send", to_->host(), body_bytes_));
-  return end(ends_with_body_ ? verdict{.then = verdict::kind::refused, .error = why} : again(why), false);
+  if (!ends_with_body_) return end(again(why), false);
+  what_->done = 0;  // none of it is what was asked for
+  return end({.then = verdict::kind::refused, .error = why}, false);
 }
 
 line::step line::take_chunks() {

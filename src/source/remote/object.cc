@@ -71,10 +71,10 @@ struct object::stream final : fetch, body_sink {
     if (each != nullptr) remove(what);
     return each != nullptr;
   }
-  // One whose bytes have come, of an object of that size; with ended, any.
+  // One whose bytes have come, of an object of that size; with ended, any. The last bytes are ready once nothing follows them.
   far_fill* take_ready(std::uint64_t size, bool ended) noexcept {
     auto* each = waiting_;
-    while (each != nullptr && !ended && std::min(each->offset() + each->length(), size) > store.size()) each = each->next_of_source;
+    while (each != nullptr && !ended && each->offset() + each->length() > std::min(store.size(), size - 1)) each = each->next_of_source;
     if (each != nullptr) remove(*each);
     return each;
   }
@@ -305,7 +305,8 @@ void object::serve_stream() noexcept {
       if (stream_->now == stream::state::failed) failed = stream_->outcome;
     }
     const auto length = std::min(next->length(), about_.size - next->offset());
-    const bool is_there = next->offset() + length <= stream_->store.size();
+    const auto end = next->offset() + length;
+    const bool is_there = failed.ok() || (end < about_.size && end <= stream_->store.size());
     const auto how = is_there ? stream_->store.read(next->target(), length, next->offset()) : failed;
     next->tell({how.ok() ? length : 0, how});
     leave();
