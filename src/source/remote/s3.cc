@@ -158,7 +158,9 @@ result<object_facts> find_s3_object(network& by, std::string name, url address, 
       account->correct_time(answer->header("date"));
       continue;
     }
-    if (error.code.empty()) return error_of(answer->status, name);
+    const auto plain = error_of(answer->status, name);
+    if (error.code.empty()) return plain;
+    if (answer->status == 404) return status(plain.code(), fmt::format("{}: {}", plain.message(), shown_error(answer->status, error)));
     return status(code_of(error.code).value_or(errc::io), fmt::format("{}: {}", name, shown_error(answer->status, error)));
   }
 }
