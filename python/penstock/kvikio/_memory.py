@@ -12,9 +12,16 @@ __all__ = ["is_device_memory", "require_device_memory", "settle"]
 
 def is_device_memory(buf: Any) -> bool:
     """Whether buf is memory of a device; the host device counts. TypeError, ValueError: buf is no buffer."""
-    if isinstance(buf, penstock.DeviceBuffer) or hasattr(buf, "__cuda_array_interface__"):
+    if isinstance(buf, penstock.DeviceBuffer) or _has_device_interface(buf):
         return True
     return bool(penstock.describe(buf)["kind"] == "device")
+
+
+def _has_device_interface(buf: Any) -> bool:
+    try:
+        return hasattr(buf, "__cuda_array_interface__")
+    except RuntimeError:  # PyTorch 2.11 raises it for tensors without strides
+        return False
 
 
 def require_device_memory(buf: Any) -> None:
