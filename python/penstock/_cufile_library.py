@@ -59,7 +59,7 @@ _most_pieces, _most_operations = 1024, 256  # of a vector, of a batch: the C fun
 
 
 def _number_at(address: int) -> int:
-    """The unsigned int there; 0 where there is none, which is found out by its own check."""
+    """The unsigned int at an address; 0 if it cannot be read, which the check of that argument reports."""
     return ctypes.c_uint.from_address(address).value if is_reachable(address, 4) else 0
 
 

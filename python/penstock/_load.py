@@ -50,7 +50,7 @@ def load(
     - of numpy.savez (.npz): a dict of its arrays by their names. The CPU inflates those of numpy.savez_compressed, and compares their checksums;
       stored ones are read straight from the file, unchecked. A member that is no array, such as one of Python objects, is left out with a warning.
     - safetensors and GGUF files and checkpoints of torch.save are refused: penstock.safetensors, penstock.gguf and penstock.torch load them.
-    The content decides, not the name; but a file whose name ends with .npy or .npz and that is none is refused.
+    The content decides, not the name. A file named .npy or .npz with other contents is refused.
     shape: an int or several, of which one may be -1, for as many as there are; None is -1.
     device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
     PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
@@ -74,7 +74,7 @@ def load(
             if found is not None:
                 return found
         if keys is not None:
-            problem = f"{_name_of(path)}: names are of the arrays of a .npz file, which is loaded without dtype, shape and offset, and this is none"
+            problem = f"{_name_of(path)}: names= selects arrays of a .npz file, and this file is not one (dtype, shape and offset cannot be combined with it)"
             raise InvalidArgument(problem, code="invalid_argument")
         if size == 0:
             content: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))

@@ -28,7 +28,7 @@ def load_zip(file: _native.File, name: str, device: Any, names: Iterable[str] | 
     """The arrays by their names, without ".npy", in the order of the archive; None for a zip file that is no archive of NumPy's. Blocks.
 
     Stored members go as one batch. name: the file's, for errors. names: of the arrays wanted, with or without ".npy"; None is all, without the
-    members that are no arrays, of which a warning tells. Raises InvalidArgument for an archive that is damaged, for a checkpoint of torch.save, for
+    members that are no arrays; a warning names those. Raises InvalidArgument for an archive that is damaged, for a checkpoint of torch.save, for
     names that are not there, and for compression other than numpy.savez_compressed's; ShortRead; penstock.Error.
     """
     is_named = name.lower().endswith(".npz")

@@ -40,7 +40,7 @@ def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
 
 
 def saved_problem_of(tensor: Any) -> str | None:
-    """Likewise why a pickle of a tensor could not be read: PyTorch saves the tensors that others consist of one by one, and meta tensors without bytes."""
+    """Why a tensor cannot be saved in a pickle. PyTorch saves the parts of a wrapper one by one, and meta tensors without bytes."""
     torch = sys.modules["torch"]
     problem = _values_problem_of(torch, tensor)
     if problem is not None or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
@@ -55,7 +55,7 @@ def saved_problem_of(tensor: Any) -> str | None:
 
 
 def target_problem_of(tensor: Any) -> str | None:
-    """Likewise why a tensor cannot be filled. Tensors that wrap others can, by their own copy_()."""
+    """Why a tensor cannot be filled. A tensor that wraps others can be, by its own copy_()."""
     problem = problem_of(tensor, wrappers=True)
     if problem is not None:
         return problem
@@ -125,7 +125,7 @@ def copy_into(target: Any, source: Any) -> None:
 
 
 def _part_problem_of(tensor: Any, problem_of_part: Callable[[Any], str | None]) -> str | None:
-    """Of a tensor that wraps others, as far as it tells which."""
+    """The problem of a part of a wrapper, if the wrapper lists its parts."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     for name in flatten()[0] if flatten is not None else ():
         part = getattr(tensor, name)  # DTensor has a mesh among them

@@ -119,7 +119,7 @@ class driver {
   void deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, release_file(handle)); }
   // As deregister_file(), uncounted. True for the thread that released it.
   bool release_file(CUfileHandle_t handle) noexcept { return files_.remove(handle); }
-  // Empty for a handle that is none, and for one without a duplicate whose descriptor was closed.
+  // Empty for an unknown handle, and for a handle without a duplicate whose descriptor was closed.
   [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept;
 
   // --- memory

@@ -73,7 +73,7 @@ def _install() -> None:
 
 
 def _warn(problem: Exception) -> None:
-    """Says once why the library stays. A program that makes warnings errors must not hear of it as an error."""
+    """Warns once why the library stays. The warning never becomes an error, even if the program turns warnings into errors."""
     with contextlib.suppress(Exception):
         text = f"the safetensors library stays as it is, without Penstock: {type(problem).__name__}: {problem}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)

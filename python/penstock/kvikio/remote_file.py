@@ -284,7 +284,7 @@ class RemoteFile:
         return _RemoteFuture(future, self._url, self, buf if wanted == there else None)
 
     def _read_whole(self, buf: Any) -> int:
-        """From a server without ranges, of which KvikIO reads whole objects too."""
+        """Reads a whole object from a server without ranges, as KvikIO does."""
         return _attempt(lambda: self._open_whole().pread(buf, 0, self.nbytes(), order="A").result())
 
 

@@ -33,7 +33,7 @@ def check_sources(items: Iterable[Any], planner: Any) -> None:
 
 
 def check_state(state: Any) -> None:
-    """Likewise of a state before it is planned, by the names that its tensors will have."""
+    """Checks a state before it is planned, by the names that its tensors will have."""
     check_memory(dict(_named("", state)))
 
 

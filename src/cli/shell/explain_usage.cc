@@ -44,7 +44,7 @@ bool is_option(const std::string& word) { return word.size() > 1 && word.front()
 std::string describe_before(const CLI::App& app, const CLI::App* sub) {
   const auto words = app.remaining();
   if (words.empty()) return {};
-  // Of `--help foo`, the command that there is none of says more than the option.
+  // For `foo --help`, the unknown command is a better message than the option.
   const auto command = std::ranges::find_if_not(words, is_option);
   const std::string& word = sub == nullptr && command != words.end() ? *command : words.front();
   if (!is_option(word)) return unknown_command(app, word);
