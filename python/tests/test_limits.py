@@ -147,9 +147,17 @@ def test_a_door_near_a_limit_succeeds_or_says_what_it_lacks(folder: Path, places
     if "threads" in kinds and os.geteuid() != 0:
         pytest.skip("only root can be another user, whose threads are counted alone")
     limits = [(kind, value) for kind in kinds for value in LIMITS[kind]]
+    # glibc ends a process that has no memory for the thread-local storage of a library, which nothing can prevent: one of some 800 loads near the
+    # limit of memory. So what ends in another way is tried once more.
+    wrong = _wrong_endings(folder, places, door, limits)
+    again = [(kind, value) for kind, value, _ in wrong]
+    assert not again or _wrong_endings(folder, places, door, again) == [], wrong
+
+
+def _wrong_endings(folder: Path, places: str, door: str, limits: list[tuple[str, int]]) -> list[list[Any]]:
     words = [text for kind, value in limits for text in (kind, str(value))]
     ended = subprocess.run([sys.executable, str(SCRIPT), door, str(folder), places, *words], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-8000:]
     endings = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [(kind, value) for kind, value, _ in endings] == limits
-    assert [each for each in endings if not re.fullmatch("ok|named", each[2])] == []
+    return [each for each in endings if not re.fullmatch("ok|named", each[2])]
