@@ -272,8 +272,8 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
 
     iocbp: IOParams, or the address of the first; fh is a handle of this module. Memory must stay until the operation's event.
     cuFileError, when nothing was started: CU_FILE_INVALID_HANDLE; CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR (no such batch, no room in it, no
-    operations); CU_FILE_INVALID_VALUE (flags other than 0); CU_FILE_IO_NOT_SUPPORTED (set_file_properties() names a path for a file);
-    CU_FILE_NOMEM_ERROR (no room for a file descriptor). An operation whose memory, range or direction is wrong is started, and fails by its
+    operations); CU_FILE_INVALID_VALUE (flags other than 0); CU_FILE_IO_NOT_SUPPORTED (set_file_properties() names a path for a file).
+    An operation whose memory, range or direction is wrong is started, and fails by its
     event.
     """
     if not 0 < nr <= _most_operations:

@@ -894,15 +894,19 @@ def test_a_batch_refuses_a_path_and_takes_the_descriptor_in_use(path: pathlib.Pa
 def test_a_batch_without_room_for_a_descriptor_works_through_the_one_that_is_open(tmp_path: pathlib.Path) -> None:
     script = """
 import resource
+os.pwrite(fd, b"content!", 0)
 fh = cufile.handle_register(fd)
 batch = cufile.batch_io_set_up(1)
-params = cufile.IOParams(1)
+params, events = cufile.IOParams(1), cufile.IOEvents(1)
 params.mode, params.opcode, params.fh = cufile.BatchMode.BATCH, cufile.Opcode.READ, fh
+params.u.batch.dev_ptr_base, params.u.batch.size_ = device.ptr, 8
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-attempt(lambda: cufile.batch_io_submit(batch, 1, params, 0))
-print("done")
+cufile.batch_io_submit(batch, 1, params, 0)
+room = ctypes.c_uint(1)
+cufile.batch_io_get_status(batch, 1, ctypes.addressof(room), events.ptr, 0)
+print(room.value, events.ret, device.to_host()[:8])
 """
-    assert with_settings(script, "{}", tmp_path)[-1] == "done"
+    assert with_settings(script, "{}", tmp_path)[-1] == "1 8 b'content!'"
 
 
 def two_reads(fh: int, address: int) -> Any:
