@@ -237,7 +237,7 @@ class PENSTOCK_API file {
   // makes the device's context where there is none. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
   status prepare(std::string_view device) const;
   // The descriptor that it was opened or adopted with (of adopt_options::duplicate: the duplicate), which close() ends. Past the page cache
-  // (O_DIRECT) only where it was adopted so. Errors: closed, forked, unsupported (the file is none of the kernel's).
+  // (O_DIRECT) only where it was adopted so. Errors: closed, forked, unsupported (the file is not one of the kernel's).
   [[nodiscard]] result<int> descriptor() const;
   // What it was opened as; "descriptor N" of an adopted one; empty of a file that was never opened.
   [[nodiscard]] const std::string& path() const noexcept;

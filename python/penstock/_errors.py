@@ -30,24 +30,25 @@ _not_printable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 # SCHEME://USER:PASSWORD@HOST/PATH?QUERY. What follows s3:// has no user, and its key may have a question mark.
-_url = re.compile(r"""(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/?#"'<>@]*@)?(?P<place>[^\s?#"'<>]*)(?P<query>[?#][^\s"'<>]*?)?(?=[:,;)\]}.]*(?:[\s"'<>]|$))""", re.I)
-_plain_host = re.compile(r"[\w.\-\[\]%]*|.*\]:\d*|[\w.\-]*:\d*")
-_credential = re.compile(r"signature=|sig=|token=|credential=|password=|secret=|key=", re.I)
+# Strings, which re compiles and keeps when they are first used: an import needs none of them.
+_url = r"""(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/?#"'<>@]*@)?(?P<place>[^\s?#"'<>]*)(?P<query>[?#][^\s"'<>]*?)?(?=[:,;)\]}.]*(?:[\s"'<>]|$))"""
+_plain_host = r"[\w.\-\[\]%]*|.*\]:\d*|[\w.\-]*:\d*"
+_credential = r"signature=|sig=|token=|credential=|password=|secret=|key="
 
 
 def _shown_url(found: re.Match[str]) -> str:
     scheme, user, place, query = found.group("scheme", "user", "place", "query")
     # A password that is not encoded may have a slash.
-    if not user and "@" in place and not _plain_host.fullmatch(place.partition("/")[0]):
+    if not user and "@" in place and not re.fullmatch(_plain_host, place.partition("/")[0]):
         user, place = place.rsplit("@", 1)
     is_by_name = scheme.lower() in ("s3", "s3a", "s3n", "gs", "hf")
-    kept = query if query and is_by_name and not _credential.search(query) else ""
+    kept = query if query and is_by_name and not re.search(_credential, query, re.I) else ""
     return f"{scheme}://{'...@' if user else ''}{place}{kept}"
 
 
 def without_url_secrets(text: str) -> str:
     """Cuts off queries, user names and passwords of the URLs in a text: a message or a name that is shown must not give access."""
-    return _url.sub(_shown_url, text) if "://" in text else text
+    return re.sub(_url, _shown_url, text, flags=re.I) if "://" in text else text
 
 
 class Error(OSError):

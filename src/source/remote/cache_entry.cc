@@ -69,7 +69,7 @@ result<bool> cache_entry::read(std::span<std::byte> into, std::uint64_t offset) 
   return true;
 }
 
-// Whole blocks, of which the last may be the last of the object.
+// Whole blocks; the last of them may be the last of the object.
 result<bool> cache_entry::holds_run(std::span<std::byte> into, std::uint64_t first) noexcept {
   std::array<std::uint64_t, sums_at_once> sums{};
   const auto count = cache_blocks_of(into.size());
@@ -82,7 +82,7 @@ result<bool> cache_entry::holds_run(std::span<std::byte> into, std::uint64_t fir
   return true;
 }
 
-// A part of one block, all of which has to be read for its sum.
+// A part of one block. Its sum needs the whole block.
 result<bool> cache_entry::holds_part(std::span<std::byte> into, std::uint64_t offset) noexcept {
   const auto block = offset / cache_block_bytes;
   const auto begin = block * cache_block_bytes;

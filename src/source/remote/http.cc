@@ -144,7 +144,7 @@ class asker {
     return by_.exchange(asked);
   }
 
-  // Before the next try; or why there is none.
+  // Waits before the next try. An error: there is no next try, and why.
   status wait(const result<sys::web_answer>& answer, std::string_view method, unsigned tries) {
     auto problem = answer ? error_of(answer->status, what_.address.shown()) : answer.error().with_context(asked_for(method, what_.address));
     const bool took_long = !answer && problem.code() == errc::timed_out;

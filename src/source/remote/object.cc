@@ -24,7 +24,7 @@ constexpr unsigned most_renewals = 2;  // of one piece: where redirects led befo
 bool is_encoded(const response_head& head) noexcept { return !head.encoding.empty() && head.encoding != "identity"; }
 
 status encoded(const response_head& head) {
-  return {errc::unsupported, fmt::format("the server sends the object as {}, and not the bytes that it stores, of which it told the length",
+  return {errc::unsupported, fmt::format("the server sends the object as {}, which is not the stored bytes whose length it gave",
                                          printable_text(head.encoding.substr(0, 40)))};
 }
 

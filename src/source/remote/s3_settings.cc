@@ -104,7 +104,8 @@ class settings_search {
     made_.is_region_assumed = region.value.empty();
     if (made_.is_region_assumed) region = {std::string(assumed_region), "nowhere"};
     if (!is_region_name(region.value))
-      return {errc::invalid_argument, fmt::format("the region '{}' of {} is none", shown_text(region.value), region.from)};
+      return {errc::invalid_argument,
+              fmt::format("{1} is '{0}', which is not the name of a region", shown_text(region.value), region.from)};
     made_.region = std::move(region.value);
     made_.region_from = std::move(region.from);
     return {};

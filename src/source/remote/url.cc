@@ -67,7 +67,7 @@ std::string scheme_of(std::string_view text) {
 constexpr std::array<std::string_view, 3> schemes_of_s3{"s3", "s3a", "s3n"};
 bool is_scheme_of_s3(std::string_view scheme) { return std::ranges::find(schemes_of_s3, scheme) != schemes_of_s3.end(); }
 
-// s3:/bucket/key, which pathlib.Path makes of s3://bucket/key: its scheme. Empty: it is none such.
+// s3:/bucket/key, which pathlib.Path makes of s3://bucket/key: its scheme. Empty for all other texts.
 std::string_view scheme_with_one_slash(std::string_view text) {
   for (const std::string_view scheme : {"s3", "s3a", "s3n", "hf", "gs", "http", "https"}) {
     const bool begins = text.starts_with(scheme) && text.substr(scheme.size()).starts_with(":/");

@@ -73,7 +73,7 @@ struct remote_url {
 };
 
 // What follows `s3://bucket/` (or `s3a://`, `s3n://`) is the key as it is: nothing in it is an escape, a query or a fragment, as with the
-// AWS command line. The kind is the first that fits, in KvikIO's order, of which s3_public never comes up, since s3 fits wherever it does.
+// AWS command line. The kind is the first that fits, in KvikIO's order. s3_public is never the result, because s3 fits wherever it does.
 // Errors: as parse_http_url; unsupported (another scheme); invalid_argument (a bucket or a key that no server of S3 allows).
 result<remote_url> parse_remote_url(std::string_view text);
 

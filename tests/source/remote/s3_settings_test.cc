@@ -42,7 +42,7 @@ TEST_F(s3_settings_test, a_region_cannot_name_a_host) {
   outside.variables["AWS_REGION"] = "x.evil.com/";
   const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);
   EXPECT_EQ(refused.error().code(), errc::invalid_argument);
-  EXPECT_EQ(refused.error().message(), "the region 'x.evil.com/' of AWS_REGION is none");
+  EXPECT_EQ(refused.error().message(), "AWS_REGION is 'x.evil.com/', which is not the name of a region");
 }
 
 TEST_F(s3_settings_test, the_endpoint_is_the_first_that_is_named) {
