@@ -40,7 +40,7 @@ def _torch_devices(*names: str) -> dict[str, Any]:
 HOST: dict[str, Any] = {"cpu": "cpu", "host": "host", "host:0": "host:0", "Device": penstock.device("host:0")} | _torch_devices("cpu")
 CUDA: dict[str, Any] = {"cuda": "cuda", "cuda:0": "cuda:0", "0": 0, "int64": np.int64(0), "cupy": _CupyDevice(0)}
 CUDA |= _torch_devices("cuda", "cuda:0")
-UNKNOWN = ["gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "host:1", "0", "mps"]
+UNKNOWN = ["gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "host:1", "99", "mps"]
 
 
 @pytest.fixture(scope="module")

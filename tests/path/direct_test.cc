@@ -273,6 +273,9 @@ TEST_F(direct_path, refuses_a_file_that_is_no_library) {
 }
 
 TEST_F(direct_path, refuses_penstocks_own_libcufile) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the C++ library linked into libcufile keeps memory for exceptions, which is reported once libcufile is unloaded";
+#endif
   library_name_ = CUFILE_RECORDER_OWN_PATH;
   expect_refusal("is Penstock's own libcufile");
 }

@@ -95,7 +95,7 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
   stream_ = session.identity_of(asked_.stream);
   begin_ahead();
   retain();
-  auto watched = runtime_->stream_watch().add(asked_.stream, *this);
+  auto watched = or_no_memory([this] { return runtime_->stream_watch().add(asked_.stream, *this); });
   if (!watched.ok()) release();
   return watched;
 }

@@ -61,8 +61,10 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (file->is_limited()) file->charge(*what.length);
 
   auto* made = new stream_operation(with, std::move(admitted), what);
-  made->show_as(with->shown_range(is_write ? "stream write" : "stream read", *what.length, file->name()));
-  auto outcome = or_no_memory([&] { return made->prepare(*place, seen); });
+  auto outcome = or_no_memory([&] {
+    made->show_as(with->shown_range(is_write ? "stream write" : "stream read", *what.length, file->name()));
+    return made->prepare(*place, seen);
+  });
   if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
   const auto left = outcome.ok() ? stream_operation::given_up{} : made->give_up(place->via->session());
   made->release();

@@ -29,6 +29,13 @@ stream_watch::~stream_watch() {
   arrived_.fetch_add(1);
   arrived_.notify_one();
   thread_.join();
+  // What is left was given up, since an operation under way keeps the engine.
+  take_arrivals();
+  while (auto* const first = firsts_.pop_front()) {
+    auto behind = std::exchange(first->behind_, {});
+    first->end();
+    while (auto* const each = behind.pop_front()) each->end();
+  }
 }
 
 status stream_watch::start() {

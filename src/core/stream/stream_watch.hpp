@@ -49,7 +49,7 @@ class stream_watch {
   explicit stream_watch(std::chrono::microseconds spin) : spin_(spin) {}
   stream_watch(const stream_watch&) = delete;
   stream_watch& operator=(const stream_watch&) = delete;
-  ~stream_watch();  // nothing is watched any more
+  ~stream_watch();  // ends what is left: requests that were given up
 
   // Looks after it from now on. Errors: out_of_memory, where there is no thread.
   status add(const void* stream, stream_watched& added);
