@@ -19,8 +19,8 @@ result<std::string> checkpoint_folder(std::span<const zip_member> members);
 // unsupported, as of read_torch_checkpoint().
 result<torch_checkpoint> contents_of(std::string_view pickle, std::span<const zip_member> members, std::string_view folder);
 
-// Ok if the archive has every storage that its pickle names, or if the pickle is none that can be read here. Reads the pickle; blocks.
-// Errors: invalid_argument, naming up to 20 that are missing.
+// Ok if the archive has every storage that its pickle names, with all of its bytes, or if the pickle is none that can be read here. Reads
+// the pickle; blocks. Errors: invalid_argument, naming up to 20 that are missing, or the first that is too short.
 status check_storages(const file& from, std::span<const zip_member> members, const std::string& folder);
 
 // The attribute of the dict that metadata is kept in.

@@ -2,11 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -63,18 +64,33 @@ result<torch_checkpoint> read_checkpoint(const file& from) {
   return made;
 }
 
+// Nothing for a type that is not known here.
+std::optional<std::uint64_t> bytes_of(const tensors::pickled_storage& storage) {
+  if (storage.type == tensors::untyped_storage) return storage.count;
+  const auto type = tensors::type_of_name(storage.type);
+  if (!type) return std::nullopt;
+  std::uint64_t bytes = 0;
+  return __builtin_mul_overflow(storage.count, bits_of(*type) / 8, &bytes) ? UINT64_MAX : bytes;
+}
+
 status check_all_storages(const file& from, std::span<const zip_member> members, const std::string& folder) {
   const auto pickle = text_of_member(from, *std::ranges::find(members, folder + std::string(tensors::pickle_name), &zip_member::name),
                                      most_checkpoint_pickle_bytes);
   if (!pickle) return pickle.error().code() == errc::unsupported ? status() : pickle.error();
   const auto content = tensors::read_pickle(*pickle);
   if (!content) return {};
-  std::unordered_set<std::string_view> there;
-  for (const zip_member& each : members) there.emplace(each.name);
+  std::unordered_map<std::string_view, std::uint64_t> there;
+  for (const zip_member& each : members) there.emplace(each.name, each.bytes);
   std::vector<std::string> missing;
   for (const tensors::pickled_storage& each : content->storages) {
     std::string name = fmt::format("{}data/{}", folder, each.key);
-    if (!there.contains(name)) missing.push_back(std::move(name));
+    const auto found = there.find(name);
+    if (found == there.end()) {
+      missing.push_back(std::move(name));
+    } else if (const auto needed = bytes_of(each); needed && found->second < *needed) {
+      return no_checkpoint(
+          fmt::format("its storage {} has {} bytes, but the pickle speaks of {}", tensors::quoted(name), found->second, *needed));
+    }
   }
   if (missing.empty()) return {};
   const std::vector<std::string_view> names(missing.begin(), missing.end());

@@ -194,6 +194,16 @@ TEST_F(inspect_test, tells_tensors_of_checkpoints_or_why_it_does_not) {
   EXPECT_TRUE(contains(json::parse(inspect({other, "--json"}).out).at(0)["unread"].get<std::string>(), "os.system"));
 }
 
+TEST_F(inspect_test, refuses_checkpoints_whose_storages_are_missing_or_short) {
+  using test_files::checkpoint_of, test_files::pickle_of, test_files::pickled_dict, test_files::pickled_tensor_of;
+  const std::string pickle = pickle_of(pickled_dict({{"w", pickled_tensor_of({"0", 2, {2}, {1}})}}));
+  for (const std::vector<std::string>& storages : {std::vector<std::string>{}, {""}, {"1234567"}}) {
+    const auto ended = inspect({store("model.pt", checkpoint_of(pickle, storages))});
+    EXPECT_NE(ended.exit_code, 0) << ended.out;
+    EXPECT_TRUE(contains(ended.err, "storage")) << ended.err;
+  }
+}
+
 TEST_F(inspect_test, refuses_checkpoints_that_are_cut_off_or_damaged) {
   const std::string whole = zip_of({{"a", "12345"}, {"b", "678"}}, true);
   for (std::size_t length = 4; length < whole.size(); length += 7) {

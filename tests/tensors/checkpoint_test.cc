@@ -1,4 +1,5 @@
 // Checkpoints of torch.save: what is read, what is refused, and what is written.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -179,6 +180,18 @@ TEST_F(checkpoint_test, archives_with_missing_parts_are_refused) {
   const auto opened = model::open(engine_, {path_});
   ASSERT_FALSE(opened) << "although its storages could be loaded without the pickle";
   EXPECT_EQ(opened.error().message(), path_ + ": storages that its pickle names are not in the archive: \"m/data/1\"");
+}
+
+TEST_F(checkpoint_test, a_storage_shorter_than_its_pickle_says_is_not_opened) {
+  const std::string pickle = pickle_of(pickled_dict({{"v", pickled_tensor_of({"0", 6, {6}, {1}})}}));
+  for (const std::size_t bytes : {0U, 4U, 23U}) {
+    expect_refused(read(zip_of({{"m/data.pkl", pickle}, {"m/data/0", std::string(bytes, '1')}}, false)),
+                   "but the pickle speaks of 6 elements");
+    const auto opened = model::open(engine_, {path_});
+    ASSERT_FALSE(opened) << bytes;
+    EXPECT_EQ(opened.error().message(),
+              fmt::format("{}: its storage \"m/data/0\" has {} bytes, but the pickle speaks of 24", path_, bytes));
+  }
 }
 
 TEST_F(checkpoint_test, values_that_are_not_in_the_file_are_told_with_the_tensor) {

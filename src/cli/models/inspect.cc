@@ -310,7 +310,13 @@ class inspection {
     } else {
       print_contents(*found, wanted_.totals);
     }
+    if (!found->unread.empty()) check_whole(path);
     return *std::move(found);
+  }
+  // A checkpoint whose pickle is not read here may still be whole, but storages may be missing.
+  void check_whole(const std::string& path) {
+    const auto opened = model::open(owner_, {path});
+    if (!opened && opened.error().code() == errc::invalid_argument) failed(path, opened.error());
   }
   // In the document too, among the files.
   void failed(const std::string& path, const status& error) {
