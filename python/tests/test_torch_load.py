@@ -240,27 +240,28 @@ def test_a_file_cut_anywhere_is_an_error_that_names_it(path: Path) -> None:
         penstock.torch.load(f"{path}.missing")
 
 
-def test_archives_that_do_not_hold_together_are_errors_that_name_the_storage(path: Path) -> None:
+@pytest.mark.parametrize("mmap", [None, True])
+def test_archives_that_do_not_hold_together_are_errors_that_name_the_storage(path: Path, mmap: bool | None) -> None:
     torch.save(torch.arange(300), path)
     whole = path.read_bytes()
     rewrite(path, data_0=b"short")
     with pytest.raises(penstock.torch.CheckpointError, match=f"{path}: storage data/0 has 5 bytes, and the pickle speaks of 2400"):
-        penstock.torch.load(path)
+        penstock.torch.load(path, mmap=mmap)
     rewrite(path, data_0=None)
     with pytest.raises(penstock.torch.CheckpointError, match=f"{path}: the archive has no record state/data/0"):
-        penstock.torch.load(path)
+        penstock.torch.load(path, mmap=mmap)
     rewrite(path, data_pkl=None)
     with pytest.raises(penstock.torch.CheckpointError, match="no record archive/data.pkl|no record state/data.pkl"):
-        penstock.torch.load(path)
+        penstock.torch.load(path, mmap=mmap)
     header = whole.index(b"state/data/0") - 30
     path.write_bytes(whole[:header] + b"XXXX" + whole[header + 4 :])
     with pytest.raises(penstock.torch.CheckpointError, match=f"record state/data/0: there is no local header of it at offset {header}"):
-        penstock.torch.load(path)
+        penstock.torch.load(path, mmap=mmap)
     directory = whole.index(b"PK\1\2", header)
     entry = whole.index(b"state/data/0", directory) - 46
     path.write_bytes(whole[: entry + 42] + struct.pack("<L", len(whole) + 999) + whole[entry + 46 :])
     with pytest.raises(penstock.torch.CheckpointError, match="there is no local header"):
-        penstock.torch.load(path)
+        penstock.torch.load(path, mmap=mmap)
 
 
 def test_a_file_that_is_cut_while_it_is_read_names_the_storage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from .. import _native
 from .._errors import Error
 from .._pieces import Piece, Progress, move_pieces
 from .._urls import is_url
-from ._archive import Archive, CheckpointError, is_zip
+from ._archive import Archive, CheckpointError, Record, is_zip
 from ._memory import new_storage, reaches, synchronize
 from ._scan import Wanted, storage_type, wanted_of, wanted_storages
 from ._settings import setting
@@ -66,6 +66,8 @@ def load(
         problem = f"{_shown(f)}: only torch.load can read it, which takes no URLs: {reason}; copy it to a file first"
         raise Error(problem, code="unsupported", filename=_shown(f))
     _log.info("torch.load reads %s: %s", _shown(f), reason)
+    if _is_mapped(mmap):
+        _check_storages(f, pickle_load_args.get("encoding", "utf-8"))
     with _damage_named(f, safe, map_location):
         return torch.load(f, map_location, pickle_module, weights_only=safe, mmap=mmap, **pickle_load_args)
 
@@ -113,7 +115,7 @@ def _shown(f: Any) -> Any:
 def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str | None:
     if not isinstance(f, (str, os.PathLike)):
         return f"{type(f).__name__} is no path of a file"
-    if mmap or (mmap is None and setting("load", "mmap")):
+    if _is_mapped(mmap):
         return "mmap=True asks for tensors that are read when they are looked at"
     if str(f).endswith(".safetensors"):
         return "a safetensors file is no checkpoint of torch.save"
@@ -124,6 +126,28 @@ def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str 
     if torch._guards.detect_fake_mode(None) is not None:
         return "fake tensors have no bytes"
     return None
+
+
+def _is_mapped(mmap: bool | None) -> bool:
+    return bool(mmap or (mmap is None and setting("load", "mmap")))
+
+
+def _check_storages(f: Any, encoding: str) -> None:
+    """PyTorch maps the bytes after a storage that is too short as if they were its own."""
+    if not isinstance(f, (str, os.PathLike)) or not os.path.isfile(f):
+        return
+    with _native.open(f) as file:
+        archive, _ = _archive_or_reason(file, _native.shown_name(f))
+        if archive is not None:
+            archive.offsets(_record_of(archive, each) for each in wanted_storages(archive.read("data.pkl"), encoding))
+
+
+def _record_of(archive: Archive, storage: Wanted) -> Record:
+    """Raises CheckpointError where it is missing or too short."""
+    record = archive.record(f"data/{storage.key}")
+    if storage.nbytes > record.nbytes:
+        raise archive.broken(f"storage {record.name} has {record.nbytes} bytes, and the pickle speaks of {storage.nbytes}")
+    return record
 
 
 def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None]:
@@ -253,12 +277,10 @@ class _Load:
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=wanted.dtype, _internal=True)
 
     def _read(self, wanted: list[Wanted]) -> None:
-        records = [self._archive.record(f"data/{each.key}") for each in wanted]
+        records = [_record_of(self._archive, each) for each in wanted]
         offsets = self._archive.offsets(records)
         pieces, later = [], []
         for each, record, offset in zip(wanted, records, offsets):
-            if each.nbytes > record.nbytes:
-                raise self._archive.broken(f"storage {record.name} has {record.nbytes} bytes, and the pickle speaks of {each.nbytes}")
             device = None if self._swaps else self._places.direct(each.location)
             storage = new_storage(each.nbytes, device or torch.device("cpu"))
             pieces.append(Piece(f"storage {record.name}", offset, each.nbytes, storage.data_ptr(), storage, storage.device))
