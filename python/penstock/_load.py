@@ -76,6 +76,8 @@ def load(
         if keys is not None:
             problem = f"{_name_of(path)}: names= selects arrays of a .npz file, and this file is not one (dtype, shape and offset cannot be combined with it)"
             raise InvalidArgument(problem, code="invalid_argument")
+        if size == 0 and dtype is None and shape is None and offset == 0:
+            _check_ending(_name_of(path))
         if size == 0:
             content: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))
             there = len(content or b"")
@@ -115,11 +117,17 @@ def _load_by_kind(file: _native.File, size: int, path: Path, device: Any, names:
         _refuse(name, "GGUF", "penstock.gguf.open() loads its tensors")
     if count == len(start) and _is_safetensors(file, size, start):
         _refuse(name, "safetensors", "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors")
+    if names is None:
+        _check_ending(name)
+    return None
+
+
+def _check_ending(name: str) -> None:
+    """Of a file that is none of NumPy's: refuses a name that says so."""
     ending = name[-4:].lower()
-    if ending in (".npy", ".npz") and names is None:
+    if ending in (".npy", ".npz"):
         problem = f'{name}: it does not begin as {ending} files do: it is damaged, or of another kind; dtype="u1" (numpy.uint8) loads its bytes'
         raise InvalidArgument(problem, code="invalid_argument", filename=name)
-    return None
 
 
 def _name_of(path: Path) -> str:

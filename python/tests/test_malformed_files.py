@@ -121,6 +121,15 @@ def test_damage_is_one_of_penstocks_errors(tmp_path: Path, kind: str) -> None:
     try_all(tmp_path, content(), ending, load, (penstock.Error,))
 
 
+@pytest.mark.parametrize("ending", [".npy", ".npz", ".NPY"])
+def test_an_empty_file_is_no_array(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"f{ending}"
+    path.write_bytes(b"")
+    with pytest.raises(penstock.InvalidArgument, match="does not begin as"):
+        penstock.load(path)
+    assert penstock.load(path, dtype="u1").shape == (0,)
+
+
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before PyTorch 1.6"])
 def test_a_damaged_checkpoint_is_penstocks_error_or_one_that_pytorch_documents(tmp_path: Path, is_zip: bool) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
