@@ -214,6 +214,16 @@ USES: dict[str, Callable[[Any], Any]] = {
     "parameters_to_vector": lambda t: nn.utils.parameters_to_vector(tied(P(t)).parameters()),
     "embedding": lambda t: nn.Embedding.from_pretrained(P(t, False))(torch.tensor([3, 5])),
     "embedding tied to a head": lambda t: (lambda e, h: h(e(torch.tensor([3, 5]))))(*(lambda p: (nn.Embedding.from_pretrained(p, freeze=False), linear(p)))(P(t))),
+    # compilers
+    "compile": lambda t: (lambda m: (torch.compile(m, backend="eager", fullgraph=True)(INPUT).square().sum().backward(), m.weight.grad, m.weight))(linear(P(t))),
+    "compile of a function": lambda t: torch.compile(lambda w: (w.T @ w, w.detach() + w.data), backend="eager", fullgraph=True)(P(P(t))),
+    "compile of a tensor": lambda t: torch.compile(lambda w, x: (x @ w.T, w[3:50], w.shape), backend="eager", fullgraph=True)(t, INPUT),
+    "compile that writes": lambda t: (torch.compile(lambda w: w.add_(1), backend="eager", fullgraph=True)(t), t, t[3:60]),
+    "export": lambda t: torch.export.export(linear(P(t)), (INPUT,)).module()(INPUT),
+    "jit.trace": lambda t: torch.jit.trace(linear(P(t)), INPUT)(INPUT),
+    "jit.trace of a function": lambda t: torch.jit.trace(lambda x: x @ t.detach().T, INPUT)(INPUT),
+    "jit.script": lambda t: torch.jit.script(linear(P(t)))(INPUT),
+    "fx": lambda t: torch.fx.symbolic_trace(linear(P(t)))(INPUT),
     # torch.optim
     "SGD": lambda t: stepped(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9), linear(P(t))),
     "Adam": lambda t: stepped(lambda p: torch.optim.Adam(p, lr=0.01), linear(P(t))),

@@ -56,7 +56,7 @@ class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _called(func, args, kwargs or {})
+        return _called(func, args, kwargs or {}) if not _is_compiling() else _plainly(func, args, kwargs or {})
 
     @property
     def _is_param(self) -> bool:
@@ -94,6 +94,8 @@ class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_compiling():
+            return _plainly(func, args, kwargs or {})
         found = _called(func, args, kwargs or {})
         if func is torch.Tensor.detach and type(found) is TensorInFile and sys._getframe(1).f_code is _makes_parameter:
             found.__class__ = ParameterInFile  # torch.nn.Parameter() wants detach() to keep the class
@@ -117,8 +119,22 @@ def _make_parameter(tensor: Any, frame: Any) -> None:
 _ordinary = {TensorInFile: torch.Tensor, ParameterInFile: torch.nn.Parameter}
 
 
+# torch.compile() knows this function itself, by which it takes one of the ways above while it looks at them.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+def _plainly(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an ordinary tensor with the same memory does. The tensor's class stays what it is."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
 def _called(func: Any, args: Any, kwargs: Any) -> Any:
     """What every function of PyTorch does that gets such a tensor."""
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace() traces twice, and wants the same lines of Python both times
+        for each in _in_files((args, kwargs)):
+            _touch(each)
+        return _plainly(func, args, kwargs)
     handler = _handlers.get(func)
     if handler is not None:
         with torch._C.DisableTorchFunctionSubclass():
@@ -142,8 +158,12 @@ def _noted(tensor: Any, origin: _Origin) -> Any:
 
 def _make_ordinary(tensor: Any) -> None:
     """From here on it is what it would be without Penstock, as are all others of the same bytes."""
-    origin = tensor.__dict__.pop("_penstock_origin", None)
+    _touch(tensor)
     tensor.__class__ = _ordinary.get(type(tensor), type(tensor))
+
+
+def _touch(tensor: Any) -> None:
+    origin = tensor.__dict__.pop("_penstock_origin", None)
     if origin is not None:  # None: another thread was first
         origin.file.touch(origin.name)
 
