@@ -196,6 +196,12 @@ def _in_c_order(array: Any) -> Any:
         return plain
     if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # like PyTorch's
         return array.contiguous()
+    if "numpy.ma" in sys.modules:
+        from ._numpy_masks import mask_problem_of
+
+        problem = mask_problem_of(array)
+        if problem is not None:
+            raise InvalidArgument(f"array: this {type(array).__name__} {problem}", code="invalid_argument")
     flags = getattr(array, "flags", None)
     if flags is None or getattr(flags, "c_contiguous", True):
         return array

@@ -448,6 +448,52 @@ def test_of_two_names_for_one_memory_the_later_one_counts(fill: Callable[..., No
         assert memory.equal(expected), label
 
 
+# --- arrays of NumPy that hide values
+
+
+MASKED = np.ma.masked_array(REAL.numpy(), REAL.numpy() > 30)
+
+
+@pytest.mark.parametrize("masked", [MASKED, MASKED.view(), np.ma.masked_array(np.arange(3), [0, 1, 0])], ids=["masked", "view", "one value"])
+def test_masked_values_are_neither_saved_nor_filled(masked: Any, tmp_path: Path) -> None:
+    safetensors_torch.save_file({NAME: torch.zeros(masked.shape)}, tmp_path / "whole")
+    before = masked.data.copy()
+    for call in (
+        lambda: penstock.safetensors.save_file({NAME: masked}, tmp_path / "file"),
+        lambda: penstock.serve_weights({NAME: masked}),
+        lambda: penstock.tofile(masked, tmp_path / "file"),
+        lambda: penstock.safetensors.load_into(tmp_path / "whole", {NAME: masked}, convert=True),
+        lambda: load_weights_into({NAME: masked}),
+    ):
+        with pytest.raises(penstock.Error, match="has masked values"):
+            call()
+    assert not (tmp_path / "file").exists() and np.array_equal(masked.data, before)
+    penstock.safetensors.save_file({NAME: np.ma.masked_array(before)}, tmp_path / "file")
+    assert np.array_equal(penstock.safetensors.load_file(tmp_path / "file", framework="np")[NAME], before)
+
+
+def load_weights_into(targets: dict[str, Any]) -> None:
+    with penstock.serve_weights({name: np.asarray(each) for name, each in targets.items()}) as server:
+        penstock.load_weights(server.url, targets, timeout=30)
+
+
+# --- types whose shape no file has
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this PyTorch has no type of four bits")
+def test_a_pair_of_four_bits_without_a_dimension_is_refused(tmp_path: Path) -> None:
+    pair = torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    for save in (
+        lambda: penstock.safetensors.save_file({NAME: pair}, tmp_path / "file"),
+        lambda: tensors_door.save({NAME: pair}),
+        lambda: tensors_door.save_file_async({NAME: pair}, tmp_path / "file"),
+        lambda: save_by_dcp(ours.HuggingFaceStorageWriter, dcp.HuggingFaceStorageReader, pair, tmp_path),
+    ):
+        with pytest.raises((penstock.Error, dcp.CheckpointException), match=f"{NAME}|no dimension"):
+            save()
+    assert not (tmp_path / "file").exists() or list((tmp_path / "file").iterdir()) == []
+
+
 # --- what takes memory in another shape
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from .._errors import BufferError, InvalidArgument
+from .._numpy_masks import mask_problem_of
 from .._urls import in_order
 from ._errors import SafetensorError
 from ._sources import Path
@@ -119,11 +120,13 @@ def word_of(name: Any, dtype: str) -> str:
     return word
 
 
-def shape_in_file(word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a tensor of PyTorch, which counts two elements of four bits as one."""
+def shape_in_file(name: Any, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a tensor of PyTorch, which counts two elements of four bits as one. name: the tensor's, for the error."""
     if word != "F4":
         return shape
-    return (*shape[:-1], shape[-1] * 2) if shape else (2,)
+    if not shape:
+        raise _wrong(name, "has two elements of four bits and no dimension that counts them: pass reshape(1)")
+    return (*shape[:-1], shape[-1] * 2)
 
 
 def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
@@ -131,7 +134,7 @@ def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
 
     _check(name, tensor, problem_of(tensor, wrappers=True))
     word = word_of(name, str(tensor.dtype).removeprefix("torch."))
-    shape = shape_in_file(word, tuple(tensor.shape))
+    shape = shape_in_file(name, word, tuple(tensor.shape))
     plain = plain_copy(tensor)
     if is_wrapper(tensor):  # whose own methods may have made a plain tensor
         _check(name, tensor, problem_of(plain))
@@ -155,6 +158,9 @@ def _wrong(name: Any, problem: str) -> SafetensorError:
 
 
 def _of_numpy(name: Any, array: Any) -> Tensor:
+    problem = mask_problem_of(array)
+    if problem is not None:
+        raise _wrong(name, problem)
     word = word_of(name, array.dtype.name)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

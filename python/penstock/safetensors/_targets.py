@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _native
+from .._numpy_masks import mask_problem_of
 from .._torch_memory import OVERLAP, copy_into, is_wrapper, may_overlap, target_problem_of
 from ._frameworks import Framework, framework_on
 
@@ -148,6 +149,8 @@ class _OfNumpy(Target):
             self.problem = "is read-only in memory"
         elif may_overlap(array.shape, array.strides):
             self.problem = OVERLAP
+        else:
+            self.problem = mask_problem_of(array)
 
     def place(self) -> Framework:
         return _place("np", "host")

@@ -107,7 +107,7 @@ def _index_of(indexes: Mapping[str, int], name: str) -> int:
 
 def _file_of(name: str, names: list[str], tensors: Mapping[str, _Tensor], metadata: Mapping[str, str]) -> ModelFile:
     words = [word_of(each, str(tensors[each].dtype).removeprefix("torch.")) for each in names]
-    shapes = [shape_in_file(word, tensors[each].size) for word, each in zip(words, names)]
+    shapes = [shape_in_file(each, word, tensors[each].size) for word, each in zip(words, names)]
     beginning, order, offsets, sizes = _native.make_safetensors(names, words, shapes, dict(metadata))
     places = {names[at]: (offset, nbytes) for at, offset, nbytes in zip(order, offsets, sizes)}
     return ModelFile(name, beginning, len(beginning) + sum(sizes), places)

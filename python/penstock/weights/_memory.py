@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import _native
 from .._devices import number_of
+from .._numpy_masks import mask_problem_of
 from .._torch_memory import copy_into, may_overlap, problem_of
 from ..safetensors._frameworks import View, framework_on
 from ..safetensors._targets import count_changes, span_of
@@ -194,8 +195,7 @@ def _take_facts(local: Local, array: Any) -> None:
     local.itemsize, local.nbytes = array.dtype.itemsize, array.nbytes
     local.is_contiguous = array.flags.c_contiguous
     local.repeats = not local.is_contiguous and may_overlap(array.shape, array.strides)
-    if not local.itemsize:
-        local.problem = "has elements of no bytes"
+    local.problem = "has elements of no bytes" if not local.itemsize else mask_problem_of(array)
 
 
 class _OfBuffer(Local):
