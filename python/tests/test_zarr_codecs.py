@@ -36,6 +36,7 @@ from penstock.zarr._load import why_not_gpu
 from penstock.zarr._plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
 
+from .test_malformed_files import damaged as at_random  # noqa: E402
 from .zarr_level import stays_level  # noqa: E402, F401
 
 ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
@@ -197,6 +198,23 @@ class TestDamage:
         for rows in (slice(0, 20), slice(30, 50)):
             np.testing.assert_array_equal(found[rows], expected[rows])
             np.testing.assert_array_equal(load(array, rows), expected[rows])
+
+    @pytest.mark.skipif(not ZARR_3, reason="zarr 2 makes no arrays of format 3")
+    @pytest.mark.parametrize("codec", [None, "ZstdCodec", "GzipCodec", "BloscCodec", "Crc32cCodec", "sharding"])
+    def test_at_random_is_penstocks_error(self, tmp_path: Path, codec: str | None) -> None:
+        codecs = {"shards": (4, 4)} if codec == "sharding" else {"compressors": None if codec is None else getattr(zarr.codecs, codec)()}
+        array = zarr.create_array(tmp_path / "a", shape=(4, 4), chunks=(2, 4), dtype="f4", **codecs)
+        array[...] = np.arange(16, dtype="f4").reshape(4, 4)
+        chunk = next(each for each in (tmp_path / "a" / "c").rglob("*") if each.is_file())
+        content, numbers = chunk.read_bytes(), random.Random(20)
+        for number in range(40):
+            chunk.write_bytes(at_random(content, numbers))
+            try:
+                load(array)
+            except penstock.Error:
+                pass
+            except Exception as problem:
+                raise AssertionError(f"round {number}: {type(problem).__name__}: {problem}") from problem
 
     def test_of_several_chunks_is_counted(self, array: Any, tmp_path: Path) -> None:
         for number in range(3):

@@ -17,7 +17,7 @@ from penstock.zarr._codecs import decode
 from penstock.zarr._limits import most_encoded
 from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
-from penstock.zarr._stored import ChunkFiles, StoredChunk, groups, split
+from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups, split
 from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Failures", "chunks_in_groups", "decode_alone", "read_coded", "threads"]
@@ -52,7 +52,7 @@ class Failures:
     """Chunks that are damaged: the others are read all the same, and then the first one is raised."""
 
     def __init__(self) -> None:
-        self._first: ValueError | None = None
+        self._first: penstock.InvalidArgument | None = None
         self._others = 0
 
     def add(self, chunk: StoredChunk, error: Exception) -> None:
@@ -60,15 +60,16 @@ class Failures:
         if self._first is not None:
             self._others += 1
             return
-        self._first = ValueError(f"{chunk.words}: {error}")
+        self._first = damaged(f"{chunk.words}: {error}", chunk.path)
         self._first.__cause__ = error
 
     def check(self) -> None:
-        """Raises ValueError where there was one."""
+        """Raises InvalidArgument where there was one."""
         if self._first is None:
             return
         if self._others:
-            self._first.args = (f"{self._first} (and {self._others} more chunks)",)
+            more = damaged(f"{self._first} (and {self._others} more chunks)", self._first.filename)
+            raise more from self._first.__cause__
         raise self._first
 
 
@@ -110,10 +111,10 @@ def chunks_in_groups(
 
 
 def _check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
-    """Raises ValueError for a chunk that has more bytes than any codec makes of one."""
+    """Raises InvalidArgument for a chunk that has more bytes than any codec makes of one."""
     most = most_encoded(layout.chunk_bytes)
     if chunk.size > most:
-        raise ValueError(f"{chunk.words} has {chunk.size} bytes, an encoded chunk of this array at most {most}")
+        raise damaged(f"{chunk.words} has {chunk.size} bytes, an encoded chunk of this array at most {most}", chunk.path)
 
 
 def decode_alone(layout: ArrayLayout, part: ChunkPart, data: Any) -> Any:

@@ -125,9 +125,9 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     number it is gone, as with NumPy. On a device its elements are in this machine's byte order, on the host in that of array.dtype.
 
     Raises TypeError when array is no zarr array, out has another dtype, or only NumPy has arrays of such elements; ValueError when out has another
-    size or shape, is not contiguous, or does not fit device, when a chunk file has not the size of a chunk, or cannot be decoded (all other chunks
-    are in out then); ImportError when "cuda:N" is asked for without cupy; penstock.Error when a file cannot be read, or (a ValueError too) when an
-    empty result is asked for on "host:0", where memory has at least one byte. What is in out is then undefined.
+    size or shape, is not contiguous, or does not fit device; ImportError when "cuda:N" is asked for without cupy; penstock.Error when a file cannot
+    be read; InvalidArgument, which is a ValueError too, when a chunk file does not have the size of a chunk or cannot be decoded (all other chunks
+    are in out then), or when an empty result is asked for on "host:0", where memory has at least one byte. What is in out is then undefined.
     """
     check_decode(decode)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
-from penstock.zarr._stored import ChunkFiles, StoredChunk, groups
+from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups
 from penstock.zarr._targets import Target
 
 __all__ = ["read_plain"]
@@ -90,7 +90,7 @@ class _Window:
     def _add(self, chunk: StoredChunk, chunk_bytes: int) -> None:
         if chunk.size != chunk_bytes:
             where = f"chunk file {chunk.path}" if self._layout.shards is None else chunk.words
-            raise ValueError(f"{where} has {chunk.size} bytes, a chunk of this array {chunk_bytes}")
+            raise damaged(f"{where} has {chunk.size} bytes, a chunk of this array {chunk_bytes}", chunk.path)
         part, file, memory = chunk.part, chunk.file, self._target.memory
         pattern = part.pattern
         if pattern.scattered:
@@ -111,4 +111,4 @@ class _Window:
             if isinstance(outcome, BaseException):
                 raise outcome
             if outcome != read.size:
-                raise ValueError(f"chunk file {chunk.path} was cut while it was read: {outcome} of {read.size} bytes at {read.offset}")
+                raise damaged(f"chunk file {chunk.path} was cut while it was read: {outcome} of {read.size} bytes at {read.offset}", chunk.path)

@@ -15,7 +15,7 @@ from penstock.zarr._files import MISSING, files_at_once
 from penstock.zarr._plan import ArrayLayout, ChunkPart, Shards
 from penstock.zarr._reads import Read, start_reads
 
-__all__ = ["ChunkFiles", "StoredChunk", "groups", "split"]
+__all__ = ["ChunkFiles", "StoredChunk", "damaged", "groups", "split"]
 
 _FIRST_FILES = 16  # of the first group
 _MOST_CHUNKS = 8192  # of a group: what is noted of a chunk and its reads takes about 1 KiB
@@ -40,6 +40,11 @@ class StoredChunk(NamedTuple):
     def words(self) -> str:
         """Which chunk, for errors."""
         return f"chunk {self.part.chunk} at {self.offset} of {self.path}"
+
+
+def damaged(message: str, path: str) -> penstock.InvalidArgument:
+    """The error for a chunk file or a shard that is damaged; a ValueError too."""
+    return penstock.InvalidArgument(message, code="invalid_argument", filename=path)
 
 
 def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPart], int]) -> Iterator[list[ChunkPart]]:
@@ -102,7 +107,7 @@ class ChunkFiles:
     def find(self, parts: Sequence[ChunkPart]) -> tuple[list[StoredChunk], list[ChunkPart]]:
         """The chunks that are there, and the parts of those that are not. Blocks.
 
-        Raises penstock.Error for a file that cannot be opened, ValueError for a shard whose index is damaged.
+        Raises penstock.Error for a file that cannot be opened, InvalidArgument for a shard whose index is damaged.
         """
         if self._layout.shards is None:
             return self._find_files(parts)
@@ -149,7 +154,7 @@ class ChunkFiles:
                 continue
             size = file.size()
             if size < shards.index_bytes:
-                raise ValueError(f"shard {path} has {size} bytes, its index alone {shards.index_bytes}")
+                raise damaged(f"shard {path} has {size} bytes, its index alone {shards.index_bytes}", path)
             offset = 0 if shards.index_first else size - shards.index_bytes
             reads[name] = Read(file, np.empty(shards.index_bytes, np.uint8), offset, shards.index_bytes)
         found: dict[str, _Shard | None] = dict.fromkeys(names)
@@ -158,7 +163,7 @@ class ChunkFiles:
                 raise outcome
             path = opened[name][0]
             if outcome != read.size:
-                raise ValueError(f"shard {path} was cut while it was read")
+                raise damaged(f"shard {path} was cut while it was read", path)
             found[name] = _Shard(path, read.file, read.file.size(), _index_of(path, read.buffer, shards))
         return found
 
@@ -186,7 +191,7 @@ def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarr
     if shards.index_checked:
         told, computed = int.from_bytes(data[-4:].tobytes(), "little"), crc32c(entries)
         if told != computed:
-            raise ValueError(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, it was stored with {told:08x}")
+            raise damaged(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, it was stored with {told:08x}", path)
     return entries.view(shards.index_dtype).reshape(-1, 2)
 
 
@@ -201,7 +206,8 @@ def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]
             missing.append(part)
             continue
         if offset + size > shard.size:
-            raise ValueError(f"the index of shard {shard.path} has chunk {part.chunk} at {offset}, {size} bytes: the file has {shard.size}")
+            where = f"the index of shard {shard.path} has chunk {part.chunk} at {offset}, {size} bytes"
+            raise damaged(f"{where}: the file has {shard.size}", shard.path)
         found.append(StoredChunk(part, shard.path, shard.file, offset, size))
     return found, missing
 
