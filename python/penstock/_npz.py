@@ -39,7 +39,7 @@ def load_zip(file: _native.File, name: str, device: Any, names: Iterable[str] | 
             raise
         return None
     with archive:
-        members = [each for each in archive.infolist() if not each.is_dir()]
+        members = [each for each in archive.infolist() if not each.filename.endswith("/")]  # is_dir() fails on an empty name
         if not any(each.filename.endswith(".npy") for each in members):
             if any(each.filename.rpartition("/")[2] == "data.pkl" for each in members):
                 raise _wrong(name, "it is a checkpoint of torch.save: penstock.torch.load() loads it")

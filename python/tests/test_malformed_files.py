@@ -7,7 +7,9 @@ import json
 import pickle
 import random
 import struct
+import tracemalloc
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,33 @@ def test_an_empty_file_is_no_array(tmp_path: Path, ending: str) -> None:
     with pytest.raises(penstock.InvalidArgument, match="does not begin as"):
         penstock.load(path)
     assert penstock.load(path, dtype="u1").shape == (0,)
+
+
+def test_a_member_without_a_name_is_loaded(tmp_path: Path) -> None:
+    content = bytearray(content_of(lambda file: np.savez(file, x=np.arange(3))))
+    entry = content.index(b"PK\1\2")
+    content[entry + 28 : entry + 34] = struct.pack("<3H", 0, 0, 5)  # the name counts as a comment
+    (tmp_path / "f.npz").write_bytes(content)
+    assert penstock.load(tmp_path / "f.npz")[""].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("put", [b"r\xff\xff\xff\x7f", b"r\x00\x00\x00\x10"], ids=["2^31", "2^28"])
+def test_a_pickle_that_gives_an_object_a_huge_number_takes_no_memory(tmp_path: Path, put: bytes) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import penstock.torch
+
+    torch.save({"w": torch.arange(3)}, tmp_path / "m.pt")
+    with zipfile.ZipFile(tmp_path / "m.pt") as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content[:-1] + put + b"." if name.endswith("data.pkl") else content)
+    tracemalloc.start()
+    try:
+        assert penstock.torch.load(tmp_path / "m.pt")["w"].tolist() == [0, 1, 2]
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before PyTorch 1.6"])

@@ -182,6 +182,8 @@ def test_another_byte_order_is_turned_around(path: Path) -> None:
     for load in (torch.load, penstock.torch.load):
         with pytest.raises(ValueError, match="endianness"):
             load(path)
+    with pytest.raises(penstock.torch.CheckpointError, match=f"{path}: Unknown endianness"):
+        penstock.torch.load(path)
 
 
 def rewrite(path: Path, **records: bytes | None) -> None:

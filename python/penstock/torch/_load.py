@@ -229,11 +229,16 @@ class _Places:
 # --- one checkpoint
 
 
+class _UnknownByteOrder(CheckpointError, ValueError):
+    """A ValueError too, which is what torch.load raises."""
+
+
 class _Load:
     def __init__(self, file: Any, archive: Archive, f: Any, map_location: Any, progress: Progress | None) -> None:
         self._file = file
         self._archive = archive
         self._path = os.fspath(f)
+        self._shown = _native.shown_name(self._path)
         self._map_location = map_location
         self._places = _Places(map_location)
         self._progress = progress
@@ -261,7 +266,7 @@ class _Load:
         if "byteorder" in self._archive.records:
             order = self._archive.read("byteorder")
             if order not in (b"little", b"big"):
-                raise ValueError("Unknown endianness type: " + order.decode(errors="replace"))
+                raise _UnknownByteOrder(f"{self._shown}: Unknown endianness type: {order[:20]!r}", code="invalid_argument", filename=self._shown)
             return order.decode() != sys.byteorder
         told = torch.serialization.get_default_load_endianness()
         if told is torch.serialization.LoadEndianness.NATIVE:
@@ -288,7 +293,7 @@ class _Load:
                 later.append((each, storage))
             self._loaded[each.key, each.nbytes] = storage
         synchronize(each.device for each in pieces)
-        move_pieces(self._file, pieces, label=_native.shown_name(self._path), progress=self._progress)
+        move_pieces(self._file, pieces, label=self._shown, progress=self._progress)
         for each, storage in later:
             if self._swaps:
                 storage.byteswap(each.dtype)

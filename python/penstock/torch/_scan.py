@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import re
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +52,8 @@ def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
 
     Nothing that the pickle names is imported or called: whatever it builds is built of one class that does nothing.
     """
+    if not _is_bounded(pickled):
+        return []
     found = _Scan(pickled, encoding)
     # What the program has registered by number would be taken from this cache without a question.
     if getattr(copyreg, "_extension_cache", None):
@@ -60,6 +63,39 @@ def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
     except Exception:  # of whatever kind: the unpickler that counts will come upon it again, and tell
         pass
     return list(found.wanted.values())
+
+
+# Opcodes by what follows them: nothing, some bytes, or lines.
+_FIXED = (
+    rb"[(012NRQabdelostu)}\]\x81\x85-\x89\x8f-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84].{4}|[G\x95].{8}|[FILPSVg][^\n]*\n|[ci][^\n]*\n[^\n]*\n"
+)
+# Those that are followed by a count, and as many bytes: how many bytes the count has.
+_COUNT_BYTES = {**dict.fromkeys(b"CU\x8a\x8c", 1), **dict.fromkeys(b"BTX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
+
+
+def _is_bounded(pickled: bytes) -> bool:
+    """Whether the numbers that a pickle gives its objects are about as many as it has bytes. Python's unpickler has room for all up to the largest
+    one: a damaged number would take gigabytes."""
+    high, middle = len(pickled) >> 24, len(pickled) >> 16
+    put = b"r..%b%b" % ((b".", _up_to(high)) if high else (_up_to(middle), rb"\x00"))
+    put_text = rb"p[0-9]{1,%d}\n" % len(str(len(pickled)))
+    run = re.compile(rb"(?:%b|%b|%b){0,1000}" % (put, _FIXED, put_text), re.DOTALL)
+    at = 0
+    while at < len(pickled):
+        after = run.match(pickled, at)
+        assert after is not None  # an empty run matches
+        if after.end() > at:
+            at = after.end()
+            continue
+        width = _COUNT_BYTES.get(pickled[at])
+        if width is None:
+            return pickled[at : at + 1] == b"."
+        at += 1 + width + int.from_bytes(pickled[at + 1 : at + 1 + width], "little")
+    return True
+
+
+def _up_to(last: int) -> bytes:
+    return rb"[\x00-\x%02x]" % min(last, 255)
 
 
 class _Nothing:
