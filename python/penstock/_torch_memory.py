@@ -55,8 +55,8 @@ def saved_problem_of(tensor: Any) -> str | None:
 
 
 def target_problem_of(tensor: Any) -> str | None:
-    """Why a tensor cannot be filled. A tensor that wraps others can be, by its own copy_()."""
-    problem = problem_of(tensor, wrappers=True)
+    """Why a tensor cannot be filled. A tensor that wraps others can be, by its own copy_(), except for DTensors, whose copy_() takes no others."""
+    problem = problem_of(tensor, wrappers=not hasattr(tensor, "full_tensor"))
     if problem is not None:
         return problem
     if _is_masked(tensor):

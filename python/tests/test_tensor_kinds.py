@@ -399,6 +399,26 @@ def test_a_target_gets_the_values_or_is_refused_before_any_is_touched(call: Call
     assert plain(target.inner if isinstance(target, Wrapper) else target).equal(plain(kind.values))
 
 
+class Distributed(Wrapper):
+    """Like DTensor: copy_() takes no ordinary tensor."""
+
+    def full_tensor(self) -> Any:
+        return self.inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(isinstance(each, torch.Tensor) and not isinstance(each, Distributed) for each in args):
+            raise RuntimeError("mixed")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_a_distributed_target_is_refused_before_any_is_touched(sources: Any) -> None:
+    OTHER.zero_()
+    with pytest.raises(penstock.Error, match=rf'"{NAME}" is a Distributed, which wraps other tensors .* pass to_local\(\)'):
+        penstock.safetensors.load_into(sources("safetensors", REAL), {"a": OTHER, NAME: Distributed(torch.zeros_like(REAL))})
+    assert OTHER.tolist() == [0, 0, 0]
+
+
 # --- several targets in one memory: the values are those that copies one after the other, in the order of the names, would give
 
 
