@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +267,38 @@ def test_a_module_that_refuses_changes_keeps_what_it_took() -> None:
         assert mine.safe_open is nameless.safe_open is library.safe_open is before  # type: ignore[attr-defined]
     finally:
         del sys.modules["a_read_only_module"], sys.modules["a_nameless_module"]
+
+
+class _Secretive(types.ModuleType):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class _Classless:
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("class")
+
+
+@pytest.mark.parametrize("odd", [lambda: _Secretive("odd"), _Classless, lambda: None, lambda: 42], ids=["secretive", "classless", "none", "number"])
+def test_odd_objects_among_the_modules_are_left_alone(odd: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "an_odd_module", odd())
+    before = library.safe_open
+    with install():
+        assert library.safe_open is not before
+    assert library.safe_open is before
+
+
+@pytest.mark.parametrize("version", [None, 3, "", "0.8rc1", "new"])
+def test_a_library_of_whatever_version_opens_files(installed: None, path: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if version is None:
+        monkeypatch.delattr(library, "__version__")
+    else:
+        monkeypatch.setattr(library, "__version__", version)
+    for backend in ("mmap", "pread"):
+        with library.safe_open(path, "np", backend=backend) as file:
+            assert file.get_tensor("b").tolist() == [1, 1, 1]
+    assert theirs.load_file(path)["b"].tolist() == [1, 1, 1]
 
 
 def test_a_library_that_cannot_be_replaced_is_not_replaced_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

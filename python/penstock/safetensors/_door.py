@@ -76,8 +76,8 @@ def _replace_all(library: ModuleType) -> None:
     from . import _door_open, _prefetch, original
 
     theirs = _safe_open_of(library)
-    for module in list(sys.modules.values()):
-        if module is original or not isinstance(module, ModuleType) or vars(module).get("__name__") == "safetensors._safetensors_rust":
+    for module in _modules():
+        if module is original or vars(module).get("__name__") == "safetensors._safetensors_rust":
             continue
         for name, value in list(vars(module).items()):
             if value is theirs:
@@ -88,6 +88,16 @@ def _replace_all(library: ModuleType) -> None:
     for name, value in {**added, "PySafeSlice": _door_open.Slice}.items():
         if not hasattr(library, name):
             _replace(library, name, value)
+
+
+def _modules() -> list[ModuleType]:
+    """Those of the program, without objects in sys.modules that are none, or that cannot be looked at."""
+    found = []
+    for module in list(sys.modules.values()):
+        with contextlib.suppress(Exception):
+            if isinstance(module, ModuleType) and isinstance(vars(module), dict):
+                found.append(module)
+    return found
 
 
 def _safe_open_of(library: ModuleType) -> Any:
@@ -114,8 +124,8 @@ def uninstall() -> None:
 
         from . import original
 
-        for module in list(sys.modules.values()):  # those that were imported meanwhile
-            if isinstance(module, ModuleType) and vars(module).get("__name__") != ours.__module__:
+        for module in _modules():  # those that were imported meanwhile
+            if vars(module).get("__name__") != ours.__module__:
                 for name, value in list(vars(module).items()):
                     if value is ours:
                         with contextlib.suppress(Exception):  # a module that refuses changes

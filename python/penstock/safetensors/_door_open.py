@@ -6,7 +6,6 @@ GPU. So whatever Penstock does not know is the library's as before.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -489,18 +488,17 @@ def _library() -> Any:
 def _opened(library: Any, filename: Any, framework: Any, device: Any, options: Mapping[str, Any]) -> Any:
     from . import original
 
-    given = dict(options)
-    if "backend" in given and not _takes_backend():
-        if given.pop("backend") not in ("mmap", "pread"):
-            raise library.SafetensorError(f"backend {options['backend']} is invalid")
     place = () if device is None else (device,)
+    try:
+        return original.safe_open(filename, framework, *place, **options)
+    except TypeError as problem:
+        if "backend" not in options or "'backend'" not in str(problem):
+            raise
+    # A library that does not know the argument, as those before 0.8.
+    given = dict(options)
+    if given.pop("backend") not in ("mmap", "pread"):
+        raise library.SafetensorError(f"backend {options['backend']} is invalid")
     return original.safe_open(filename, framework, *place, **given)
-
-
-@functools.cache
-def _takes_backend() -> bool:
-    """Versions 0.8 and newer do."""
-    return tuple(int(each) for each in _library().__version__.split(".")[:2]) >= (0, 8)
 
 
 def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:
