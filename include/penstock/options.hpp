@@ -185,12 +185,19 @@ struct remote_options {
   std::string addressing_style{};
   std::optional<bool> use_fips{};
   std::optional<bool> use_dualstack{};
+  // false: Amazon is asked over http. The URL of an endpoint says itself whether it is https.
+  bool use_ssl = true;
+  // Settings of the AWS tools by their names in a profile, such as {"payload_signing_enabled", "true"}; they come before the environment.
+  // docs/REMOTE.md lists them. Those that have no effect may have any value; a name that is none is an error.
+  std::vector<remote_header> aws_settings{};
   // Of an object of S3 that is written; if it is empty, the bucket decides.
   std::string content_type{};
   std::string server_side_encryption{};  // "AES256", "aws:kms" or "aws:kms:dsse"
   std::string sse_kms_key_id{};          // for the latter two
-  std::string storage_class{};           // "STANDARD_IA" and others
-  std::string acl{};                     // "private", "bucket-owner-full-control" and others
+  // 32 bytes. S3 encrypts what is written with this key and needs it for each read (SSE-C). It is sent over https only.
+  std::string sse_customer_key{};
+  std::string storage_class{};  // "STANDARD_IA" and others
+  std::string acl{};            // "private", "bucket-owner-full-control" and others
   std::vector<remote_header> tags{};
 };
 

@@ -144,10 +144,10 @@ struct switch_option {
   std::string_view name;
   bool remote_options::*member;
 };
-constexpr std::array switch_options{switch_option{"anonymous", &remote_options::anonymous},
-                                    switch_option{"overwrite", &remote_options::overwrite},
-                                    switch_option{"ranges_only", &remote_options::ranges_only},
-                                    switch_option{"allow_credential_process", &remote_options::allow_credential_process}};
+constexpr std::array switch_options{
+    switch_option{"anonymous", &remote_options::anonymous}, switch_option{"overwrite", &remote_options::overwrite},
+    switch_option{"use_ssl", &remote_options::use_ssl}, switch_option{"ranges_only", &remote_options::ranges_only},
+    switch_option{"allow_credential_process", &remote_options::allow_credential_process}};
 
 struct choice_option {
   std::string_view name;
@@ -161,7 +161,7 @@ constexpr std::array other_options{"kind",    "size",        "tags",      "heade
                                    "timeout", "retry_pause", "cache_dir", "cache_bytes"};
 
 // The usual names of fsspec (s3fs), of its additional arguments, and of object_store, in small letters, without an aws_ in front.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_names{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 38> other_names{{
     {"key", "access_key_id"},
     {"access_key", "access_key_id"},
     {"secret_key", "secret_access_key"},
@@ -190,8 +190,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_na
     {"contenttype", "content_type"},
     {"tagging", "tags"},
     {"max_attempts", "attempts"},
-    {"max_retries", "attempts"},
-    {"retries_max_attempts", "attempts"},
     {"read_timeout", "timeout"},
     {"request_timeout", "timeout"},
     {"extra_headers", "headers"},
@@ -202,6 +200,29 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_na
     {"s3_acl", "acl"},
     {"content-type", "content_type"},
     {"default_acl", "acl"},
+}};
+
+// Settings of the AWS tools that botocore's Config also has, by their names in a profile.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 19> aws_names{{
+    {"payload_signing_enabled", "payload_signing_enabled"},
+    {"use_arn_region", "use_arn_region"},
+    {"us_east_1_regional_endpoint", "us_east_1_regional_endpoint"},
+    {"use_accelerate_endpoint", "use_accelerate_endpoint"},
+    {"signature_version", "signature_version"},
+    {"request_checksum_calculation", "request_checksum_calculation"},
+    {"response_checksum_validation", "response_checksum_validation"},
+    {"mode", "retry_mode"},
+    {"retry_mode", "retry_mode"},
+    {"defaults_mode", "defaults_mode"},
+    {"auth_scheme_preference", "auth_scheme_preference"},
+    {"sigv4a_signing_region_set", "sigv4a_signing_region_set"},
+    {"s3_disable_express_session_auth", "s3_disable_express_session_auth"},
+    {"ignore_configured_endpoint_urls", "ignore_configured_endpoint_urls"},
+    {"user_agent_appid", "sdk_ua_app_id"},
+    {"parameter_validation", "parameter_validation"},
+    {"endpoint_discovery_enabled", "endpoint_discovery_enabled"},
+    {"account_id_endpoint_mode", "account_id_endpoint_mode"},
+    {"disable_request_compression", "disable_request_compression"},
 }};
 
 // Of fsspec and object_store, with no meaning here: how they cache and cut what they read, and what is always so here.
@@ -221,8 +242,6 @@ constexpr std::array without_meaning{"asynchronous",
                                      "max_concurrency",
                                      "fixed_upload_size",
                                      "version_aware",
-                                     "use_ssl",
-                                     "allow_http",
                                      "batch_size",
                                      "connect_timeout",
                                      "max_pool_connections",
@@ -240,9 +259,14 @@ std::string in_small_letters(std::string_view text) {
   return made;
 }
 
-std::string known_name(std::string_view name) {
+std::string without_prefix(std::string_view name) {
   auto made = in_small_letters(name);
   if (made.starts_with("aws_")) made.erase(0, 4);
+  return made;
+}
+
+std::string known_name(std::string_view name) {
+  auto made = without_prefix(name);
   for (const auto& [other, ours] : other_names) {
     if (made == other) return std::string(ours);
   }
@@ -299,23 +323,60 @@ std::vector<std::string> all_names() {
   raise_invalid("storage_options has no \"" + std::string(name) + "\"" + meant + " There are " + list);
 }
 
-void take(std::string_view given, nb::handle value, remote_options& to);
+// Retries are what follows the first attempt.
+unsigned attempts_with_retries(std::string_view name, nb::handle value) {
+  const auto count = unsigned_integer(value, ("storage_options[\"" + std::string(name) + "\"]").c_str());
+  if (count > 999) raise_invalid("storage_options[\"" + std::string(name) + "\"] is from 0 to 999");
+  return static_cast<unsigned>(count) + 1;
+}
+
+// What other libraries have to be held to, or refused: false: it is none of these.
+bool take_promise(std::string_view name, std::string_view group, nb::handle value, remote_options& to) {
+  const auto refuse = [&](std::string_view why) { raise_invalid("storage_options: " + std::string(name) + ": " + std::string(why)); };
+  if (name == "verify" || name == "allow_invalid_certificates") {
+    const bool checks = name == "verify" ? value.ptr() != Py_False : !switch_or_text(name, value);
+    if (!checks) refuse("certificates of servers are always checked");
+    if (PyUnicode_Check(value.ptr()) && name == "verify")
+      refuse("certificates are named by AWS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE");
+  } else if (name == "trust_env") {
+    if (!switch_or_text(name, value)) refuse("proxies always come from the environment");
+  } else if (name == "allow_http") {
+    if (!switch_or_text(name, value) && in_small_letters(to.endpoint).starts_with("http://")) refuse("the endpoint is http://");
+  } else if (name == "signature_version" && type_of(value).ends_with("UNSIGNED")) {
+    to.anonymous = true;
+  } else if (name == "unsigned_payload") {
+    to.aws_settings.push_back({"payload_signing_enabled", switch_or_text(name, value) ? "false" : "true"});
+  } else if (name == "max_retries" || (name == "max_attempts" && group == "retries")) {
+    to.attempts = attempts_with_retries(name, value);
+  } else if (name == "total_max_attempts") {
+    to.attempts = attempts_of(value);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// botocore leaves out what is None.
+bool take_aws_setting(std::string_view name, nb::handle value, remote_options& to) {
+  const auto* const found = std::find_if(aws_names.begin(), aws_names.end(), [&](const auto& each) { return each.first == name; });
+  if (found == aws_names.end()) return false;
+  if (!value.is_none()) to.aws_settings.push_back({std::string(found->second), in_small_letters(nb::cast<std::string>(nb::str(value)))});
+  return true;
+}
+
+void take(std::string_view given, nb::handle value, remote_options& to, std::string_view group = {});
 
 // Of fsspec: client_kwargs, config_kwargs and s3_additional_kwargs have options of their own in them; "s3" is in config_kwargs.
 bool take_group(std::string_view name, nb::handle value, remote_options& to) {
   constexpr std::array groups{"client_kwargs", "config_kwargs", "s3_additional_kwargs", "s3", "client_options", "retries"};
   if (std::find(groups.begin(), groups.end(), name) == groups.end() || !is_mapping(value)) return false;
-  for_each_item(value, "a name", [&](const std::string& inner, nb::handle of) {
-    if (inner == "verify" && of.ptr() == Py_False)
-      raise_invalid("storage_options: verify=False: certificates of servers are always checked");
-    if (inner == "verify" || inner == "trust_env" || inner == "signature_version" || inner == "mode") return;
-    take(inner, of, to);
-  });
+  for_each_item(value, "a name", [&](const std::string& inner, nb::handle of) { take(inner, of, to, name); });
   return true;
 }
 
-void take(std::string_view given, nb::handle value, remote_options& to) {
+void take(std::string_view given, nb::handle value, remote_options& to, std::string_view group) {
   if (take_group(given, value, to)) return;
+  if (const auto small = without_prefix(given); take_promise(small, group, value, to) || take_aws_setting(small, value, to)) return;
   const auto name = known_name(given);
   if (take_patience(name, value, to)) return;
   for (const auto& [known, member] : text_options) {
@@ -369,7 +430,15 @@ remote_options parse_storage_options(nb::handle options) {
   remote_options made;
   if (options.is_none()) return made;
   if (!is_mapping(options)) throw nb::type_error(("storage_options must be a mapping, not " + type_of(options)).c_str());
-  for_each_item(options, "a name", [&](const std::string& name, nb::handle value) { take(name, value, made); });
+  nb::object allows_http;  // what it allows is known once the endpoint is
+  for_each_item(options, "a name", [&](const std::string& name, nb::handle value) {
+    if (without_prefix(name) == "allow_http") {
+      allows_http = nb::borrow(value);
+    } else {
+      take(name, value, made);
+    }
+  });
+  if (allows_http.is_valid()) take("allow_http", allows_http, made);
   return made;
 }
 

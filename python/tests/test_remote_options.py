@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -25,6 +26,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, str, dict[str, str]]]
     connections: list[socket.socket]
+    is_busy = False
 
     def setup(self) -> None:
         super().setup()
@@ -33,6 +35,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         type(self).asked.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()} | {"body": repr(body)}))
+        if self.is_busy:
+            self.send_error(503)
+            return
         ranged = "Range" in self.headers
         self.send_response(206 if ranged else 200)
         self.send_header("ETag", '"1"')
@@ -68,6 +73,13 @@ def server() -> Iterator[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
         thread.join()
 
 
+@pytest.fixture
+def busy_server(server: tuple[str, list[tuple[str, str, dict[str, str]]]], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Every answer of it has the status 503."""
+    monkeypatch.setattr(_Handler, "is_busy", True)
+    return server
+
+
 # Each has the endpoint EP, the region eu-west-1, and the same keys.
 SAME_OPTIONS: dict[str, dict[str, Any]] = {
     "own": {"endpoint": "EP", "region": "eu-west-1", "access_key_id": "AKIAX", "secret_access_key": "s"},
@@ -83,7 +95,16 @@ SAME_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "s3fs, with what it is tuned by": {
         "endpoint_url": "EP",
-        "config_kwargs": {"s3": {"addressing_style": "path"}, "region_name": "eu-west-1", "connect_timeout": 5, "retries": {"max_attempts": 3}},
+        "config_kwargs": {
+            "s3": {"addressing_style": "path", "payload_signing_enabled": True, "us_east_1_regional_endpoint": "regional", "use_accelerate_endpoint": False},
+            "region_name": "eu-west-1",
+            "connect_timeout": 5,
+            "retries": {"max_attempts": 3, "mode": "standard"},
+            "signature_version": "s3v4",
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": None,
+            "user_agent_appid": "app",
+        },
         "key": "AKIAX",
         "secret": "s",
         "use_ssl": False,
@@ -162,9 +183,91 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant(name, meant):
         penstock.open("s3://bucket/key", storage_options={"client_kwargs": {name: "x"}})
 
 
-def test_certificates_cannot_be_left_unchecked():
-    with pytest.raises(ValueError, match="always checked"):
-        penstock.open("s3://bucket/key", storage_options={"client_kwargs": {"verify": False}})
+# Members of storage_options, and what is said of each.
+REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"client_kwargs": {"verify": False}}, "always checked"),
+    ({"client_kwargs": {"verify": "/etc/own.pem"}}, "AWS_CA_BUNDLE"),
+    ({"client_options": {"allow_invalid_certificates": "true"}}, "always checked"),
+    ({"client_kwargs": {"trust_env": False}}, "from the environment"),
+    ({"client_kwargs": {"config": 1}}, 'has no "config"'),
+    ({"config_kwargs": {"proxies": {}}}, 'has no "proxies"'),
+    ({"config_kwargs": {"signature_version": "s3"}}, "signature_version .* is 's3': only version 4"),
+    ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "use_accelerate_endpoint .* acceleration"),
+    ({"config_kwargs": {"s3": {"payload_signing_enabled": "odd"}}}, "true or false"),
+    ({"config_kwargs": {"s3": {"addressing_style": "odd"}}}, "auto, path or virtual"),
+    ({"config_kwargs": {"retries": {"mode": "odd"}}}, "retry_mode .* is 'odd': it is legacy, standard or adaptive"),
+    ({"config_kwargs": {"retries": {"max_attempts": -1}}}, "max_attempts"),
+    ({"config_kwargs": {"retries": {"total_max_attempts": 0}}}, "1 to 1000"),
+    ({"config_kwargs": {"response_checksum_validation": "odd"}}, "response_checksum_validation .* is 'odd'"),
+    ({"config_kwargs": {"request_checksum_calculation": "odd"}}, "when_supported or when_required"),
+    ({"config_kwargs": {"defaults_mode": "odd"}}, "defaults_mode"),
+    ({"allow_http": False, "endpoint": "http://127.0.0.1:1"}, "the endpoint is http://"),
+    ({"aws_endpoint": "http://127.0.0.1:1", "aws_allow_http": "false"}, "the endpoint is http://"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED_OPTIONS, ids=[str(options) for options, _ in REFUSED_OPTIONS])
+def test_an_option_that_cannot_be_obeyed_is_refused(options, said):
+    with pytest.raises((penstock.Error, ValueError), match=said):
+        penstock.open("s3://bucket/key", storage_options={"key": "AKIAX", "secret": "s"} | options)
+
+
+# What each asks for, of a server that never answers well, with how many requests. A pause is short.
+ATTEMPTS: list[tuple[dict[str, Any], int]] = [
+    ({"attempts": 3}, 3),
+    ({"max_retries": 2}, 3),
+    ({"config_kwargs": {"retries": {"max_attempts": 2}}}, 3),
+    ({"config_kwargs": {"retries": {"total_max_attempts": 2}}}, 2),
+    ({"config_kwargs": {"retries": {"max_attempts": 0}}}, 1),
+]
+
+
+@pytest.mark.parametrize(("options", "count"), ATTEMPTS, ids=[str(options) for options, _ in ATTEMPTS])
+def test_retries_come_on_top_of_the_first_attempt(busy_server, options, count):
+    url, asked = busy_server
+    with pytest.raises(penstock.Error, match=f"after {count} "):
+        penstock.open("s3://bucket/key", storage_options={"endpoint": url, "key": "AKIAX", "secret": "s", "retry_pause": 0.001} | options)
+    assert len([method for method, _, _ in asked if method == "GET"]) == count
+
+
+def test_a_payload_is_signed_over_http_unless_that_is_switched_off(server):
+    url, asked = server
+    for more, is_signed in (
+        ({}, True),
+        ({"aws_unsigned_payload": "true"}, False),
+        ({"config_kwargs": {"s3": {"payload_signing_enabled": False}}}, False),
+        ({"config_kwargs": {"s3": {"payload_signing_enabled": True}}}, True),
+    ):
+        asked.clear()
+        penstock.tofile(numpy.arange(3), "s3://bucket/key", storage_options=SAME_OPTIONS["own"] | {"endpoint": url} | more)
+        headers = next(headers for method, _, headers in asked if method == "PUT")
+        assert (headers["x-amz-content-sha256"] != "UNSIGNED-PAYLOAD") == is_signed
+
+
+def test_unsigned_requests_may_be_asked_for_as_botocore_has_it(server):
+    botocore = pytest.importorskip("botocore")
+    url, asked = server
+    penstock.open("s3://bucket/key", storage_options={"endpoint": url, "config_kwargs": {"signature_version": botocore.UNSIGNED}})
+    assert all("authorization" not in headers for _, _, headers in asked)
+
+
+def test_without_ssl_amazon_is_asked_over_http(monkeypatch, server):
+    monkeypatch.setenv("http_proxy", server[0])
+    options = {"key": "AKIAX", "secret": "s", "attempts": 1}
+    penstock.open("s3://bucket/key", storage_options=options | {"client_kwargs": {"use_ssl": False}})
+    assert {headers["host"] for _, _, headers in server[1]} == {"bucket.s3.us-east-1.amazonaws.com"}
+
+
+def test_each_setting_of_botocore_is_in_the_table_of_the_page():
+    configuration = pytest.importorskip("botocore.configprovider")
+    page = (Path(__file__).parents[2] / "docs/REMOTE.md").read_text()
+    tables = (configuration.BOTOCORE_DEFAUT_SESSION_VARIABLES, configuration.DEFAULT_S3_CONFIG_VARS, configuration.DEFAULT_PROXIES_CONFIG_VARS)
+    settings = set(re.findall(r"`([A-Za-z0-9_]+)`", page))
+    for name, (keys, variables, *_) in (item for table in tables for item in table.items()):
+        names = [each if isinstance(each, str) else each[-1] for each in (keys if isinstance(keys, list) else [keys]) if each]
+        names += [variables] if isinstance(variables, str) else variables or []
+        known = {name} | set(names) | {each.removeprefix("AWS_").lower() for each in names}
+        assert known & settings, f"docs/REMOTE.md does not say what becomes of {name} {names}"
 
 
 def test_a_file_is_named_by_a_url(tmp_path):

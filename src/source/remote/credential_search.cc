@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -17,7 +18,8 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr std::chrono::milliseconds metadata_timeout{1000};
+constexpr unsigned most_metadata_seconds = 300;
+constexpr unsigned most_metadata_attempts = 100;
 constexpr std::chrono::milliseconds container_timeout{2000};
 constexpr std::chrono::milliseconds sts_timeout{10000};
 constexpr std::size_t most_token_file_bytes = std::size_t{64} << 10;
@@ -27,6 +29,15 @@ constexpr std::string_view how_to_allow =
 
 // Nothing: it is not set up here, and the search goes on.
 using finding = result<std::optional<credentials>>;
+
+// From 1 to most; 1 if nothing is set. Errors: invalid_argument.
+result<unsigned> number_of(std::string_view text, std::string_view name, unsigned most) {
+  unsigned made = 1;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), made);
+  if (text.empty() || (problem == std::errc() && end == text.data() + text.size() && made >= 1 && made <= most)) return made;
+  return status(errc::invalid_argument,
+                fmt::format("{} is '{}'; it is a number from 1 to {}", name, printable_text(std::string(text.substr(0, 60))), most));
+}
 
 // Without the end of its line.
 std::string_view first_line(std::string_view text) {
@@ -48,6 +59,7 @@ class credential_search {
   finding of_command_line(const found_profile& found, std::string_view kind);
   finding of_program(const std::string& command, const std::string& what);
   finding by_web_identity();
+  finding in_old_files();
   finding of_container();
   finding of_instance();
 
@@ -57,10 +69,14 @@ class credential_search {
   result<url> container_address() const;
   result<std::vector<header>> container_headers();
   result<url> metadata_address(std::string_view path) const;
-  result<std::string> ask_metadata(std::string_view path, const std::string& token);
+  result<std::string> ask_metadata(std::string_view method, std::string_view path, const header& with);
   result<std::string> metadata_token();
 
   [[nodiscard]] std::optional<std::string> variable(std::string_view name) const { return variable_set(world_.variable, name); }
+  // What the variable says, else the profile that was looked at; empty: neither.
+  [[nodiscard]] std::string setting(std::string_view name, std::string_view key) const {
+    return variable(name).value_or(profile_.setting(key));
+  }
   result<std::string> ask(const control_request& request, std::string_view what) const;
   result<std::string> token_in(const std::string& file, std::string_view what) const;
   finding not_here(std::string what) {
@@ -71,6 +87,7 @@ class credential_search {
   const credential_options& options_;
   const credential_world& world_;
   std::vector<std::string> looked_at_;
+  profile profile_;  // without its keys
 };
 
 result<credentials> credential_search::run() {
@@ -80,9 +97,10 @@ result<credentials> credential_search::run() {
     return nobody;
   }
   if (options_.given) return usable(*options_.given);
-  constexpr std::array<finding (credential_search::*)(), 6> steps{&credential_search::in_asked_profile, &credential_search::in_environment,
+  constexpr std::array<finding (credential_search::*)(), 7> steps{&credential_search::in_asked_profile, &credential_search::in_environment,
                                                                   &credential_search::in_profile,       &credential_search::by_web_identity,
-                                                                  &credential_search::of_container,     &credential_search::of_instance};
+                                                                  &credential_search::in_old_files,     &credential_search::of_container,
+                                                                  &credential_search::of_instance};
   for (const auto step : steps) {
     auto found = (this->*step)();
     if (!found) return found.error();
@@ -120,7 +138,7 @@ finding credential_search::in_environment() {
     return status(errc::invalid_argument,
                   fmt::format("the environment has {} without {}", id ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
                               id ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID"));
-  auto token = variable("AWS_SESSION_TOKEN").value_or("");
+  auto token = variable("AWS_SESSION_TOKEN").value_or(variable("AWS_SECURITY_TOKEN").value_or(""));
   credentials made{.access_key_id = std::move(*id),
                    .secret_access_key = secret_text::taken_from(*secret),
                    .session_token = secret_text::taken_from(token),
@@ -150,6 +168,8 @@ finding credential_search::in_profile() {
 
 finding credential_search::of_profile(const found_profile& found) {
   const auto& values = found.values;
+  profile_.settings = values.settings;
+  profile_.service_endpoints = values.service_endpoints;
   const auto what = fmt::format("the profile '{}'", printable_text(found.name));
   if (values.needs_another) return of_command_line(found, "takes a role by way of other credentials");
   if (!values.role_arn.empty() && !values.web_identity_token_file.empty()) {
@@ -167,7 +187,7 @@ finding credential_search::of_profile(const found_profile& found) {
                                      .found_in = what});
   }
   if (!values.credential_process.empty()) return of_process(found, values.credential_process);
-  if (values.signs_on) return of_command_line(found, "signs on at a browser (SSO)");
+  if (values.signs_on) return of_command_line(found, "signs on at a browser");
   return std::optional<credentials>();
 }
 
@@ -239,14 +259,16 @@ result<credentials> credential_search::assume_role(std::string_view role, const 
 }
 
 result<url> credential_search::sts_address() const {
-  const auto named = variable("AWS_ENDPOINT_URL_STS");
-  const auto found = named ? result<found_profile>(found_profile()) : find_profile(*world_.kernel, world_.variable, options_.profile);
-  if (!found) return found.error();
-  const auto endpoint = named.value_or(found->values.endpoint_of_service("sts"));
+  const auto ignores = in_small_letters(setting("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "ignore_configured_endpoint_urls"));
+  std::string endpoint;
+  for (const auto& each : {variable("AWS_ENDPOINT_URL_STS").value_or(""), variable("AWS_ENDPOINT_URL").value_or(""),
+                           profile_.endpoint_of_service("sts"), profile_.setting("endpoint_url")}) {
+    if (endpoint.empty() && ignores != "true") endpoint = each;
+  }
   if (!endpoint.empty()) {
     auto address = parse_http_url(endpoint);
     return address ? std::move(address)
-                   : address.error().with_context(named ? "AWS_ENDPOINT_URL_STS" : "the endpoint of sts in the profile");
+                   : address.error().with_context("the endpoint of STS (AWS_ENDPOINT_URL_STS, or that of the profile)");
   }
   const auto* const kind = options_.use_fips ? "-fips" : "";
   if (options_.region.empty())
@@ -256,6 +278,18 @@ result<url> credential_search::sts_address() const {
                   fmt::format("'{}' is no region of Amazon's, where credentials are asked for", shown_text(options_.region)));
   return parse_http_url(
       fmt::format("https://sts{}.{}.amazonaws.com{}/", kind, options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
+}
+
+// --- the files of the tools before the AWS CLI, which botocore still reads
+finding credential_search::in_old_files() {
+  for (const auto* name : {"AWS_CREDENTIAL_FILE", "BOTO_CONFIG"}) {
+    const auto file = variable(name);
+    if (file)
+      return status(errc::unsupported,
+                    fmt::format("{} names {}, a file of a kind that is not read: put the keys into ~/.aws/credentials, or unset {}", name,
+                                printable_text(*file), name));
+  }
+  return std::optional<credentials>();
 }
 
 // --- the container: ECS, and EKS with its agent
@@ -315,17 +349,18 @@ result<std::vector<header>> credential_search::container_headers() {
 // --- the instance's metadata
 finding credential_search::of_instance() {
   constexpr std::string_view what = "the instance's metadata";
-  if (variable("AWS_EC2_METADATA_DISABLED").value_or("") == "true")
+  if (in_small_letters(variable("AWS_EC2_METADATA_DISABLED").value_or("")) == "true")
     return not_here(fmt::format("{} (AWS_EC2_METADATA_DISABLED is set)", what));
   const auto token = metadata_token();
   if (!token && token.error().code() == errc::invalid_argument) return token.error();
   if (!token) return not_here(fmt::format("{} ({})", what, token.error().message()));
+  const header with{"X-aws-ec2-metadata-token", token.value_or("")};
   constexpr std::string_view roles = "/latest/meta-data/iam/security-credentials/";
-  const auto named = ask_metadata(roles, *token);
+  const auto named = ask_metadata("GET", roles, with);
   if (!named) return not_here(fmt::format("{} ({})", what, named.error().message()));
   const auto role = first_line(*named);
   if (!fits_header(role)) return not_here(fmt::format("{} (the instance has no role)", what));
-  auto body = ask_metadata(fmt::format("{}{}", roles, percent_encoded(role, false)), *token);
+  auto body = ask_metadata("GET", fmt::format("{}{}", roles, percent_encoded(role, false)), with);
   if (!body) return body.error();
   auto made = parse_json_credentials(*body, what);
   wipe(*body);
@@ -334,42 +369,45 @@ finding credential_search::of_instance() {
 }
 
 result<url> credential_search::metadata_address(std::string_view path) const {
-  auto base = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-  if (!base) {
-    const bool is_ipv6 = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").value_or("").starts_with("IPv6");
+  auto base = setting("AWS_EC2_METADATA_SERVICE_ENDPOINT", "ec2_metadata_service_endpoint");
+  if (base.empty()) {
+    const auto mode = in_small_letters(setting("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ec2_metadata_service_endpoint_mode"));
+    const bool is_ipv6 = mode.empty() ? in_small_letters(setting("AWS_IMDS_USE_IPV6", "imds_use_ipv6")) == "true" : mode == "ipv6";
     base = is_ipv6 ? "http://[fd00:ec2::254]" : "http://169.254.169.254";
   }
-  while (base->ends_with('/')) base->pop_back();
-  auto address = parse_http_url(fmt::format("{}{}", *base, path));
+  while (base.ends_with('/')) base.pop_back();
+  auto address = parse_http_url(fmt::format("{}{}", base, path));
   return address ? std::move(address) : address.error().with_context("AWS_EC2_METADATA_SERVICE_ENDPOINT");
 }
 
 // IMDSv2's. Version 1, which asks for none, is not fallen back to: who can make a server of ours send a GET could read its answer.
 result<std::string> credential_search::metadata_token() {
-  const auto address = metadata_address("/latest/api/token");
-  if (!address) return address.error();
-  control_request request;
-  request.method = "PUT";
-  request.address = *address;
-  request.headers = {{"X-aws-ec2-metadata-token-ttl-seconds", "21600"}};
-  request.timeout = metadata_timeout;
-  request.most_bytes = most_credential_bytes;
-  request.use_proxy = false;
-  auto token = ask(request, address->shown());
-  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: its answer is no token", address->shown()));
+  constexpr std::string_view path = "/latest/api/token";
+  auto token = ask_metadata("PUT", path, {"X-aws-ec2-metadata-token-ttl-seconds", "21600"});
+  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: its answer is no token", path));
   return token;
 }
 
-result<std::string> credential_search::ask_metadata(std::string_view path, const std::string& token) {
+result<std::string> credential_search::ask_metadata(std::string_view method, std::string_view path, const header& with) {
   const auto address = metadata_address(path);
   if (!address) return address.error();
+  const auto seconds = number_of(setting("AWS_METADATA_SERVICE_TIMEOUT", "metadata_service_timeout"),
+                                 "AWS_METADATA_SERVICE_TIMEOUT (metadata_service_timeout)", most_metadata_seconds);
+  if (!seconds) return seconds.error();
+  const auto attempts = number_of(setting("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "metadata_service_num_attempts"),
+                                  "AWS_METADATA_SERVICE_NUM_ATTEMPTS (metadata_service_num_attempts)", most_metadata_attempts);
+  if (!attempts) return attempts.error();
   control_request request;
+  request.method = method;
   request.address = *address;
-  request.headers = {{"X-aws-ec2-metadata-token", token}};
-  request.timeout = metadata_timeout;
+  request.headers = {with};
+  request.timeout = std::chrono::seconds(*seconds);
   request.most_bytes = most_credential_bytes;
   request.use_proxy = false;
-  return ask(request, address->shown());
+  for (unsigned tries = 1;; ++tries) {
+    auto answer = ask(request, address->shown());
+    if (answer || answer.error().code() == errc::permission_denied || tries >= *attempts) return answer;
+  }
 }
 
 // --- helpers of several

@@ -73,35 +73,24 @@ struct named_secret {
 
 constexpr std::array profile_texts{named_text{"aws_access_key_id", &profile::access_key_id},
                                    named_text{"credential_process", &profile::credential_process},
-                                   named_text{"role_arn", &profile::role_arn},
-                                   named_text{"role_session_name", &profile::role_session_name},
-                                   named_text{"web_identity_token_file", &profile::web_identity_token_file},
-                                   named_text{"region", &profile::region},
-                                   named_text{"endpoint_url", &profile::endpoint_url},
-                                   named_text{"ca_bundle", &profile::ca_bundle},
-                                   named_text{"services", &profile::services},
-                                   named_text{"ignore_configured_endpoint_urls", &profile::ignore_configured_endpoint_urls},
-                                   named_text{"use_fips_endpoint", &profile::use_fips_endpoint},
-                                   named_text{"use_dualstack_endpoint", &profile::use_dualstack_endpoint},
-                                   named_text{"request_checksum_calculation", &profile::request_checksum_calculation},
-                                   named_text{"max_attempts", &profile::max_attempts},
-                                   named_text{"s3.endpoint_url", &profile::s3_endpoint_url},
-                                   named_text{"s3.addressing_style", &profile::s3_addressing_style},
-                                   named_text{"s3.use_dualstack_endpoint", &profile::s3_use_dualstack_endpoint},
-                                   named_text{"s3.use_accelerate_endpoint", &profile::s3_use_accelerate_endpoint},
-                                   named_text{"s3.signature_version", &profile::s3_signature_version}};
+                                   named_text{"role_arn", &profile::role_arn}, named_text{"role_session_name", &profile::role_session_name},
+                                   named_text{"web_identity_token_file", &profile::web_identity_token_file}};
 constexpr std::array profile_secrets{named_secret{"aws_secret_access_key", &profile::secret_access_key},
-                                     named_secret{"aws_session_token", &profile::session_token}};
+                                     named_secret{"aws_session_token", &profile::session_token},
+                                     named_secret{"aws_security_token", &profile::session_token}};  // its old name
 
-void take_setting(std::string_view key, std::string_view value, profile& to) {
-  for (const auto& [name, member] : profile_texts) {
-    if (key == name) to.*member = value;
-  }
-  for (const auto& [name, member] : profile_secrets) {
-    if (key == name) to.*member = secret_text(value);
+void take_setting(const std::string& key, std::string_view value, profile& to) {
+  const auto* const text = std::ranges::find(profile_texts, std::string_view(key), &named_text::key);
+  const auto* const secret = std::ranges::find(profile_secrets, std::string_view(key), &named_secret::key);
+  if (text != profile_texts.end()) {
+    to.*text->member = value;
+  } else if (secret != profile_secrets.end()) {
+    to.*secret->member = secret_text(value);
+  } else if (!value.empty()) {
+    to.settings[key] = value;
   }
   if (key == "source_profile" || key == "credential_source") to.needs_another = true;
-  if (key == "sso_session" || key == "sso_start_url") to.signs_on = true;
+  if (key == "sso_session" || key == "sso_start_url" || key == "login_session") to.signs_on = true;
 }
 
 // Keys that belong together are taken from one file together.
@@ -119,6 +108,7 @@ void add_what_is_missing(profile from, profile& to) {
   to.needs_another |= from.needs_another;
   to.signs_on |= from.signs_on;
   to.service_endpoints.merge(from.service_endpoints);
+  to.settings.merge(from.settings);
 }
 
 // A name that begins with ~/ lies below HOME; nothing where there is none.
@@ -203,7 +193,13 @@ bool read_profile(std::string_view file, profile_format format, std::string_view
   return was_there;
 }
 
+std::string profile::setting(std::string_view key) const {
+  const auto found = settings.find(key);
+  return found == settings.end() ? std::string() : found->second;
+}
+
 std::string profile::endpoint_of_service(const std::string& service) const {
+  const auto services = setting("services");
   const auto found = service_endpoints.find(fmt::format("{}/{}", services, service));
   return services.empty() || found == service_endpoints.end() ? std::string() : found->second;
 }
@@ -219,7 +215,7 @@ result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& l
   for (const auto& one : profile_files) {
     if (auto problem = add_file(kernel, lookup, one, made); !problem.ok()) return problem;
   }
-  const auto& services = made.values.services;
+  const auto services = made.values.setting("services");
   const auto is_of_it = [&](const auto& each) { return each.first.starts_with(services + "/"); };
   if (!services.empty() && std::ranges::none_of(made.values.service_endpoints, is_of_it)) {
     return status(errc::not_found,

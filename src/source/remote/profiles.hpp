@@ -30,23 +30,11 @@ struct profile {
   std::string role_arn;
   std::string role_session_name;
   std::string web_identity_token_file;
-  bool needs_another = false;  // a role by way of source_profile or credential_source
-  bool signs_on = false;       // by sso_session or sso_start_url
-  std::string region;
-  std::string endpoint_url;
-  std::string ca_bundle;
-  std::string services;  // the section that has its endpoints, whose settings are in service_endpoints
-  std::string ignore_configured_endpoint_urls;
-  std::string use_fips_endpoint;
-  std::string use_dualstack_endpoint;
-  std::string request_checksum_calculation;
-  std::string max_attempts;
-  std::string s3_endpoint_url;  // these are of the settings that follow "s3 ="
-  std::string s3_addressing_style;
-  std::string s3_use_dualstack_endpoint;
-  std::string s3_use_accelerate_endpoint;
-  std::string s3_signature_version;
-  std::map<std::string, std::string> service_endpoints;  // by "SECTION/SERVICE", of all [services SECTION]
+  bool needs_another = false;                                     // a role by way of source_profile or credential_source
+  bool signs_on = false;                                          // by sso_session, sso_start_url or login_session
+  std::map<std::string, std::string, std::less<>> settings;       // all others; those that follow "s3 =" as "s3.KEY"
+  std::map<std::string, std::string> service_endpoints;           // by "SECTION/SERVICE", of all [services SECTION]
+  [[nodiscard]] std::string setting(std::string_view key) const;  // empty: it says nothing
   // What its section of services says of a service, such as "s3"; empty: nothing.
   [[nodiscard]] std::string endpoint_of_service(const std::string& service) const;
 };

@@ -44,8 +44,7 @@ status no_word(const found_setting& of, std::string_view what, std::string_view 
 }
 
 result<bool> switch_of(const found_setting& of, std::string_view what) {
-  auto word = of.value;
-  std::ranges::transform(word, word.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+  const auto word = in_small_letters(of.value);
   if (word == "true" || word == "1") return true;
   if (word.empty() || word == "false" || word == "0") return false;
   return no_word(of, what, "true or false");
@@ -56,18 +55,6 @@ result<addressing> style_of(const found_setting& of) {
   if (of.value == "path") return addressing::path;
   if (of.value == "virtual") return addressing::virtual_host;
   return no_word(of, "the addressing style", "auto, path or virtual");
-}
-
-status check_profile(const found_profile& found) {
-  const auto refuse = [&](std::string_view what) {
-    return status(errc::unsupported, fmt::format("the profile '{}' has {}", printable_text(found.name), what));
-  };
-  const auto& values = found.values;
-  if (const auto fast = switch_of({values.s3_use_accelerate_endpoint, "the profile"}, "use_accelerate_endpoint"); !fast || *fast)
-    return fast ? refuse("use_accelerate_endpoint = true, and transfer acceleration is not supported") : fast.error();
-  if (!values.s3_signature_version.empty() && values.s3_signature_version != "s3v4" && values.s3_signature_version != "v4")
-    return refuse("a signature_version for s3 that is not s3v4: only version 4 is supported");
-  return {};
 }
 
 class settings_search {
@@ -85,13 +72,15 @@ class settings_search {
 
  private:
   status find_endpoint() {
-    const auto ignores =
-        switch_of(first_setting({}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}, lookup_, {profile_.ignore_configured_endpoint_urls}),
-                  "ignoring endpoints");
+    const auto ignores = switch_of(
+        first_setting({}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}, lookup_, {profile_.setting("ignore_configured_endpoint_urls")}),
+        "ignoring endpoints");
     if (!ignores) return ignores.error();
-    const auto found = *ignores ? found_setting{options_.endpoint_url, "the program"}
-                                : first_setting(options_.endpoint_url, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, lookup_,
-                                                {profile_.endpoint_of_service("s3"), profile_.s3_endpoint_url, profile_.endpoint_url});
+    const auto found =
+        *ignores
+            ? found_setting{options_.endpoint_url, "the program"}
+            : first_setting(options_.endpoint_url, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, lookup_,
+                            {profile_.endpoint_of_service("s3"), profile_.setting("s3.endpoint_url"), profile_.setting("endpoint_url")});
     if (found.value.empty()) return {};
     auto address = parse_http_url(found.value);
     if (!address) return address.error().with_context(fmt::format("the endpoint of {}", found.from));
@@ -100,7 +89,7 @@ class settings_search {
   }
 
   status find_region() {
-    auto region = first_setting(options_.region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, lookup_, {profile_.region});
+    auto region = first_setting(options_.region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, lookup_, {profile_.setting("region")});
     made_.is_region_assumed = region.value.empty();
     if (made_.is_region_assumed) region = {std::string(assumed_region), "nowhere"};
     if (!is_region_name(region.value))
@@ -113,14 +102,14 @@ class settings_search {
 
   status find_kind_of_endpoint() {
     const auto word = [](std::optional<bool> given) { return !given ? std::string() : *given ? "true" : "false"; };
-    const auto fips = first_setting(word(options_.use_fips), {"AWS_USE_FIPS_ENDPOINT"}, lookup_, {profile_.use_fips_endpoint});
+    const auto fips = first_setting(word(options_.use_fips), {"AWS_USE_FIPS_ENDPOINT"}, lookup_, {profile_.setting("use_fips_endpoint")});
     const auto dualstack = first_setting(word(options_.use_dualstack), {"AWS_USE_DUALSTACK_ENDPOINT"}, lookup_,
-                                         {profile_.s3_use_dualstack_endpoint, profile_.use_dualstack_endpoint});
+                                         {profile_.setting("s3.use_dualstack_endpoint"), profile_.setting("use_dualstack_endpoint")});
     const auto uses_fips = switch_of(fips, "the use of FIPS endpoints");
     if (!uses_fips) return uses_fips.error();
     const auto uses_dualstack = switch_of(dualstack, "the use of dualstack endpoints");
     if (!uses_dualstack) return uses_dualstack.error();
-    const auto style = style_of(first_setting(options_.addressing_style, {}, lookup_, {profile_.s3_addressing_style}));
+    const auto style = style_of(first_setting(options_.addressing_style, {}, lookup_, {profile_.setting("s3.addressing_style")}));
     if (!style) return style.error();
     made_.fips = *uses_fips;
     made_.dualstack = *uses_dualstack;
@@ -134,12 +123,18 @@ class settings_search {
   status find_requests() {
     const auto payer = first_setting({}, {"AWS_REQUEST_PAYER"}, lookup_, {});
     if (!payer.value.empty() && payer.value != "requester") return no_word(payer, "the payer", "requester");
+    made_.use_ssl = options_.use_ssl;
     made_.requester_pays = options_.requester_pays.value_or(!payer.value.empty());
-    const auto checksums = first_setting({}, {"AWS_REQUEST_CHECKSUM_CALCULATION"}, lookup_, {profile_.request_checksum_calculation});
+    const auto checksums =
+        first_setting({}, {"AWS_REQUEST_CHECKSUM_CALCULATION"}, lookup_, {profile_.setting("request_checksum_calculation")});
     made_.always_checksums = checksums.value == "when_supported" || checksums.value == "WHEN_SUPPORTED";
     if (!checksums.value.empty() && !made_.always_checksums && checksums.value != "when_required" && checksums.value != "WHEN_REQUIRED")
       return no_word(checksums, "the calculation of checksums", "when_supported or when_required");
-    const auto attempts = first_setting({}, {"AWS_MAX_ATTEMPTS"}, lookup_, {profile_.max_attempts});
+    const found_setting signs{profile_.setting("s3.payload_signing_enabled"), "the profile"};
+    const auto signs_payload = switch_of(signs, "the signing of payloads");
+    if (!signs_payload) return signs_payload.error();
+    if (!signs.value.empty()) made_.signs_payload = *signs_payload;
+    const auto attempts = first_setting({}, {"AWS_MAX_ATTEMPTS"}, lookup_, {profile_.setting("max_attempts")});
     const auto& text = attempts.value;
     if (text.empty()) return {};
     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), made_.attempts);
@@ -149,7 +144,7 @@ class settings_search {
 
   status find_certificates() {
     made_.ca_bundle = first_setting(options_.ca_bundle, {"AWS_CA_BUNDLE"}, lookup_, {}).value;
-    if (!made_.ca_bundle.empty() || profile_.ca_bundle.empty()) return {};
+    if (!made_.ca_bundle.empty() || profile_.setting("ca_bundle").empty()) return {};
     return {errc::unsupported, "the profile has a ca_bundle, which is not taken from there: set AWS_CA_BUNDLE to it"};
   }
 
@@ -162,10 +157,12 @@ class settings_search {
 }  // namespace
 
 result<s3_settings> find_s3_settings(const s3_options& options, const variable_lookup& lookup, sys::kernel& kernel) {
-  const auto found = find_profile(kernel, lookup, options.profile);
+  auto found = find_profile(kernel, lookup, options.profile);
   if (!found) return found.error();
-  if (auto problem = check_profile(*found); !problem.ok()) return problem;
-  return settings_search(options, lookup, found->values).all();
+  const auto rest = put_before(options.settings, lookup, *found);
+  if (!rest) return rest.error();
+  if (auto problem = check_aws_settings(*rest, *found); !problem.ok()) return problem;
+  return settings_search(options, *rest, found->values).all();
 }
 
 }  // namespace penstock::source::remote

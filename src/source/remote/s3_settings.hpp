@@ -5,8 +5,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "penstock/status.hpp"
+#include "source/remote/aws_settings.hpp"
 #include "source/remote/profiles.hpp"
 #include "source/remote/url.hpp"
 #include "sys/kernel.hpp"
@@ -23,6 +25,8 @@ struct s3_options {
   std::optional<bool> use_fips{};
   std::optional<bool> use_dualstack{};
   std::optional<bool> requester_pays{};
+  bool use_ssl = true;
+  std::vector<aws_value> settings{};
 };
 
 struct s3_settings {
@@ -33,11 +37,13 @@ struct s3_settings {
   addressing style = addressing::automatic;
   bool fips = false;
   bool dualstack = false;
+  bool use_ssl = true;
   bool requester_pays = false;
-  bool always_checksums = false;  // also if no server has asked for them
-  unsigned attempts = 0;          // 0: nobody says
-  std::string ca_bundle;          // a file of certificates; empty: the system's
-  [[nodiscard]] s3_place place() const { return {region, endpoint, style, fips, dualstack}; }
+  bool always_checksums = false;        // also if no server has asked for them
+  std::optional<bool> signs_payload{};  // nothing: over http, where TLS does not protect it
+  unsigned attempts = 0;                // 0: nobody says
+  std::string ca_bundle;                // a file of certificates; empty: the system's
+  [[nodiscard]] s3_place place() const { return {region, endpoint, style, fips, dualstack, use_ssl}; }
 };
 
 inline constexpr std::string_view assumed_region = "us-east-1";  // as boto3: S3 there answers with the bucket's own region
@@ -51,10 +57,10 @@ inline constexpr std::string_view assumed_region = "us-east-1";  // as boto3: S3
 //   fips, dualstack   AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT; use_fips_endpoint, use_dualstack_endpoint, also of s3
 //   requester_pays    AWS_REQUEST_PAYER
 //   always_checksums  AWS_REQUEST_CHECKSUM_CALCULATION; request_checksum_calculation
+//   signs_payload     payload_signing_enabled of s3
 //   attempts          AWS_MAX_ATTEMPTS; max_attempts
 //   certificates      AWS_CA_BUNDLE; ca_bundle
-// Errors: invalid_argument (no region, no URL, no such word; FIPS or dualstack with an endpoint of one's own); unsupported (settings that
-// would change where or how S3 is asked, and are not obeyed: acceleration, signatures of version 2, certificates of a profile);
+// Errors: invalid_argument (no region, no URL, no such word; FIPS or dualstack with an endpoint of one's own); check_aws_settings' and
 // find_profile's.
 result<s3_settings> find_s3_settings(const s3_options& options, const variable_lookup& lookup, sys::kernel& kernel);
 

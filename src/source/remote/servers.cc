@@ -14,6 +14,7 @@
 #include "base/no_memory.hpp"
 #include "base/printable.hpp"
 #include "source/local_file.hpp"
+#include "source/remote/aws_settings.hpp"
 #include "source/remote/cached_object.hpp"
 #include "source/remote/credential_answers.hpp"
 #include "source/remote/http.hpp"
@@ -72,10 +73,9 @@ credential_options credential_options_of(const remote_options& how, const std::s
 result<std::string> key_of(const remote_options& how, const variable_lookup& variable) {
   auto all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
                          how.secret_access_key, how.session_token);
-  for (const auto* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE",
-                           "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "HOME", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
-                           "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_EC2_METADATA_DISABLED"}) {
-    all += "\n" + variable_set(variable, name).value_or("");
+  all += "\n" + variable_set(variable, "HOME").value_or("");
+  for (const auto& each : aws_settings()) {
+    if (!each.variable.empty()) all += "\n" + variable_set(variable, each.variable).value_or("");
   }
   return payload_hash(all);
 }
@@ -417,6 +417,8 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
 }
 
 result<s3_settings> servers::settings_of(const remote_options& how, const std::string& region_of_url) {
+  std::vector<aws_value> said;
+  for (const auto& each : how.aws_settings) said.push_back({each.name, each.value});
   return find_s3_settings({.region = how.region.empty() ? region_of_url : how.region,
                            .endpoint_url = how.endpoint,
                            .ca_bundle = {},
@@ -424,7 +426,9 @@ result<s3_settings> servers::settings_of(const remote_options& how, const std::s
                            .addressing_style = how.addressing_style,
                            .use_fips = how.use_fips,
                            .use_dualstack = how.use_dualstack,
-                           .requester_pays = how.requester_pays},
+                           .requester_pays = how.requester_pays,
+                           .use_ssl = how.use_ssl,
+                           .settings = std::move(said)},
                           around_.variable, *around_.kernel);
 }
 
@@ -513,7 +517,8 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
                      .in_region = in_region,
                      .how = patience_with(how, way->settings),
                      .headers = *std::move(headers),
-                     .sends_md5 = way->settings.always_checksums};
+                     .sends_md5 = way->settings.always_checksums,
+                     .signs_payload = way->settings.signs_payload};
   auto made = std::make_shared<upload>(network_, std::move(facts), *plan);
   if (how.size) {
     if (auto set = made->set_size(*how.size); !set.ok()) return set.with_context(what->shown());

@@ -77,6 +77,7 @@ upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
       in_region_(std::move(facts.in_region)),
       how_(std::move(facts.how)),
       headers_(std::move(facts.headers)),
+      signs_payload_(facts.signs_payload),
       sends_md5_(facts.sends_md5),
       to_(std::move(facts.to)),
       origin_(network_->origin_of(to_.address)),
@@ -280,10 +281,10 @@ void upload::send_ready(lock& guard, const stop_question& stopped) {
   guard.lock();
 }
 
-// Over TLS nobody changes the bytes on their way; elsewhere they are signed. Hashing them takes a core 4 to 20 ms a part, which no reactor
-// has.
+// TLS protects the bytes; over plain http, or if a profile asks for it, they are signed. Hashing them takes a core 4 to 20 ms a part, which
+// no reactor has.
 void upload::launch(part& one) noexcept {
-  if (one.at->place().tls && !sends_md5_.load()) return network_->begin(one);
+  if (!signs_payload(one.at->place()) && !sends_md5_.load()) return network_->begin(one);
   const bool begun = or_without_memory([&] { return network_->aside([this, &one] { hash_and_begin(one); }); }, [] { return false; });
   if (!begun) hash_and_begin(one);
 }
@@ -299,7 +300,7 @@ void upload::hash_and_begin(part& one) noexcept {
 
 status upload::hash(request& one) const {
   const std::string_view bytes(reinterpret_cast<const char*>(one.sends), static_cast<std::size_t>(one.sends_bytes));
-  if (!one.at->place().tls) {
+  if (signs_payload(one.at->place())) {
     auto made = payload_hash(bytes);
     if (!made) return made.error();
     one.hash = *std::move(made);
@@ -414,7 +415,7 @@ result<std::string> upload::request_of(fetch& what) {
   ++one.times_asked;
   one.status_code = 0;
   to.address.query = one.query;
-  const auto hash = one.sends_bytes == 0 ? empty_payload_hash : to.address.tls ? unsigned_payload : std::string_view(one.hash);
+  const auto hash = one.sends_bytes == 0 ? empty_payload_hash : signs_payload(to.address) ? std::string_view(one.hash) : unsigned_payload;
   auto added = to.account->sign_now({.method = one.method, .address = to.address, .headers = one.headers, .payload_hash = hash});
   if (!added) return added.error();
   auto text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: identity\r\nUser-Agent: penstock/{}\r\n", one.method,

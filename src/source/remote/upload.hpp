@@ -39,8 +39,9 @@ struct upload_facts {
   // The same in another region, to which S3 may say that the bucket belongs.
   std::function<result<upload_target>(const std::string& region)> in_region;
   patience how;
-  std::vector<header> headers{};  // of the request that makes the object
-  bool sends_md5 = false;         // from the first request on, and not only once the server has asked for it
+  std::vector<header> headers{};        // of the request that makes the object
+  bool sends_md5 = false;               // from the first request on, and not only once the server has asked for it
+  std::optional<bool> signs_payload{};  // nothing: over http alone
 };
 
 class upload final : public fetch_owner {
@@ -107,6 +108,7 @@ class upload final : public fetch_owner {
   // Sends it and waits until it has ended, or the time is over, or stopped says why, where it is given, or the upload is given up.
   [[nodiscard]] status perform(request& one, std::chrono::milliseconds within, const stop_question& stopped = {});
   [[nodiscard]] status given_up(lock& guard, request& one, status why);
+  [[nodiscard]] bool signs_payload(const url& at) const noexcept { return signs_payload_.value_or(!at.tls); }
   [[nodiscard]] status hash(request& one) const;
   [[nodiscard]] static status add_md5(request& one);
   void address(request& one) noexcept;
@@ -126,6 +128,7 @@ class upload final : public fetch_owner {
   const std::function<result<upload_target>(const std::string& region)> in_region_;
   const patience how_;
   const std::vector<header> headers_;
+  const std::optional<bool> signs_payload_;
   std::atomic<bool> sends_md5_;
   mutable std::mutex lock_;  // guards what follows
   std::condition_variable changed_;

@@ -33,12 +33,6 @@ bool is_unreserved(char c) { return is_alphanumeric(c) || c == '-' || c == '.' |
 bool may_stand_in_url(char c) { return is_unreserved(c) || std::string_view("!$&'()*+,;=:@/?").find(c) != std::string_view::npos; }
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-std::string in_small_letters(std::string_view text) {
-  std::string made(text);
-  std::ranges::transform(made, made.begin(), in_small);
-  return made;
-}
-
 int hex_value(char c) {
   if (is_url_digit(c)) return c - '0';
   const char small = in_small(c);
@@ -293,6 +287,12 @@ result<url> address_at_endpoint(const std::string& bucket, const std::string& ke
 
 }  // namespace
 
+std::string in_small_letters(std::string_view text) {
+  std::string made(text);
+  std::ranges::transform(made, made.begin(), in_small);
+  return made;
+}
+
 std::string url::authority() const {
   const std::string name = host.find(':') == std::string::npos ? host : fmt::format("[{}]", host);
   return port == (tls ? https_port : http_port) ? name : fmt::format("{}:{}", name, port);
@@ -465,8 +465,8 @@ result<url> s3_address(const s3_object& object, const s3_place& place) {
   const bool has_dot = object.bucket.find('.') != std::string::npos;
   const bool is_virtual = place.style == addressing::virtual_host || (place.style == addressing::automatic && !has_dot);
   url made;
-  made.tls = true;
-  made.port = https_port;
+  made.tls = place.tls;
+  made.port = place.tls ? https_port : http_port;
   made.host =
       fmt::format("{}{}s3{}.{}{}{}{}", is_virtual ? object.bucket : "", is_virtual ? "." : "", place.fips ? "-fips" : "",
                   place.dualstack ? "dualstack." : "", place.region, amazon_suffix, place.region.starts_with("cn-") ? country_suffix : "");

@@ -18,6 +18,9 @@ namespace penstock::source::remote {
 inline constexpr std::size_t most_url_bytes = std::size_t{8} << 10;
 inline constexpr std::size_t most_key_bytes = 1024;  // Amazon S3, "Naming Amazon S3 objects"
 
+// A to z for A to Z; all else as it is.
+[[nodiscard]] std::string in_small_letters(std::string_view text);
+
 // What a request is sent to, by http or https.
 struct url {
   bool tls = false;
@@ -98,6 +101,7 @@ struct s3_place {
   addressing style = addressing::automatic;
   bool fips = false;       // which of Amazon's endpoints
   bool dualstack = false;  // likewise
+  bool tls = true;         // of them
 };
 
 // Where an object lies. Errors: invalid_argument (a bucket or region that would not be one label of a host, a key that is no key).

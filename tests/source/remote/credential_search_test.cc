@@ -197,6 +197,15 @@ TEST_F(credential_search_test, sts_is_asked_where_settings_say) {
   outside.write(".aws/config", "[default]\nservices = here\n[services here]\nsts =\n  endpoint_url = http://own:1\n");
   find();
   EXPECT_EQ(outside.asked.back().address.unredacted(), "http://own:1/");
+  outside.variables["AWS_ENDPOINT_URL"] = "http://all:2";
+  find();
+  EXPECT_EQ(outside.asked.back().address.unredacted(), "http://all:2/");
+  outside.variables["AWS_ENDPOINT_URL_STS"] = "http://sts:3";
+  find();
+  EXPECT_EQ(outside.asked.back().address.unredacted(), "http://sts:3/");
+  outside.variables["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] = "True";
+  find();
+  EXPECT_EQ(outside.asked.back().address.unredacted(), "https://sts-fips.us-west-2.amazonaws.com/");
 }
 
 TEST_F(credential_search_test, a_web_identity_is_exchanged_at_sts) {
@@ -313,6 +322,38 @@ TEST_F(credential_search_test, the_metadata_may_be_elsewhere_or_forbidden) {
   outside.variables["AWS_EC2_METADATA_DISABLED"] = "true";
   EXPECT_NE(refusal(errc::permission_denied).find("AWS_EC2_METADATA_DISABLED is set"), std::string::npos);
   EXPECT_EQ(outside.asked.size(), 6U);
+}
+
+TEST_F(credential_search_test, the_metadata_is_asked_for_as_long_and_as_often_as_settings_say) {
+  outside.write(".aws/config",
+                "[default]\nmetadata_service_timeout = 3\nmetadata_service_num_attempts = 2\n"
+                "ec2_metadata_service_endpoint = http://127.0.0.1:1338/\n");
+  refusal(errc::permission_denied);
+  ASSERT_EQ(outside.asked.size(), 2U);
+  EXPECT_EQ(outside.asked[0].timeout, std::chrono::seconds(3));
+  EXPECT_EQ(outside.asked[0].address.unredacted(), "http://127.0.0.1:1338/latest/api/token");
+  outside.variables["AWS_METADATA_SERVICE_NUM_ATTEMPTS"] = "4";
+  refusal(errc::permission_denied);
+  EXPECT_EQ(outside.asked.size(), 6U);
+  outside.variables["AWS_METADATA_SERVICE_TIMEOUT"] = "soon";
+  EXPECT_NE(refusal(errc::invalid_argument).find("AWS_METADATA_SERVICE_TIMEOUT"), std::string::npos);
+}
+
+TEST_F(credential_search_test, other_names_of_settings_are_read_or_refused) {
+  set_keys();
+  outside.variables["AWS_SECURITY_TOKEN"] = "oldhush";
+  EXPECT_EQ(find().session_token.reveal(), "oldhush");
+  outside.variables = {{"HOME", outside.variables["HOME"]}};
+  outside.write(".aws/credentials", "[default]\naws_access_key_id=A\naws_secret_access_key=Bhush\naws_security_token=oldhush\n");
+  EXPECT_EQ(find().session_token.reveal(), "oldhush");
+  outside.write(".aws/credentials", "");
+  outside.write(".aws/config", "[default]\nlogin_session = arn:aws:iam::1:user/x\n");
+  EXPECT_NE(refusal(errc::permission_denied).find("signs on at a browser"), std::string::npos);
+  outside.write(".aws/config", "");
+  for (const auto* name : {"AWS_CREDENTIAL_FILE", "BOTO_CONFIG"}) {
+    outside.variables = {{"HOME", outside.variables["HOME"]}, {name, "/etc/keys"}};
+    EXPECT_NE(refusal(errc::unsupported).find(std::string(name) + " names /etc/keys"), std::string::npos);
+  }
 }
 
 TEST_F(credential_search_test, expired_ones_and_failed_answers_are_refused) {

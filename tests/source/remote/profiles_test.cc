@@ -39,17 +39,17 @@ TEST(profiles, the_configuration_calls_them_by_another_heading) {
       "[default]\nregion = eu-west-1\n[profile my one]\nregion=us-west-2\ns3 =\n  region = nested\n  endpoint_url = nested\n"
       "credential_process = /bin/tool --for x\n[profile \"quoted\"]\nregion=ap-south-1\n[services x]\nregion=none\n[sso-session "
       "y]\nregion=none\n";
-  EXPECT_EQ(profile_of(file, profile_format::config, "default").region, "eu-west-1");
+  EXPECT_EQ(profile_of(file, profile_format::config, "default").setting("region"), "eu-west-1");
   const auto mine = profile_of(file, profile_format::config, "my one");
-  EXPECT_EQ(mine.region, "us-west-2");
-  EXPECT_EQ(mine.endpoint_url, "");
-  EXPECT_EQ(mine.s3_endpoint_url, "nested");
+  EXPECT_EQ(mine.setting("region"), "us-west-2");
+  EXPECT_EQ(mine.setting("endpoint_url"), "");
+  EXPECT_EQ(mine.setting("s3.endpoint_url"), "nested");
   EXPECT_EQ(mine.credential_process, "/bin/tool --for x");
-  EXPECT_EQ(profile_of(file, profile_format::config, "quoted").region, "ap-south-1");
+  EXPECT_EQ(profile_of(file, profile_format::config, "quoted").setting("region"), "ap-south-1");
   profile none;
   for (const char* const name : {"x", "y", "services x", "profile my one", "", "my"})
     EXPECT_FALSE(read_profile(file, profile_format::config, name, none)) << name;
-  EXPECT_EQ(none.region, "");
+  EXPECT_EQ(none.setting("region"), "");
 }
 
 TEST(profiles, keys_of_one_file_are_not_mixed_with_those_of_the_other) {
@@ -60,7 +60,7 @@ TEST(profiles, keys_of_one_file_are_not_mixed_with_those_of_the_other) {
   EXPECT_EQ(both.access_key_id, "A");
   EXPECT_EQ(both.secret_access_key.reveal(), "B");
   EXPECT_TRUE(both.session_token.empty());
-  EXPECT_EQ(both.region, "eu-west-1");
+  EXPECT_EQ(both.setting("region"), "eu-west-1");
 }
 
 TEST(profiles, the_files_lie_below_home_or_where_variables_say) {
@@ -70,7 +70,7 @@ TEST(profiles, the_files_lie_below_home_or_where_variables_say) {
   const auto usual = find_profile(*outside.kernel, outside.lookup(), "");
   ASSERT_TRUE(usual.ok()) << usual.error().message();
   EXPECT_EQ(usual->values.access_key_id, "A");
-  EXPECT_EQ(usual->values.region, "eu-west-1");
+  EXPECT_EQ(usual->values.setting("region"), "eu-west-1");
   EXPECT_FALSE(usual->is_asked_for);
   outside.variables["AWS_PROFILE"] = "work";
   EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.access_key_id, "W");
@@ -90,9 +90,9 @@ TEST(profiles, a_section_of_services_has_endpoints_for_those_that_name_it) {
   EXPECT_EQ(one.endpoint_of_service("s3"), "http://s3");
   EXPECT_EQ(one.endpoint_of_service("sts"), "http://sts");
   EXPECT_EQ(one.endpoint_of_service("dynamodb"), "");
-  EXPECT_EQ(one.s3_addressing_style, "path");
-  EXPECT_EQ(one.s3_use_dualstack_endpoint, "true");
-  EXPECT_EQ(one.region, "r");
+  EXPECT_EQ(one.setting("s3.addressing_style"), "path");
+  EXPECT_EQ(one.setting("s3.use_dualstack_endpoint"), "true");
+  EXPECT_EQ(one.setting("region"), "r");
   EXPECT_EQ(profile_of(file, profile_format::config, "other").endpoint_of_service("s3"), "");
   EXPECT_EQ(profile_of(file, profile_format::config, "none").endpoint_of_service("s3"), "");
   outside_world outside;
@@ -107,9 +107,9 @@ TEST(profiles, a_default_one_may_be_named_by_another_variable) {
   outside_world outside;
   outside.write(".aws/config", "[profile one]\nregion=of-one\n[profile two]\nregion=of-two\n");
   outside.variables["AWS_DEFAULT_PROFILE"] = "two";
-  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.region, "of-two");
+  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.setting("region"), "of-two");
   outside.variables["AWS_PROFILE"] = "one";
-  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.region, "of-one");
+  EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "")->values.setting("region"), "of-one");
 }
 
 TEST(profiles, one_that_is_asked_for_has_to_be_there) {

@@ -101,9 +101,12 @@ TEST_F(s3_settings_test, settings_of_the_aws_tools_are_obeyed) {
       {"AWS_REQUEST_PAYER", "requester", "", [](const s3_settings& of) { return of.requester_pays; }},
       {"AWS_REQUEST_CHECKSUM_CALCULATION", "when_supported", "", [](const s3_settings& of) { return of.always_checksums; }},
       {"", "", "request_checksum_calculation = when_required", [](const s3_settings& of) { return !of.always_checksums; }},
+      {"", "", "s3 =\n  payload_signing_enabled = true", [](const s3_settings& of) { return of.signs_payload == true; }},
+      {"", "", "s3 =\n  payload_signing_enabled = false", [](const s3_settings& of) { return of.signs_payload == false; }},
       {"AWS_MAX_ATTEMPTS", "7", "max_attempts = 3", [](const s3_settings& of) { return of.attempts == 7; }},
       {"", "", "max_attempts = 3", [](const s3_settings& of) { return of.attempts == 3; }},
-      {"", "", "", [](const s3_settings& of) { return !of.fips && !of.dualstack && !of.requester_pays && of.attempts == 0; }},
+      {"", "", "",
+       [](const s3_settings& of) { return !of.fips && !of.dualstack && !of.requester_pays && of.attempts == 0 && !of.signs_payload; }},
   };
   for (const auto& each : rows) {
     outside.write(".aws/config", std::string("[default]\n") + each.config + "\n");
@@ -119,8 +122,7 @@ TEST_F(s3_settings_test, settings_of_the_aws_tools_that_cannot_be_obeyed_are_ref
       {"use_fips_endpoint = true\nendpoint_url = http://own", "FIPS"},
       {"use_dualstack_endpoint = true\nendpoint_url = http://own", "IPv4 and IPv6"},
       {"s3 =\n  addressing_style = odd", "auto, path or virtual"},
-      {"s3 =\n  use_accelerate_endpoint = true", "acceleration"},
-      {"s3 =\n  signature_version = s3", "version 4"},
+      {"s3 =\n  payload_signing_enabled = maybe", "true or false"},
       {"request_checksum_calculation = always", "when_required"},
       {"max_attempts = many", "a number from 1"},
       {"ca_bundle = /etc/own.pem", "AWS_CA_BUNDLE"},
