@@ -142,7 +142,21 @@ def a_byte_at_a_time(asked: Request) -> bytes:
     return head("206 P", ETAG, "Content-Length: 1", f"Content-Range: bytes {span[0]}-{span[0]}/{SIZE}") + CONTENT[span[0] : span[0] + 1]
 
 
-def redirect(location: str) -> Answer:
+def closing(of: Answer) -> Answer:
+    """Closes the connection after each answer, and does not say so."""
+    return lambda asked: Last(of(asked) or b"")
+
+
+def in_parts(asked: Request) -> bytes:
+    """At most 400,000 bytes at a time."""
+    span = asked.span(SIZE)
+    if span is None:
+        return right(asked)
+    first, last = span[0], min(span[1], span[0] + 399_999)
+    return head("206 P", ETAG, f"Content-Length: {last - first + 1}", f"Content-Range: bytes {first}-{last}/{SIZE}") + CONTENT[first : last + 1]
+
+
+def redirect(location: str, of: Answer = right) -> Answer:
     """From /BEHAVIOUR/READER/data.safetensors to the location, where the bytes are."""
 
     def to(asked: Request) -> str:
@@ -150,7 +164,7 @@ def redirect(location: str) -> Answer:
         return location.replace("BEHAVIOUR", behaviour).replace("READER", reader)
 
     def answer(asked: Request) -> bytes:
-        return right(asked) if "there" in asked.path + asked.query else head("302 Found", f"Location: {to(asked)}", "Content-Length: 0")
+        return of(asked) if "there" in asked.path + asked.query else head("302 Found", f"Location: {to(asked)}", "Content-Length: 0")
 
     return answer
 
@@ -167,12 +181,23 @@ def signed(valid: Callable[[str, Request], bool]) -> Answer:
     return answer
 
 
+def with_range_as(form: str) -> Answer:
+    """With the range of 206 in another form."""
+
+    def answer(asked: Request) -> bytes:
+        top, empty, body = right(asked).partition(b"\r\n\r\n")
+        return re.sub(rb"bytes (\d+)-(\d+)/(\d+)", form.encode(), top) + empty + body
+
+    return answer
+
+
 def encoded(word: str, of: Answer = right) -> Answer:
     return edited((b"ETag:", f"Content-Encoding: {word}\r\nETag:".encode()), of=of)
 
 
 REFUSALS_OF_HEAD = ("400 No", "401 No", "403 No", "404 No", "405 No", "406 No", "415 No", "422 No", "500 No", "501 No", "503 No")
 ENCODINGS = ("gzip", "x-gzip", "aws-chunked", "gzip,aws-chunked", "UTF-8", "none", "identity")
+RANGES = (r"bytes: \1-\2/\3", r"bytes\t\1-\2/\3", r"\1-\2/\3", r"bytes \1 - \2 / \3")
 LOCATIONS = ("there", "./there", "../READER/there", "?there", "/BEHAVIOUR/READER/there", "there#part", "sub/../there?x=/../y")
 
 BEHAVIOURS = {
@@ -204,6 +229,8 @@ BEHAVIOURS = {
     "head_breaks_in_its_answer": Behaviour(once(cut(20), "HEAD")),
     "get_breaks_once": Behaviour(once(hang_up)),
     "get_breaks_in_its_body": Behaviour(once(cut(50_000))),
+    "closes_without_a_word": Behaviour(closing(right)),
+    "in_parts": Behaviour(in_parts),
     "gets_break_at_once": Behaviour(by_method(right, hang_up), "before it answered"),
     # --- HEAD
     **{f"head_refused_{each[:3]}": Behaviour(by_method(says(each))) for each in REFUSALS_OF_HEAD},
@@ -227,13 +254,17 @@ BEHAVIOURS = {
     "no_words_behind_the_status": Behaviour(edited((b"206 Partial Content", b"206"), (b"200 OK", b"200"))),
     "200_with_its_range": Behaviour(edited((b"206 Partial Content", b"200 OK"))),
     "a_line_without_a_colon": Behaviour(by_method(right, lines("nonsense")), "is no HTTP"),
+    **{f"a_range_as_{index}": Behaviour(with_range_as(each)) for index, each in enumerate(RANGES)},
     # --- encodings
     **{f"stored_as_{each}": Behaviour(encoded(each)) for each in ENCODINGS},
     "stored_as_gzip_without_ranges": Behaviour(encoded("gzip", no_ranges), is_slow=True),
     "compressed_on_the_way": Behaviour(by_method(right, encoded("gzip", chunked)), "as gzip"),
+    "stored_as_aws_chunked_without_a_length": Behaviour(encoded("aws-chunked", chunked), is_slow=True),
+    "chunked_and_identity": Behaviour(edited((b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity, Chunked"), of=chunked), is_slow=True),
     # --- redirects
     **{f"redirect_{index}": Behaviour(redirect(each)) for index, each in enumerate(LOCATIONS)},
     "redirect_for_each_method": Behaviour(signed(lambda word, asked: word.startswith(asked.method))),
+    "redirect_that_closes_without_a_word": Behaviour(closing(redirect("there", in_parts))),
     "redirect_that_expires": Behaviour(signed(lambda word, asked: word.startswith("GET") or asked.count["GET"] < 2)),
     "redirect_that_is_never_valid": Behaviour(signed(lambda word, asked: False), "403"),
     "redirect_in_a_circle": Behaviour(lambda asked: head("302 Found", "Location: data.safetensors", "Content-Length: 0"), "redirects|too many"),

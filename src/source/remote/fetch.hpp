@@ -42,6 +42,7 @@ struct verdict {
   status error{};                      // of the others
   std::chrono::milliseconds after{0};  // of again: not before; 0: as the network thinks
   bool throttled = false;              // of again: it was asked too much
+  bool unsent = false;                 // of renewed: its connection had gone, so the same is asked for at the same place
   bool silent = false;                 // its connection did not answer, though it was kept: others may not, either
   int http_status = 0;                 // of again: that the server answered with; 0: it did not
 };

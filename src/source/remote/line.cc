@@ -175,7 +175,7 @@ line::step line::broken(const status& why) noexcept {
   if (what_ == nullptr) return step::line_ends;
   if (now_ == phase::body && what_->missing() == 0) return end({.then = verdict::kind::body}, false);  // only its end did not come
   // The server may close a connection that it has kept for a while just when the next request is sent.
-  if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why}, false);
+  if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why, .unsent = true}, false);
   return end(again(why), false);
 }
 

@@ -310,7 +310,7 @@ bool network::cancel(fetch& what) noexcept {
 
 // Decides what becomes of a fetch that did not get its bytes: refused, or it is queued, or waits.
 void network::ask_again(fetch& what, verdict& how) noexcept {
-  if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused) {  // what is missing now may lie elsewhere
+  if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused && !how.unsent) {  // what is missing may lie elsewhere
     what.at = what.home;
     what.target.clear();
   }

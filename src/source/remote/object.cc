@@ -1,6 +1,7 @@
 #include "source/remote/object.hpp"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <utility>
 
@@ -21,7 +22,15 @@ const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
 constexpr unsigned most_moves = 5;     // to other addresses, of one piece
 constexpr unsigned most_renewals = 2;  // of one piece: where redirects led before
 
-bool is_encoded(const response_head& head) noexcept { return !head.encoding.empty() && head.encoding != "identity"; }
+// Whether the bytes that come may be others than those that are stored. Other words, such as aws-chunked and UTF-8, change nothing.
+bool is_encoded(const response_head& head) noexcept {
+  constexpr std::array<std::string_view, 8> compressions{"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd", "lz4"};
+  const auto same = [](char one, char other) { return (one | 0x20) == (other | 0x20); };
+  return std::ranges::any_of(compressions, [&](std::string_view each) {
+    const auto found = std::ranges::search(head.encoding, each, same);
+    return !found.empty();
+  });
+}
 
 status encoded(const response_head& head) {
   return {errc::unsupported, fmt::format("the server sends the object as {}, which is not the stored bytes whose length it gave",

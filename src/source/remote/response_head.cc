@@ -67,12 +67,17 @@ void take_encoding(std::string_view value, response_head& into) {
   into.encoding += printable_text(std::string(value));
 }
 
+// Takes the first of a list of words off it.
+std::string_view take_word(std::string_view& list) noexcept {
+  const auto one = list.substr(0, list.find(','));
+  list.remove_prefix(std::min(one.size() + 1, list.size()));
+  return without_space(one);
+}
+
 // Whether a list of words has one.
 bool has_word(std::string_view list, std::string_view lower) noexcept {
   while (!list.empty()) {
-    const auto one = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(one.size() + 1, list.size()));
-    if (same_name(without_space(one), lower)) return true;
+    if (same_name(take_word(list), lower)) return true;
   }
   return false;
 }
@@ -86,9 +91,12 @@ status take_length(std::string_view value, response_head& into) {
 }
 
 status take_transfer_encoding(std::string_view value, response_head& into) {
-  if (same_name(value, "identity")) return {};
-  if (!same_name(value, "chunked")) return {errc::io, fmt::format("the server sends Transfer-Encoding {}", shown(value))};
-  into.chunked = true;
+  while (!value.empty()) {
+    const auto one = take_word(value);
+    if (same_name(one, "identity") || one.empty()) continue;
+    if (!same_name(one, "chunked")) return {errc::io, fmt::format("the server sends Transfer-Encoding {}", shown(one))};
+    into.chunked = true;
+  }
   return {};
 }
 
@@ -162,13 +170,13 @@ status parse_lines(std::string_view rest, response_head& into) {
   return problem;
 }
 
-// Parses "bytes 0-1/2" from behind its unit, and "bytes */2".
-std::optional<std::string_view> behind_bytes(std::string_view text) noexcept {
+// What follows the unit, of "bytes 0-1/2" and "bytes */2". Servers also write "bytes: 0-1/2", "bytes=0-1/2" and "0-1/2".
+std::optional<std::string_view> behind_unit(std::string_view text) noexcept {
   constexpr std::string_view unit = "bytes";
-  if (!same_name(text.substr(0, unit.size()), unit)) return std::nullopt;
-  text.remove_prefix(unit.size());
-  if (!text.starts_with(' ') && !text.starts_with('=')) return std::nullopt;
-  return without_space(text.substr(1));
+  if (same_name(text.substr(0, unit.size()), unit)) text.remove_prefix(unit.size());
+  text.remove_prefix(std::min(text.find_first_not_of(" \t:="), text.size()));
+  const bool is_range = !text.empty() && (text.front() == '*' || (text.front() >= '0' && text.front() <= '9'));
+  return is_range ? std::optional(text) : std::nullopt;
 }
 
 }  // namespace
@@ -181,16 +189,17 @@ std::chrono::milliseconds pause_of(std::string_view text) noexcept {
 }
 
 std::optional<content_range> parse_content_range(std::string_view text) noexcept {
-  const auto range = behind_bytes(text);
+  const auto range = behind_unit(text);
   if (!range) return std::nullopt;
   text = *range;
   const auto dash = text.find('-');
   const auto slash = text.find('/');
   if (dash == std::string_view::npos || slash == std::string_view::npos || dash > slash) return std::nullopt;
   content_range made;
-  if (!read_number(text.substr(0, dash), made.first) || !read_number(text.substr(dash + 1, slash - dash - 1), made.last))
+  if (!read_number(without_space(text.substr(0, dash)), made.first) ||
+      !read_number(without_space(text.substr(dash + 1, slash - dash - 1)), made.last))
     return std::nullopt;
-  if (const auto total = text.substr(slash + 1); total != "*") {
+  if (const auto total = without_space(text.substr(slash + 1)); total != "*") {
     made.total.emplace();
     if (!read_number(total, *made.total) || made.last >= *made.total) return std::nullopt;
   }
@@ -198,9 +207,11 @@ std::optional<content_range> parse_content_range(std::string_view text) noexcept
 }
 
 std::optional<std::uint64_t> parse_unsatisfied_range(std::string_view text) noexcept {
-  const auto range = behind_bytes(text);
+  const auto range = behind_unit(text);
   std::uint64_t total = 0;
-  if (!range || !range->starts_with("*/") || !read_number(range->substr(2), total)) return std::nullopt;
+  if (!range || !range->starts_with('*')) return std::nullopt;
+  const auto rest = without_space(range->substr(1));
+  if (!rest.starts_with('/') || !read_number(without_space(rest.substr(1)), total)) return std::nullopt;
   return total;
 }
 

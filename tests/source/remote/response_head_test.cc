@@ -60,6 +60,7 @@ TEST(response_head, that_is_none_is_refused_in_words) {
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n"), "");
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n"), "");
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n").find("gzip"), std::string::npos);
+  EXPECT_NE(refused("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n").find("gzip"), std::string::npos);
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nContent-Range: bytes 0-1/2\r\nContent-Range: bytes 0-1/3\r\n\r\n"), "");
   EXPECT_NE(refused("HTTP/1.1 200 OK\r\nETag: \"a\rX-Other: b\"\r\n\r\n"), "");
   EXPECT_NE(refused(std::string("HTTP/1.1 200 OK\r\nX: a\0b\r\n\r\n", 27)), "");
@@ -95,6 +96,7 @@ TEST(response_head, is_read_as_leniently_as_libcurl_reads_it) {
     EXPECT_EQ(made.length, 3U) << name;
     EXPECT_EQ(made.etag, "\"e\"") << name;
   }
+  EXPECT_TRUE(parsed("HTTP/1.1 200 OK\r\nTransfer-Encoding: identity, Chunked\r\n\r\n").chunked);
   const auto both = parsed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
   EXPECT_TRUE(both.chunked && both.closes && !both.length) << "chunks count, and nothing behind them";
   EXPECT_TRUE(parsed("HTTP/1.1 200 OK\r\nConnection: Upgrade, Close\r\n\r\n").closes);
@@ -107,13 +109,15 @@ TEST(content_range, is_what_it_says_or_nothing) {
   EXPECT_EQ(range->last, 14U);
   EXPECT_EQ(range->total, 100U);
   EXPECT_FALSE(parse_content_range("bytes 5-14/*")->total);
-  for (const auto* same : {"Bytes 5-14/100", "BYTES  5-14/100", "bytes=5-14/100"}) EXPECT_EQ(parse_content_range(same)->last, 14U) << same;
+  for (const auto* same : {"Bytes 5-14/100", "BYTES  5-14/100", "bytes=5-14/100", "bytes: 5-14/100", "bytes\t5-14/100", "5-14/100",
+                           "bytes 5 - 14 / 100", "bytes 5-14 / *"})
+    EXPECT_EQ(parse_content_range(same)->last, 14U) << same;
   for (const auto* wrong : {"", "bytes", "bytes 5-14", "bytes 14-5/100", "bytes 5-100/100", "bytes -5/100", "lines 5-14/100",
                             "bytes 5-14/x", "bytes 99999999999999999999-5/9", "bytes */100"}) {
     EXPECT_FALSE(parse_content_range(wrong)) << wrong;
   }
   EXPECT_EQ(parse_unsatisfied_range("bytes */100"), 100U);
-  EXPECT_EQ(parse_unsatisfied_range("Bytes */100"), 100U);
+  for (const auto* same : {"Bytes */100", "bytes * / 100", "*/100", "bytes: */100"}) EXPECT_EQ(parse_unsatisfied_range(same), 100U) << same;
   EXPECT_FALSE(parse_unsatisfied_range("bytes 5-14/100"));
 }
 
