@@ -481,7 +481,7 @@ url object::asked_address(const fetch& what) const {
   made = what.at->place();
   const auto question = std::min(what.target.find('?'), what.target.size());
   made.path = what.target.substr(0, question);
-  made.query = what.target.substr(std::min(question + 1, what.target.size()));
+  made.query = url_query(what.target.substr(std::min(question + 1, what.target.size())));
   return made;
 }
 

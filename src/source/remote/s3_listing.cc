@@ -54,7 +54,7 @@ class s3_lister {
   result<object_list> next(const std::string& token) {
     for (bool time_corrected = false;;) {
       auto address = at_.bucket;
-      address.query = list_query(what_.prefix, token, what_.one_level);
+      address.query = url_query(list_query(what_.prefix, token, what_.one_level));
       const auto headers = [&](std::string_view method) { return at_.account->sign(method, address); };
       if (auto signed_once = headers("GET"); !signed_once) return signed_once.error();
       const auto answer = ask(by_, {.address = address, .headers = headers, .most_bytes = most_list_bytes}, what_.how);

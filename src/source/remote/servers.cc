@@ -110,7 +110,7 @@ std::string query_without_signature(std::string_view query) {
 // between several of one address.
 result<std::string> identity_of(const remote_url& what, url_kind kind, const url& address, const remote_options& how) {
   auto at = what.by_name || kind == url_kind::s3 ? address : what.address;
-  if (is_presigned(at)) at.query = query_without_signature(at.query);
+  if (is_presigned(at)) at.query = url_query(query_without_signature(at.query.unredacted()));
   auto all = fmt::format("{}\n{}", to_string(kind), at.unredacted());
   for (const auto& each : how.headers) {
     if (!header_value({{each.name, {}}}, "authorization")) all += fmt::format("\n{}: {}", each.name, each.value);

@@ -176,7 +176,7 @@ result<std::string> content_md5(std::string_view payload) {
 
 canonical_request make_canonical(const signed_request& request, const std::vector<header>& headers) {
   canonical_request made;
-  made.text = fmt::format("{}\n{}\n{}\n", request.method, request.address.path, canonical_query(request.address.query));
+  made.text = fmt::format("{}\n{}\n{}\n", request.method, request.address.path, canonical_query(request.address.query.unredacted()));
   for (const auto& [name, value] : in_signing_order(request.address, headers)) {
     made.text += fmt::format("{}:{}\n", name, value);
     made.signed_headers += fmt::format("{}{}", made.signed_headers.empty() ? "" : ";", name);

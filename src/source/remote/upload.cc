@@ -414,7 +414,7 @@ result<std::string> upload::request_of(fetch& what) {
   }
   ++one.times_asked;
   one.status_code = 0;
-  to.address.query = one.query;
+  to.address.query = url_query(one.query);
   const auto hash = one.sends_bytes == 0 ? empty_payload_hash : signs_payload(to.address) ? std::string_view(one.hash) : unsigned_payload;
   auto added = to.account->sign_now({.method = one.method, .address = to.address, .headers = one.headers, .payload_hash = hash});
   if (!added) return added.error();

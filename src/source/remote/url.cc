@@ -270,7 +270,7 @@ bool looks_like_ipv4(std::string_view name) {
 // key: encoded.
 result<url> address_at_endpoint(const std::string& bucket, const std::string& key, const s3_place& place) {
   url made = *place.endpoint;
-  made.query.clear();
+  made.query = {};
   while (made.path.ends_with('/')) made.path.pop_back();
   if (place.style != addressing::virtual_host) {
     made.path += fmt::format("/{}/{}", bucket, key);
@@ -298,7 +298,7 @@ std::string url::authority() const {
   return port == (tls ? https_port : http_port) ? name : fmt::format("{}:{}", name, port);
 }
 
-std::string url::unredacted_target() const { return query.empty() ? path : fmt::format("{}?{}", path, query); }
+std::string url::unredacted_target() const { return query.empty() ? path : fmt::format("{}?{}", path, query.unredacted()); }
 std::string url::unredacted() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), unredacted_target()); }
 std::string url::shown() const { return fmt::format("{}://{}{}", tls ? "https" : "http", authority(), path); }
 bool url::same_origin(const url& other) const { return tls == other.tls && host == other.host && port == other.port; }
@@ -365,7 +365,7 @@ result<url> parse_http_url(std::string_view text) {
   if (!take_host(authority, made.host)) return bad_url(text, "its host is no name and no address");
   if (!take_port(authority, made.port)) return bad_url(text, "its port is no number from 1 to 65535");
   const auto question = rest.find('?');
-  if (question != std::string_view::npos) made.query = made_fit(rest.substr(question + 1));
+  if (question != std::string_view::npos) made.query = url_query(made_fit(rest.substr(question + 1)));
   made.path = made_fit(rest.substr(0, question));
   if (made.path.empty()) made.path = "/";
   return made;
@@ -450,7 +450,9 @@ std::optional<url_kind> first_fitting(const remote_url& one, std::span<const url
   return std::nullopt;
 }
 
-bool is_presigned(const url& one) { return query_value(one.query, "X-Amz-Algorithm") && query_value(one.query, "X-Amz-Signature"); }
+bool is_presigned(const url& one) {
+  return query_value(one.query.unredacted(), "X-Amz-Algorithm") && query_value(one.query.unredacted(), "X-Amz-Signature");
+}
 
 result<url> s3_address(const s3_object& object, const s3_place& place) {
   if (auto problem = check_bucket(object.bucket, !place.endpoint); !problem.ok()) return problem;

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include <utility>
 #include "penstock/status.hpp"
 
 namespace penstock::source::remote {
@@ -22,12 +23,27 @@ inline constexpr std::size_t most_key_bytes = 1024;  // Amazon S3, "Naming Amazo
 [[nodiscard]] std::string in_small_letters(std::string_view text);
 
 // What a request is sent to, by http or https.
+// A query may give access (a signature, a token), so it has no way to be printed but by that name.
+class url_query {
+ public:
+  url_query() = default;
+  explicit url_query(std::string text) noexcept : text_(std::move(text)) {}
+  [[nodiscard]] bool empty() const noexcept { return text_.empty(); }
+  // Adds NAME=VALUE, which are encoded.
+  void add(std::string_view parameter) { text_.append(text_.empty() ? "" : "&").append(parameter); }
+  [[nodiscard]] const std::string& unredacted() const noexcept { return text_; }
+  [[nodiscard]] bool operator==(const url_query&) const = default;
+
+ private:
+  std::string text_;
+};
+
 struct url {
   bool tls = false;
   std::string host;  // in small letters; an IPv6 address without its brackets
   std::uint16_t port = 0;
   std::string path = "/";  // percent-encoded, and sent as it is: `.` and `..` are parts of keys
-  std::string query;       // percent-encoded, without the `?`
+  url_query query;         // percent-encoded, without the `?`
 
   // host[:port], as in a Host header: a port only where it is not the scheme's.
   [[nodiscard]] std::string authority() const;

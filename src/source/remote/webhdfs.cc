@@ -16,7 +16,7 @@ class webhdfs_protocol final : public protocol {
   result<std::string> headers(const url& /*address*/, std::string_view /*range*/) override { return std::string(); }
   [[nodiscard]] url address_of(const url& object, std::uint64_t offset, std::uint64_t length) const override {
     auto made = object;
-    made.query += fmt::format("{}op=OPEN&offset={}&length={}", made.query.empty() ? "" : "&", offset, length);
+    made.query.add(fmt::format("op=OPEN&offset={}&length={}", offset, length));
     return made;
   }
   [[nodiscard]] bool by_range_header() const noexcept override { return false; }
@@ -57,8 +57,8 @@ result<file_status> parse_file_status(std::string_view text) {
 }
 
 url with_user(url address, std::string_view user) {
-  if (user.empty() || query_value(address.query, "user.name")) return address;
-  address.query += fmt::format("{}user.name={}", address.query.empty() ? "" : "&", percent_encoded(user, false));
+  if (user.empty() || query_value(address.query.unredacted(), "user.name")) return address;
+  address.query.add(fmt::format("user.name={}", percent_encoded(user, false)));
   return address;
 }
 
@@ -69,7 +69,7 @@ result<object_facts> find_webhdfs_file(network& by, const url& address, std::str
   object_facts made{address.shown(), with_user(address, user), size.value_or(0), {}};
   if (size) return made;
   auto asked = made.address;
-  asked.query += fmt::format("{}op=GETFILESTATUS", asked.query.empty() ? "" : "&");
+  asked.query.add("op=GETFILESTATUS");
   const auto no_headers = [](std::string_view) -> result<std::vector<header>> { return std::vector<header>(); };
   auto answer = ask(by, {.address = asked, .headers = no_headers}, how);
   if (!answer) return answer.error();

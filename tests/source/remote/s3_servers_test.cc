@@ -52,7 +52,7 @@ class s3_servers : public ::testing::TestWithParam<const char*> {
   object_list list(std::string_view prefix) {
     url address = *place.endpoint;
     address.path = "/" + server["bucket"];
-    address.query = list_query(prefix, {});
+    address.query = url_query(list_query(prefix, {}));
     const auto answer = ask("GET", address);
     const auto made = parse_object_list(answer.body);
     EXPECT_TRUE(made.ok()) << made.error().message() << "\n" << answer.status_code << answer.body;
