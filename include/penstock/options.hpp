@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -175,6 +176,9 @@ struct remote_options {
   // random, from 0 up to 100 ms at first.
   std::chrono::milliseconds retry_pause{0};
   std::shared_ptr<remote_retries> retries{};  // what is asked again is noted there
+  // Asked about every 50 ms by the thread that opens, finds or lists objects, and only while that call lasts. true: it ends (cancelled).
+  // Must not throw.
+  std::function<bool()> stop_requested{};
   // If a server serves no ranges, the whole object is read once, in order, and kept in memory or in a temporary file, which is slow. True:
   // reads of a part of it fail instead (unsupported).
   bool ranges_only = false;

@@ -46,4 +46,8 @@ void raise_bad_memory(const std::string& message) { raise({errc::bad_memory, mes
 
 bool interrupted() noexcept { return PyErr_CheckSignals() != 0; }
 
+void raise_if_interrupted() {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
 }  // namespace penstock::python

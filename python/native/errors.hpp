@@ -34,5 +34,7 @@ void raise_unless_ok(const status& error, const error_place& where = {});
 inline constexpr std::chrono::milliseconds interrupt_interval{50};
 // Runs pending signal handlers, on Python's main thread. True: one of them raised, and its exception is set.
 [[nodiscard]] bool interrupted() noexcept;
+// Raises what interrupted() has set.
+void raise_if_interrupted();
 
 }  // namespace penstock::python

@@ -107,10 +107,13 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
     return {std::move(*adopted), std::move(path), std::move(how.text)};
   }
   const auto text = path_text(path);
+  if (!server && is_url(text)) server.emplace();
   auto opened = [&] {
-    const without_gil unlocked;
+    without_gil_until_signal unlocked;
+    if (server) server->stop_requested = [&unlocked] { return unlocked.is_interrupted(); };
     return open_path(engine, text, how, server);
   }();
+  raise_if_interrupted();
   if (!opened) raise(opened.error(), {shown_name(text)});
   return {std::move(*opened), public_name(path, text), std::move(how.text)};
 }

@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "errors.hpp"
+
 namespace penstock::python {
 
 namespace {
@@ -26,6 +28,16 @@ void take_gil(PyThreadState* state) noexcept {
   } catch (...) {  // the unwinding of pthread_exit(): nothing else comes out of C
     for (;;) pause();
   }
+}
+
+bool without_gil_until_signal::is_interrupted() noexcept {
+  const auto now = std::chrono::steady_clock::now();
+  if (raised_ || now - looked_ < interrupt_interval) return raised_;
+  looked_ = now;
+  take_gil(state_);
+  raised_ = interrupted();
+  state_ = PyEval_SaveThread();
+  return raised_;
 }
 
 }  // namespace penstock::python

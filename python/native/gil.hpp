@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include <chrono>
+
 namespace penstock::python {
 
 // True once the interpreter ends: a thread other than the main one must not take the GIL any more. On any thread.
@@ -22,6 +24,22 @@ class without_gil {
 
  private:
   PyThreadState* state_;
+};
+
+// The same for a call that may take long and asks whether it is to end: handlers of signals run meanwhile.
+class without_gil_until_signal {
+ public:
+  without_gil_until_signal() noexcept : state_(PyEval_SaveThread()) {}
+  without_gil_until_signal(const without_gil_until_signal&) = delete;
+  without_gil_until_signal& operator=(const without_gil_until_signal&) = delete;
+  ~without_gil_until_signal() { take_gil(state_); }
+  // On the thread that made it. true: a handler has raised an exception, which is set.
+  [[nodiscard]] bool is_interrupted() noexcept;
+
+ private:
+  PyThreadState* state_;
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
+  bool raised_ = false;
 };
 
 }  // namespace penstock::python

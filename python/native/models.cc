@@ -42,11 +42,13 @@ nb::object found_model(nb::handle path, nb::handle storage_options) {
       const without_gil unlocked;
       return find_model(name);
     }
-    const auto server = parse_storage_options(storage_options);
+    auto server = parse_storage_options(storage_options);
     const auto engine = shared_engine();
-    const without_gil unlocked;
+    without_gil_until_signal unlocked;
+    server.stop_requested = [&unlocked] { return unlocked.is_interrupted(); };
     return find_model(engine, name, server);
   }();
+  raise_if_interrupted();
   if (!found) raise(found.error(), {shown_name(name)});
   return path_object(*found);
 }
@@ -67,12 +69,14 @@ nb::tuple shards_of_index(nb::bytes json, nb::handle path) {
 
 nb::list list_remote(nb::handle url, nb::handle storage_options, bool one_level) {
   const std::string name = path_text(url);
-  const auto server = parse_storage_options(storage_options);
+  auto server = parse_storage_options(storage_options);
   const auto engine = shared_engine();
   const auto found = [&] {
-    const without_gil unlocked;
+    without_gil_until_signal unlocked;
+    server.stop_requested = [&unlocked] { return unlocked.is_interrupted(); };
     return engine.list_remote(name, server, one_level);
   }();
+  raise_if_interrupted();
   if (!found) raise(found.error(), {shown_name(name)});
   nb::list made;
   for (const remote_object& each : *found) made.append(nb::make_tuple(each.url, each.size ? nb::cast(*each.size) : nb::none()));

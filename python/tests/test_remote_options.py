@@ -304,3 +304,15 @@ def test_what_is_not_served_says_so(url, said, tmp_path):
     told = subprocess.run([command(), "cp", url, "out"], cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False)
     assert told.returncode == 1
     assert "No such file" not in told.stderr
+
+
+@pytest.mark.parametrize("options", [{}, {"size": 10}], ids=["asked for its size", "read"])
+def test_a_host_that_does_not_exist_is_not_looked_up_again(options):
+    try:
+        socket.getaddrinfo("nobody.invalid", 80)
+    except socket.gaierror as problem:
+        if problem.errno != socket.EAI_NONAME:
+            pytest.skip(f"the resolver of this machine does not say that a name is unknown: {problem}")
+    with pytest.raises(penstock.Error, match="Could not resolve host") as failed, penstock.open("http://nobody.invalid/x", storage_options=options) as file:
+        file.read(10)
+    assert "tries" not in str(failed.value)

@@ -237,6 +237,7 @@ BEHAVIOURS = {
     "head_hangs_up": Behaviour(by_method(hang_up)),
     "head_without_a_length": Behaviour(by_method(lambda asked: head("200 OK", ETAG, "Transfer-Encoding: chunked"))),
     "neither_head_nor_get": Behaviour(says("404 No"), "404"),
+    "missing_at_s3": Behaviour(by_method(says("404 No", "x-amz-request-id: 1"), says("500 No")), "404"),
     # --- heads of answers
     "two_dates": Behaviour(lines("Date: Mon, 01 Jan 2024 00:00:00 GMT", "Date: Mon, 01 Jan 2024 00:00:01 GMT")),
     "two_times_of_change": Behaviour(lines(MODIFIED, "Last-Modified: Mon, 01 Jan 2024 00:00:01 GMT")),

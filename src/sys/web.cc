@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -71,6 +72,7 @@ constexpr int info_response_code = 0x200002;
 constexpr int info_connect_code = 0x200016;
 constexpr int info_active_socket = 0x50002c;
 constexpr int code_ok = 0;
+constexpr int code_no_address = 6;  // CURLE_COULDNT_RESOLVE_HOST
 constexpr int code_out_of_memory = 27;
 constexpr int code_timed_out = 28;
 constexpr int code_again = 81;
@@ -260,13 +262,39 @@ std::size_t body_came(char* data, std::size_t, std::size_t bytes, void* into) {
   return without_exception(gathered, [&] { return gathered.take_body(data, bytes); });
 }
 
-bool is_address(std::string_view host) {
+// Without a port, and the brackets of an IPv6 address.
+std::string without_port(std::string_view host) {
   std::string text(host);
   if (const auto port = text.rfind(':'); port != std::string::npos && text.find(']', port) == std::string::npos) text.erase(port);
-  if (text.size() > 2 && text.front() == '[') text = text.substr(1, text.size() - 2);
+  return text.size() > 2 && text.front() == '[' ? text.substr(1, text.size() - 2) : text;
+}
+
+bool is_address(std::string_view host) {
+  const auto text = without_port(host);
   in_addr four{};
   in6_addr six{};
   return inet_aton(text.c_str(), &four) != 0 || inet_pton(AF_INET6, text.c_str(), &six) == 1;
+}
+
+// libcurl says the same of a name that nobody has and of a resolver that does not answer; this asks for the difference. It may block for as
+// long as the resolver, which has just answered libcurl.
+int why_no_address(std::string_view host) noexcept {
+  return or_without_memory(
+      [&] {
+        addrinfo* found = nullptr;
+        const addrinfo wanted{.ai_flags = 0,
+                              .ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM,
+                              .ai_protocol = 0,
+                              .ai_addrlen = 0,
+                              .ai_addr = nullptr,
+                              .ai_canonname = nullptr,
+                              .ai_next = nullptr};
+        const int why = getaddrinfo(without_port(host).c_str(), nullptr, &wanted, &found);
+        if (why == 0) freeaddrinfo(found);
+        return why;
+      },
+      [] { return EAI_MEMORY; });
 }
 
 // Where connections may lead that are made for one URL.
@@ -389,6 +417,8 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   [[nodiscard]] status told(int code, const char* words, std::string_view url) const {
     if (code == code_out_of_memory) return no_memory();
     const std::string_view text = words[0] != '\0' ? words : curl_.easy_strerror(code);
+    if (code == code_no_address && why_no_address(host_of(url)) == EAI_NONAME)
+      return {errc::io, fmt::format("{}: {}", host_of(url), text), error_domain::penstock, EAI_NONAME};
     return {code == code_timed_out ? errc::timed_out : errc::io, fmt::format("{}: {}", host_of(url), text)};
   }
 
@@ -586,6 +616,10 @@ result<std::size_t> curl_connection::receive(std::byte* target, std::size_t room
 }
 
 }  // namespace
+
+bool is_unknown_host(const status& error) noexcept {
+  return error.code() == errc::io && error.domain() == error_domain::penstock && error.native() == EAI_NONAME;
+}
 
 std::string_view web_answer::header(std::string_view name) const noexcept {
   const auto found = std::find_if(headers.begin(), headers.end(), [&](const web_header& each) { return each.name == name; });

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,17 +61,25 @@ class web_connection {
 class web_stop {
  public:
   explicit web_stop(bool (*requested)() noexcept = nullptr) noexcept : requested_(requested) {}
+  // Either says so. Both outlive it; asked, which may be empty, is called by the thread that waits.
+  web_stop(const web_stop& other, const std::function<bool()>& asked) noexcept : other_(&other), asked_(&asked) {}
   web_stop(const web_stop&) = delete;
   web_stop& operator=(const web_stop&) = delete;
   [[nodiscard]] bool stopped() const noexcept {
-    return stopped_.load(std::memory_order_acquire) || (requested_ != nullptr && requested_());
+    return stopped_.load(std::memory_order_acquire) || (requested_ != nullptr && requested_()) ||
+           (other_ != nullptr && (other_->stopped() || (*asked_ && (*asked_)())));
   }
   void stop() noexcept { stopped_.store(true, std::memory_order_release); }
 
  private:
-  bool (*const requested_)() noexcept;
+  bool (*const requested_)() noexcept = nullptr;
+  const web_stop* const other_ = nullptr;
+  const std::function<bool()>* const asked_ = nullptr;
   std::atomic<bool> stopped_{false};
 };
+
+// Whether an error says that there is no host of that name, so that asking again is of no use; a resolver that does not answer is none.
+[[nodiscard]] bool is_unknown_host(const status& error) noexcept;
 
 class web_door {
  public:

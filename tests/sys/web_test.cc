@@ -92,5 +92,16 @@ TEST(web_door, goes_to_an_address_of_the_link_that_is_named) {
   EXPECT_NE(by_name->exchange(asked).error().code(), errc::permission_denied);
 }
 
+TEST(web_door, says_when_nobody_has_the_name) {
+  if (getaddrinfo("nobody.invalid", nullptr, nullptr, nullptr) != EAI_NONAME)
+    GTEST_SKIP() << "the resolver of this machine does not say that a name is unknown";
+  const auto door = door_with("localhost:1:127.0.0.1");
+  ASSERT_NE(door, nullptr);
+  EXPECT_TRUE(sys::is_unknown_host(door->exchange(get("http://nobody.invalid/x")).error()));
+  const sys::web_stop never;
+  EXPECT_TRUE(sys::is_unknown_host(door->connect("http://nobody.invalid:80", 10s, never).error()));
+  EXPECT_FALSE(sys::is_unknown_host(door->exchange(get("http://127.0.0.1:1/x")).error()));
+}
+
 }  // namespace
 }  // namespace penstock::testing

@@ -46,8 +46,12 @@ enum class way : std::uint8_t { head, first_byte, whole };
 
 bool is_success(int status) noexcept { return status == 200 || status == 206; }
 
+// S3 knows HEAD, so what it says of a missing object is final. Other servers may answer 404 to HEAD and serve the object to GET.
+bool is_answer_of_s3(const sys::web_answer& answer) { return !answer.header("x-amz-request-id").empty(); }
+
 // Whether the next way may tell more than this answer.
 bool next_may_tell(way asked, const sys::web_answer& answer) {
+  if (answer.status == 404 && is_answer_of_s3(answer)) return false;
   const bool is_redirect = answer.status >= 300 && answer.status < 400;
   if (is_redirect || asked == way::whole || size_of(answer, asked == way::head)) return false;
   return asked == way::head || answer.status == 206 || answer.status == 416;
@@ -121,7 +125,7 @@ class asker {
       auto answer = once(method, by == way::first_byte ? "bytes=0-0" : "");
       const bool busy = answer && how_.is_worth_another_try(answer->status);
       if (answer && !busy && !next_may_tell(by, *answer)) return size_answer{*std::move(answer), by == way::head};
-      const bool broke_head = by == way::head && !answer && answer.error().code() == errc::io;
+      const bool broke_head = by == way::head && !answer && answer.error().code() == errc::io && !sys::is_unknown_host(answer.error());
       if (by == way::head || (answer && !busy)) by = by == way::head ? way::first_byte : way::whole;
       if ((answer && !busy) || broke_head) continue;
       if (auto problem = wait(answer, method, tries++); !problem.ok()) return problem;
@@ -141,18 +145,20 @@ class asker {
     for (const auto& each : *headers) asked.headers.push_back({each.name, each.value});
     if (!range.empty()) asked.headers.push_back({"Range", std::string(range)});
     asked.headers.push_back({"Accept-Encoding", "identity"});
-    return by_.exchange(asked);
+    return by_.exchange(asked, how_.stop_requested);
   }
 
   // Waits before the next try. An error: there is no next try, and why.
   status wait(const result<sys::web_answer>& answer, std::string_view method, unsigned tries) {
     auto problem = answer ? error_of(answer->status, what_.address.shown()) : answer.error().with_context(asked_for(method, what_.address));
     const bool took_long = !answer && problem.code() == errc::timed_out;
+    if (!answer && sys::is_unknown_host(problem)) return problem;
     if (!answer && problem.code() != errc::io && !(took_long && how_.asks_again_what_took_long)) return problem;
     const remote_retry told{answer ? answer->status : 0, problem.code(), {}, tries, how_.attempts};
     const auto after = answer ? pause_of(answer->header("retry-after")) : std::chrono::milliseconds(0);
     if (tries < how_.attempts && by_.pause(how_, told, after)) return {};
-    if (by_.stopped()) return {errc::cancelled, asked_for(method, what_.address) + ": stopped while the server asked for patience"};
+    if (by_.stopped() || (how_.stop_requested && how_.stop_requested()))
+      return {errc::cancelled, asked_for(method, what_.address) + ": stopped while the server asked for patience"};
     return problem.with_context(fmt::format("after {} {}", tries, tries == 1 ? "try" : "tries"));
   }
 

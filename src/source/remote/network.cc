@@ -94,12 +94,13 @@ result<std::string> network::library_version() {
   return (*with)->version();
 }
 
-result<sys::web_answer> network::exchange(const sys::web_request& what) {
+result<sys::web_answer> network::exchange(const sys::web_request& what, const std::function<bool()>& stopped) {
   auto with = door();
   if (!with) return with.error();
   tell_of(network_listener::event::request);
+  const sys::web_stop either(stop_, stopped);
   auto asked = what;
-  asked.unless = &stop_;
+  asked.unless = &either;
   return (*with)->exchange(asked);
 }
 
@@ -131,9 +132,10 @@ bool network::pause(const patience& how, remote_retry what, std::chrono::millise
   how.tell(what);
   tell_of(network_listener::event::retry);
   const auto until = clock::now() + what.pause;
-  while (!stop_.stopped() && clock::now() < until)
+  const sys::web_stop either(stop_, how.stop_requested);
+  while (!either.stopped() && clock::now() < until)
     std::this_thread::sleep_for(std::min<clock::duration>(until - clock::now(), longest_sleep));
-  return !stop_.stopped();
+  return !either.stopped();
 }
 
 std::shared_ptr<origin> network::origin_of(const url& at) {
@@ -207,7 +209,8 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
 void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
   auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
   fetch* what = nullptr;
-  verdict then{.then = how.code() == errc::permission_denied ? verdict::kind::refused : verdict::kind::again, .error = how};
+  const bool is_for_good = how.code() == errc::permission_denied || sys::is_unknown_host(how);
+  verdict then{.then = is_for_good ? verdict::kind::refused : verdict::kind::again, .error = how};
   unsigned more = 0;
   {
     const std::lock_guard guard(lock_);

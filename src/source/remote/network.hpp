@@ -37,8 +37,8 @@ class network final : public line_owner {
   network& operator=(const network&) = delete;
   ~network();  // no fetch is under way
 
-  // A short request. Errors: those of the door.
-  result<sys::web_answer> exchange(const sys::web_request& what);
+  // A short request; stopped, which may be empty, ends it as well. Errors: those of the door.
+  result<sys::web_answer> exchange(const sys::web_request& what, const std::function<bool()>& stopped = {});
   // Something happened that is only counted.
   void tell_of(network_listener::event what) noexcept;
   // Waits before it is asked again: what it tells, and for how long. False: the engine ends.

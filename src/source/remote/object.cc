@@ -19,6 +19,7 @@ namespace penstock::source::remote {
 namespace {
 
 const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
+constexpr std::chrono::milliseconds look_for_stop{50};
 constexpr unsigned most_moves = 5;     // to other addresses, of one piece
 constexpr unsigned most_renewals = 2;  // of one piece: where redirects led before
 
@@ -96,12 +97,12 @@ struct object::stream final : fetch, body_sink {
   far_fill* waiting_ = nullptr;
 };
 
-object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how, whole_reading whole)
+object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, const patience& how, whole_reading whole)
     : source(facts.name),
       network_(std::move(by)),
       protocol_(std::move(speaks)),
       about_(std::move(facts)),
-      how_(std::move(how)),
+      how_(how.kept()),
       whole_(std::move(whole)),
       home_(network_->origin_of(about_.address)),
       origin_(about_.found ? network_->origin_of(*about_.found) : home_),
@@ -332,7 +333,7 @@ void object::stream_ended(status how) noexcept {
   leave();
 }
 
-status object::find_size() {
+status object::find_size(const std::function<bool()>& stopped) {
   {
     const std::lock_guard guard(lock_);
     stream_ = std::make_unique<stream>(*this, whole_.folder);
@@ -342,8 +343,23 @@ status object::find_size() {
   network_->tell_of(network_listener::event::without_ranges);
   begin_stream();
   std::unique_lock guard(lock_);
-  quiet_.wait(guard, [this] { return under_way_ == 0; });
+  const auto has_ended = [this] { return under_way_ == 0; };
+  while (!quiet_.wait_for(guard, look_for_stop, has_ended)) {
+    if (!stopped || stream_->now != stream::state::running) continue;
+    guard.unlock();  // whoever is asked may have to wait for others
+    const bool ends = stopped();
+    guard.lock();
+    if (!ends || stream_->now != stream::state::running || !network_->cancel(*stream_)) {
+      if (!ends) continue;
+      quiet_.wait(guard, has_ended);
+      break;
+    }
+    guard.unlock();
+    stream_ended(unwanted());
+    guard.lock();
+  }
   about_.size = stream_->store.size();
+  if (stream_->outcome.code() == errc::cancelled) return {errc::cancelled, "stopped while all of it was read to find its size"};
   return stream_->outcome;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -62,7 +63,7 @@ struct whole_reading {
 
 class object final : public source, public fetch_owner {
  public:
-  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, patience how, whole_reading whole = {});
+  object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, object_facts facts, const patience& how, whole_reading whole = {});
   ~object() override;
 
   result<std::uint64_t> size() override { return facts().size; }
@@ -81,8 +82,9 @@ class object final : public source, public fetch_owner {
   // Before it is read, by who made it.
   void set_note(std::string note) { note_ = std::move(note); }
   [[nodiscard]] version seen_version() const;
-  // Reads all of an object whose size is unknown_bytes, and so finds it. Before anybody reads it. Blocks. Errors: as of a read.
-  status find_size();
+  // Reads all of an object whose size is unknown_bytes, and so finds it. Before anybody reads it. Blocks, unless it is stopped; stopped may
+  // be empty. Errors: as of a read; cancelled.
+  status find_size(const std::function<bool()>& stopped);
 
  private:
   struct piece;

@@ -16,6 +16,7 @@ patience::patience(const network_settings& of, const remote_options& how) : pati
   }
   asked_again = how.retried_statuses;
   told = how.retries;
+  stop_requested = how.stop_requested;
 }
 
 }  // namespace penstock::source::remote

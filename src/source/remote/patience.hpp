@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,6 +31,7 @@ struct patience {
   bool asks_again_what_took_long = false;         // of short requests
   std::optional<std::vector<int>> asked_again{};  // after answers with these; nothing: those that are for now
   std::shared_ptr<remote_retries> told{};
+  std::function<bool()> stop_requested{};  // of the call that asks; empty: nobody ends it
 
   explicit patience(const network_settings& of)
       : attempts(of.attempts),
@@ -38,6 +40,12 @@ struct patience {
         first_pause(of.first_pause),
         most_pause(of.most_pause) {}
   patience(const network_settings& of, const remote_options& how);
+  // For what lasts longer than the call that asks.
+  [[nodiscard]] patience kept() const {
+    auto made = *this;
+    made.stop_requested = {};
+    return made;
+  }
 
   [[nodiscard]] bool is_worth_another_try(int status) const noexcept {
     if (!asked_again) return is_for_now(status);

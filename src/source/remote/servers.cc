@@ -259,8 +259,8 @@ servers::found_object servers::open_http(const remote_url& what, const remote_op
   if (!has_size && how.ranges_only)
     return status(errc::unsupported, fmt::format("{}: the server does not say how large it is; it serves no ranges", facts->name));
   auto speaks = make_http_protocol(address, headers);
-  auto made = std::make_unique<object>(network_, std::move(speaks), *std::move(facts), std::move(patient), whole_of(how));
-  if (auto problem = has_size ? status() : made->find_size(); !problem.ok()) return problem.with_context(made->name());
+  auto made = std::make_unique<object>(network_, std::move(speaks), *std::move(facts), patient, whole_of(how));
+  if (auto problem = has_size ? status() : made->find_size(how.stop_requested); !problem.ok()) return problem.with_context(made->name());
   return made;
 }
 
@@ -276,7 +276,7 @@ servers::found_object servers::open_webhdfs(const remote_url& what, const remote
   patience patient(network_->settings(), how);
   auto facts = find_webhdfs_file(*network_, what.address, user, how.size, patient);
   if (!facts) return facts.error();
-  return std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts), std::move(patient));
+  return std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts), patient);
 }
 
 // --- what is kept on this node
@@ -481,7 +481,7 @@ servers::found_object servers::open_s3(const remote_url& what, const remote_opti
     if (!found) return found.error();
     facts = *std::move(found);
   }
-  return std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), std::move(patient), whole_of(how));
+  return std::make_unique<object>(network_, make_s3_protocol(std::move(by)), std::move(facts), patient, whole_of(how));
 }
 
 result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, const remote_options& how) {

@@ -75,7 +75,7 @@ upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
       name_(std::move(facts.name)),
       mark_(std::move(facts.mark)),
       in_region_(std::move(facts.in_region)),
-      how_(std::move(facts.how)),
+      how_(facts.how.kept()),
       headers_(std::move(facts.headers)),
       signs_payload_(facts.signs_payload),
       sends_md5_(facts.sends_md5),
