@@ -157,11 +157,11 @@ constexpr std::array choice_options{choice_option{"requester_pays", &remote_opti
                                     choice_option{"use_fips", &remote_options::use_fips},
                                     choice_option{"use_dualstack", &remote_options::use_dualstack}};
 
-constexpr std::array other_options{"kind",    "size",        "tags",      "headers",    "attempts", "retried_statuses",
-                                   "timeout", "retry_pause", "cache_dir", "cache_bytes"};
+constexpr std::array other_options{"sse_customer_key", "kind",    "size",        "tags",      "headers",    "attempts",
+                                   "retried_statuses", "timeout", "retry_pause", "cache_dir", "cache_bytes"};
 
 // The usual names of fsspec (s3fs), of its additional arguments, and of object_store, in small letters, without an aws_ in front.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 38> other_names{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_names{{
     {"key", "access_key_id"},
     {"access_key", "access_key_id"},
     {"secret_key", "secret_access_key"},
@@ -186,6 +186,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 38> other_na
     {"serversideencryption", "server_side_encryption"},
     {"sse", "server_side_encryption"},
     {"ssekmskeyid", "sse_kms_key_id"},
+    {"ssecustomerkey", "sse_customer_key"},
+    {"sse_customer_key_base64", "sse_customer_key"},
     {"storageclass", "storage_class"},
     {"contenttype", "content_type"},
     {"tagging", "tags"},
@@ -298,6 +300,27 @@ std::vector<remote_header> tags_of(nb::handle value) {
   return made;
 }
 
+// 32 bytes, or a str that has them in base64.
+std::string key_of_customer(nb::handle value) {
+  if (value.is_none()) return {};
+  if (PyBytes_Check(value.ptr())) return {PyBytes_AsString(value.ptr()), static_cast<std::size_t>(PyBytes_Size(value.ptr()))};
+  const auto text = text_of("sse_customer_key", value);
+  constexpr std::size_t key_bytes = 32;
+  if (text.empty() || text.size() == key_bytes) return text;
+  try {
+    const auto bytes = nb::module_::import_("base64").attr("b64decode")(value, "validate"_a = true);
+    return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+  } catch (const nb::python_error&) {
+    raise_invalid("storage_options[\"sse_customer_key\"] is neither 32 bytes nor base64 of them");
+  }
+}
+
+// object_store's words for S3's.
+std::string encryption_of(std::string_view name, nb::handle value) {
+  const auto text = text_of(name, value);
+  return text == "sse-kms" ? "aws:kms" : text == "dsse-kms" ? "aws:kms:dsse" : text == "sse-c" ? "" : text;
+}
+
 std::vector<std::string> all_names() {
   std::vector<std::string> names;
   for (const auto& each : text_options) names.emplace_back(each.name);
@@ -348,6 +371,8 @@ bool take_promise(std::string_view name, std::string_view group, nb::handle valu
     to.aws_settings.push_back({"payload_signing_enabled", switch_or_text(name, value) ? "false" : "true"});
   } else if (name == "max_retries" || (name == "max_attempts" && group == "retries")) {
     to.attempts = attempts_with_retries(name, value);
+  } else if (name == "ssecustomeralgorithm" || name == "sse_customer_algorithm") {
+    if (!value.is_none() && text_of(name, value) != "AES256") refuse("it is AES256");
   } else if (name == "total_max_attempts") {
     to.attempts = attempts_of(value);
   } else {
@@ -382,6 +407,7 @@ void take(std::string_view given, nb::handle value, remote_options& to, std::str
   for (const auto& [known, member] : text_options) {
     if (name != known) continue;
     const bool is_style = name == "addressing_style" && in_small_letters(given).find("virtual_hosted") != std::string::npos;
+    if (name == "server_side_encryption") return void(to.*member = encryption_of(given, value));
     to.*member = is_style ? (switch_or_text(given, value) ? "virtual" : "path") : text_of(given, value);
     return;
   }
@@ -401,6 +427,8 @@ void take(std::string_view given, nb::handle value, remote_options& to, std::str
     if (!value.is_none()) to.cache_bytes = unsigned_integer(value, "storage_options[\"cache_bytes\"]");
   } else if (name == "headers") {
     to.headers = headers_of(value);
+  } else if (name == "sse_customer_key") {
+    to.sse_customer_key = key_of_customer(value);
   } else if (name == "tags") {
     to.tags = tags_of(value);
   } else if (std::find(without_meaning.begin(), without_meaning.end(), name) == without_meaning.end()) {

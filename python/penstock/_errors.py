@@ -41,7 +41,7 @@ def _shown_url(found: re.Match[str]) -> str:
     # A password that is not encoded may have a slash.
     if not user and "@" in place and not re.fullmatch(_plain_host, place.partition("/")[0]):
         user, place = place.rsplit("@", 1)
-    is_by_name = scheme.lower() in ("s3", "s3a", "s3n", "gs", "hf")
+    is_by_name = scheme.lower() in ("s3", "s3a", "s3n", "gs", "gcs", "hf")
     kept = query if query and is_by_name and not re.search(_credential, query, re.I) else ""
     return f"{scheme}://{'...@' if user else ''}{place}{kept}"
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 __all__ = ["in_order", "is_url", "place_of"]
 
-_SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]{0,28}://|(s3|s3a|s3n|hf|gs|https?):/(?!/)", re.IGNORECASE)
+_SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]{0,28}://|(s3|s3a|s3n|hf|gs|gcs|https?):/(?!/)", re.IGNORECASE)
 # What is under way at once. A part of an object is sent when all of its bytes are there, and parts that lack some are held.
 _STEP_BYTES = 64 << 20
 

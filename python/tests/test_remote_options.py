@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
+import shutil
 import socket
+import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -195,7 +200,7 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "use_accelerate_endpoint .* acceleration"),
     ({"config_kwargs": {"s3": {"payload_signing_enabled": "odd"}}}, "true or false"),
     ({"config_kwargs": {"s3": {"addressing_style": "odd"}}}, "auto, path or virtual"),
-    ({"config_kwargs": {"retries": {"mode": "odd"}}}, "retry_mode .* is 'odd': it is legacy, standard or adaptive"),
+    ({"config_kwargs": {"retries": {"mode": "odd"}}}, "retry_mode .* is 'odd': it must be legacy, standard or adaptive"),
     ({"config_kwargs": {"retries": {"max_attempts": -1}}}, "max_attempts"),
     ({"config_kwargs": {"retries": {"total_max_attempts": 0}}}, "1 to 1000"),
     ({"config_kwargs": {"response_checksum_validation": "odd"}}, "response_checksum_validation .* is 'odd'"),
@@ -227,7 +232,7 @@ def test_retries_come_on_top_of_the_first_attempt(busy_server, options, count):
     url, asked = busy_server
     with pytest.raises(penstock.Error, match=f"after {count} "):
         penstock.open("s3://bucket/key", storage_options={"endpoint": url, "key": "AKIAX", "secret": "s", "retry_pause": 0.001} | options)
-    assert len([method for method, _, _ in asked if method == "GET"]) == count
+    assert len(asked) == count
 
 
 def test_a_payload_is_signed_over_http_unless_that_is_switched_off(server):
@@ -251,11 +256,116 @@ def test_unsigned_requests_may_be_asked_for_as_botocore_has_it(server):
     assert all("authorization" not in headers for _, _, headers in asked)
 
 
-def test_without_ssl_amazon_is_asked_over_http(monkeypatch, server):
-    monkeypatch.setenv("http_proxy", server[0])
-    options = {"key": "AKIAX", "secret": "s", "attempts": 1}
-    penstock.open("s3://bucket/key", storage_options=options | {"client_kwargs": {"use_ssl": False}})
-    assert {headers["host"] for _, _, headers in server[1]} == {"bucket.s3.us-east-1.amazonaws.com"}
+def read_in_child(url: str, options: dict[str, Any], **environment: str) -> bytes:
+    """What a program reads, whose environment says how servers are reached."""
+    program = "import sys, penstock; sys.stdout.buffer.write(penstock.open(sys.argv[1], storage_options=eval(sys.argv[2])).read(100))"
+    run = [sys.executable, "-c", program, url, repr(options)]
+    return subprocess.run(run, check=True, capture_output=True, env={**os.environ, **environment}).stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("s3://bucket/key", "bucket.s3.eu-west-1.amazonaws.com"),
+        ("s3://arn:aws:s3:::bucket/key", "bucket.s3.eu-west-1.amazonaws.com"),
+        ("s3://arn:aws:s3:us-west-2:123456789012:accesspoint/ap/key", "ap-123456789012.s3-accesspoint.us-west-2.amazonaws.com"),
+    ],
+)
+def test_without_ssl_amazon_is_asked_over_http(server, url, host):
+    options = {"key": "AKIAX", "secret": "s", "region": "eu-west-1", "attempts": 1, "client_kwargs": {"use_ssl": False}}
+    assert read_in_child(url, options, http_proxy=server[0], no_proxy="") == CONTENT
+    assert {headers["host"] for method, _, headers in server[1] if method != "CONNECT"} == {host}
+    region = host.split(".")[-3]
+    assert all(f"/{region}/s3/" in headers["authorization"] for method, _, headers in server[1] if method != "CONNECT")
+
+
+def test_google_cloud_storage_is_asked_by_its_s3_interface(server, monkeypatch):
+    url, asked = server
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    keys = {"key": "GOOG1X", "secret": "s"}
+    for more in (keys, {"anon": True}):
+        asked.clear()
+        with penstock.open("gs://bucket/a key", storage_options={"endpoint": url} | more) as file:
+            assert file.read(100) == CONTENT
+        assert {path for _, path, _ in asked} == {"/bucket/a%20key"}
+        assert all(("authorization" in headers) == (more is keys) for _, _, headers in asked)
+    penstock.tofile(numpy.arange(3), "gs://bucket/key", storage_options={"endpoint": url} | keys)
+    headers = next(headers for method, _, headers in asked if method == "PUT")
+    assert "Credential=GOOG1X/" in headers["authorization"]
+    assert "/auto/s3/" in headers["authorization"]
+    with pytest.raises(penstock.Error, match="overwrite"):
+        penstock.tofile(numpy.arange(3), "gs://bucket/key", storage_options={"endpoint": url, "overwrite": False} | keys)
+    with pytest.raises(penstock.Error, match="needs an HMAC key"):
+        penstock.open("gs://bucket/key", storage_options={"key": "AKIAX", "secret": "s"})
+
+
+CUSTOMER_KEY = bytes(range(32))
+NAMES_OF_CUSTOMER_KEY: list[dict[str, Any]] = [
+    {"sse_customer_key": CUSTOMER_KEY},
+    {"sse_customer_key": base64.b64encode(CUSTOMER_KEY).decode()},
+    {"s3_additional_kwargs": {"SSECustomerKey": CUSTOMER_KEY, "SSECustomerAlgorithm": "AES256"}},
+    {"aws_server_side_encryption": "sse-c", "aws_sse_customer_key_base64": base64.b64encode(CUSTOMER_KEY).decode()},
+]
+
+
+def test_a_key_of_the_customer_is_sent_with_each_request_over_https(server, tmp_path):
+    url, asked = server
+    certificate = tmp_path / "certificate.pem"
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl here")
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*make, "-keyout", tmp_path / "key.pem", "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, tmp_path / "key.pem")
+    up = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked, "connections": []}))
+    up.socket = context.wrap_socket(up.socket, server_side=True)
+    thread = threading.Thread(target=up.serve_forever, daemon=True)
+    thread.start()
+    try:
+        options = SAME_OPTIONS["own"] | {"endpoint": f"https://127.0.0.1:{up.server_address[1]}"}
+        program = f"""
+import numpy, penstock
+for more in {NAMES_OF_CUSTOMER_KEY}:
+    options = {options} | more
+    assert penstock.open("s3://bucket/key", storage_options=options).read(100) == {CONTENT}
+    penstock.tofile(numpy.arange(3), "s3://bucket/key", storage_options=options)
+"""
+        subprocess.run([sys.executable, "-c", program], check=True, env=os.environ | {"CURL_CA_BUNDLE": str(certificate)})
+    finally:
+        up.shutdown()
+        up.server_close()
+        thread.join()
+    assert {method for method, _, _ in asked} == {"HEAD", "GET", "PUT"}
+    for _, _, headers in asked:
+        assert headers["x-amz-server-side-encryption-customer-algorithm"] == "AES256"
+        assert base64.b64decode(headers["x-amz-server-side-encryption-customer-key"]) == CUSTOMER_KEY
+        assert base64.b64decode(headers["x-amz-server-side-encryption-customer-key-md5"]) == hashlib.md5(CUSTOMER_KEY).digest()
+        assert "x-amz-server-side-encryption-customer-key" in headers["authorization"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sse_customer_key": CUSTOMER_KEY}, "over https only"),
+        ({"sse_customer_key": b"short"}, "has 5 bytes"),
+        ({"sse_customer_key": "not base64"}, "neither 32 bytes nor base64"),
+        ({"sse_customer_key": CUSTOMER_KEY, "server_side_encryption": "AES256"}, "exclude each other"),
+        ({"SSECustomerAlgorithm": "DES"}, "AES256"),
+    ],
+)
+def test_a_key_of_the_customer_that_cannot_be_used_is_refused(server, options, said):
+    url, asked = server
+    for call in (penstock.open, lambda url, **how: penstock.tofile(numpy.arange(3), url, **how)):
+        with pytest.raises((penstock.Error, ValueError), match=said) as refused:
+            call("s3://bucket/key", storage_options=SAME_OPTIONS["own"] | {"endpoint": url} | options)
+        assert "AAECAw" not in str(refused.value)
+    assert asked == []
+
+
+def test_a_key_of_the_customer_is_for_s3(server):
+    with pytest.raises(penstock.Error, match="sse_customer_key is for objects of S3"):
+        penstock.open(server[0] + "/x", storage_options={"sse_customer_key": CUSTOMER_KEY})
 
 
 def test_each_setting_of_botocore_is_in_the_table_of_the_page():
@@ -287,13 +397,14 @@ def test_a_file_is_named_by_a_url(tmp_path):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("gs://bucket/key", "gs:// is not supported.*storage.googleapis.com"),
         ("az://container/blob", "az:// is not supported.*SAS"),
         ("abfss://container@account/blob", "abfss:// is not supported"),
         ("gopher://host/x", "gopher:// is not supported"),
         ("s3:/bucket/key", "one slash"),
         ("hf://owner", "hf://OWNER/NAME/PATH"),
-        ("s3://arn:aws:s3:us-west-2:123456789012:accesspoint/ap/k", "alias"),
+        ("s3://arn:aws:s3::123456789012:accesspoint/m.mrap/k", "version 4A"),
+        ("s3://arn:aws:s3-object-lambda:us-west-2:123456789012:accesspoint/ap/k", "only those of S3's buckets and access points"),
+        ("s3://arn:aws:s3-outposts:us-west-2:123456789012:outpost/op/accesspoint/ap/k", "only those of S3's buckets and access points"),
     ],
 )
 def test_what_is_not_served_says_so(url, said, tmp_path):

@@ -122,11 +122,31 @@ def test_a_bucket_is_listed(server, options):
     assert level == [(f"{bucket}/listed/one.bin", 7), (f"{bucket}/listed/sub/", None)]
     assert penstock.list_remote(f"{bucket}/none-of-these/", storage_options=options) == []
     assert len(penstock.list_remote(bucket, storage_options=options)) >= len(KEYS) + 3
-    with pytest.raises(penstock.Error, match="only s3://BUCKET/ can be listed"):
+    with pytest.raises(penstock.Error, match="only s3://BUCKET/ and gs://BUCKET/ can be listed"):
         penstock.list_remote("https://example.org/a")
     if server.kind != "moto":  # which takes any
         with pytest.raises(PermissionError):
             penstock.list_remote(bucket, storage_options=options | {"secret_access_key": "wrong"})
+
+
+@pytest.mark.parametrize("named", ["gs://{}", "gcs://{}", "s3://arn:aws:s3:::{}"])
+def test_a_bucket_may_have_other_names(server, options, named):
+    bucket = named.format(server.facts()["bucket"])
+    server.put("named/a b.bin", CONTENT.tobytes())
+    with penstock.open(f"{bucket}/named/a b.bin", storage_options=options) as file:
+        assert file.read() == CONTENT.tobytes()
+    shown = bucket.replace("gcs://", "gs://")
+    assert penstock.list_remote(f"{bucket}/named/", storage_options=options) == [(f"{shown}/named/a b.bin", CONTENT.nbytes)]
+    penstock.tofile(CONTENT, f"{bucket}/written.bin", storage_options=options)
+    assert penstock.load(f"{bucket}/written.bin", dtype="u1", storage_options=options).tobytes() == CONTENT.tobytes()
+
+
+def test_a_missing_object_costs_one_request(server, options):
+    before = penstock.stats()["usage"]["remote_requests"]
+    with pytest.raises(FileNotFoundError):
+        penstock.open(f"s3://{server.facts()['bucket']}/missing", storage_options=options)
+    if server.kind == "seaweedfs":  # the others send no x-amz-request-id, by which S3 is known
+        assert penstock.stats()["usage"]["remote_requests"] == before + 1
 
 
 def test_a_folder_is_copied_by_the_command(server, options, tmp_path):

@@ -67,7 +67,7 @@ std::string without_url_secrets(std::string_view text) {
     const auto begin = at + between.size();
     const auto end = std::min(text.find_first_of(ends, begin), text.size());
     const auto scheme = scheme_before(text.substr(done, at - done));
-    const bool is_by_name = scheme.starts_with("s3") || scheme.starts_with("S3") || scheme == "gs" || scheme == "hf";
+    const bool is_by_name = scheme.starts_with("s3") || scheme.starts_with("S3") || scheme == "gs" || scheme == "gcs" || scheme == "hf";
     made.append(text.substr(done, begin - done)).append(shown_rest(text.substr(begin, end - begin), !is_by_name));
     done = end;
   }

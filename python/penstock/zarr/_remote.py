@@ -73,7 +73,7 @@ class RemoteStore(GatheringStore, Store):
         if not isinstance(url, str) or "://" not in url:
             raise ValueError(f"RemoteStore: {url if not isinstance(url, str) else penstock._native.shown_name(url)!r} is no URL")
         scheme, _, rest = url.partition("://")
-        self._by_key = scheme.lower() in ("s3", "s3a", "s3n")
+        self._by_key = scheme.lower() in ("s3", "s3a", "s3n", "gs", "gcs")
         if self._by_key:
             url = f"s3://{rest}"  # as it is in lists
         base, self._query = (url, "") if self._by_key else url.partition("?")[::2]

@@ -52,7 +52,7 @@ std::string last_name(const std::string& path) {
   return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
 }
 
-// Where what is below a URL begins in the URLs that it is listed with, which begin with s3://.
+// Where what is below a URL begins in the URLs that it is listed with, which begin with s3:// or gs://.
 std::size_t key_offset(const std::string& folder) { return folder.size() - folder.find("://") + std::string_view("s3").size(); }
 
 bool is_folder(const std::string& path) {

@@ -120,6 +120,12 @@ result<credentials> credential_search::usable(credentials found) const {
   if (!fits)
     return status(errc::invalid_argument,
                   fmt::format("the keys of {} are empty, or have a blank or the end of a line in them", found.found_in));
+  if (options_.for_google &&
+      (found.access_key_id.starts_with("AKIA") || found.access_key_id.starts_with("ASIA") || !found.session_token.empty()))
+    return status(
+        errc::permission_denied,
+        fmt::format("the keys of {} are Amazon's; Google Cloud Storage needs an HMAC key (GOOG...) in their place, or anonymous access",
+                    found.found_in));
   if (found.access_key_id.starts_with("ASIA") && found.session_token.empty())
     return status(errc::invalid_argument,
                   fmt::format("the keys of {} are temporary ones (ASIA...), and lack their session token", found.found_in));

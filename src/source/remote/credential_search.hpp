@@ -24,6 +24,7 @@ struct credential_options {
   bool anonymous = false;            // requests are not signed
   bool allow_process = false;        // programs may be started for credentials: a profile's credential_process, or the AWS command line
   bool use_fips = false;             // of STS's endpoints
+  bool for_google = false;           // keys of Amazon's are refused: Google Cloud Storage has HMAC keys of its own
 };
 
 // Everything outside that the search sees.

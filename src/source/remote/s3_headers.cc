@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/printable.hpp"
+#include "source/remote/signature.hpp"
 #include "source/remote/url.hpp"
 
 namespace penstock::source::remote {
@@ -45,6 +46,21 @@ result<std::vector<header>> headers_of_new_object(const remote_options& how) {
     if (!each.value.empty()) made.push_back(each);
   }
   return made;
+}
+
+result<std::vector<header>> headers_of_customer_key(const remote_options& how) {
+  constexpr std::size_t key_bytes = 32;
+  const auto& key = how.sse_customer_key;
+  if (key.empty()) return std::vector<header>();
+  if (key.size() != key_bytes)
+    return status(errc::invalid_argument,
+                  fmt::format("the option sse_customer_key has {} bytes; a key for AES-256 has {}", key.size(), key_bytes));
+  if (!how.server_side_encryption.empty())
+    return status(errc::invalid_argument, "the options sse_customer_key and server_side_encryption exclude each other");
+  auto sum = content_md5(key);
+  if (!sum) return sum.error();
+  const std::string name = "x-amz-server-side-encryption-customer-";
+  return std::vector<header>{{name + "algorithm", "AES256"}, {name + "key", in_base64(key)}, {name + "key-md5", *std::move(sum)}};
 }
 
 }  // namespace penstock::source::remote

@@ -90,6 +90,16 @@ class settings_search {
 
   status find_region() {
     auto region = first_setting(options_.region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, lookup_, {profile_.setting("region")});
+    const auto by_arn = first_setting({}, {"AWS_S3_USE_ARN_REGION"}, lookup_,
+                                      {profile_.setting("s3_use_arn_region"), profile_.setting("s3.use_arn_region")});
+    const auto uses_arn = by_arn.value.empty() ? result<bool>(true) : switch_of(by_arn, "the use of an ARN's region");
+    if (!uses_arn) return uses_arn.error();
+    if (const auto& named = options_.access_point_region; !named.empty()) {
+      if (!*uses_arn && region.value != named && !region.value.empty())
+        return {errc::invalid_argument, fmt::format("the access point is in {}, the region of {} is {}, and use_arn_region is false", named,
+                                                    region.from, shown_text(region.value))};
+      region = {named, "the name of the access point"};
+    }
     made_.is_region_assumed = region.value.empty();
     if (made_.is_region_assumed) region = {std::string(assumed_region), "nowhere"};
     if (!is_region_name(region.value))

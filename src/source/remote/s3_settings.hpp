@@ -18,6 +18,7 @@ namespace penstock::source::remote {
 // What a program says itself; what is empty is looked for.
 struct s3_options {
   std::string region;
+  std::string access_point_region{};  // that an ARN names
   std::string endpoint_url;
   std::string ca_bundle;
   std::string profile;
@@ -49,7 +50,8 @@ struct s3_settings {
 inline constexpr std::string_view assumed_region = "us-east-1";  // as boto3: S3 there answers with the bucket's own region
 
 // Each is the first that says something of the program, a variable, and the profile:
-//   region            AWS_REGION, AWS_DEFAULT_REGION; region; else us-east-1
+//   region            AWS_REGION, AWS_DEFAULT_REGION; region; else us-east-1. An ARN's comes first, unless AWS_S3_USE_ARN_REGION or
+//                     use_arn_region is false: then both have to be the same
 //   endpoint          AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; s3 in the profile's section of services, endpoint_url of s3, endpoint_url;
 //   only
 //                     the program's if AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or ignore_configured_endpoint_urls is true

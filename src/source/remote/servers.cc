@@ -34,6 +34,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_hub_token_bytes = 4096;
+// The S3 interface of Google Cloud Storage ("Interoperability with other storage providers"), which takes any region.
+constexpr const char* google_endpoint = "https://storage.googleapis.com";
+constexpr const char* google_region = "auto";
 
 // control_call by the network.
 result<control_answer> call_over(network& by, const control_request& asked) {
@@ -184,6 +187,9 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   if (!parsed) return parsed.error();
   const auto kind = kind_of(*parsed, how);
   if (!kind) return kind.error();
+  if (*kind != url_kind::s3 && !how.sse_customer_key.empty())
+    return status(errc::invalid_argument, fmt::format("{}: the option sse_customer_key is for objects of S3, and this is a URL of kind {}",
+                                                      parsed->shown(), to_string(*kind)));
   auto found = find(*parsed, *kind, how);
   if (!found) return found.error();
   return over_cache(*std::move(found), *parsed, *kind, how);
@@ -246,9 +252,10 @@ servers::found_object servers::open_http(const remote_url& what, const remote_op
   for (const auto& each : how.headers) headers.push_back({each.name, each.value});
   if (auto wrong = check_headers(headers); !wrong.ok()) return wrong.with_context(what.shown());
   auto address = what.address;
-  if (what.by_name) {  // s3://, as a public one
-    auto found =
-        s3_address(what.object, {.region = how.region.empty() ? std::string(assumed_region) : how.region, .endpoint = std::nullopt});
+  if (what.by_name) {  // as a public one
+    const auto settings = settings_of(how, what.object);
+    if (!settings) return settings.error().with_context(what.shown());
+    auto found = s3_address(what.object, settings->place());
     if (!found) return found.error();
     address = *std::move(found);
   }
@@ -345,14 +352,13 @@ std::unique_ptr<source> servers::over_cache(std::unique_ptr<object> found, const
   return *std::move(file);
 }
 
-std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const remote_options& how, const s3_settings& settings,
-                                                const std::string& region) {
+std::shared_ptr<s3_account> servers::account_of(const s3_asker& by, const std::string& region) {
   const std::lock_guard guard(lock_);
   if (keys_.size() + accounts_.size() > most_accounts) {
     std::erase_if(accounts_, [](const auto& each) { return each.second.use_count() == 1; });
     std::erase_if(keys_, [](const auto& each) { return each.second.use_count() == 1; });
   }
-  auto& keys = keys_[whose];
+  auto& keys = keys_[by.whose];
   if (keys == nullptr) {
     const credential_world world{
         .variable = around_.variable,
@@ -360,22 +366,21 @@ std::shared_ptr<s3_account> servers::account_of(const std::string& whose, const 
         .kernel = around_.kernel,
         .now = [] { return std::chrono::system_clock::now(); },
         .run = [](const std::string& command) { return sys::run_command(command, most_credential_bytes, 60s); }};
-    auto asked = credential_options_of(how, region);
+    auto asked = credential_options_of(by.how, region);
     asked.allow_process |= around_.allow_credential_process;
-    asked.use_fips = settings.fips;
+    asked.use_fips = by.settings.fips;
+    asked.for_google = by.for_google;
     keys = std::make_shared<credential_source>([world, asked = std::move(asked)] { return find_credentials(asked, world); }, world.now);
   }
-  auto& account = accounts_[fmt::format("{}\n{}\n{}", whose, region, settings.requester_pays)];
+  auto& account = accounts_[fmt::format("{}\n{}\n{}", by.whose, region, by.added_hash)];
   if (account == nullptr) {
-    std::vector<header> added;
-    if (settings.requester_pays) added.push_back({"x-amz-request-payer", "requester"});
     account = std::make_shared<s3_account>(
         keys, region,
         [by = visitors_](std::function<void()> what) {
           const auto begun = by->visit([&](network& with) -> result<bool> { return with.aside(std::move(what)); });
           return begun.value_or(false);
         },
-        std::move(added));
+        by.added);
   }
   return account;
 }
@@ -386,50 +391,73 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   if (!parsed) return parsed.error();
   if (how.kind != remote_kind::automatic && how.kind != remote_kind::s3 && how.kind != remote_kind::s3_public)
     return refuse("only buckets of S3 can be listed");
-  const auto place = settings_of(how, {});
-  if (!place) return place.error().with_context(shown_text(text));
   auto asking = how;
+  asking.sse_customer_key.clear();  // a list has no contents
   if (how.kind == remote_kind::s3_public) asking.anonymous = true;
-  const auto whose = key_of(asking, around_.variable);
-  if (!whose) return whose.error().with_context(shown_text(text));
+  const auto asker = asker_of(asking, *parsed);
+  if (!asker) return asker.error().with_context(shown_text(text));
   const auto in = [&](const std::string& region) -> result<s3_region> {
-    auto there = place->place();
+    auto there = asker->settings.place();
     there.region = region;
     auto bucket = s3_bucket_address(parsed->bucket, there);
     if (!bucket) return bucket.error().with_context(shown_text(text));
-    return s3_region{*std::move(bucket), account_of(*whose, asking, *place, region)};
+    return s3_region{*std::move(bucket), account_of(*asker, region)};
   };
-  auto at = in(place->region);
+  auto at = in(asker->settings.region);
   if (!at) return at.error();
-  const s3_listing what{.name = fmt::format("list s3://{}/{}", parsed->bucket, parsed->key),
+  const s3_listing what{.name = "list " + parsed->name_of(parsed->key),
                         .prefix = parsed->key,
                         .one_level = one_level,
                         .most = most,
-                        .how = patience_with(how, *place)};
+                        .how = patience_with(how, asker->settings)};
   auto found = list_s3_objects(*network_, what, *std::move(at), in);
   if (!found) return found.error();
   std::vector<remote_object> made;
   made.reserve(found->objects.size() + found->folders.size());
-  for (const auto& each : found->objects) made.push_back({fmt::format("s3://{}/{}", parsed->bucket, each.key), each.size_bytes});
-  for (const auto& each : found->folders) made.push_back({fmt::format("s3://{}/{}", parsed->bucket, each), std::nullopt});
+  for (const auto& each : found->objects) made.push_back({parsed->name_of(each.key), each.size_bytes});
+  for (const auto& each : found->folders) made.push_back({parsed->name_of(each), std::nullopt});
   std::ranges::sort(made, {}, &remote_object::url);
   return made;
 }
 
-result<s3_settings> servers::settings_of(const remote_options& how, const std::string& region_of_url) {
-  std::vector<aws_value> said;
-  for (const auto& each : how.aws_settings) said.push_back({each.name, each.value});
-  return find_s3_settings({.region = how.region.empty() ? region_of_url : how.region,
-                           .endpoint_url = how.endpoint,
-                           .ca_bundle = {},
-                           .profile = how.profile,
-                           .addressing_style = how.addressing_style,
-                           .use_fips = how.use_fips,
-                           .use_dualstack = how.use_dualstack,
-                           .requester_pays = how.requester_pays,
-                           .use_ssl = how.use_ssl,
-                           .settings = std::move(said)},
-                          around_.variable, *around_.kernel);
+result<s3_settings> servers::settings_of(const remote_options& how, const s3_object& what) {
+  s3_options asked{.region = how.region.empty() ? what.region : how.region,
+                   .access_point_region = what.by_access_point() ? what.region : std::string(),
+                   .endpoint_url = how.endpoint,
+                   .ca_bundle = {},
+                   .profile = how.profile,
+                   .addressing_style = how.addressing_style,
+                   .use_fips = how.use_fips,
+                   .use_dualstack = how.use_dualstack,
+                   .requester_pays = how.requester_pays,
+                   .use_ssl = how.use_ssl};
+  for (const auto& each : how.aws_settings) asked.settings.push_back({each.name, each.value});
+  if (what.by_access_point()) asked.region = how.region;
+  if (what.at_google) {  // it is none of the places that settings of the AWS tools are about
+    if (asked.endpoint_url.empty()) asked.endpoint_url = google_endpoint;
+    if (asked.region.empty()) asked.region = google_region;
+  }
+  return find_s3_settings(asked, around_.variable, *around_.kernel);
+}
+
+result<servers::s3_asker> servers::asker_of(const remote_options& how, const s3_object& what) {
+  auto settings = settings_of(how, what);
+  if (!settings) return settings.error();
+  s3_asker made{.whose = {}, .how = how, .settings = *std::move(settings), .for_google = what.at_google && how.endpoint.empty()};
+  made.how.stop_requested = {};  // it outlives the call
+  auto whose = key_of(how, around_.variable);
+  if (!whose) return whose.error();
+  made.whose = *std::move(whose) + (made.for_google ? "g" : "");
+  if (made.settings.requester_pays) made.added.push_back({"x-amz-request-payer", "requester"});
+  auto customers = headers_of_customer_key(how);
+  if (!customers) return customers.error();
+  made.added.insert(made.added.end(), customers->begin(), customers->end());
+  std::string all;
+  for (const auto& each : made.added) all += fmt::format("{}: {}\n", each.name, each.value);
+  auto hash = payload_hash(all);
+  if (!hash) return hash.error();
+  made.added_hash = *std::move(hash);
+  return made;
 }
 
 patience servers::patience_with(const remote_options& how, const s3_settings& settings) const {
@@ -441,28 +469,32 @@ patience servers::patience_with(const remote_options& how, const s3_settings& se
 result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
   if (!what.by_name && !how.endpoint.empty())
     return status(errc::invalid_argument,
-                  fmt::format("{}: the URL names its own server, so the option endpoint does not apply; name the object as s3://{}/{}",
-                              what.shown(), what.object.bucket, printable_text(what.object.key)));
-  auto settings = settings_of(how, what.object.region);
-  if (!settings) return settings.error().with_context(what.shown());
-  if (!what.by_name && settings->fips && !is_fips_host(what.address.host)) {
+                  fmt::format("{}: the URL names its own server, so the option endpoint does not apply; name the object as {}",
+                              what.shown(), printable_text(what.object.name_of(what.object.key))));
+  auto by = asker_of(how, what.object);
+  if (!by) return by.error().with_context(what.shown());
+  const auto& settings = by->settings;
+  if (!what.by_name && settings.fips && !is_fips_host(what.address.host)) {
     return status(errc::invalid_argument,
-                  fmt::format("{}: the use of FIPS endpoints is set, and the URL names another one; name the object as s3://{}/{}",
-                              what.shown(), what.object.bucket, printable_text(what.object.key)));
+                  fmt::format("{}: the use of FIPS endpoints is set, and the URL names another one; name the object as {}", what.shown(),
+                              printable_text(what.object.name_of(what.object.key))));
   }
-  const auto whose = key_of(how, around_.variable);
-  if (!whose) return whose.error().with_context(what.shown());
-  s3_way made{.region = settings->region, .settings = *settings, .address_in = {}, .account_in = {}};
+  s3_way made{.region = settings.region, .settings = settings, .address_in = {}, .account_in = {}};
   // An endpoint of the environment or a profile is for s3:// names. A URL with a host is asked for there, by its own scheme and port.
-  made.address_in = [what, first = settings->region, place = settings->place()](const std::string& region) -> result<url> {
+  const auto in = [what, first = settings.region, place = settings.place()](const std::string& region) -> result<url> {
     if (!what.by_name) return region == first ? result<url>(what.address) : address_in_region(what, region);
     auto there = place;
     there.region = region;
     return s3_address(what.object, there);
   };
-  made.account_in = [this, how, whose = *whose, settings = *std::move(settings)](const std::string& region) {
-    return account_of(whose, how, settings, region);
+  made.address_in = [in, has_key = !how.sse_customer_key.empty()](const std::string& region) -> result<url> {
+    auto address = in(region);
+    if (address && has_key && !address->tls)
+      return status(errc::invalid_argument,
+                    fmt::format("{}: the key of the option sse_customer_key is sent over https only", address->shown()));
+    return address;
   };
+  made.account_in = [this, by = *std::move(by)](const std::string& region) { return account_of(by, region); };
   return made;
 }
 
@@ -494,6 +526,10 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
                   fmt::format("{}: objects are written to S3 alone, and this is a URL of kind {}", what->shown(), to_string(*kind)));
   if (!what->by_name && !what->address.query.empty())
     return status(errc::unsupported, fmt::format("{}: it has a query, and objects are written to URLs without one", what->shown()));
+  if (what->object.at_google && !how.overwrite)
+    return status(errc::unsupported, fmt::format("{}: overwrite=False needs If-None-Match, which the S3 interface of Google Cloud Storage "
+                                                 "does not have for writing",
+                                                 what->shown()));
   auto plan = how.size ? part_plan::of_size(*how.size) : result<part_plan>(part_plan());
   if (!plan) return plan.error().with_context(what->shown());
   if (auto there = network_->library_version(); !there) return there.error().with_context(what->shown());

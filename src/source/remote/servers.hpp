@@ -69,6 +69,15 @@ class servers final {
   std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
   result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
   result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);
+  // Who asks for objects of S3 there, and what is added to each request.
+  struct s3_asker {
+    std::string whose;  // its credentials, as a hash of all that they depend on
+    remote_options how;
+    s3_settings settings;
+    bool for_google = false;  // which has keys of its own
+    std::vector<header> added{};
+    std::string added_hash{};
+  };
   // Where an object of S3 is, in the region that its user or the environment says, and how it is found in another.
   struct s3_way {
     std::string region;
@@ -76,11 +85,11 @@ class servers final {
     std::function<result<url>(const std::string& region)> address_in;
     std::function<std::shared_ptr<s3_account>(const std::string& region)> account_in;
   };
-  result<s3_settings> settings_of(const remote_options& how, const std::string& region_of_url);
+  result<s3_settings> settings_of(const remote_options& how, const s3_object& what);
+  result<s3_asker> asker_of(const remote_options& how, const s3_object& what);
   result<s3_way> find_way(const remote_url& what, const remote_options& how);
   [[nodiscard]] patience patience_with(const remote_options& how, const s3_settings& settings) const;
-  std::shared_ptr<s3_account> account_of(const std::string& whose, const remote_options& how, const s3_settings& settings,
-                                         const std::string& region);
+  std::shared_ptr<s3_account> account_of(const s3_asker& by, const std::string& region);
 
   class visitors;
 

@@ -161,17 +161,21 @@ result<std::string> payload_hash(std::string_view payload) {
   return in_hexadecimal(*made);
 }
 
+std::string in_base64(std::string_view bytes) {
+  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    std::uint32_t three = 0;
+    for (std::size_t i = at; i < at + 3; ++i) three = three << 8 | (i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0U);
+    for (std::size_t i = 0; i < 4; ++i) text.push_back(at + i <= bytes.size() ? digits[three >> (18 - 6 * i) & 63] : '=');
+  }
+  return text;
+}
+
 result<std::string> content_md5(std::string_view payload) {
   const auto made = sys::md5(bytes_of_text(payload));
   if (!made) return made.error();
-  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t at = 0; at < made->size(); at += 3) {
-    std::uint32_t three = 0;
-    for (std::size_t i = at; i < at + 3; ++i) three = three << 8 | (i < made->size() ? std::to_integer<std::uint32_t>((*made)[i]) : 0);
-    for (std::size_t i = 0; i < 4; ++i) text.push_back(at + i <= made->size() ? digits[three >> (18 - 6 * i) & 63] : '=');
-  }
-  return text;
+  return in_base64({reinterpret_cast<const char*>(made->data()), made->size()});
 }
 
 canonical_request make_canonical(const signed_request& request, const std::vector<header>& headers) {

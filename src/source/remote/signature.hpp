@@ -78,6 +78,7 @@ class signer {
 // In small hexadecimal digits. Errors: unsupported (no libcrypto).
 result<std::string> payload_hash(std::string_view payload);
 
+[[nodiscard]] std::string in_base64(std::string_view bytes);
 // For the header Content-MD5: in base64. Errors: unsupported (no libcrypto), io (MD5 is forbidden here).
 result<std::string> content_md5(std::string_view payload);
 

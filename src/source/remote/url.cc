@@ -58,12 +58,14 @@ std::string scheme_of(std::string_view text) {
   return end == std::string_view::npos || !is_scheme(text.substr(0, end)) ? std::string() : in_small_letters(text.substr(0, end));
 }
 
+constexpr std::array<std::string_view, 2> schemes_of_google{"gs", "gcs"};
+bool is_scheme_of_google(std::string_view scheme) { return std::ranges::find(schemes_of_google, scheme) != schemes_of_google.end(); }
 constexpr std::array<std::string_view, 3> schemes_of_s3{"s3", "s3a", "s3n"};
 bool is_scheme_of_s3(std::string_view scheme) { return std::ranges::find(schemes_of_s3, scheme) != schemes_of_s3.end(); }
 
 // s3:/bucket/key, which pathlib.Path makes of s3://bucket/key: its scheme. Empty for all other texts.
 std::string_view scheme_with_one_slash(std::string_view text) {
-  for (const std::string_view scheme : {"s3", "s3a", "s3n", "hf", "gs", "http", "https"}) {
+  for (const std::string_view scheme : {"s3", "s3a", "s3n", "hf", "gs", "gcs", "http", "https"}) {
     const bool begins = text.starts_with(scheme) && text.substr(scheme.size()).starts_with(":/");
     if (begins && !text.substr(scheme.size()).starts_with("://")) return scheme;
   }
@@ -77,10 +79,6 @@ status unsupported_scheme(std::string_view text, std::string_view scheme) {
   };
   constexpr std::string_view of_azure = "; use the https:// URL of the blob, with its SAS";
   constexpr std::array hints{
-      hint{"gs",
-           "; Google Cloud Storage also speaks S3: name the object as s3://BUCKET/KEY, with the endpoint https://storage.googleapis.com "
-           "and an HMAC key"},
-      hint{"gcs", "; name the object as s3://BUCKET/KEY, with the endpoint https://storage.googleapis.com and an HMAC key"},
       hint{"az", of_azure},
       hint{"azure", of_azure},
       hint{"abfs", of_azure},
@@ -94,7 +92,7 @@ status unsupported_scheme(std::string_view text, std::string_view scheme) {
   };
   const auto* const found = std::ranges::find(hints, scheme, &hint::scheme);
   return {errc::unsupported,
-          fmt::format("{}: the scheme {}:// is not supported{}. Supported are http://, https://, s3://, hf:// and file://",
+          fmt::format("{}: the scheme {}:// is not supported{}. Supported are http://, https://, s3://, gs://, hf:// and file://",
                       shown_text(text), scheme, found == hints.end() ? "" : found->words)};
 }
 
@@ -209,7 +207,8 @@ std::optional<amazon_object> read_amazon_object(const url& of) {
     path.remove_prefix(std::min(host->bucket.size() + 1, path.size()));
   }
   if (host->bucket.empty() || path.empty()) return std::nullopt;
-  return amazon_object{{std::move(host->bucket), std::string(path), std::move(host->region)}, is_virtual};
+  return amazon_object{{.bucket = std::move(host->bucket), .key = std::string(path), .region = std::move(host->region), .at_google = false},
+                       is_virtual};
 }
 
 // The key is decoded once, and encoded once, so that its escapes are those that are signed.
@@ -237,14 +236,75 @@ bool names_port(std::string_view text) {
          authority.rfind(':') + 1 > authority.rfind(']') + 1;
 }
 
-// Bucket and key, or the beginning of one, behind s3://. What control characters a key has are sent encoded.
+struct access_point {
+  std::string region;
+  std::string label;  // NAME-ACCOUNT, of its host
+};
+
+// Of arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with a colon or a slash before the name. Errors: in words.
+result<access_point> parse_access_point(std::string_view arn) {
+  std::array<std::string_view, 5> fields;  // arn, partition, service, region, account
+  for (auto& each : fields) {
+    each = arn.substr(0, arn.find(':'));
+    arn.remove_prefix(std::min(each.size() + 1, arn.size()));
+  }
+  const auto [word, partition, service, region, account] = fields;
+  const auto refused = [](std::string_view why) { return status(errc::unsupported, std::string(why)); };
+  constexpr std::string_view kind = "accesspoint";
+  if (service != "s3") return refused("of the names that begin with arn:, only those of S3's buckets and access points are read");
+  if (!arn.starts_with(kind) || arn.size() < kind.size() + 2)
+    return refused("an ARN is arn:aws:s3:::BUCKET/KEY or arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/KEY");
+  if (region.empty()) return refused("multi-region access points need signatures of version 4A, which are not supported");
+  const auto name = arn.substr(kind.size() + 1);
+  const auto is_letter = [](char c) { return is_small_letter(c) || is_url_digit(c) || c == '-'; };
+  const bool is_account = account.size() == 12 && std::ranges::all_of(account, is_url_digit);
+  const bool is_name = !name.empty() && name.size() <= 50 && std::ranges::all_of(name, is_letter) && name.front() != '-';
+  if (!is_region(region) || !is_account || !is_name)
+    return refused("the region, the account or the name in its ARN is not that of an access point");
+  return access_point{std::string(region), fmt::format("{}-{}", name, account)};
+}
+
+// NAME of arn:aws:s3:::NAME; any other bucket as it is.
+std::string name_of_bucket(const std::string& bucket) { return bucket.starts_with("arn:") ? bucket.substr(bucket.rfind(':') + 1) : bucket; }
+
+// Takes the bucket or the access point, and the slash behind it, off the front.
+result<s3_object> take_arn(std::string_view& rest) {
+  s3_object made;
+  made.bucket = rest.substr(0, rest.find('/'));
+  if (!made.by_access_point()) {
+    rest.remove_prefix(std::min(made.bucket.size() + 1, rest.size()));
+    return made;
+  }
+  constexpr std::string_view kind = ":accesspoint/";
+  const auto begin = rest.find(kind);
+  const bool has_slash = begin != std::string_view::npos && begin < rest.find('/');
+  const auto end = std::min(rest.find('/', has_slash ? begin + kind.size() : 0), rest.size());
+  made.bucket = rest.substr(0, end);
+  const auto point = parse_access_point(made.bucket);
+  if (!point) return point.error();
+  made.region = point->region;
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return made;
+}
+
+// Bucket and key, or the beginning of one, behind s3:// or gs://. What control characters a key has are sent encoded.
 result<s3_object> read_by_name(std::string_view text) {
   if (text.size() > most_url_bytes) return bad_url(text, fmt::format("it is longer than {} bytes", most_url_bytes));
-  const auto rest = text.substr(text.find("://") + 3);
-  if (rest.starts_with("arn:"))
-    return bad_url(text, "an ARN is not taken; an access point is named by its alias, which ends with -s3alias, in the place of a bucket");
+  auto rest = text.substr(text.find("://") + 3);
+  const bool at_google = is_scheme_of_google(scheme_of(text));
+  if (rest.starts_with("arn:") && !at_google) {
+    auto named = take_arn(rest);
+    if (!named) return status(named.error().code(), fmt::format("URL {}: {}", shown_text(text), named.error().message()));
+    named->key = rest;
+    if (named->by_access_point()) return named;
+    if (auto problem = check_bucket(name_of_bucket(named->bucket), false); !problem.ok()) return bad_url(text, problem.message());
+    return named;
+  }
   const auto slash = std::min(rest.find('/'), rest.size());
-  s3_object made{std::string(rest.substr(0, slash)), std::string(rest.substr(std::min(slash + 1, rest.size()))), {}};
+  s3_object made{.bucket = std::string(rest.substr(0, slash)),
+                 .key = std::string(rest.substr(std::min(slash + 1, rest.size()))),
+                 .region = {},
+                 .at_google = at_google};
   if (made.bucket.find_first_of("@:") != std::string::npos)
     return bad_url(text, "the bucket's name has a character that none may have; credentials do not belong into a URL");
   if (auto problem = check_bucket(made.bucket, false); !problem.ok()) return bad_url(text, problem.message());
@@ -285,7 +345,34 @@ result<url> address_at_endpoint(const std::string& bucket, const std::string& ke
   return made;
 }
 
+// Of an object of Amazon's: its host without what precedes s3, and without the suffix.
+std::string amazon_host_of(std::string_view service, const s3_place& place) {
+  return fmt::format("{}{}.{}{}{}{}", service, place.fips ? "-fips" : "", place.dualstack ? "dualstack." : "", place.region, amazon_suffix,
+                     place.region.starts_with("cn-") ? country_suffix : "");
+}
+
+url address_of_amazon(std::string host, std::string path, bool tls) {
+  return {.tls = tls, .host = std::move(host), .port = tls ? https_port : http_port, .path = std::move(path), .query = {}};
+}
+
+// key: encoded.
+result<url> address_of_access_point(const std::string& arn, const std::string& key, s3_place place) {
+  const auto point = parse_access_point(arn);
+  if (!point) return point.error();
+  place.style = addressing::virtual_host;
+  if (place.endpoint) return address_at_endpoint(point->label, key, place);
+  place.region = point->region;
+  return address_of_amazon(fmt::format("{}.{}", point->label, amazon_host_of("s3-accesspoint", place)), fmt::format("/{}", key), place.tls);
+}
+
+// Buckets of S3 Express have endpoints and signatures of their own.
+bool is_directory_bucket(std::string_view bucket) { return bucket.ends_with("--x-s3") || bucket.ends_with("--xa-s3"); }
+
 }  // namespace
+
+std::string s3_object::name_of(std::string_view any_key) const {
+  return fmt::format("{}://{}/{}", at_google ? "gs" : "s3", bucket, any_key);
+}
 
 std::string in_small_letters(std::string_view text) {
   std::string made(text);
@@ -387,17 +474,15 @@ std::string_view to_string(url_kind kind) noexcept {
   return "unknown";
 }
 
-std::string remote_url::shown() const {
-  return by_name ? printable_text(fmt::format("s3://{}/{}", object.bucket, object.key)) : address.shown();
-}
+std::string remote_url::shown() const { return by_name ? printable_text(object.name_of(object.key)) : address.shown(); }
 
 result<remote_url> parse_remote_url(std::string_view text) {
   const auto scheme = scheme_of(text);
-  if (is_scheme_of_s3(scheme)) return parse_by_name(text);
+  if (is_scheme_of_s3(scheme) || is_scheme_of_google(scheme)) return parse_by_name(text);
   if (const auto cut = scheme_with_one_slash(text); !cut.empty())
     return bad_url(
         text, fmt::format("it has one slash behind its scheme; write {}://, and as a str, since pathlib.Path takes a slash away", cut));
-  if (scheme.empty()) return bad_url(text, "its scheme is not http, https, s3 or hf");
+  if (scheme.empty()) return bad_url(text, "its scheme is not http, https, s3, gs or hf");
   if (scheme == "hf")
     return status(errc::unsupported, fmt::format("{}: files of the Hugging Face Hub are opened for reading only", shown_text(text)));
   if (scheme != "http" && scheme != "https") return unsupported_scheme(text, scheme);
@@ -421,7 +506,8 @@ result<remote_url> parse_remote_url(std::string_view text) {
 }
 
 result<s3_object> parse_s3_prefix(std::string_view text) {
-  if (!is_scheme_of_s3(scheme_of(text))) return bad_url(text, "only s3://BUCKET/ can be listed");
+  const auto scheme = scheme_of(text);
+  if (!is_scheme_of_s3(scheme) && !is_scheme_of_google(scheme)) return bad_url(text, "only s3://BUCKET/ and gs://BUCKET/ can be listed");
   auto made = read_by_name(text);
   if (made && !made->key.empty()) {
     if (auto problem = check_key(made->key); !problem.ok()) return bad_url(text, problem.message());
@@ -455,29 +541,28 @@ bool is_presigned(const url& one) {
 }
 
 result<url> s3_address(const s3_object& object, const s3_place& place) {
-  if (auto problem = check_bucket(object.bucket, !place.endpoint); !problem.ok()) return problem;
   if (auto problem = check_key(object.key); !problem.ok()) return problem;
   const auto key = percent_encoded(object.key, true);
-  if (place.endpoint) return address_at_endpoint(object.bucket, key, place);
+  if (object.by_access_point()) return address_of_access_point(object.bucket, key, place);
+  const auto bucket = name_of_bucket(object.bucket);
+  if (auto problem = check_bucket(bucket, !place.endpoint); !problem.ok()) return problem;
+  if (place.endpoint) return address_at_endpoint(bucket, key, place);
+  if (is_directory_bucket(bucket))
+    return status(errc::unsupported, fmt::format("'{}' is a directory bucket (S3 Express), which is not supported", bucket));
   if (!is_region(place.region)) {
     return status(errc::invalid_argument, fmt::format("'{}' is no region of Amazon's; a server that is not Amazon's needs an endpoint too "
                                                       "(AWS_ENDPOINT_URL_S3, or the option endpoint)",
                                                       shown_text(place.region)));
   }
-  const bool has_dot = object.bucket.find('.') != std::string::npos;
+  const bool has_dot = bucket.find('.') != std::string::npos;
   const bool is_virtual = place.style == addressing::virtual_host || (place.style == addressing::automatic && !has_dot);
-  url made;
-  made.tls = place.tls;
-  made.port = place.tls ? https_port : http_port;
-  made.host =
-      fmt::format("{}{}s3{}.{}{}{}{}", is_virtual ? object.bucket : "", is_virtual ? "." : "", place.fips ? "-fips" : "",
-                  place.dualstack ? "dualstack." : "", place.region, amazon_suffix, place.region.starts_with("cn-") ? country_suffix : "");
-  made.path = is_virtual ? fmt::format("/{}", key) : fmt::format("/{}/{}", object.bucket, key);
-  return made;
+  const auto host = amazon_host_of("s3", place);
+  return is_virtual ? address_of_amazon(fmt::format("{}.{}", bucket, host), fmt::format("/{}", key), place.tls)
+                    : address_of_amazon(host, fmt::format("/{}/{}", bucket, key), place.tls);
 }
 
 result<url> s3_bucket_address(const std::string& bucket, const s3_place& place) {
-  auto made = s3_address({.bucket = bucket, .key = "k", .region = {}}, place);
+  auto made = s3_address({.bucket = bucket, .key = "k", .region = {}, .at_google = false}, place);
   if (made) made->path.pop_back();
   return made;
 }

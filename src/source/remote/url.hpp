@@ -1,5 +1,6 @@
-// URLs of remote objects: http, https, s3 and hf, and what each stands for. Values and pure functions: no network, safe from any thread.
-// A URL comes from outside: its length is bounded, and nothing of it reaches a request line or a header before it is known to fit there.
+// URLs of remote objects: http, https, s3, gs and hf, and what each stands for. Values and pure functions: no network, safe from any
+// thread. A URL comes from outside: its length is bounded, and nothing of it reaches a request line or a header before it is known to fit
+// there.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,8 +11,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-
 #include <utility>
+
 #include "penstock/status.hpp"
 
 namespace penstock::source::remote {
@@ -22,7 +23,6 @@ inline constexpr std::size_t most_key_bytes = 1024;  // Amazon S3, "Naming Amazo
 // A to z for A to Z; all else as it is.
 [[nodiscard]] std::string in_small_letters(std::string_view text);
 
-// What a request is sent to, by http or https.
 // A query may give access (a signature, a token), so it has no way to be printed but by that name.
 class url_query {
  public:
@@ -38,6 +38,7 @@ class url_query {
   std::string text_;
 };
 
+// What a request is sent to, by http or https.
 struct url {
   bool tls = false;
   std::string host;  // in small letters; an IPv6 address without its brackets
@@ -78,9 +79,13 @@ enum class url_kind : std::uint8_t { s3, s3_public, s3_presigned, webhdfs, http 
 [[nodiscard]] std::string_view to_string(url_kind kind) noexcept;
 
 struct s3_object {
-  std::string bucket;
-  std::string key;     // as it is, not encoded; UTF-8
-  std::string region;  // that the host of the URL names; else empty
+  std::string bucket;      // or the ARN of one, or of an access point
+  std::string key;         // as it is, not encoded; UTF-8
+  std::string region;      // that the host of the URL or the ARN names; else empty
+  bool at_google = false;  // gs://: of Google Cloud Storage, which is asked by its S3 interface
+  [[nodiscard]] bool by_access_point() const { return bucket.starts_with("arn:") && bucket.find(":s3:::") == std::string::npos; }
+  // s3://BUCKET/KEY, of another key of the bucket.
+  [[nodiscard]] std::string name_of(std::string_view any_key) const;
 };
 
 struct remote_url {
@@ -91,12 +96,14 @@ struct remote_url {
   [[nodiscard]] std::string shown() const;
 };
 
-// What follows `s3://bucket/` (or `s3a://`, `s3n://`) is the key as it is: nothing in it is an escape, a query or a fragment, as with the
-// AWS command line. The kind is the first that fits, in KvikIO's order. s3_public is never the result, because s3 fits wherever it does.
-// Errors: as parse_http_url; unsupported (another scheme); invalid_argument (a bucket or a key that no server of S3 allows).
+// What follows `s3://bucket/` (or `s3a://`, `s3n://`, `gs://`, `gcs://`) is the key as it is: nothing in it is an escape, a query or a
+// fragment, as with the AWS command line. A bucket may be named by its ARN, arn:aws:s3:::BUCKET, and so may an access point,
+// arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME. The kind is the first that fits, in KvikIO's order. s3_public is never the result, because s3
+// fits wherever it does. Errors: as parse_http_url; unsupported (another scheme); invalid_argument (a bucket or a key that no server of S3
+// allows).
 result<remote_url> parse_remote_url(std::string_view text);
 
-// s3://BUCKET or s3://BUCKET/KEY, of which the key may be a beginning of one, or nothing. Errors: invalid_argument.
+// s3://BUCKET or s3://BUCKET/KEY, or gs://, of which the key may be a beginning of one, or nothing. Errors: invalid_argument.
 result<s3_object> parse_s3_prefix(std::string_view text);
 
 // Whether the URL may be opened as that kind; and the first of several that it may be opened as.

@@ -339,6 +339,15 @@ TEST_F(credential_search_test, the_metadata_is_asked_for_as_long_and_as_often_as
   EXPECT_NE(refusal(errc::invalid_argument).find("AWS_METADATA_SERVICE_TIMEOUT"), std::string::npos);
 }
 
+TEST_F(credential_search_test, keys_of_amazon_are_not_for_google) {
+  options.for_google = true;
+  outside.variables["AWS_ACCESS_KEY_ID"] = "GOOG1EXAMPLE";
+  outside.variables["AWS_SECRET_ACCESS_KEY"] = "envhush";
+  EXPECT_EQ(find().access_key_id, "GOOG1EXAMPLE");
+  outside.variables["AWS_ACCESS_KEY_ID"] = "AKIAENV";
+  EXPECT_NE(refusal(errc::permission_denied).find("needs an HMAC key (GOOG...)"), std::string::npos);
+}
+
 TEST_F(credential_search_test, other_names_of_settings_are_read_or_refused) {
   set_keys();
   outside.variables["AWS_SECURITY_TOKEN"] = "oldhush";

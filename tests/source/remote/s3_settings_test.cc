@@ -135,6 +135,28 @@ TEST_F(s3_settings_test, settings_of_the_aws_tools_that_cannot_be_obeyed_are_ref
   }
 }
 
+TEST_F(s3_settings_test, an_access_point_is_asked_in_its_own_region) {
+  options.access_point_region = "us-west-2";
+  outside.variables["AWS_REGION"] = "eu-west-1";
+  EXPECT_EQ(find().region, "us-west-2");
+  outside.variables["AWS_S3_USE_ARN_REGION"] = "false";
+  const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);
+  EXPECT_EQ(refused.error().message(),
+            "the access point is in us-west-2, the region of AWS_REGION is eu-west-1, and use_arn_region is false");
+  outside.variables["AWS_REGION"] = "us-west-2";
+  EXPECT_EQ(find().region, "us-west-2");
+}
+
+TEST_F(s3_settings_test, settings_of_the_program_come_before_variables_and_profile) {
+  outside.write(".aws/config", "[default]\nretry_mode = odd\ns3 =\n  payload_signing_enabled = false\n");
+  outside.variables["AWS_RETRY_MODE"] = "odd too";
+  options.settings = {{"retry_mode", "standard"}, {"payload_signing_enabled", "true"}};
+  EXPECT_EQ(find().signs_payload, true);
+  options.settings = {{"no_such_setting", "true"}};
+  EXPECT_EQ(find_s3_settings(options, outside.lookup(), *outside.kernel).error().message(),
+            "the AWS tools have no setting 'no_such_setting'");
+}
+
 TEST_F(s3_settings_test, what_the_program_says_comes_first) {
   outside.variables["AWS_USE_FIPS_ENDPOINT"] = "true";
   outside.variables["AWS_REQUEST_PAYER"] = "requester";

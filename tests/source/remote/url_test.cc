@@ -21,7 +21,7 @@ TEST(url, a_bucket_is_listed_by_its_url) {
     EXPECT_EQ(made->bucket, bucket) << text;
     EXPECT_EQ(made->key, prefix) << text;
   }
-  for (const char* const text : {"https://bucket.s3.amazonaws.com/", "s3://", "s3://b@d/", "s3:///x", "s3://bucket/\xff", "gs://bucket/"})
+  for (const char* const text : {"https://bucket.s3.amazonaws.com/", "s3://", "s3://b@d/", "s3:///x", "s3://bucket/\xff", "az://bucket/"})
     EXPECT_EQ(parse_s3_prefix(text).error().code(), errc::invalid_argument) << text;
   EXPECT_EQ(s3_bucket_address("bucket", {.region = "eu-west-1", .endpoint = std::nullopt})->unredacted(),
             "https://bucket.s3.eu-west-1.amazonaws.com/");
@@ -77,9 +77,8 @@ TEST(remote_url, other_schemes_are_refused_with_what_to_do) {
     const char* said;
   };
   for (const auto& [text, said] :
-       {row{"gs://bucket/key", "s3://BUCKET/KEY, with the endpoint https://storage.googleapis.com"},
-        row{"az://container/blob", "with its SAS"}, row{"abfss://container@account/blob", "with its SAS"}, row{"hdfs://node/x", "WebHDFS"},
-        row{"ftp://h/x", "Supported are http://"}, row{"s4://b/k", "Supported are http://, https://, s3://, hf:// and file://"}}) {
+       {row{"az://container/blob", "with its SAS"}, row{"abfss://container@account/blob", "with its SAS"}, row{"hdfs://node/x", "WebHDFS"},
+        row{"ftp://h/x", "Supported are http://"}, row{"s4://b/k", "Supported are http://, https://, s3://, gs://, hf:// and file://"}}) {
     const auto refused = parse_remote_url(text).error();
     EXPECT_EQ(refused.code(), errc::unsupported) << text;
     EXPECT_NE(refused.message().find("is not supported"), std::string::npos) << refused.message();
@@ -189,6 +188,69 @@ TEST(remote_url, a_key_behind_s3_is_taken_as_it_is) {
   }
 }
 
+// A query may give access.
+static_assert(!fmt::is_formattable<url_query>::value);
+
+TEST(remote_url, a_bucket_or_an_access_point_may_be_named_by_its_arn) {
+  const auto bucket = read_remote("s3://arn:aws:s3:::my-bucket/a/b");
+  EXPECT_EQ(bucket.shown(), "s3://arn:aws:s3:::my-bucket/a/b");
+  EXPECT_EQ(address_of("s3://arn:aws:s3:::my-bucket/a/b", {.region = "eu-west-1", .endpoint = {}}).unredacted(),
+            "https://my-bucket.s3.eu-west-1.amazonaws.com/a/b");
+  EXPECT_EQ(parse_s3_prefix("s3://arn:aws:s3:::my-bucket/a/")->name_of("a/b"), "s3://arn:aws:s3:::my-bucket/a/b");
+  EXPECT_FALSE(parse_remote_url("s3://arn:aws:s3:::my bucket/a").ok());
+  struct row {
+    const char* text;
+    s3_place place;
+    const char* address;
+  };
+  const s3_place elsewhere{.region = "eu-west-1", .endpoint = {}};
+  const std::string own = "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/ap/a b";
+  for (const auto& [text, place, address] :
+       {row{own.c_str(), elsewhere, "https://ap-123456789012.s3-accesspoint.us-west-2.amazonaws.com/a%20b"},
+        row{"s3://arn:aws:s3:us-west-2:123456789012:accesspoint:ap/k", elsewhere,
+            "https://ap-123456789012.s3-accesspoint.us-west-2.amazonaws.com/k"},
+        row{"s3://arn:aws-cn:s3:cn-north-1:123456789012:accesspoint/ap/k", elsewhere,
+            "https://ap-123456789012.s3-accesspoint.cn-north-1.amazonaws.com.cn/k"},
+        row{own.c_str(),
+            {.region = "x", .endpoint = {}, .fips = true, .dualstack = true},
+            "https://ap-123456789012.s3-accesspoint-fips.dualstack.us-west-2.amazonaws.com/a%20b"},
+        row{own.c_str(), {.region = "x", .endpoint = read_url("https://vpce.example")}, "https://ap-123456789012.vpce.example/a%20b"}}) {
+    EXPECT_EQ(address_of(text, place).unredacted(), address);
+    EXPECT_EQ(parse_s3_prefix(text)->bucket, read_remote(text).object.bucket);
+  }
+  EXPECT_EQ(read_remote(own).object.region, "us-west-2");
+  EXPECT_EQ(read_remote(own).shown(), own);
+}
+
+TEST(remote_url, other_arns_and_directory_buckets_are_refused_by_what_they_name) {
+  for (const auto& [text, said] : std::vector<std::array<const char*, 2>>{
+           {"s3://arn:aws:s3::123456789012:accesspoint/m.mrap/k", "version 4A"},
+           {"s3://arn:aws:s3-object-lambda:us-west-2:123456789012:accesspoint/x/k", "only those of S3's buckets and access points"},
+           {"s3://arn:aws:s3-outposts:us-west-2:123456789012:outpost/op/accesspoint/x/k", "only those of S3's buckets and access points"},
+           {"s3://arn:aws:s3:us-west-2:123456789012:bucket/x/k", "arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/KEY"},
+           {"s3://arn:aws:s3:us-west-2:12:accesspoint/x/k", "is not that of an access point"},
+           {"s3://arn:aws:s3:evil.com/:123456789012:accesspoint/x/k", "accesspoint/NAME/KEY"},
+           {"s3://arn:aws:s3:us-west-2:123456789012:accesspoint/x.y/k", "is not that of an access point"}}) {
+    const auto refused = parse_remote_url(text);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_NE(refused.error().message().find(said), std::string_view::npos) << refused.error().message();
+  }
+  const auto refused = s3_address(read_remote("s3://name--use1-az4--x-s3/k").object, {.region = "us-east-1", .endpoint = {}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message().find("directory bucket"), std::string_view::npos);
+}
+
+TEST(remote_url, a_name_of_google_cloud_storage_is_that_of_a_bucket_and_a_key) {
+  for (const char* const text : {"gs://my-bucket/a b?c", "gcs://my-bucket/a b?c"}) {
+    const auto one = read_remote(text);
+    EXPECT_TRUE(one.by_name && one.object.at_google);
+    EXPECT_EQ(one.shown(), "gs://my-bucket/a b?c");
+  }
+  EXPECT_FALSE(read_remote("s3://my-bucket/k").object.at_google);
+  refusal_of("gs://my-bucket");
+  refusal_of("gs://arn:aws:s3:::my-bucket/k");
+}
+
 TEST(remote_url, keys_that_s3_does_not_have_are_refused) {
   refusal_of("s3://my-bucket");
   refusal_of("s3://my-bucket/");
@@ -214,8 +276,8 @@ TEST(remote_url, a_bucket_cannot_name_another_host) {
     EXPECT_TRUE(check_bucket(bucket, false).ok());
   }
   EXPECT_FALSE(check_bucket(std::string(64, 'a'), true).ok());
-  EXPECT_FALSE(s3_address({"my-bucket", "k", ""}, {.region = "x.evil.com/", .endpoint = {}}).ok());
-  EXPECT_FALSE(s3_address({"my-bucket", "k", ""}, {.region = "", .endpoint = {}}).ok());
+  EXPECT_FALSE(s3_address({"my-bucket", "k", "", false}, {.region = "x.evil.com/", .endpoint = {}}).ok());
+  EXPECT_FALSE(s3_address({"my-bucket", "k", "", false}, {.region = "", .endpoint = {}}).ok());
 }
 
 TEST(remote_url, an_object_lies_at_amazon_or_at_the_given_endpoint) {
@@ -248,8 +310,8 @@ TEST(remote_url, endpoints_of_amazon_and_styles_of_addressing_are_chosen) {
   EXPECT_EQ(s3_bucket_address("my-bucket", {"x", own, virtual_host, false, false})->unredacted(),
             "http://my-bucket.minio.local:9000/base/");
   for (const char* const endpoint : {"http://127.0.0.1:9000", "http://[::1]:9000"})
-    EXPECT_FALSE(s3_address({"my-bucket", "k", ""}, {"x", read_url(endpoint), virtual_host, false, false}).ok()) << endpoint;
-  EXPECT_NE(s3_address({"my-bucket", "k", ""}, {.region = "RegionOne", .endpoint = {}}).error().message().find("needs an endpoint"),
+    EXPECT_FALSE(s3_address({"my-bucket", "k", "", false}, {"x", read_url(endpoint), virtual_host, false, false}).ok()) << endpoint;
+  EXPECT_NE(s3_address({"my-bucket", "k", "", false}, {.region = "RegionOne", .endpoint = {}}).error().message().find("needs an endpoint"),
             std::string::npos);
 }
 
