@@ -22,6 +22,8 @@ from ._errors import Error, InvalidArgument, NotFound, make_error
 __all__ = ["SharedFile", "abandon", "open_shared", "remove_left"]
 
 _ending = ".penstock-save-"
+# What a kernel, a sandbox or a file system answers to a call that it does not have.
+_refused = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 
 
 class SharedFile:
@@ -37,7 +39,8 @@ class SharedFile:
             descriptor = self._pending.fileno()
             _lock(descriptor)
             _reserve(descriptor, nbytes, path)
-            _link(descriptor, hidden, path)
+            hidden = _link(descriptor, hidden, path)
+            self.hidden = os.path.basename(hidden)
             self._remove_name = weakref.finalize(self, _remove, hidden, os.fstat(descriptor), os.getpid())
             with self._pending.open() as file:
                 file.write_from(beginning)
@@ -138,11 +141,17 @@ def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def _link(descriptor: int, name: str, path: str) -> None:
+def _link(descriptor: int, name: str, path: str) -> str:
+    """Gives the file that name, and returns the name. Where there are no links (FAT, some sandboxes), the pending file has a hidden name already."""
+    own = f"/proc/self/fd/{descriptor}"
     try:
         # With a folder given, os.link() calls linkat(), which follows the link that /proc has of the descriptor.
-        os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=descriptor, follow_symlinks=True)
+        os.link(own, name, src_dir_fd=descriptor, follow_symlinks=True)
+        return name
     except OSError as problem:
+        with contextlib.suppress(OSError):
+            if problem.errno in _refused and os.path.samestat(os.lstat(os.readlink(own)), os.fstat(descriptor)):
+                return os.readlink(own)
         raise _error_of(problem.errno or 0, f"{path}: give its hidden file a name", path) from None
 
 
@@ -151,7 +160,6 @@ def _link(descriptor: int, name: str, path: str) -> None:
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = getattr(_libc, "fallocate64", None) or _libc.fallocate
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-_cannot_reserve = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 
 
 def _reserve(descriptor: int, nbytes: int, path: str) -> None:
@@ -159,7 +167,7 @@ def _reserve(descriptor: int, nbytes: int, path: str) -> None:
     number = errno.EINTR
     while number == errno.EINTR:
         number = 0 if _fallocate(descriptor, 0, 0, nbytes) == 0 else ctypes.get_errno()
-    if number in _cannot_reserve:
+    if number in _refused:
         try:
             os.ftruncate(descriptor, nbytes)
             return

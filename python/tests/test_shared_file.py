@@ -152,3 +152,40 @@ def test_a_disk_that_is_full_is_told_before_anything_is_written(tmp_path: Path) 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing/model"):
         SharedFile(str(tmp_path / "missing" / "model"), b"head", 100)
+
+
+# A sandbox (EPERM) or a file system (EOPNOTSUPP) that refuses calls, in a child: filters stay. A new call is one line. Numbers: x86-64, aarch64.
+REFUSED = {"linkat": (265, 37), "renameat2": (316, 276), "flock": (73, 32), "fallocate": (285, 47), "fchmod": (91, 52), "fchown": (93, 55)}
+WITHOUT = """
+import ctypes, platform, struct, sys
+from penstock._shared_file import SharedFile, open_shared
+path, refused = sys.argv[1], int(sys.argv[2])
+libc = ctypes.CDLL(None)
+for number in map(int, sys.argv[3:]):
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50000 | refused), (6, 0, 0, 0x7FFF0000)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in steps))
+    filters = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program))
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filters):
+        sys.exit(77)
+for _ in range(2):
+    shared = SharedFile(path, b"head", 8)
+    with open_shared(path, shared.hidden, 8) as file:
+        file.write_from(b"tail", 4)
+    shared.publish()
+    shared.drop()
+SharedFile(path, b"gone", 4).drop()
+"""
+
+
+@pytest.mark.parametrize("refused", [errno.EPERM, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("calls", [*([each] for each in REFUSED), list(REFUSED)], ids="-".join)
+def test_it_is_written_where_calls_are_refused(tmp_path: Path, calls: list[str], refused: int) -> None:
+    column = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
+    if column is None:
+        pytest.skip("the numbers of this machine's system calls are not known here")
+    numbers = [str(REFUSED[each][column]) for each in calls]
+    ended = subprocess.run([sys.executable, "-c", WITHOUT, str(tmp_path / "model"), str(refused), *numbers], capture_output=True, text=True)
+    if ended.returncode == 77:
+        pytest.skip("seccomp filters cannot be set here")
+    assert ended.returncode == 0, ended.stderr
+    assert os.listdir(tmp_path) == ["model"] and (tmp_path / "model").read_bytes() == b"headtail"
