@@ -107,21 +107,24 @@ struct python_world {
   }
 };
 
-TEST_F(run_program, says_with_its_summary_why_safetensors_stays_as_it_is) {
+TEST_F(run_program, says_why_safetensors_stays_as_it_is) {
   if (is_foreign()) GTEST_SKIP() << "programs of this system are for another processor than the library";
   const scratch_directory directory;
   const python_world world(directory);
   const std::string python = "cd " + directory.path() + " && python3 -c 'import ";
   // The interpreter of the system has no package of Penstock's.
   if (run_shell(python + "penstock'").exit_code == 0) GTEST_SKIP() << "this Python has the package penstock";
-  const auto replaced = run_shell(python + "safetensors; print(safetensors.safe_open)'", {"--log", "summary"});
-  EXPECT_EQ(replaced.out, "None\n");
-  EXPECT_TRUE(contains(replaced.err, "penstock: the safetensors library stays as it is: ")) << replaced.err;
-  EXPECT_TRUE(contains(replaced.err, "has no package penstock")) << replaced.err;
-  EXPECT_TRUE(contains(replaced.err, "penstock: cuFile was not used\n")) << replaced.err;
+  for (const bool with_summary : {false, true}) {
+    const auto ended = run_shell(python + "safetensors; print(safetensors.safe_open)'",
+                                 with_summary ? std::vector<std::string>{"--log", "summary"} : std::vector<std::string>{});
+    EXPECT_EQ(ended.out, "None\n");
+    EXPECT_TRUE(contains(ended.err, "RuntimeWarning: the safetensors library stays as it is, without Penstock: ")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "has no package penstock")) << ended.err;
+    EXPECT_EQ(contains(ended.err, "penstock: cuFile was not used\n"), with_summary) << ended.err;
+  }
+  EXPECT_EQ(run_shell("PENSTOCK_SAFETENSORS=0; export PENSTOCK_SAFETENSORS; " + python + "safetensors'").err, "");
   const auto unused = run_shell(python + "json'", {"--log", "summary"});
   EXPECT_TRUE(contains(unused.err, "penstock: safetensors was not used\n")) << unused.err;
-  EXPECT_EQ(run_shell(python + "safetensors'").err, "");
   // What it says may go nowhere.
   for (const char* lost : {"2>&-", "2>/dev/full"})
     EXPECT_EQ(run_shell(python + "safetensors' " + lost, {"--log", "summary"}).exit_code, 0) << lost;

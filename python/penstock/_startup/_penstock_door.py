@@ -33,10 +33,6 @@ def found(door: Any) -> ModuleSpec | None:
     return spec
 
 
-class _NoPackage(ImportError):
-    """The interpreter has no package penstock."""
-
-
 class _Loader:
     """The library's own loader, and the installing after it."""
 
@@ -65,9 +61,6 @@ def _install() -> None:
         import penstock.safetensors as door
 
         door.install()
-    except _NoPackage as problem:  # cuFile may be all that the program wants
-        if os.environ.get("PENSTOCK_LOG"):
-            say(f"penstock: the safetensors library stays as it is: {problem}")
     except Exception as problem:
         _warn(problem)
 
@@ -103,7 +96,9 @@ def say(text: str) -> None:
 def _import_beside() -> None:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not os.path.exists(os.path.join(package, "__init__.py")):  # the command was installed without the package
-        raise _NoPackage(f"{sys.executable} has no package penstock: install it there (pip install penstock)")
+        raise ImportError(
+            f"{sys.executable} has no package penstock. Install it there (pip install penstock), or set PENSTOCK_SAFETENSORS=0 if you do not need it"
+        )
     spec = spec_from_file_location("penstock", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
     assert spec is not None and spec.loader is not None
     module = sys.modules["penstock"] = module_from_spec(spec)
