@@ -1,7 +1,10 @@
 #include "channel/staging.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+
+#include "sys/memory_share.hpp"
 
 namespace penstock::channel {
 
@@ -9,19 +12,14 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Shared memory counts towards a container's limit: of little memory inboxes take a quarter.
-std::size_t most_inbox_bytes(sys::kernel& kernel) {
-  constexpr std::size_t usual = std::size_t{384} << 20;
-  const auto memory = kernel.memory_now();
-  return memory ? static_cast<std::size_t>(std::min<std::uint64_t>(usual, memory->total_bytes / 4)) : usual;
-}
+constexpr std::uint64_t usual_inbox_bytes = std::uint64_t{384} << 20;
 
 }  // namespace
 
 pipe_staging::pipe_staging(core::runtime& with)
     : sending_(with.kernel(), pullers_),
       receiving_(with.kernel(), pullers_),
-      inboxes_(most_inbox_bytes(with.kernel())),
+      inboxes_(sys::share_of_memory(with.kernel(), usual_inbox_bytes)),
       pullers_(std::clamp(with.cores() / 2, 1U, 8U), 0us, nullptr, "penstock-pl"),
       mapper_(1, 0us, nullptr, "penstock-pm") {}
 

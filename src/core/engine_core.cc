@@ -17,6 +17,7 @@
 #include "staging/worker.hpp"
 #include "stats/advisor.hpp"
 #include "stats/summary.hpp"
+#include "sys/memory_share.hpp"
 #include "sys/nvtx.hpp"
 
 namespace penstock::core {
@@ -39,13 +40,6 @@ void warn_that_nvtx_is_missing() noexcept {
   });
 }
 
-// Pinned memory counts towards a container's limit and cannot be swapped: of little memory it takes a quarter.
-std::size_t pinned_within(sys::kernel& kernel, std::size_t wanted_bytes) {
-  const auto memory = or_no_memory([&] { return kernel.memory_now(); });
-  if (!memory) return wanted_bytes;
-  return static_cast<std::size_t>(std::clamp<std::uint64_t>(memory->total_bytes / 4, staging::least_budget_bytes, wanted_bytes));
-}
-
 }  // namespace
 
 result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& options, seams doors) {
@@ -60,7 +54,7 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
   if (options.use_nvtx && !sys::has_nvtx()) warn_that_nvtx_is_missing();
   auto within = options;
-  within.pinned_budget_bytes = pinned_within(*doors.kernel, options.pinned_budget_bytes);
+  within.pinned_budget_bytes = sys::share_of_memory(*doors.kernel, options.pinned_budget_bytes, staging::least_budget_bytes);
   return std::shared_ptr<engine_core>(new engine_core(within, std::move(doors)), &engine_core::destroy);
 }
 

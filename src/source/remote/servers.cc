@@ -24,6 +24,7 @@
 #include "source/remote/s3_settings.hpp"
 #include "source/remote/url.hpp"
 #include "source/remote/webhdfs.hpp"
+#include "sys/memory_share.hpp"
 #include "sys/run_command.hpp"
 #include "sys/secret.hpp"
 
@@ -554,7 +555,8 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
                      .how = patience_with(how, way->settings),
                      .headers = *std::move(headers),
                      .sends_md5 = way->settings.always_checksums,
-                     .signs_payload = way->settings.signs_payload};
+                     .signs_payload = way->settings.signs_payload,
+                     .most_held_bytes = sys::share_of_memory(*around_.kernel, upload::most_held_bytes)};
   auto made = std::make_shared<upload>(network_, std::move(facts), *plan);
   if (how.size) {
     if (auto set = made->set_size(*how.size); !set.ok()) return set.with_context(what->shown());

@@ -79,6 +79,7 @@ upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
       headers_(std::move(facts.headers)),
       signs_payload_(facts.signs_payload),
       sends_md5_(facts.sends_md5),
+      most_held_bytes_(facts.most_held_bytes),
       to_(std::move(facts.to)),
       origin_(network_->origin_of(to_.address)),
       plan_(plan) {}
@@ -199,7 +200,7 @@ result<upload::part*> upload::part_for(lock& guard, std::uint64_t offset, const 
 
 std::uint64_t upload::room_bytes() const noexcept {
   const auto wanted = std::clamp(2 * origin_->connections_wanted() * usual_part_bytes, least_held_bytes, most_held_bytes);
-  return std::max(wanted, least_parts_held * largest_part_);
+  return std::max(std::min(wanted, most_held_bytes_), least_parts_held * largest_part_);
 }
 
 std::optional<status> upload::give_memory(part& to) {

@@ -39,16 +39,17 @@ struct upload_facts {
   // The same in another region, to which S3 may say that the bucket belongs.
   std::function<result<upload_target>(const std::string& region)> in_region;
   patience how;
-  std::vector<header> headers{};        // of the request that makes the object
-  bool sends_md5 = false;               // from the first request on, and not only once the server has asked for it
-  std::optional<bool> signs_payload{};  // nothing: over http alone
+  std::vector<header> headers{};                      // of the request that makes the object
+  bool sends_md5 = false;                             // from the first request on, and not only once the server has asked for it
+  std::optional<bool> signs_payload{};                // nothing: over http alone
+  std::uint64_t most_held_bytes = ~std::uint64_t{0};  // in memory, of parts
 };
 
 class upload final : public fetch_owner {
  public:
-  // Held in memory, of parts of which bytes are missing or that are on their way: twice what is sent at once, between these limits, but
-  // always four parts. Writers wait for room while parts are on their way. Where none is, so that waiting would bring none, as much again
-  // may be held, and then writing is an error.
+  // Parts that lack bytes or are on their way are held in memory: twice what is sent at once, between these limits and within
+  // upload_facts::most_held_bytes, but always four parts. Writers wait for room while parts are on their way. If none is, so that waiting
+  // would bring none, as much again may be held, and then writing is an error.
   static constexpr std::uint64_t least_held_bytes = std::uint64_t{128} << 20;
   static constexpr std::uint64_t most_held_bytes = std::uint64_t{1} << 30;
 
@@ -130,6 +131,7 @@ class upload final : public fetch_owner {
   const std::vector<header> headers_;
   const std::optional<bool> signs_payload_;
   std::atomic<bool> sends_md5_;
+  const std::uint64_t most_held_bytes_;
   mutable std::mutex lock_;  // guards what follows
   std::condition_variable changed_;
   upload_target to_;

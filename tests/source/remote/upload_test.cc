@@ -18,6 +18,7 @@
 
 #include "source/remote/s3_upload.hpp"
 #include "source/remote/servers.hpp"
+#include "support/forwarding_kernel.hpp"
 #include "support/object_store.hpp"
 
 namespace penstock::testing {
@@ -658,6 +659,29 @@ TEST_F(uploads, hold_only_so_much_of_parts_that_cannot_be_sent) {
   EXPECT_EQ(how.code(), errc::out_of_memory);
   EXPECT_NE(how.message().find("in about the order of its bytes"), std::string_view::npos) << how.message();
   EXPECT_GT(at, upload::least_held_bytes);
+}
+
+// A machine or a container with so much memory.
+class small_kernel final : public forwarding_kernel {
+ public:
+  explicit small_kernel(std::uint64_t total) : total_(total) {}
+  result<sys::memory_state> memory_now() override { return sys::memory_state{total_, total_}; }
+
+ private:
+  const std::uint64_t total_;
+};
+
+TEST_F(uploads, hold_a_quarter_of_a_containers_memory_at_most) {
+  servers_ =
+      std::make_unique<source::remote::servers>(quick(), source::remote::surroundings{{}, std::make_shared<small_kernel>(256 * mib)});
+  const auto to = begin();
+  status how;
+  std::uint64_t at = 0;
+  const std::byte some{};
+  for (; how.ok() && at < 4 * upload::least_held_bytes; at += 8 * mib) how = to->write(&some, 1, at).error;
+  EXPECT_EQ(how.code(), errc::out_of_memory);
+  // As much again is held where nothing can be sent.
+  EXPECT_EQ(at, 2 * 64 * mib + 8 * mib);
 }
 
 TEST_F(uploads, of_the_largest_objects_have_room_for_their_parts) {
