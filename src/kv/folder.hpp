@@ -39,7 +39,7 @@ class folder {
   // Whether a store without an index may be made here: the folder is empty, or a store was begun in it. Errors: invalid_argument names
   // files that are not a store's.
   [[nodiscard]] status check_may_hold_new_store() const;
-  // For as long as the descriptor is open, or a copy of it in a forked child. Errors: would_block names the process that has it.
+  // For as long as the descriptor is open, or a copy of it (sys::not_inherited). Errors: would_block names the process that has it.
   [[nodiscard]] result<descriptor> lock() const;
   // One that is there. Errors: not_found, and those of open(2); permission_denied also where it is another user's.
   [[nodiscard]] result<descriptor> open_file(const char* name, bool write) const;

@@ -46,6 +46,7 @@ status volume::open_for_writing(const engine& with) {
   auto locked = folder_.lock();
   if (!locked) return locked.error();
   lock_file_ = *std::move(locked);
+  lock_alone_.emplace(lock_file_.number());
   const std::uint64_t wanted = options_.capacity_bytes / block_bytes * block_bytes;
   if (options_.capacity_bytes != 0 && (wanted == 0 || wanted > max_file_offset)) return refuse_capacity(path(), options_.capacity_bytes);
   if (!folder_.has(log_name)) {
@@ -395,7 +396,7 @@ void volume::add_to(store_stats& told) const {
 
 status volume::close() {
   const status closed = data_.close();
-  lock_file_ = descriptor();
+  let_go_of_lock();
   return closed;
 }
 

@@ -17,6 +17,7 @@
 #include "kv/index_log.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/kv.hpp"
+#include "sys/cache_folder.hpp"
 
 namespace penstock::kv {
 
@@ -61,8 +62,11 @@ class volume {
   void add_to(store_stats& told) const;
   // Lets go of the file of values, and of the lock. Once no call is under way.
   status close();
-  // In a forked child: others may have the lock from here on as far as this process is concerned.
-  void let_go_of_lock() { lock_file_ = descriptor(); }
+  // In a forked child, which may be unable to end the rest.
+  void let_go_of_lock() {
+    lock_alone_.reset();
+    lock_file_ = descriptor();
+  }
 
  private:
   volume(folder in, const store_options& options) : folder_(std::move(in)), options_(options), read_only_(options.read_only) {}
@@ -89,6 +93,7 @@ class volume {
   const store_options options_;
   const bool read_only_;
   descriptor lock_file_;
+  std::optional<sys::not_inherited> lock_alone_;  // of the lock file
   descriptor data_file_;
   file data_;
 

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -662,6 +663,27 @@ TEST_F(kv_store, a_forked_child_is_told_and_leaves_the_parents_store_alone) {
   EXPECT_EQ(seen, 0);
   EXPECT_EQ(fetched(of, "a"), value);
   EXPECT_EQ(store::open(engine_, folder_).error().code(), errc::would_block);
+}
+
+TEST_F(kv_store, can_be_opened_again_while_a_forked_child_lives_on) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  pid_t child = -1;
+  {
+    const auto of = made_store(engine_, folder_);
+    child = ::fork();
+    if (child == 0) {
+      char end = 0;
+      ::close(ends[1]);
+      ::_exit(::read(ends[0], &end, 1) == 0 ? 0 : 1);  // until the parent closes its end
+    }
+  }
+  EXPECT_TRUE(store::open(engine_, folder_).ok());
+  ::close(ends[1]);
+  int ended = -1;
+  EXPECT_EQ(::waitpid(child, &ended, 0), child);
+  EXPECT_EQ(ended, 0);
+  ::close(ends[0]);
 }
 
 TEST_F(kv_store, a_folder_that_cannot_be_written_can_be_read) {
