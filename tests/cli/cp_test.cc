@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +20,8 @@
 
 #include "cli/program.hpp"
 #include "cli/terminal.hpp"
+#include "support/child.hpp"
+#include "support/lacking.hpp"
 #include "support/object_store.hpp"
 
 namespace penstock::cli_test {
@@ -543,6 +549,44 @@ TEST(cp, output_that_cannot_be_written_is_an_error) {
   const std::string command = std::string(PENSTOCK_CLI_PATH) + " cp " + from + " " + from + "2 2> /dev/null > /dev/full";
   EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);  // NOLINT(cert-env33-c)
 }
+
+// As mounts that keep no modes, owners or times answer (CIFS, gcsfuse, FAT), and sandboxes. A new call is one line.
+struct refused_facts {
+  const char* fact;
+  std::vector<long> calls;
+};
+class cp_of_facts : public ::testing::TestWithParam<refused_facts> {};
+
+TEST_P(cp_of_facts, keeps_the_copy_if_a_fact_cannot_be_set_and_says_so) {
+  if (const auto why = testing::lacks_filters(); !why.empty()) GTEST_SKIP() << why;
+  const scratch_directory directory;
+  const std::string from = directory.make_file("from", 5 * mib + 3), to = directory.path() + "/to";
+  ASSERT_EQ(::chmod(from.c_str(), 0741), 0);
+  const std::array<timespec, 2> long_ago{timespec{1'000'000, 1}, timespec{2'000'000, 2}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, from.c_str(), long_ago.data(), 0), 0);
+  ASSERT_TRUE(::geteuid() != 0 || ::chown(from.c_str(), 12, 34) == 0);
+  const bool is_kept_anyway = ::geteuid() != 0 && std::string(GetParam().fact) == "owner";
+  for (const int error : {EPERM, ENOSYS, EINVAL, EOPNOTSUPP}) {
+    EXPECT_EQ(testing::run_in_child([&] {
+                for (const long call : GetParam().calls) {
+                  if (!testing::deny_system_call(call, error)) return 2;
+                }
+                const auto ended = cp({"-p", from, to});
+                const bool says_so = contains(ended.err, "is copied, but its ") && contains(ended.err, GetParam().fact);
+                if (ended.exit_code == (is_kept_anyway ? 0 : 1) && (is_kept_anyway || says_so) && text_in(from) == text_in(to)) return 0;
+                std::fprintf(stderr, "exit code %d: %s\n", ended.exit_code, ended.err.c_str());
+                return 1;
+              }),
+              0)
+        << error;
+    ::unlink(to.c_str());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(each, cp_of_facts,
+                         ::testing::Values(refused_facts{"owner", {SYS_fchown}}, refused_facts{"mode", {SYS_fchmod}},
+                                           refused_facts{"times", {SYS_utimensat}}),
+                         [](const auto& info) { return std::string(info.param.fact); });
 
 TEST(cp, usage_errors_are_told) {
   for (const words& wrong : std::vector<words>{{}, {"one"}, {"a", "b", "--fast"}}) EXPECT_EQ(cp(wrong).exit_code, 2);

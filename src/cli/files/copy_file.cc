@@ -301,13 +301,29 @@ status read_object_back(const engine& owner, const std::string& from, const std:
 }  // namespace
 
 status preserve_facts(int fd, const struct stat& like, const std::string& path) {
+  std::string missing;
+  int why = 0;
+  // A file system that refuses to set a fact may have given it already.
+  const auto check = [&](bool is_set, const char* fact, const auto& is_the_same) {
+    const int error = errno;
+    struct stat now {};
+    if (is_set || (::fstat(fd, &now) == 0 && is_the_same(now))) return;
+    if (why == 0) why = error;
+    missing += (missing.empty() ? "" : " and ") + std::string(fact);
+  };
+  const auto same_time = [](const timespec& one, const timespec& other) {
+    return one.tv_sec == other.tv_sec && one.tv_nsec == other.tv_nsec;
+  };
   // First, since it takes set-user-ID bits away.
-  if (::geteuid() == 0 && ::fchown(fd, like.st_uid, like.st_gid) != 0 && errno != EPERM && errno != EINVAL)
-    return status::from_errno(errno, fmt::format("set the owner of {}", path));
-  if (::fchmod(fd, mode_for(fd, like)) != 0) return status::from_errno(errno, fmt::format("set the mode of {}", path));
+  if (::geteuid() == 0)
+    check(::fchown(fd, like.st_uid, like.st_gid) == 0, "owner",
+          [&](const struct stat& now) { return now.st_uid == like.st_uid && now.st_gid == like.st_gid; });
+  const mode_t mode = mode_for(fd, like);
+  check(::fchmod(fd, mode) == 0, "mode", [&](const struct stat& now) { return (now.st_mode & 07777) == mode; });
   const std::array<timespec, 2> times{like.st_atim, like.st_mtim};
-  if (::futimens(fd, times.data()) != 0) return status::from_errno(errno, fmt::format("set the times of {}", path));
-  return {};
+  check(::futimens(fd, times.data()) == 0, "times", [&](const struct stat& now) { return same_time(now.st_mtim, like.st_mtim); });
+  if (missing.empty()) return {};
+  return status::from_errno(why, fmt::format("{} is copied, but its {} could not be set", path, missing));
 }
 
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
@@ -330,7 +346,7 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   status error;
   if (!out.cloned) error = copy_bytes(owner, source.get(), pending->descriptor(), from, to, out);
   if (error.ok() && how.verify) error = read_back(owner, from, to, pending->descriptor(), out.bytes);
-  if (error.ok() && how.preserve) error = preserve_facts(pending->descriptor(), info, to);
+  if (error.ok() && how.preserve) out.not_preserved = preserve_facts(pending->descriptor(), info, to);
   // With its mode and its times.
   if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();

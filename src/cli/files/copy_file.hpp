@@ -24,6 +24,7 @@ struct copied_file {
   std::uint64_t bytes = 0;   // its size
   std::uint64_t copied = 0;  // of these moved; the others are holes, or shared
   bool cloned = false;
+  status not_preserved{};  // the error of preserve_facts(); the copy is there nevertheless
 };
 
 // Errors: os errors; not_a_file for what is no regular file on either side; invalid_argument for one file on both sides; internal where
@@ -39,8 +40,8 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
 // (how.preserve); internal where the object, which is there then, differs from what it is of; cancelled.
 result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// Gives a descriptor the mode, owner and times of `like`. Errors: os errors, but for the owner where that is not this
-// process's to set.
+// Gives a file or a folder that was copied to `path` the mode and times of `like`, and its owner if this process is root's. Sets all that
+// the file system accepts. Errors: os errors, with the facts that could not be set.
 status preserve_facts(int fd, const struct stat& like, const std::string& path);
 
 }  // namespace penstock::cli

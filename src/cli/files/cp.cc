@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "base/refused_call.hpp"
 #include "bench/meter.hpp"
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
@@ -147,6 +148,7 @@ class copier {
     totals_.copied += copied->copied;
     totals_.cloned += copied->cloned ? 1 : 0;
     told(from, to);
+    if (!copied->not_preserved.ok()) failed(copied->not_preserved);
   }
 
   void copy_one_to_object(const std::string& from, const std::string& to) {
@@ -261,7 +263,8 @@ class copier {
       // The set-group-ID bit is of the folder that it was made in.
       struct stat now {};
       const mode_t inherited = ::fstat(fd.get(), &now) == 0 ? now.st_mode & S_ISGID : 0;
-      if (::fchmod(fd.get(), (like.st_mode & 0777 & ~umask_) | inherited) != 0)
+      const mode_t mode = (like.st_mode & 0777 & ~umask_) | inherited;
+      if (::fchmod(fd.get(), mode) != 0 && !is_refused_call(errno))
         failed(status::from_errno(errno, fmt::format("set the mode of {}", to)));
     }
     if (how_.to_disk) sync_folder(fd.get(), to);
@@ -269,8 +272,8 @@ class copier {
 
   // A name is on the disk once its folder is.
   void sync_folder(int fd, const std::string& folder) {
-    // EINVAL: of a file system that has no such thing to do.
-    if (::fsync(fd) != 0 && errno != EINVAL) failed(status::from_errno(errno, fmt::format("fsync {}", folder)));
+    // Refused: by a file system that has nothing to do for it.
+    if (::fsync(fd) != 0 && !is_refused_call(errno)) failed(status::from_errno(errno, fmt::format("fsync {}", folder)));
   }
   void sync_folder_of(const std::string& path) {
     if (!how_.to_disk || interrupted()) return;
