@@ -214,6 +214,23 @@ def test_a_folder_without_one_of_the_shards_is_an_error(tmp_path: Path) -> None:
         checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
 
 
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        [((0, 0), (4, 4)), ((2, 0), (4, 4))],
+        [((0, 0), (2, 4)), ((1, 0), (2, 4)), ((5, 0), (3, 4))],
+        [((0, 0), (2, 2)), ((0, 1), (2, 2)), ((0, 3), (2, 1)), ((1, 0), (1, 1))],
+    ],
+    ids=["halves", "a hole", "a grid"],
+)
+def test_overlapping_parts_hide_no_hole(tmp_path: Path, boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    for number, (offsets, shape) in enumerate(boxes):
+        told = {"DCP_SHARDING_INFO": json.dumps({"a": {"saved_offsets": offsets}}), "DCP_VERSION": "1.0", "format": "pt"}
+        save_file({"a": torch.ones(shape)}, tmp_path / f"shard-{number}.safetensors", told)
+    with pytest.raises(penstock.Error, match='parts of tensor "a" in the files overlap|files are missing'):
+        checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
+
+
 def test_a_tensor_that_two_files_have_is_an_error_unless_it_is_empty(tmp_path: Path) -> None:
     for name in "ab":
         save_file({"twice": torch.ones(3), "empty": torch.ones(0, 3)}, tmp_path / f"{name}.safetensors")

@@ -151,6 +151,26 @@ def _check_is_whole(metadata: Any, folder: str) -> None:
         if there != wanted:
             problem = f'the files have {there} elements of tensor "{name}" of shape {list(each.size)}, which has {wanted}'
             raise of_file(folder, f"{problem}: files are missing, or of another checkpoint")
+        if not _lie_apart(each.chunks):
+            raise of_file(folder, f'parts of tensor "{name}" in the files overlap, and others are missing: files are of different checkpoints')
+
+
+def _lie_apart(chunks: list[Any]) -> bool:
+    """Whether no two of them have elements in common. Looks at few pairs where a tensor is cut along one axis, or as a grid."""
+    boxes = [(tuple(each.offsets), tuple(map(sum, zip(each.offsets, each.sizes)))) for each in chunks if 0 not in each.sizes]
+    if len(boxes) < 2:
+        return True
+    axis = max(range(len(boxes[0][0])), key=lambda axis: len({begin[axis] for begin, _ in boxes}), default=None)
+    if axis is None:  # of no dimensions, and in two files
+        return False
+    boxes.sort(key=lambda box: box[0][axis])
+    near: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # that reach beyond where the next one begins
+    for begin, end in boxes:
+        near = [each for each in near if each[1][axis] > begin[axis]]
+        if any(all(a < d and c < b for a, b, c, d in zip(begin, end, *each)) for each in near):
+            return False
+        near.append((begin, end))
+    return True
 
 
 def _saved_offsets(source: Source) -> dict[str, Any] | None:
