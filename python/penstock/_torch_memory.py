@@ -47,6 +47,8 @@ def saved_problem_of(tensor: Any) -> str | None:
         return problem
     if tensor.layout == torch._mkldnn:
         return problem_of(tensor)  # which PyTorch cannot pickle
+    if str(tensor.dtype) in _NEVER_SAVED:
+        return f"is of the type {tensor.dtype}, which PyTorch cannot save: pass view(torch.uint8)"
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
         return None
     if is_wrapper(tensor):
@@ -63,6 +65,8 @@ def target_problem_of(tensor: Any) -> str | None:
         return "is a MaskedTensor, and files have no masks: pass the tensor of its data"
     return OVERLAP if may_overlap(tensor.shape, tensor.stride()) else None
 
+
+_NEVER_SAVED = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
 
 OVERLAP = "has elements that share memory, as expand() makes them: pass a tensor with memory for each element"
 

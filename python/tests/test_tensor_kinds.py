@@ -514,6 +514,17 @@ def test_a_pair_of_four_bits_without_a_dimension_is_refused(tmp_path: Path) -> N
     assert not (tmp_path / "file").exists() or list((tmp_path / "file").iterdir()) == []
 
 
+@pytest.mark.parametrize("word", ["int1", "uint1", "int4", "uint7"])
+def test_a_type_that_pytorch_cannot_save_is_refused_by_name(word: str, tmp_path: Path) -> None:
+    if not hasattr(torch, word):
+        pytest.skip(f"this PyTorch has no {word}")
+    tensor = torch.zeros(4, dtype=torch.uint8).view(getattr(torch, word))
+    for save in (penstock.torch.save, penstock.torch.save_async):
+        with pytest.raises(penstock.Error, match=f"{NAME}.*torch.{word}, which PyTorch cannot save"):
+            save(beside(tensor), tmp_path / "file")
+    assert not (tmp_path / "file").exists()
+
+
 # --- what takes memory in another shape
 
 
