@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 
 #include <string>
 
@@ -93,7 +94,8 @@ TEST(web_door, goes_to_an_address_of_the_link_that_is_named) {
 }
 
 TEST(web_door, says_when_nobody_has_the_name) {
-  if (getaddrinfo("nobody.invalid", nullptr, nullptr, nullptr) != EAI_NONAME)
+  addrinfo* found = nullptr;
+  if (getaddrinfo("nobody.invalid", nullptr, nullptr, &found) != EAI_NONAME)
     GTEST_SKIP() << "the resolver of this machine does not say that a name is unknown";
   const auto door = door_with("localhost:1:127.0.0.1");
   ASSERT_NE(door, nullptr);
