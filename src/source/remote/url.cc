@@ -360,7 +360,13 @@ result<url> address_of_access_point(const std::string& arn, const std::string& k
   const auto point = parse_access_point(arn);
   if (!point) return point.error();
   place.style = addressing::virtual_host;
-  if (place.endpoint) return address_at_endpoint(point->label, key, place);
+  if (place.endpoint) {
+    auto made = address_at_endpoint(point->label, key, place);
+    if (made) return made;
+    return status(errc::invalid_argument,
+                  fmt::format("an access point is asked at {}.ENDPOINT, and the host of the endpoint is no name: {}", point->label,
+                              place.endpoint->shown()));
+  }
   place.region = point->region;
   return address_of_amazon(fmt::format("{}.{}", point->label, amazon_host_of("s3-accesspoint", place)), fmt::format("/{}", key), place.tls);
 }

@@ -218,6 +218,8 @@ TEST(remote_url, a_bucket_or_an_access_point_may_be_named_by_its_arn) {
     EXPECT_EQ(address_of(text, place).unredacted(), address);
     EXPECT_EQ(parse_s3_prefix(text)->bucket, read_remote(text).object.bucket);
   }
+  const auto by_number = s3_address(read_remote(own).object, {.region = "x", .endpoint = read_url("http://127.0.0.1:1")});
+  EXPECT_NE(by_number.error().message().find("ap-123456789012.ENDPOINT"), std::string_view::npos) << by_number.error().message();
   EXPECT_EQ(read_remote(own).object.region, "us-west-2");
   EXPECT_EQ(read_remote(own).shown(), own);
 }
