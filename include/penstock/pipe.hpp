@@ -200,7 +200,8 @@ class PENSTOCK_API pipe_listener {
   [[nodiscard]] std::string url() const;
   // How many have begun to prove that they know the secret, and did not know it.
   [[nodiscard]] std::uint64_t refused() const noexcept;
-  // Ends when somebody has connected, whose pipe is in accepted then; accepted must stay where it is until that. Does not block.
+  // Ends when the other end of a pipe has connected and greeted; accepted is the pipe then, and must stay where it is until that.
+  // Connections that close or say something else do not count (health checks, port scanners). Does not block.
   [[nodiscard]] operation accept(pipe& accepted, const pipe_operation_options& options = {}, io_callback callback = {}) const;
 
  private:
@@ -233,7 +234,7 @@ struct pipe_options {
   // How long a pipe that is closed goes on sending what had been queued, and waits for the other end to close too. Then it lets go of the
   // connection, whatever the other end does; after a second where that has never spoken.
   std::chrono::milliseconds close_within{10'000};
-  // Of a tcp listener with a secret or TLS: how long whoever connects has to prove that it knows it, and to agree. Those who say nothing,
+  // Of a listener: how long whoever connects has to greet, to prove that it knows the secret, and to agree on TLS. Those who say nothing,
   // or are slow, may be turned away sooner where many come: beside 5,000 strangers a second, at a limit of 1,024 descriptors (256 places),
   // an end that is 50 ms away is too slow.
   std::chrono::milliseconds prove_within{5'000};

@@ -342,7 +342,7 @@ class Listener:
         return self._native.refused
 
     def accept(self, timeout: float | None = None) -> Future[Pipe]:
-        """The pipe to the next process that connects."""
+        """The pipe to the next process that connects and greets as a pipe does. Health checks and port scanners are dropped."""
         return self._native.accept(seconds_of(timeout), Pipe)
 
     def close(self) -> None:

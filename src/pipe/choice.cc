@@ -77,7 +77,7 @@ status session::greeted(std::span<const std::byte> body) {
     return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
-  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // what it says was encrypted, by one with whom TLS was agreed on
+  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // by TLS, where that is asked for
     secret_.has_begun.store(true);
     secret_.is_proven = true;
     make_carriers();

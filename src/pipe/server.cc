@@ -283,7 +283,7 @@ status listener::admit(sys::owned_descriptor over) {
     if (const auto listener = self.lock(); listener != nullptr) listener->proven(of, knows);
   };
   std::unique_ptr<sys::tls_stream> secure;
-  if (with_.tls != nullptr) {
+  if (!local_ && with_.tls != nullptr) {
     auto encrypts = with_.tls->accept();
     if (!encrypts) return encrypts.error();
     secure = *std::move(encrypts);
@@ -295,7 +295,6 @@ status listener::admit(sys::owned_descriptor over) {
 }
 
 result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
-  const bool asks = !local_ && (!with_.secret.empty() || with_.tls != nullptr);
   for (unsigned admitted = 0;;) {
     if (!proven_.empty()) {
       pipe made(std::move(proven_.front()));
@@ -307,18 +306,12 @@ result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
     if (!socket && passes(socket.error())) return make_room(away);
     if (!socket) return socket.error();
     latest_descriptor_ = socket->get();
-    if (asks) {
-      if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // that one is gone
-      if (++admitted == most_in_turn) return would_block();
-      continue;
-    }
     if (local_) {
       const auto who = with_.door->credentials_of(socket->get());
       if (!who || who->uid != geteuid()) continue;  // not let in
     }
-    auto made = session::make(with_, *std::move(socket), {}, local_, false, nullptr);
-    if (!made) return made.error();
-    return pipe(*std::move(made));
+    if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // that one is gone
+    if (++admitted == most_in_turn) return would_block();
   }
 }
 

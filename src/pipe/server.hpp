@@ -34,8 +34,9 @@ class server {
 
 class accept_operation;
 
-// Where a secret is asked for, or TLS, whoever connects is a stranger until it has proved that it knows the secret, and else until it has
-// agreed on TLS and greeted:
+// Whoever connects is a stranger until it has greeted, after it has proved that it knows the secret and has agreed on TLS where these are
+// asked for. So a health check or a port scanner, which connects and closes, takes no accept() from a pipe. A pipe of another version, or
+// with a secret or TLS that this end lacks, is accepted, so that its first operation says so:
 // - It has pipe_options::prove_within for that, whatever it says meanwhile. One who says what it must not goes at once.
 // - There are only so many, and fewer where the process has used up most of its descriptors. For one more the oldest goes of those who have
 //   been here for a moment: of those who have said nothing, else of those who have. Nobody goes within that moment, in which one who is
@@ -101,7 +102,7 @@ class listener final : public channel::socket_handler, public std::enable_shared
   clock::time_point tries_again_ = clock::time_point::max();  // where there was no room
   clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls
   std::deque<accept_operation*> waiting_;
-  std::deque<stranger> strangers_;               // who have not proved yet that they know the secret, the latest last
+  std::deque<stranger> strangers_;               // who have not greeted yet, the latest last
   std::deque<std::shared_ptr<session>> proven_;  // who have, and were not accepted yet
 };
 

@@ -274,6 +274,13 @@ void session::conclude(pipe_operation& op, io_result outcome, endings& ended) {
   op.end();
 }
 
+// A pipe of another version, or with a secret or TLS that this end lacks: the user gets it, and its first operation says why it is of no
+// use.
+bool session::is_for_the_user(const status& why) const noexcept {
+  const bool asks = secret_.proof || (!local_ && with_.tls != nullptr);
+  return !asks && (why.code() == errc::unsupported || why.code() == errc::permission_denied);
+}
+
 // What only reads the sender's memory goes on when merely the connection was lost: the sender may be alive, and says so in its memory.
 void session::end_all(const status& why, endings& ended) {
   if (lost_.ok()) lost_ = why;
@@ -298,7 +305,7 @@ void session::end_all(const status& why, endings& ended) {
 }
 
 void session::lost(const status& why) noexcept {
-  if (secret_.when_proven) std::exchange(secret_.when_proven, {})(shared_from_this(), false);
+  if (secret_.when_proven) std::exchange(secret_.when_proven, {})(shared_from_this(), is_for_the_user(why));
   with_lock([&](endings& ended) {
     std::string first;
     for (const auto& each : carriers_) {

@@ -36,8 +36,8 @@ struct pipe_shared : channel::tools {
   std::shared_ptr<const sys::tls_context> tls{};  // of tcp; null: nothing is encrypted
 };
 
-// Told once of a pipe whether its other end has proved to know the secret, or, where none is asked for, has agreed on TLS. Without the
-// pipe's lock.
+// Called once for a pipe that was accepted: whether its other end has greeted, after it has proved that it knows the secret and has agreed
+// on TLS where these are asked for. Without the pipe's lock.
 using proof_listener = std::function<void(const std::shared_ptr<session>&, bool)>;
 
 // A message that has come, and who has it. Its facts do not change.
@@ -102,7 +102,7 @@ class session final : public channel::frame_user,
   void close() noexcept;
   // Closes, at once, a connection that nobody was given. Without a lock.
   void turn_away() noexcept { connection_->abandon(); }
-  // The other end, of which the secret is asked, has said something of what it should. Any thread.
+  // The other end has said something of what it should. Any thread.
   [[nodiscard]] bool has_begun_to_prove() const noexcept { return secret_.has_begun.load(); }
   [[nodiscard]] bool has_something_to_say() const noexcept { return connection_->has_something(); }
 
@@ -173,6 +173,7 @@ class session final : public channel::frame_user,
   void say(channel::frame_kind kind, std::uint64_t message, const status& why);
 
   static status pipe_closed();
+  [[nodiscard]] bool is_for_the_user(const status& why) const noexcept;
   status locate(send_operation& op);
 
   // --- with the lock

@@ -104,6 +104,32 @@ TEST_F(pipe_strangers, who_says_nothing_in_time_is_gone_and_leaves_nothing) {
   EXPECT_FALSE(accepting_.wait_for(1ms));
 }
 
+// Health checks, port scanners, browsers: what each says before it goes.
+TEST_F(pipe_strangers, those_who_are_no_pipes_take_no_accept_from_one) {
+  const std::string request = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+  const auto* const text = reinterpret_cast<const std::byte*>(request.data());
+  const channel::hello hello{channel::wire_version, channel::own_identity()};
+  const auto greeting = raw_end::frame(channel::frame_kind::hello, channel::encode(hello));
+  const std::vector<bytes> said{
+      {}, {std::byte{0}}, bytes(text, text + request.size()), bytes(4096, std::byte{'x'}), bytes(greeting.begin(), greeting.end() - 1)};
+  for (const std::string url : {"unix:", "tcp://127.0.0.1:0"}) {
+    SCOPED_TRACE(url);
+    const auto by = context({});
+    open_door(by, url);
+    const bool local = url == "unix:";
+    const auto at = local ? sys::socket_address{sys::socket_address::family::unix_abstract, listener_.url().substr(6), 0}
+                          : sys::socket_address{sys::socket_address::family::tcp, "127.0.0.1", port()};
+    raw_end silent(*sys::linux_peer()->connect(at));
+    for (const auto& words : said) {
+      raw_end stranger(*sys::linux_peer()->connect(at));
+      (void)stranger.write(words);
+    }
+    EXPECT_FALSE(accepting_.wait_for(1ms));
+    expect_to_let_in(by);
+    EXPECT_EQ(listener_.refused(), 0U);
+  }
+}
+
 TEST_F(pipe_strangers, who_speaks_slowly_has_no_more_time_than_others) {
   const auto by = context({.secret = known_secret, .prove_within = 30ms});
   open_door(by);
@@ -138,7 +164,7 @@ TEST_F(pipe_strangers, accept_waits_on_while_the_process_has_no_descriptor_left)
     for (const auto& secret : {std::string(), known_secret}) {
       SCOPED_TRACE(url + secret);
       expect_to_accept_once_there_are_descriptors(context({.secret = secret}), url);
-      ASSERT_TRUE(comes_true([&] { return open_descriptors() == at_rest; })) << open_descriptors() << " of " << at_rest;
+      ASSERT_TRUE(comes_true([&] { return open_descriptors() <= at_rest; })) << open_descriptors() << " of " << at_rest;
     }
   }
 }
@@ -212,20 +238,20 @@ TEST_F(pipe_strangers, who_connects_while_the_backlog_is_full_waits_for_a_place)
   }
   ASSERT_GT(waiting.size(), 10U);
   auto connecting = std::async(std::launch::async, [&] { return by.connect(listener_.url()); });
-  std::vector<penstock::pipe> come(20);
-  for (auto& each : come) EXPECT_TRUE(listener_.accept(each).wait().ok());
+  accepting_ = listener_.accept(here_);  // those who wait for their turn are strangers, who make room
   const auto there = connecting.get();
   EXPECT_TRUE(there.ok()) << there.error().message();
+  EXPECT_TRUE(accepting_.wait().ok());
 }
 
 TEST_F(pipe_strangers, a_pipe_that_is_closed_before_the_other_end_has_spoken_does_not_wait_for_it_long) {
   const auto by = context({.close_within = 60s});
-  open_door(by);
+  const auto door = sys::linux_peer();
+  const auto silent = *door->listen({sys::socket_address::family::tcp, "127.0.0.1", 0});
   const auto before = open_descriptors();
-  raw_end silent(port());
-  ASSERT_TRUE(accepting_.wait().ok());
+  here_ = *by.connect("tcp://127.0.0.1:" + std::to_string(*door->port_of(silent.get())));
   here_.close();
-  EXPECT_TRUE(comes_true([&] { return open_descriptors() == before + 1; }));  // the stranger's own
+  EXPECT_TRUE(comes_true([&] { return open_descriptors() == before; }));
 }
 
 TEST_F(pipe_strangers, a_pipe_lets_go_of_an_end_that_never_closes) {
@@ -236,9 +262,9 @@ TEST_F(pipe_strangers, a_pipe_lets_go_of_an_end_that_never_closes) {
   raw_end full(port());
   penstock::pipe other;
   auto second = listener_.accept(other);
-  ASSERT_TRUE(accepting_.wait().ok() && second.wait().ok());
   full.greet(1);
   silent.greet(1);
+  ASSERT_TRUE(accepting_.wait().ok() && second.wait().ok());
   ASSERT_TRUE(here_.explain().ok() && other.explain().ok());
   const auto payload = some_bytes(8 << 20, 1);  // more than a socket holds
   auto sent = other.send({"never read", {{payload.data(), payload.size()}}, {}});
@@ -290,8 +316,8 @@ TEST_F(pipe_strangers, what_the_other_end_says_is_fit_to_be_shown) {
   const std::string red = "\x1b[31mred\x07\n\x9b";
   {
     raw_end refuses(port());
-    ASSERT_TRUE(accepting_.wait().ok());
     refuses.say(channel::frame_kind::refused, channel::encode_text(red + std::string(3000, 'x')));
+    ASSERT_TRUE(accepting_.wait().ok());
     incoming_message never;
     const auto outcome = here_.next(never).wait();
     EXPECT_EQ(outcome.error.code(), errc::permission_denied);

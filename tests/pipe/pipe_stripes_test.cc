@@ -355,8 +355,8 @@ class striped_end : public pipe_stripes {
     listener_ = *std::move(listener);
     auto accepting = listener_.accept(here_);
     raw_.emplace(raw_end::port_of(listener_.url()));
-    ASSERT_TRUE(accepting.wait().ok());
     raw_->greet(connections);
+    ASSERT_TRUE(accepting.wait().ok());
     ASSERT_TRUE(raw_->hear_of(frame_kind::reach));
     raw_->say(connections_frame);
     const auto offered = raw_->hear_of(connections_frame);
@@ -529,8 +529,8 @@ TEST_F(striped_end, where_none_were_agreed_on_word_of_them_ends_the_pipe) {
       ASSERT_TRUE(listener.ok());
       auto accepting = listener->accept(here_);
       raw_end raw(raw_end::port_of(listener->url()));
-      ASSERT_TRUE(accepting.wait().ok());
       raw.greet(connections);
+      ASSERT_TRUE(accepting.wait().ok());
       auto sent = here_.send({"", {}, {{content.data(), content.size()}}});
       const auto announced = raw.hear_of(frame_kind::announcement);
       ASSERT_TRUE(announced);
