@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/file_size_limit.hpp"
 #include "base/no_memory.hpp"
 #include "sys/memory_state.hpp"
 #include "sys/page_size.hpp"
@@ -31,12 +31,6 @@ std::uint64_t usable_memory() {
   return state ? state->total_bytes : static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * sys::page_size();
 }
 
-// Making a memfd larger than RLIMIT_FSIZE would raise SIGXFSZ.
-bool may_be_a_file(std::uint64_t bytes) {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes;
-}
-
 // Null (and errno) on failure.
 void* map_shared(std::uint64_t bytes, int descriptor) {
   const int kind = descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
@@ -51,9 +45,11 @@ struct content {
   int descriptor;  // -1: none
 };
 result<content> map_content(std::uint64_t bytes) {
-  int descriptor = may_be_a_file(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
+  int descriptor = fits_file_size_limit(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
   if (descriptor >= 0 && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) ::close(std::exchange(descriptor, -1));
   void* mapped = map_shared(bytes, descriptor);
+  // A core dump would read every page, and so take memory for all of them: far more than the machine has.
+  if (mapped != nullptr) (void)::madvise(mapped, bytes, MADV_DONTDUMP);
   if (mapped != nullptr) return content{mapped, descriptor};
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_size_limit.hpp"
 #include "base/printable.hpp"
 
 #include "base/refused_call.hpp"
@@ -137,6 +138,16 @@ struct closing_listing {
   void operator()(DIR* listed) const noexcept { ::closedir(listed); }
 };
 
+// As flock(2) says it, also where the file system or a sandbox refuses flock and has the locks of fcntl(2).
+int lock_whole(int fd) {
+  if (again_if_interrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return 0;
+  if (!is_refused_call(errno)) return -1;
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return again_if_interrupted([&] { return ::fcntl(fd, F_OFD_SETLK, &whole); });
+}
+
 }  // namespace
 
 descriptor& descriptor::operator=(descriptor&& other) noexcept {
@@ -189,15 +200,16 @@ status folder::check_may_hold_new_store() const {
 result<descriptor> folder::lock() const {
   auto made = make_file(lock_name);
   if (!made) return made.error();
-  if (again_if_interrupted([&] { return ::flock(made->number(), LOCK_EX | LOCK_NB); }) != 0) {
+  if (lock_whole(made->number()) != 0) {
     if (errno != EWOULDBLOCK) return os_error("lock", path_of(lock_name));
     return status(errc::would_block, fmt::format("{} is open for writing in {}; one process writes, others open it read only", path_,
                                                  holder_of(made->number())));
   }
   const std::string text = fmt::format("{}{}\n", lock_magic, ::getpid());
   // A full disk is no reason to fail here: a store that has an index can be read and dropped from.
-  (void)write_at(*made, std::as_bytes(std::span(text)), 0, path_of(lock_name));
-  if (::ftruncate(made->number(), static_cast<off_t>(text.size())) != 0) errno = 0;  // what lies behind the line is not read
+  const auto noted = write_at(*made, std::as_bytes(std::span(text)), 0, path_of(lock_name));
+  if (noted.error.ok() && ::ftruncate(made->number(), static_cast<off_t>(text.size())) != 0)
+    errno = 0;  // what lies behind the line is not read
   return made;
 }
 
@@ -256,6 +268,10 @@ status sync_data(const descriptor& file, const std::string& path) {
 
 status preallocate(const descriptor& file, std::uint64_t bytes, const std::string& path) {
   const auto length = static_cast<off_t>(bytes);
+  if (!fits_file_size_limit(bytes)) {
+    errno = EFBIG;
+    return os_error(fmt::format("preallocate {} bytes of", bytes).c_str(), path);
+  }
   if (again_if_interrupted([&] { return ::fallocate(file.number(), 0, 0, length); }) != 0) {
     const std::string asked = fmt::format("preallocate {} bytes of", bytes);
     if (!is_refused_call(errno)) return os_error(asked.c_str(), path);
@@ -280,6 +296,11 @@ result<std::size_t> read_at(const descriptor& file, std::span<std::byte> to, std
 
 written write_at(const descriptor& file, std::span<const std::byte> from, std::uint64_t offset, const std::string& path) {
   written done;
+  if (!fits_file_size_limit(offset + from.size())) {
+    errno = EFBIG;
+    done.error = os_error("write", path);
+    return done;
+  }
   while (done.bytes < from.size()) {
     const auto part = again_if_interrupted(
         [&] { return ::pwrite(file.number(), &from[done.bytes], from.size() - done.bytes, static_cast<off_t>(offset + done.bytes)); });

@@ -23,6 +23,7 @@
 
 #include <fmt/format.h>
 
+#include "base/file_size_limit.hpp"
 #include "sys/uninterrupted.hpp"
 
 namespace penstock::sys {
@@ -179,6 +180,7 @@ result<owned_descriptor> linux_board_folder::make_file(int folder) const {
   const auto pid = std::to_string(getpid());
   for (int tries = 0;; ++tries) {
     owned_descriptor board(openat(folder, pid.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (board.get() >= 0) (void)fchmod(board.get(), 0600);  // whatever the umask
     if (board.get() >= 0) return board;
     const int problem = errno;
     if (problem != EEXIST || tries == 3) return status::from_errno(problem, fmt::format("make {}", name_of(getpid())));
@@ -189,7 +191,11 @@ result<owned_descriptor> linux_board_folder::make_file(int folder) const {
 }
 
 result<owned_descriptor> linux_board_folder::make_folder() const {
-  if (mkdir(name_.c_str(), 0700) != 0 && errno != EEXIST) return status::from_errno(errno, fmt::format("make the folder {}", name_));
+  if (mkdir(name_.c_str(), 0700) == 0) {
+    (void)chmod(name_.c_str(), 0700);  // whatever the umask, since later processes of this user use it too
+  } else if (errno != EEXIST) {
+    return status::from_errno(errno, fmt::format("make the folder {}", name_));
+  }
   return open_folder();
 }
 
@@ -251,7 +257,10 @@ status linux_board_folder::write_file(std::span<const std::byte> content) {
     board = folder.ok() ? make_file(folder->get()) : folder.error();
   }
   if (!board) return board.error();
-  const auto put = uninterrupted([&] { return pwrite(board->get(), content.data(), content.size(), 0); });
+  errno = EFBIG;
+  const auto put = !fits_file_size_limit(content.size())
+                       ? ssize_t{-1}
+                       : uninterrupted([&] { return pwrite(board->get(), content.data(), content.size(), 0); });
   struct stat facts {};
   if (put != static_cast<ssize_t>(content.size()) || fstat(board->get(), &facts) != 0) {
     const int problem = put >= 0 && put != static_cast<ssize_t>(content.size()) ? ENOSPC : errno;

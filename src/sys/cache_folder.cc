@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "base/file_size_limit.hpp"
 #include "base/no_memory.hpp"
 #include "sys/uninterrupted.hpp"
 
@@ -161,6 +161,7 @@ result<folder_lock> cache_folder::whole_lock(std::chrono::milliseconds most) con
   owned_descriptor lock(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (lock.get() < 0) return status::from_errno(errno, fmt::format("open {}", name_));
   for (auto waited = 0ms; !try_own(lock.get()); waited += pause) {
+    if (errno != EWOULDBLOCK) return status::from_errno(errno, fmt::format("lock {}", name_));
     if (waited >= most) return status(errc::would_block, fmt::format("another process has locked {}", name_));
     std::this_thread::sleep_for(pause);
   }
@@ -246,10 +247,8 @@ status write_exactly(int fd, std::span<const std::byte> from, std::uint64_t offs
   return {};
 }
 
-// Past the process's own limit the kernel would send a signal too, which ends programs that do not expect it.
 status set_length(int fd, std::uint64_t bytes) noexcept {
-  rlimit most{};
-  if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && bytes > most.rlim_cur) {
+  if (!fits_file_size_limit(bytes)) {
     errno = EFBIG;
     return failed("ftruncate");
   }

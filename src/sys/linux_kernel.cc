@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/checked.hpp"
+#include "base/file_size_limit.hpp"
 #include "base/no_memory.hpp"
 #include "base/refused_call.hpp"
 #include "sys/cache_fill.hpp"
@@ -339,8 +340,10 @@ class linux_kernel final : public kernel {
   }
 
   status truncate(int fd, std::uint64_t size_bytes) override {
-    if (uninterrupted([&] { return ftruncate(fd, static_cast<off_t>(size_bytes)); }) == 0) return {};
-    return status::from_errno(errno, fmt::format("truncate fd {} to {}", fd, size_bytes));
+    struct stat now {};
+    const bool fits = fits_file_size_limit(size_bytes) || (fstat(fd, &now) == 0 && static_cast<std::uint64_t>(now.st_size) >= size_bytes);
+    if (fits && uninterrupted([&] { return ftruncate(fd, static_cast<off_t>(size_bytes)); }) == 0) return {};
+    return status::from_errno(fits ? errno : EFBIG, fmt::format("truncate fd {} to {}", fd, size_bytes));
   }
 
   result<void*> map_file(int fd, std::uint64_t offset, std::size_t length) override {

@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,8 +23,10 @@
 
 #include <fmt/format.h>
 
+#include "base/file_size_limit.hpp"
 #include "base/refused_call.hpp"
 #include "sys/peer.hpp"
+#include "sys/wake_up.hpp"
 
 namespace penstock::sys {
 
@@ -138,9 +139,10 @@ class epoll_poller final : public poller {
     auto made = std::make_unique<epoll_poller>();
     made->epoll_ = owned_descriptor(epoll_create1(EPOLL_CLOEXEC));
     if (made->epoll_.get() < 0) return status::from_errno(errno, "epoll_create1");
-    made->alarm_ = owned_descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (made->alarm_.get() < 0) return status::from_errno(errno, "eventfd");
-    if (auto problem = made->add(made->alarm_.get(), interrupt_token, false); !problem.ok()) return problem;
+    auto alarm = wake_up::make();
+    if (!alarm) return alarm.error();
+    made->alarm_ = *std::move(alarm);
+    if (auto problem = made->add(made->alarm_.descriptor(), interrupt_token, false); !problem.ok()) return problem;
     return std::unique_ptr<poller>(std::move(made));
   }
 
@@ -163,8 +165,7 @@ class epoll_poller final : public poller {
     for (int i = 0; i < count; ++i) {
       const auto& event = events[static_cast<std::size_t>(i)];
       if (event.data.u64 == interrupt_token) {
-        std::uint64_t value = 0;
-        (void)!::read(alarm_.get(), &value, sizeof(value));
+        alarm_.clear();
         continue;
       }
       out[told++] = {event.data.u64, (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0,
@@ -173,10 +174,7 @@ class epoll_poller final : public poller {
     return told;
   }
 
-  void interrupt() noexcept override {
-    const std::uint64_t one = 1;
-    (void)!::write(alarm_.get(), &one, sizeof(one));
-  }
+  void interrupt() noexcept override { alarm_.wake(); }
 
  private:
   status control(int what, int fd, std::uint64_t token, bool writable) {
@@ -188,7 +186,7 @@ class epoll_poller final : public poller {
   }
 
   owned_descriptor epoll_;
-  owned_descriptor alarm_;
+  wake_up alarm_;
 };
 
 class linux_peer_door final : public peer {
@@ -223,7 +221,14 @@ class linux_peer_door final : public peer {
   }
 
   result<owned_descriptor> accept(int listening) override {
-    const int fd = ::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = ::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0 && is_refused_call(errno)) {
+      fd = ::accept(listening, nullptr, nullptr);
+      if (fd >= 0 && (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)) {
+        const owned_descriptor closed(fd);
+        return status::from_errno(errno, "fcntl of an accepted connection");
+      }
+    }
     if (fd < 0) return status::from_errno(errno == EINTR || errno == ECONNABORTED ? EAGAIN : errno, "accept");
     set_no_delay(fd);
     return owned_descriptor(fd);
@@ -327,6 +332,7 @@ class linux_peer_door final : public peer {
     offered_region made;
     made.by = owned_descriptor(memfd_create("penstock-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (made.by.get() < 0) return status::from_errno(errno, "memfd_create");
+    if (!fits_file_size_limit(bytes)) return status::from_errno(EFBIG, "ftruncate of shared memory");
     if (ftruncate(made.by.get(), static_cast<off_t>(bytes)) != 0) return status::from_errno(errno, "ftruncate of shared memory");
     if (fcntl(made.by.get(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) return status::from_errno(errno, "sealing of shared memory");
     auto mapped = map(made.by.get(), bytes);

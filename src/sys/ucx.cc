@@ -7,7 +7,6 @@
 #if PENSTOCK_HAVE_UCX
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
@@ -30,6 +29,7 @@
 #include "base/no_memory.hpp"
 #include "sys/fork_guard.hpp"
 #include "sys/peer.hpp"
+#include "sys/wake_up.hpp"
 
 namespace penstock::sys {
 
@@ -212,7 +212,7 @@ struct line_state {
 
 struct fabric_state {
   ucp_context_h context = nullptr;
-  owned_descriptor wake;
+  wake_up wake;
   fork_guard fork;
   std::function<void()> on_thread;
   fabric_state* next_served = nullptr;
@@ -227,10 +227,7 @@ struct fabric_state {
 
   std::list<std::shared_ptr<line_state>> lines;  // of the thread
 
-  void call() const noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof(one));  // full: the thread will look anyway
-  }
+  void call() const noexcept { wake.wake(); }
 };
 
 // The fabrics of this process that have a thread. UCX takes its own tables down in its destructors, at the end of the process: all lines
@@ -576,7 +573,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
     std::this_thread::sleep_for(1ms);
     return;
   }
-  waited.push_back({of.wake.get(), POLLIN, 0});
+  waited.push_back({of.wake.descriptor(), POLLIN, 0});
   for (const auto& line : of.lines) {
     const auto armed = ucx().worker_arm(line->worker);
     if (armed == UCS_ERR_BUSY) return;  // something has come meanwhile
@@ -591,10 +588,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*limit - steady::now()).count();
     time = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
   }
-  if (::poll(waited.data(), waited.size(), time) > 0 && waited.front().revents != 0) {
-    std::uint64_t calls = 0;
-    [[maybe_unused]] const auto got = ::read(of.wake.get(), &calls, sizeof(calls));
-  }
+  if (::poll(waited.data(), waited.size(), time) > 0 && waited.front().revents != 0) of.wake.clear();
 }
 
 void serve(const std::shared_ptr<fabric_state>& of) {
@@ -838,8 +832,9 @@ class ucx_fabrics_impl final : public fabrics {
     if (served_fabrics::of_process().process_ends()) return the_process_ends();
     auto state = std::make_shared<fabric_state>();
     state->on_thread = options.on_thread;
-    state->wake = owned_descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (state->wake.get() < 0) return status::from_errno(errno, "eventfd");
+    auto wake = wake_up::make();
+    if (!wake) return wake.error();
+    state->wake = *std::move(wake);
     ucp_config_t* config = nullptr;
     if (const auto done = ucx().config_read(nullptr, nullptr, &config); done != UCS_OK) return error_of(done, "ucp_config_read");
     auto problem = or_no_memory([&] { return configure(*config, options); });

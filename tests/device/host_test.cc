@@ -333,6 +333,22 @@ int allocates_under(decltype(RLIMIT_AS) which, rlim_t limit, rlim_t most) {
   return memory.release(*block).ok() ? 0 : 6;
 }
 
+// A core dump would read all of the region, of which a page takes memory once it is read.
+TEST(host_memory_test, is_no_part_of_core_dumps) {
+  host_memory memory;
+  ASSERT_TRUE(memory.allocate(4096).ok());
+  std::ifstream maps("/proc/self/smaps");
+  bool is_its_own = false;
+  std::size_t seen = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') < line.find(' ')) is_its_own = line.find("penstock-host-device") != std::string::npos;
+    if (!is_its_own || !line.starts_with("VmFlags:")) continue;
+    ++seen;
+    EXPECT_NE(line.find(" dd"), std::string::npos) << line;
+  }
+  if (seen == 0) GTEST_SKIP() << "the kernel does not show the flags of mappings";
+}
+
 TEST(host_memory_test, a_limit_on_file_size_does_not_matter) {
   for (const rlim_t limit : {rlim_t{0}, rlim_t{4096}, rlim_t{1} << 30}) {
     EXPECT_EQ(run_in_child([limit] { return allocates_under(RLIMIT_FSIZE, limit, host_memory::largest_region_bytes); }), 0) << limit;

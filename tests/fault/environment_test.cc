@@ -26,6 +26,7 @@
 #include "core/engine_core.hpp"
 #include "fault/round_trip.hpp"
 #include "fault/watchdog.hpp"
+#include "penstock/kv.hpp"
 #include "support/child.hpp"
 #include "support/engines.hpp"
 #include "support/faulty_device.hpp"
@@ -129,6 +130,25 @@ TEST(restricted_process, a_file_size_limit_leaves_the_host_device_as_it_is) {
       if (made->devices().empty()) return "no device is listed";
       const auto memory = made->allocate("host:0", mib);
       return memory ? "" : std::string(memory.error().message());
+    });
+  }
+}
+
+// SIGXFSZ has its default action here, which ends the process: what the library writes of its own accord does not raise it.
+TEST(restricted_process, a_file_size_limit_does_not_matter_to_reads) {
+  const auto dir = temp_dir::on_build_disk();
+  store_pattern(dir.file("x"), 2 * mib, seed);
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{100}}) {
+    expect_in_child([&]() -> std::string {
+      if (auto wrong = set_limit(RLIMIT_FSIZE, limit); !wrong.empty()) return wrong;
+      auto made = engine::create(without_cuda());
+      auto opened = made->open(dir.file("x"));
+      std::vector<std::byte> bytes(2 * mib);
+      const auto got = opened->read(bytes.data(), bytes.size(), 0);
+      if (got.bytes_done != bytes.size()) return std::string(got.error.message());
+      const auto refused = kv::store::open(*made, dir.file("store"), {.capacity_bytes = 8 * mib});
+      if (refused || refused.error().native() != EFBIG) return "a store was made in spite of the limit";
+      return pattern::first_difference(bytes, seed, 0) ? "read wrong bytes" : "";
     });
   }
 }

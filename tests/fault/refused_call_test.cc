@@ -6,10 +6,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -19,10 +22,13 @@
 #include "fault/round_trip.hpp"
 #include "penstock/kv.hpp"
 #include "penstock/pending_file.hpp"
+#include "penstock/pipe.hpp"
 #include "support/child.hpp"
 #include "support/engines.hpp"
 #include "support/lacking.hpp"
+#include "support/pattern.hpp"
 #include "support/temp_dir.hpp"
+#include "support/web_server.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -35,6 +41,7 @@ struct refused_calls {
 constexpr long statmount_number = 457;
 constexpr long cachestat_number = 451;
 constexpr long faccessat2_number = 439;
+constexpr long epoll_pwait2_number = 441;
 #ifdef SYS_chmod
 constexpr long chmod_number = SYS_chmod;
 constexpr long renameat_number = SYS_renameat;
@@ -94,6 +101,11 @@ const std::vector<refused_calls> calls{
     {"kcmp", {SYS_kcmp}},
     {"pidfd_open", {434}},
     {"utimensat", {SYS_utimensat}},
+    {"flock", {SYS_flock}},
+    {"setsockopt", {SYS_setsockopt}},
+    {"accept4", {SYS_accept4}},
+    {"epoll_pwait2", {epoll_pwait2_number}},
+    {"socketpair", {SYS_socketpair}},
     // As mounts without modes and links have it: CIFS, gcsfuse, goofys, FAT.
     {"modes", {SYS_fchmod, SYS_fchmodat, chmod_number, SYS_fchown, SYS_fchownat}},
     {"links", {SYS_linkat, SYS_renameat2}},
@@ -104,6 +116,8 @@ const std::vector<refused_calls> calls{
 constexpr std::array refusals{EPERM, ENOSYS, EINVAL, EOPNOTSUPP};
 
 std::string text_of(const status& outcome) { return std::string(outcome.message()); }
+
+pipe_operation_options soon() { return {deadline_clock::now() + std::chrono::seconds(20)}; }
 
 // --- the operations. Each says what went wrong; empty: nothing.
 
@@ -158,11 +172,102 @@ std::string keep_values(engine& with, const temp_dir& in) {
   return seen == value ? "" : "the store gives other bytes";
 }
 
+// --- pipes, between two processes
+
+constexpr std::size_t tensor_bytes = (std::size_t{3} << 20) + 11;
+
+std::string send_tensor(const penstock::pipe& to) {
+  const auto content = pattern::make(tensor_bytes, 7);
+  outgoing_message message;
+  message.metadata = "a step";
+  message.payloads.push_back({content.data(), 5000, ""});
+  message.tensors.push_back({content.data(), content.size(), ""});
+  if (const auto sent = to.send(message, soon()).wait(); !sent.ok()) return "send: " + text_of(sent.error);
+  incoming_message answer;
+  if (const auto got = to.next(answer, soon()).wait(); !got.ok()) return "no answer: " + text_of(got.error);
+  return answer.metadata() == "thanks" ? "" : "another answer";
+}
+
+std::string receive_tensor(const penstock::pipe& from) {
+  incoming_message message;
+  if (const auto got = from.next(message, soon()).wait(); !got.ok()) return "next: " + text_of(got.error);
+  std::vector<std::byte> room(tensor_bytes);
+  if (const auto got = message.receive({{room.data(), room.size()}}, soon()).wait(); !got.ok()) return "receive: " + text_of(got.error);
+  if (room != pattern::make(tensor_bytes, 7)) return "the tensor has other bytes";
+  const auto sent = from.send({"thanks", {}, {}}, soon()).wait();
+  return sent.ok() ? "" : "answer: " + text_of(sent.error);
+}
+
+std::string use_pipe(engine& with, const std::string& url) {
+  auto context = pipe_context::create(with);
+  if (!context) return "context: " + text_of(context.error());
+  auto listener = context->listen(url);
+  if (!listener) return "listen: " + text_of(listener.error());
+  const std::string name = listener->url();
+  const pid_t sender = ::fork();
+  if (sender == 0) {
+    auto own = engine::create(without_cuda());
+    if (!own) ::_exit(3);
+    auto of_sender = pipe_context::create(*own);
+    auto to = of_sender ? of_sender->connect(name) : result<penstock::pipe>(of_sender.error());
+    const auto wrong = to ? send_tensor(*to) : "connect: " + text_of(to.error());
+    if (!wrong.empty()) std::fprintf(stderr, "the sender: %s\n", wrong.c_str());
+    ::_exit(wrong.empty() ? 0 : 1);
+  }
+  penstock::pipe here;
+  const auto accepted = listener->accept(here, soon()).wait();
+  auto wrong = accepted.ok() ? receive_tensor(here) : "accept: " + text_of(accepted.error);
+  int outcome = -1;
+  if (!accepted.ok()) ::kill(sender, SIGKILL);
+  if (::waitpid(sender, &outcome, 0) == sender && outcome != 0 && wrong.empty()) wrong = "the sender failed";
+  return wrong;
+}
+
+std::string use_unix_pipe(engine& with, const temp_dir& in) { return use_pipe(with, "unix://" + in.file("pipe")); }
+std::string use_tcp_pipe(engine& with, const temp_dir& /*in*/) { return use_pipe(with, "tcp://127.0.0.1:0"); }
+
+// --- objects on a server
+
+constexpr std::size_t object_bytes = (std::size_t{5} << 20) + 3;
+std::string object_url;  // NOLINT: of the server that the test runs
+
+std::string read_object(engine& with, const std::string& url) {
+  auto opened = with.open_remote(url, {});
+  if (!opened) return "open: " + text_of(opened.error());
+  std::vector<std::byte> room(object_bytes);
+  const auto got = opened->read(room.data(), room.size(), 0);
+  if (!got.ok()) return "read: " + text_of(got.error);
+  return room == pattern::make(object_bytes, 9) ? "" : "the object has other bytes";
+}
+
+std::string read_from_server(engine& with, const temp_dir& /*in*/) { return read_object(with, object_url); }
+
+std::string read_through_node_cache(engine& /*with*/, const temp_dir& in) {
+  for (const int time : {1, 2}) {  // the second from the folder
+    auto options = without_cuda();
+    options.node_cache_dir = in.file("cache");
+    auto caching = engine::create(options);
+    if (!caching) return "engine: " + text_of(caching.error());
+    if (auto wrong = read_object(*caching, object_url); !wrong.empty()) return fmt::format("time {}: {}", time, wrong);
+  }
+  return {};
+}
+
 struct operation_of {
   const char* name;
   std::string (*run)(engine& with, const temp_dir& in);
+  bool is_quick = false;
 };
-const std::vector<operation_of> operations{{"carry bytes", carry_bytes}, {"save files", save_files}, {"keep values", keep_values}};
+// A new door is one line.
+const std::vector<operation_of> operations{
+    {"carry bytes", carry_bytes},
+    {"save files", save_files, true},
+    {"keep values", keep_values, true},
+    {"use a unix pipe", use_unix_pipe},
+    {"use a tcp pipe", use_tcp_pipe},
+    {"read from a server", read_from_server},
+    {"read through the node cache", read_through_node_cache},
+};
 
 class refused_call : public ::testing::TestWithParam<refused_calls> {};
 
@@ -174,7 +279,9 @@ TEST_P(refused_call, fails_no_operation) {
   for (const int error : refusals) {
     const auto dir = temp_dir::on_build_disk();
     EXPECT_EQ(run_in_child([&] {
-                ::alarm(60);  // a hang fails the test
+                ::alarm(60);                                        // a hang fails the test
+                web_server server(pattern::make(object_bytes, 9));  // whose threads are not filtered
+                object_url = server.url();
                 for (const long each : GetParam().numbers) {
                   if (!deny_system_call(each, error)) return 2;
                 }
@@ -182,7 +289,7 @@ TEST_P(refused_call, fails_no_operation) {
                 if (!made) return std::fprintf(stderr, "engine: %s\n", text_of(made.error()).c_str()), 3;
                 int failed = 0;
                 for (const auto& each : operations) {
-                  if (each.run == carry_bytes && error != EPERM && error != ENOSYS) continue;  // takes its time
+                  if (!each.is_quick && error != EPERM && error != ENOSYS) continue;
                   const auto wrong = each.run(*made, dir);
                   if (wrong.empty()) continue;
                   std::fprintf(stderr, "%s with errno %d: %s: %s\n", GetParam().name, error, each.name, wrong.c_str());

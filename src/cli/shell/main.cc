@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -68,10 +69,25 @@ void keep_standard_numbers() {
   }
 }
 
+extern "C" void go_on(int /*signal_number*/) {}
+
+// A write beyond the limit on the size of files fails (EFBIG), and does not end the command before it can say so. A handler, since a
+// program that `run` starts would inherit a signal that is ignored.
+void survive_file_size_limit() {
+  struct sigaction inherited {};
+  ::sigaction(SIGXFSZ, nullptr, &inherited);
+  if (inherited.sa_handler != SIG_DFL) return;
+  struct sigaction action {};
+  action.sa_handler = go_on;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGXFSZ, &action, nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   keep_standard_numbers();
+  survive_file_size_limit();
   // Each line as soon as it is known, in a pipe too.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   catch_interrupts();
