@@ -168,7 +168,7 @@ class local_file::begun {
   begun(local_file& of, staging::waiting_lanes& by, staging::answer_times& times) noexcept : file_(of), lanes_(by), times_(times) {}
 
   void begin(far_fill& what) noexcept {
-    auto* const made = new (std::nothrow) filling(*this, what);
+    auto* const made = prepare_to_throw() ? new (std::nothrow) filling(*this, what) : nullptr;
     if (made == nullptr) return what.tell({0, no_memory()});
     {
       const std::lock_guard guard(lock_);

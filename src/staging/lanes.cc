@@ -247,6 +247,7 @@ void lanes::loop(unsigned index) {
   (void)std::snprintf(name.data(), name.size(), "%s%u", name_, index);
   become_worker(name.data());
   if (size_.behind != nullptr) be_nice();
+  (void)prepare_to_throw();  // while there is memory; operator new throws and catches even where it is asked not to
   auto busy = clock::now();
   feeders::watch watch;
   bool spins = false;

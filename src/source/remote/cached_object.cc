@@ -303,7 +303,7 @@ void cached_object::begin_fill(far_fill& what) noexcept {
   const auto size = entry_->head().size;
   if (what.offset() >= size || what.length() == 0) return what.tell({});
   const auto length = std::min(what.length(), size - what.offset());
-  auto* const made = new (std::nothrow) filling(*this, what, length);
+  auto* const made = prepare_to_throw() ? new (std::nothrow) filling(*this, what, length) : nullptr;
   if (made == nullptr) return what.tell({0, no_memory()});
   {
     const std::lock_guard guard(lock_);

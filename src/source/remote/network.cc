@@ -170,7 +170,7 @@ const sys::web_stop& network::stop_of_dials(origin& to) noexcept {
 
 void network::start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept {
   for (unsigned i = 0; i < count; ++i) {
-    auto* const made = new (std::nothrow) dial(*this, to);
+    auto* const made = prepare_to_throw() ? new (std::nothrow) dial(*this, to) : nullptr;
     auto started = made == nullptr ? no_memory() : dialers_.push(dials_, *made);
     if (started.ok()) continue;
     delete made;

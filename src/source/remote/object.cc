@@ -155,7 +155,7 @@ void object::begin_fill(far_fill& what) noexcept {
   const auto size = about_.size;
   if (what.offset() >= size || what.length() == 0) return what.tell({});
   if (reads_whole()) return add_to_stream(what);
-  auto* const made = new (std::nothrow) piece(what);
+  auto* const made = prepare_to_throw() ? new (std::nothrow) piece(what) : nullptr;
   if (made == nullptr) return what.tell({0, no_memory()});
   made->owner = this;
   made->home = home_;
