@@ -2,8 +2,6 @@
 
 #include <cxxabi.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdlib>
 
 namespace penstock {
@@ -12,35 +10,17 @@ namespace {
 
 [[gnu::tls_model("initial-exec")]] thread_local bool is_prepared = false;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-// What the loader allocates for the variables of a library in this thread, and for its table of them, is small. Blocks of these sizes that
-// are freed stay in the thread's own cache of malloc, where no other thread can take them.
-constexpr std::size_t smallest_block = 16;
-constexpr std::size_t largest_block = 1024;
-
-// For a table that is larger than these blocks. Other threads may take it before the loader does.
-constexpr std::size_t rarely_needed = std::size_t{1} << 20;
-
-bool fill_cache_of_thread() noexcept {
-  std::array<void*, largest_block / smallest_block> blocks{};
-  void* volatile const spare = std::malloc(rarely_needed);
-  std::free(spare);
-  bool filled = spare != nullptr;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    // volatile: a compiler may leave out what is freed unused.
-    void* volatile const made = std::malloc((i + 1) * smallest_block);
-    blocks[i] = made;
-    filled = filled && made != nullptr;
-  }
-  for (void* each : blocks) std::free(each);
-  return filled;
-}
+// Far more than glibc wants for the variables of a library: other threads take some in the moment between the look and the use.
+constexpr std::size_t more_than_enough = std::size_t{1} << 20;
 
 }  // namespace
 
 bool prepare_to_throw() noexcept {
   if (is_prepared) return true;
-  if (!fill_cache_of_thread()) return false;
-  // volatile: a compiler may leave out the call, which is declared to have no effect.
+  // volatile: a compiler may leave out what is freed unused, and the call below, which is declared to have no effect.
+  void* volatile const spare = std::malloc(more_than_enough);
+  if (spare == nullptr) return false;
+  std::free(spare);
   [[maybe_unused]] void* volatile const kept = abi::__cxa_get_globals();
   is_prepared = true;
   return true;

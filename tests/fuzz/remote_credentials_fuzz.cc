@@ -32,7 +32,7 @@ void check(const result<credentials>& read) {
 void read_as_profile(std::string_view text, profile_format format) {
   profile one;
   const bool is_there = read_profile(text, format, "default", one);
-  require(is_there || (one.access_key_id.empty() && one.secret_access_key.empty() && one.region.empty()));
+  require(is_there || (one.access_key_id.empty() && one.secret_access_key.empty() && one.settings.empty()));
   require(one.access_key_id.find('\n') == std::string::npos && one.credential_process.find('\n') == std::string::npos);
 }
 
