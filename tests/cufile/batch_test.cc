@@ -128,11 +128,12 @@ TEST_F(cufile_batch_test, entries_fail_one_by_one) {
 
 TEST_F(cufile_batch_test, places_are_free_again_once_events_are_collected) {
   const auto file = handle_of(make_file("x", mib));
-  std::vector<std::byte> memory(4096);
+  std::vector<std::byte> memory(2 * 4096);
   const auto batch = set_up(2);
   auto one = entry(file, memory.data(), 4096, 0, 0, cookie(1));
+  auto other = entry(file, memory.data() + 4096, 4096, 0, 0, cookie(2));
   ASSERT_EQ(cuFileBatchIOSubmit(batch, 1, &one, 0).err, CU_FILE_SUCCESS);
-  ASSERT_EQ(cuFileBatchIOSubmit(batch, 1, &one, 0).err, CU_FILE_SUCCESS);
+  ASSERT_EQ(cuFileBatchIOSubmit(batch, 1, &other, 0).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileBatchIOSubmit(batch, 1, &one, 0).err, CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR);
   EXPECT_EQ(collect(batch, 2).size(), 2U);
   EXPECT_EQ(cuFileBatchIOSubmit(batch, 1, &one, 0).err, CU_FILE_SUCCESS);

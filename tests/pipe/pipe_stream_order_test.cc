@@ -10,7 +10,8 @@
 #include "pipe/pipe_fixture.hpp"
 
 #if defined(__SANITIZE_THREAD__)
-// When a request is given up, its stream may copy a slab while the slab is being filled. The bytes are copied again once the fill has ended.
+// When a request is given up, its stream may copy a slab while the slab is being filled. The bytes are copied again once the fill has
+// ended.
 extern "C" [[gnu::visibility("default"), gnu::used]] const char* __tsan_default_suppressions() {
   return "race:penstock::source::awaited_memory::serve\n";
 }
