@@ -285,13 +285,16 @@ import os, sys, torch, penstock.torch
 path, save, count = sys.argv[1], getattr(penstock.torch, sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 
+def say(line):
+    os.write(1, (line + "\\n").encode())  # in one piece: two processes share the pipe, and print() may write the end of a line by itself
+
 def save_until_killed():
-    print("begins", os.getpid(), flush=True)
+    say(f"begins {os.getpid()}")
     for i in range(1, 1_000_000):
         done = save({"number": i, "first": torch.full((400_000,), i), "second": torch.full((200_000,), -i)}, path)
         if done is not None:
             done.result()
-        print(i, flush=True)
+        say(str(i))
 
 for line in sys.stdin:
     children = []
@@ -301,7 +304,7 @@ for line in sys.stdin:
             save_until_killed()
     for child in children:
         os.waitpid(child, 0)
-    print("ended", flush=True)
+    say("ended")
 """
 
 

@@ -1,6 +1,7 @@
 #include "stats/advisor.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -275,8 +276,10 @@ std::string advice_lines(const std::vector<advice>& found) {
 }
 
 std::uint64_t measured_copy_ns_per_mib() noexcept {
-  static const std::uint64_t measured = or_without_memory([] { return measure_copy(); }, [] { return std::uint64_t{0}; });
-  return measured;
+  // Not by a static local: a child that is forked while another thread initializes one would wait for that thread for ever.
+  static std::atomic<std::uint64_t> measured{0};
+  if (measured.load() == 0) measured.store(or_without_memory([] { return measure_copy(); }, [] { return std::uint64_t{0}; }));
+  return measured.load();
 }
 
 }  // namespace penstock::stats

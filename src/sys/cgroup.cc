@@ -1,9 +1,12 @@
 #include "sys/cgroup.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -171,10 +174,17 @@ cgroup_limits cgroup_limits_of(const text_reader& read) {
   return found;
 }
 
-// What is mounted is read once: it may be long, and stays.
+// What is mounted is read once: it may be long, and stays. Not by a static local: a child that is forked while another thread initializes
+// one would wait for that thread for ever.
 cgroup_limits cgroup_limits_now() {
-  static const auto mounts = read_text("/proc/self/mountinfo");
-  return cgroup_limits_of([](const std::string& path) { return path == "/proc/self/mountinfo" ? mounts : read_text(path); });
+  static std::atomic<const std::optional<std::string>*> known{nullptr};
+  if (known.load(std::memory_order_acquire) == nullptr) {
+    auto found = std::make_unique<const std::optional<std::string>>(read_text("/proc/self/mountinfo"));
+    const std::optional<std::string>* none = nullptr;
+    if (known.compare_exchange_strong(none, found.get(), std::memory_order_acq_rel)) (void)found.release();  // kept until the process ends
+  }
+  const auto& mounts = *known.load(std::memory_order_acquire);
+  return cgroup_limits_of([&](const std::string& path) { return path == "/proc/self/mountinfo" ? mounts : read_text(path); });
 }
 
 }  // namespace penstock::sys

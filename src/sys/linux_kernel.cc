@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -154,17 +155,22 @@ void prefer_numa_node(void* base, std::size_t length, int node) noexcept {
   syscall(SYS_mbind, base, length, policy_preferred, nodes.data(), nodes.size() * bits_per_word + 1, 0U);
 }
 
-// "0" where there is one node, "0-1" and the like where there are more.
+// The file has "0" if there is one node, "0-1" and the like if there are more.
+bool find_many_nodes() noexcept {
+  std::array<char, 64> text{};
+  const int fd = ::open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const auto count = ::read(fd, text.data(), text.size() - 1);
+  ::close(fd);
+  return count > 0 && std::strpbrk(text.data(), "-,") != nullptr;
+}
+
+// Not by a static local: a child that is forked while another thread initializes one would wait for that thread for ever.
 bool has_many_nodes() noexcept {
-  static const bool many = [] {
-    std::array<char, 64> text{};
-    const int fd = ::open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    const auto count = ::read(fd, text.data(), text.size() - 1);
-    ::close(fd);
-    return count > 0 && std::strpbrk(text.data(), "-,") != nullptr;
-  }();
-  return many;
+  enum class nodes : unsigned char { unknown, one, many };
+  static std::atomic<nodes> known{nodes::unknown};
+  if (known.load() == nodes::unknown) known.store(find_many_nodes() ? nodes::many : nodes::one);
+  return known.load() == nodes::many;
 }
 
 // Returns 0 or an errno. Unlike touching, populating reports missing memory instead of ending in a signal. A huge page at a time: the
