@@ -2,7 +2,7 @@
 
 Usage: docs_site_test.py links|site
 
-links looks at the files alone, and at how they speak; site builds the site, and is skipped (77) where mkdocs cannot be had.
+links reads only the files: their links, their sentences, and the charts of README.md; site builds the site, and is skipped (77) where mkdocs cannot be had.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ class Prose(unittest.TestCase):
                 self.assertLessEqual(len(line), 80, f"{page.name}: {line}")
 
 
+class Readme(unittest.TestCase):
+    """A stranger reads it in ninety seconds."""
+
+    def test_its_charts_show_the_figures_of_the_page_of_figures(self) -> None:
+        ended = subprocess.run([ROOT / "tools/readme_charts.py", "--check"], text=True, capture_output=True, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
+
 class Links(unittest.TestCase):
     def test_every_link_between_files_leads_to_a_file_and_a_heading(self) -> None:
         count = 0
@@ -125,6 +133,8 @@ class Page(HTMLParser):
             self.links.append(given["href"] or "")
         if tag in ("img", "script") and given.get("src"):
             self.loads.append(given["src"] or "")
+        if tag == "source" and given.get("srcset"):
+            self.loads.append(given["srcset"] or "")
         if tag == "link" and given.get("rel") in ("stylesheet", "icon", "shortcut icon"):
             self.loads.append(given["href"] or "")
 
@@ -208,4 +218,4 @@ if __name__ == "__main__":
             sys.exit(SKIPPED)
         if built.returncode:
             sys.exit(1)
-    unittest.main(argv=[sys.argv[0], *{"links": ("Links", "Prose"), "site": ("Site",)}[sys.argv[1]]])
+    unittest.main(argv=[sys.argv[0], *{"links": ("Links", "Prose", "Readme"), "site": ("Site",)}[sys.argv[1]]])
