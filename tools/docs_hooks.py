@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OF_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 # In pages opened from a folder the search needs a stand-in for workers, which the theme would load from elsewhere.
 SHIM, WORKER = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/docs_worker.js"
+# A picture for light and dark pages is HTML, which mkdocs leaves as it is.
+PICTURE = re.compile(r'(\b(?:src|srcset)=")docs/')
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 # Python-Markdown wants a blank line before a list and a table, which GitHub does not.
@@ -82,7 +84,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     lines: list[str] = []
     in_fence = False
-    for line in LINK.sub(follow, markdown).splitlines():
+    for line in PICTURE.sub(r"\1", LINK.sub(follow, markdown)).splitlines():
         before = lines[-1] if lines else ""
         starts = BLOCK.match(line) or (FENCE.match(line) and not in_fence)
         goes_on = BLOCK.match(before) or before.startswith(" ") or not before.strip()

@@ -1,4 +1,4 @@
-"""The programs that README.md, docs/PYTHON.md and docs/PIPES.md show for pipes say what came, and how."""
+"""The programs for pipes in docs/PYTHON.md and docs/PIPES.md print what they received, and how."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 # What each of them prints, among other things.
-PRINTED = {"README.md": ("step 3", "1000.0"), "docs/PYTHON.md": ("step 3", "host:0", "(1000, 1000)", "cma"),
+PRINTED = {"docs/PYTHON.md": ("step 3", "host:0", "(1000, 1000)", "cma"),
            "docs/PIPES.md": ("999999.0 4000000",)}
 
 

@@ -2,7 +2,7 @@
 
 Usage: docs_site_test.py links|site
 
-links reads only the files: their links, their sentences, and the charts of README.md; site builds the site, and is skipped (77) where mkdocs cannot be had.
+links reads only the files: their links, their sentences, the length of README.md and its charts; site builds the site, and is skipped (77) where mkdocs cannot be had.
 """
 
 from __future__ import annotations
@@ -73,9 +73,23 @@ class Prose(unittest.TestCase):
 class Readme(unittest.TestCase):
     """A stranger reads it in ninety seconds."""
 
+    MOST_WORDS = 900
+    README = ROOT / "README.md"
+
+    def test_it_is_short(self) -> None:
+        self.assertLessEqual(len(self.README.read_text().split()), self.MOST_WORDS, "words, with code; move what is left over to a page of docs")
+
     def test_its_charts_show_the_figures_of_the_page_of_figures(self) -> None:
         ended = subprocess.run([ROOT / "tools/readme_charts.py", "--check"], text=True, capture_output=True, check=False)
         self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_its_pictures_exist_for_light_and_dark_pages(self) -> None:
+        text = self.README.read_text()
+        self.assertIn('media="(prefers-color-scheme: dark)"', text)
+        pictures = re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
+        self.assertEqual(len(pictures), 2)
+        for picture in pictures:
+            self.assertTrue((ROOT / picture).is_file(), picture)
 
 
 class Links(unittest.TestCase):

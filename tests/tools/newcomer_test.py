@@ -1,11 +1,11 @@
-"""Plays a newcomer: a bare Debian 12 in a folder, a clean copy of the sources in it, and README.md's commands in their order, as written.
+"""Plays a newcomer: a bare Debian 12 in a folder, a clean copy of the sources in it, and the commands of the first pages, as written.
 
 Usage: newcomer_test.py [--keep] [--root FOLDER]
 
 The root is made by debootstrap (fetched from the package mirror where it is not installed), entered by chroot within mounts of its own. Then:
-./demo builds and shows the main job; the install recipe installs into /usr/local; the README's C++ program is built against it by pkg-config and by
-CMake; the commands of "From the shell" and the others run; and a virtual environment with nothing in it gets the wheel that pip makes, in which the
-first program of README.md runs, and every function takes every name of a device.
+./demo builds and shows the main job; the recipe of INSTALL.md installs into /usr/local; the C++ program of CPP.md is built against it by pkg-config
+and by CMake; the commands of README.md and TOOLS.md run; and a virtual environment with nothing in it gets the wheel that pip builds, in which the
+program of START.md that needs no other library runs, and every function takes every name of a device.
 Needs root, unshare and a package mirror: exits with 77, and says why, where it cannot run. Takes a quarter of an hour.
 """
 
@@ -110,6 +110,15 @@ class Newcomer:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
 
 
+def commands() -> list[str]:
+    """./demo, the recipe that installs with CMake, and then the commands of the pages that need an installed Penstock."""
+    recipe = [command for command in docs.commands(docs.ROOT / "docs/INSTALL.md") if command.startswith("cmake ")]
+    pages = [command for page in ("docs/CPP.md", "README.md", "docs/TOOLS.md") for command in docs.commands(docs.ROOT / page)]
+    # pip gets an environment of its own later.
+    others = [command for command in pages if command not in docs.ELSEWHERE and not command.startswith(("pip ", "./demo"))]
+    return ["./demo", *recipe, *others]
+
+
 def first_hour(root: Path) -> None:
     user = Newcomer(root)
     (root / SOURCES[1:]).mkdir(parents=True)
@@ -118,31 +127,28 @@ def first_hour(root: Path) -> None:
     user.write(f"{WORK}/train.py", docs.TRAIN)
     user.write(f"{WORK}/cufile.json", docs.CUFILE_JSON)
     user.write(f"{WORK}/model.safetensors", bytes(5_000_000))
-    programs = [text for language, text in docs.FENCE.findall((docs.ROOT / "README.md").read_text()) if language == "cpp"]
-    user.write(f"{WORK}/app.cc", programs[0])
+    user.write(f"{WORK}/app.cc", docs.programs_in("docs/CPP.md", "cpp")[0])
     user.write(f"{WORK}/CMakeLists.txt", CMAKE_LISTS)
     user.write(f"{WORK}/read.py", READ_WITH_PYTHON)
 
     in_the_sources = ("./", "cmake ")
-    for command in docs.commands(docs.ROOT / "README.md"):
-        if command in docs.ELSEWHERE or command.startswith("pip "):
-            continue  # pip has an environment of its own, below
+    for command in commands():
         told = user.types(command, SOURCES if command.startswith(in_the_sources) else WORK)
         if command == "./demo":
             docs.check("equal" in told, f"./demo compared the bytes: {told[-1000:]}")
         if command.startswith("c++ "):
-            docs.check("5000000 bytes on host:0" in user.types("./app"), "the program of README.md reads its file")
+            docs.check("1048576 bytes" in user.types("./app"), "the program of CPP.md reads its file")
     user.types("cmake -G Ninja -S . -B with_cmake && cmake --build with_cmake")
-    docs.check("5000000 bytes on host:0" in user.types("with_cmake/app"), "built by CMake it reads its file too")
+    docs.check("1048576 bytes" in user.types("with_cmake/app"), "built by CMake it reads its file too")
 
     user.types("python3 -m venv /root/empty")
     user.types("/root/empty/bin/pip install --quiet .", SOURCES)
     docs.check("staged" in user.types("/root/empty/bin/python read.py"), "the package reads a file, in an environment without NumPy")
     user.types("/root/empty/bin/penstock read model.safetensors --verify")
-    python = [text for language, text in docs.FENCE.findall((docs.ROOT / "README.md").read_text()) if language == "python"]
-    user.write("/root/first_screen/first.py", python[0])
-    told = user.types("/root/empty/bin/python first.py", "/root/first_screen")
-    docs.check("4000000 bytes are in memory of host:0" in told, f"the first program of README.md runs where there is nothing but Penstock: {told}")
+    needs_nothing = next(code for code in docs.programs_in("docs/START.md", "python") if "import torch" not in code)
+    user.write("/root/first_screen/first.py", needs_nothing)
+    output = user.types("/root/empty/bin/python first.py", "/root/first_screen")
+    docs.check("4000000 bytes are in memory of host:0" in output, f"START.md's program runs with nothing but Penstock installed: {output}")
     user.types(f"/root/empty/bin/python {SOURCES}/tests/tools/device_names.py", "/root/first_screen")
 
 
