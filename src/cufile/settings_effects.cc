@@ -34,7 +34,7 @@ std::size_t bytes_of(const slab_array& slabs) {
 
 // What is less than NVIDIA's default bounds the memory; there is no bound by default.
 std::size_t most_pinned(const settings& asked) {
-  static const settings standard;
+  const settings standard;
   std::size_t most = std::numeric_limits<std::size_t>::max();
   const auto bound = [&](std::size_t bytes, std::size_t by_default) {
     if (bytes < by_default) most = std::min(most, bytes);
