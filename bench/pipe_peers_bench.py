@@ -162,7 +162,7 @@ def rpc_end(rank, _urls):
 
 
 def main():
-    loopback = {name: "lo" for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+    loopback = dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo")
     os.environ.update(MASTER_ADDR="127.0.0.1", **loopback)
     spawn = multiprocessing.get_context("spawn")
     ends = {"penstock": penstock_end, "unposted": unposted_end, "nccl": nccl_end, "nixl": nixl_end, "rpc": rpc_end}

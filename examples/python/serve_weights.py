@@ -19,11 +19,16 @@ LAYERS, ROWS, COLUMNS = 24, 1000, 2000
 def make(device, value):
     """A model's weights: large matrices, and small vectors between them."""
     if device == "host":
-        full = lambda *shape: np.full(shape, value, "f4")
+
+        def full(*shape):
+            return np.full(shape, value, "f4")
+
     else:
         import torch
 
-        full = lambda *shape: torch.full(shape, float(value), device=device)
+        def full(*shape):
+            return torch.full(shape, float(value), device=device)
+
     return {f"layers.{i}.{name}": full(*shape) for i in range(LAYERS) for name, shape in (("weight", (ROWS, COLUMNS)), ("norm", (COLUMNS,)))}
 
 

@@ -4,7 +4,7 @@ import concurrent.futures
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import Buffer
 
@@ -38,7 +38,7 @@ class _DataPointer(Protocol):
     def data_ptr(self) -> int: ...
 
 # Anything that is memory: see penstock's documentation.
-_Buffer = Buffer | _CudaArray | _Dlpack | _DataPointer | Pointer | DeviceBuffer
+_Buffer: TypeAlias = Buffer | _CudaArray | _Dlpack | _DataPointer | Pointer | DeviceBuffer
 _FileRequest = (
     tuple[File, _Buffer, int] | tuple[File, _Buffer, int, int | None] | tuple[File, _Buffer, int, int | None, int]
 )

@@ -128,8 +128,8 @@ def test_a_struct_lies_over_memory_of_another() -> None:
 def test_structs_are_as_large_as_cufiles() -> None:
     told = {name: getattr(cufile, name).itemsize for name in cufile.__all__ if name.endswith("_dtype")}
     assert told == {
-        **{"descr_dtype": 24, "io_events_dtype": 24, "io_params_dtype": 64, "io_vec_dtype": 16, "op_counter_dtype": 16},
-        **{"per_gpu_stats_dtype": 248, "stats_level1_dtype": 624, "stats_level2_dtype": 1136, "stats_level3_dtype": 5112},
+        "descr_dtype": 24, "io_events_dtype": 24, "io_params_dtype": 64, "io_vec_dtype": 16, "op_counter_dtype": 16,
+        "per_gpu_stats_dtype": 248, "stats_level1_dtype": 624, "stats_level2_dtype": 1136, "stats_level3_dtype": 5112,
     }
 
 
@@ -142,9 +142,9 @@ def test_fields_lie_where_cufile_h_has_them() -> None:
         pytest.skip("the facts of cufile.h are in the repository only")
     places = dict(places_of("cufile_1_17.facts", "cufile_1_20_additions.facts"))
     for struct, dtype in {
-        **{"CUfileDescr_t": cufile.descr_dtype, "CUfileIOParams_t": cufile.io_params_dtype, "CUfileIOEvents_t": cufile.io_events_dtype},
-        **{"CUfileIOVec_t": cufile.io_vec_dtype, "CUfileOpCounter_t": cufile.op_counter_dtype},
-        **{"CUfilePerGpuStats_t": cufile.per_gpu_stats_dtype, "CUfileStatsLevel1_t": cufile.stats_level1_dtype},
+        "CUfileDescr_t": cufile.descr_dtype, "CUfileIOParams_t": cufile.io_params_dtype, "CUfileIOEvents_t": cufile.io_events_dtype,
+        "CUfileIOVec_t": cufile.io_vec_dtype, "CUfileOpCounter_t": cufile.op_counter_dtype,
+        "CUfilePerGpuStats_t": cufile.per_gpu_stats_dtype, "CUfileStatsLevel1_t": cufile.stats_level1_dtype,
     }.items():
         named = {plain(name.removeprefix(f"{struct}.")): place for name, place in places.items() if name.startswith(f"{struct}.")}
         ours = dict(flattened(dtype))

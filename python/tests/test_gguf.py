@@ -8,7 +8,6 @@ import random
 import struct
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest

@@ -184,7 +184,7 @@ def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path:
     names = [*defaults._UNUSED_VARIABLES, "KVIKIO_NTHREADS", "KVIKIO_TASK_SIZE"]
     assert len(names) == 7
     path = str(tmp_path / "file")
-    done = told({name: "1" for name in [*names, "KVIKIO_COMPAT_MODE"]}, f"[CuFile({path!r}) for _ in range(3)]")
+    done = told(dict.fromkeys([*names, "KVIKIO_COMPAT_MODE"], "1"), f"[CuFile({path!r}) for _ in range(3)]")
     assert done.returncode == 0
     for name in names:
         assert done.stderr.count(f"KvikIO's {name} changes nothing in Penstock: ") == 1

@@ -204,7 +204,7 @@ def test_dropping_at_random_leaves_nothing(memory: Any, path: Path, pattern: Any
     for _ in range(400):
         file = penstock.open(path)
         buffer = memory.empty(numbers.choice([10, 5_000, 200_000]))
-        future = numbers.choice([lambda: file.pread(buffer), lambda: file.pread_many([(buffer, 0), (buffer, 7)])])()
+        future = numbers.choice([lambda: file.pread(buffer), lambda: file.pread_many([(buffer, 0), (buffer, 7)])])()  # noqa: F821
         if numbers.random() < 0.3:
             future.cancel()
         if numbers.random() < 0.3:

@@ -36,7 +36,7 @@ def array_of(numbers: random.Random, dtype: str | None = None, shape: tuple[int,
         shape = tuple(numbers.choice([0, 1, 1, 2, 3, 7, 17]) for _ in range(numbers.randint(0, 4)))
     kind = np.dtype(dtype or numbers.choice(PLAIN))
     content = numbers.randbytes(math.prod(shape) * kind.itemsize)
-    if kind == bool:
+    if kind.kind == "b":
         content = bytes(each & 1 for each in content)
     return np.frombuffer(content, kind).reshape(shape)
 

@@ -153,7 +153,7 @@ def shards(folder: Path, names: list[list[str]], elements: int = 256) -> list[So
 
 @pytest.mark.usefixtures("small_batches")
 def test_shards_are_read_ahead_in_the_order_of_their_names(tmp_path: Path, device: Any) -> None:
-    names = [[f"layers.{each}" for each in range(0, 40)], [f"layers.{each}" for each in range(40, 80)], ["head", *(f"layers.{each}" for each in range(80, 90))]]
+    names = [[f"layers.{each}" for each in range(40)], [f"layers.{each}" for each in range(40, 80)], ["head", *(f"layers.{each}" for each in range(80, 90))]]
     sequence = Sequence(device)
     files = [Ahead(source, device, sequence=sequence) for source in shards(tmp_path, names)]
     where = {name: (file, file.source.row(name)) for file in files for name in file.source.header.names}

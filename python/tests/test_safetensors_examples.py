@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest

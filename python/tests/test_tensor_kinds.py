@@ -6,9 +6,7 @@ KINDS and CALLS are the table. A new kind, or a new call, is one line.
 from __future__ import annotations
 
 import functools
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -24,7 +24,6 @@ from zarr.testing.buffer import NDBufferUsingTestNDArrayLike
 from zarr.testing.buffer import TestBuffer as OtherBuffer
 from zarr.testing.store import StoreTests
 
-import penstock
 from penstock.zarr import GDSStore
 
 from .zarr_level import stays_level  # noqa: E402, F401

@@ -133,7 +133,7 @@ def check_gds_backend(folder: pathlib.Path, direct_io: bool) -> str:
         for number, chunk in enumerate(found):
             check_chunk(chunk, written[number], f"GdsBackend: batched_get_blocking of chunk {number}")
         after.close()
-    files = [path for path in folder.rglob("*.kvcache.safetensors")]
+    files = list(folder.rglob("*.kvcache.safetensors"))
     equal(sorted(path.stat().st_size for path in files), sorted(4096 + tensor.nbytes for tensor in written.values()), "GdsBackend: files")
     return f"{len(files)} chunks of up to {max(tensor.nbytes for tensor in written.values()) // MIB} MiB"
 

@@ -87,7 +87,8 @@ def check(version: str) -> bool:
 
 def main() -> int:
     versions = sys.argv[1:] or [importlib.metadata.version("safetensors")]
-    return 0 if all([check(each) for each in versions]) else 1
+    matching = [check(each) for each in versions]  # checks all of them, also after one that differs
+    return 0 if all(matching) else 1
 
 
 if __name__ == "__main__":

@@ -382,7 +382,7 @@ def tell_of_unused_variables() -> None:
             get(name)
     unused = dict(_UNUSED_VARIABLES)
     for name, why in _UNUSED.items():
-        unused |= {variable: why for variable in _SETTINGS[name].variables}
+        unused |= dict.fromkeys(_SETTINGS[name].variables, why)
     for variable, why in unused.items():
         if variable in os.environ:
             warn_once(variable, why)

@@ -7,7 +7,6 @@ import zipfile
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .. import _native
 from .._errors import Error
 
 __all__ = ["Archive", "CheckpointError", "Record", "is_zip"]

@@ -147,7 +147,7 @@ class ChunkFiles:
 
     def _open_shards(self, names: list[str], shards: Shards) -> dict[str, _Shard | None]:
         """Opens files and reads all of their indexes as one batch."""
-        opened = {name: file for name, file in zip(names, self._opened(names))}
+        opened = dict(zip(names, self._opened(names)))
         reads: dict[str, Read] = {}
         for name, (path, file) in opened.items():
             if file is None:
