@@ -269,6 +269,11 @@ set_tests_properties(tools.long_wheels_test PROPERTIES LABELS long TIMEOUT 4500 
 add_test(NAME tools.every_file_is_formatted COMMAND ${PROJECT_SOURCE_DIR}/tools/check_format)
 set_tests_properties(tools.every_file_is_formatted PROPERTIES LABELS tools TIMEOUT 300 SKIP_REGULAR_EXPRESSION "check_format: skipped")
 
+foreach(linter ruff codespell shellcheck actionlint)
+  add_test(NAME tools.${linter}_finds_nothing COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/lint_test.py ${linter})
+  set_tests_properties(tools.${linter}_finds_nothing PROPERTIES LABELS tools TIMEOUT 120 SKIP_RETURN_CODE 77)
+endforeach()
+
 # What the release build leaves out to be quick: each source and each header compiled alone, which shows whether it includes what it uses.
 if(PROJECT_IS_TOP_LEVEL AND PENSTOCK_SANITIZE STREQUAL "none")
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
