@@ -19,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that GitHub shows, and the site does not.
+GITHUB_PAGES = [ROOT / name for name in ("CODE_OF_CONDUCT.md", "ROADMAP.md", "SECURITY.md")]
 SKIPPED, NO_MKDOCS = 77, 69
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -95,7 +97,7 @@ class Readme(unittest.TestCase):
 class Links(unittest.TestCase):
     def test_every_link_between_files_leads_to_a_file_and_a_heading(self) -> None:
         count = 0
-        for page in PAGES:
+        for page in [*PAGES, *GITHUB_PAGES]:
             for link in LINK.findall(without_code(page.read_text())):
                 if link.startswith(OUTSIDE):
                     continue
