@@ -269,6 +269,9 @@ set_tests_properties(tools.long_wheels_test PROPERTIES LABELS long TIMEOUT 4500 
 add_test(NAME tools.every_file_is_formatted COMMAND ${PROJECT_SOURCE_DIR}/tools/check_format)
 set_tests_properties(tools.every_file_is_formatted PROPERTIES LABELS tools TIMEOUT 300 SKIP_REGULAR_EXPRESSION "check_format: skipped")
 
+add_test(NAME tools.check_prose COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_prose)
+add_test(NAME tools.check_prose_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_prose_test.py)
+set_tests_properties(tools.check_prose tools.check_prose_test PROPERTIES LABELS tools TIMEOUT 60)
 foreach(linter ruff codespell shellcheck actionlint)
   add_test(NAME tools.${linter}_finds_nothing COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/lint_test.py ${linter})
   set_tests_properties(tools.${linter}_finds_nothing PROPERTIES LABELS tools TIMEOUT 120 SKIP_RETURN_CODE 77)
