@@ -35,6 +35,7 @@ from ._errors import (
     TimedOut,
 )
 from ._futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
+from ._lazy import importable as _importable
 from ._lazy import lazily as _lazily
 from ._native import (
     Device,
@@ -62,8 +63,41 @@ from ._native import (
     trim,
 )
 
+# The public submodules, which are imported on first use, and the library that each needs.
+_submodules = {
+    "cuda_bindings": "",
+    "cufile": "",
+    "gds": "",
+    "gguf": "",
+    "kv": "",
+    "kvikio": "",
+    "lmcache": "lmcache",
+    "pipe": "",
+    "safetensors": "",
+    "sglang": "sglang",
+    "torch": "torch",
+    "vllm": "",
+    "vllm_weights": "vllm",
+    "weights": "",
+    "zarr": "zarr",
+}
+
 if _TYPE_CHECKING:
+    from . import cuda_bindings as cuda_bindings
+    from . import cufile as cufile
+    from . import gds as gds
+    from . import gguf as gguf
     from . import kv as kv
+    from . import kvikio as kvikio
+    from . import lmcache as lmcache
+    from . import pipe as pipe
+    from . import safetensors as safetensors
+    from . import sglang as sglang
+    from . import torch as torch
+    from . import vllm as vllm
+    from . import vllm_weights as vllm_weights
+    from . import weights as weights
+    from . import zarr as zarr
     from ._arrays import fromfile, tofile
     from ._load import load, load_sharded
     from ._plan import Plan, PlanPart
@@ -80,7 +114,7 @@ else:
             "_requests": ("Request",),
             "weights": ("load_weights", "serve_weights"),
         },
-        modules=("kv",),
+        modules=_submodules,
     )
 
 __all__ = [
@@ -140,7 +174,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_importable(_submodules)})
 
 
 # Before Python ends, what is under way ends: requests hold on to objects of Python.

@@ -1,27 +1,41 @@
-"""Names of a package that are imported when they are first asked for: the first load of a program waits for what it uses, and for nothing else."""
+"""Names and submodules of a package that are imported on first use, so that a program imports only what it needs."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-__all__ = ["lazily"]
+__all__ = ["importable", "lazily"]
 
 
-def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
-    """A module's __getattr__ (PEP 562). names: by submodule of the package, those that come from it. modules: submodules themselves."""
-    where = {name: submodule for submodule, every in names.items() for name in every}
+def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], modules: Collection[str] = ()) -> Callable[[str], Any]:
+    """Returns a module's __getattr__ (PEP 562). names: for each submodule of the package, the names to take from it. modules: submodules themselves."""
+    sources = {name: submodule for submodule, group in names.items() for name in group}
 
     def find(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        submodule = where.get(name)
+        submodule = sources.get(name)
         if submodule is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{package}.{submodule}"), name)
-        setattr(sys.modules[module], name, found)
-        return found
+        value = getattr(importlib.import_module(f"{package}.{submodule}"), name)
+        setattr(sys.modules[module], name, value)
+        return value
 
     return find
+
+
+def importable(modules: Mapping[str, str]) -> list[str]:
+    """The submodules whose library is installed, for a package's __dir__. modules: the library that each submodule needs; "" for none."""
+    from importlib.util import find_spec
+
+    return [name for name, library in modules.items() if not library or _is_installed(find_spec, library)]
+
+
+def _is_installed(find_spec: Callable[[str], Any], library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ValueError:  # sys.modules holds None for it, or a module without a spec
+        return sys.modules.get(library) is not None

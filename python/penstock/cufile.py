@@ -412,7 +412,7 @@ __getattr__ = lazily(__name__, "penstock.cuda_bindings", {"cufile": _of_bindings
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_of_bindings})
+    return sorted({*__all__, *_of_bindings})
 
 
 _known_buffer_flags = (

@@ -223,3 +223,7 @@ def _settle(storage: Any) -> None:
     device = getattr(storage, "device", None)
     if getattr(device, "type", None) == "cuda":
         sys.modules["torch"].cuda.current_stream(device).synchronize()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

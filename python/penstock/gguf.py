@@ -208,3 +208,7 @@ def _told_as(kind: type[Error], other: type[Error]) -> Iterator[None]:
         yield
     except other as problem:
         raise kind(str(problem), code=problem.code, filename=problem.filename) from None
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

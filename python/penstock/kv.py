@@ -157,3 +157,7 @@ def _keys_and_buffers(items: Items) -> tuple[list[Key], list[Any]]:
         keys.append(key)
         buffers.append(value)
     return keys, buffers
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -205,3 +205,7 @@ def _tried(what: str, call: Callable[[], Any], failed: Any) -> Any:
     except Exception as problem:
         LOG.warning("LMCache: Penstock could not %s: %s", what, problem)
         return failed
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -467,3 +467,7 @@ class _finisher:
         else:
             tensors = self._into or []
         return Message(native.metadata, native.payloads, tensors, told)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

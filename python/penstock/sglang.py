@@ -191,3 +191,7 @@ def _only_true(doing: str, results: list[Any]) -> list[bool]:
     """Results without errors, of which one line warns."""
     warn_of_errors(f"SGLang: {doing}", results, "pages")
     return [each is True for each in results]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -505,8 +505,14 @@ def test_host_memory_is_not_registered() -> None:
             call(np.zeros(8))
 
 
-def test_the_version_and_the_commit_are_penstocks() -> None:
-    assert kvikio.__version__ == penstock.__version__
+def test_the_version_is_that_of_the_kvikio_whose_interface_this_is() -> None:
+    assert re.fullmatch(r"\d\d\.\d\d\.\d\d", kvikio.__version__)  # as KvikIO writes it
+    version = tuple(int(number) for number in kvikio.__version__.split("."))
+    assert version == (26, 10, 0)
+    assert hasattr(kvikio, "SummaryMonitor"), "KvikIO has it from 26.10 on"
+
+
+def test_the_commit_is_penstocks() -> None:
     told = pathlib.Path(penstock.__file__).parent / "GIT_COMMIT"
     if told.exists():
         assert re.fullmatch("[0-9a-f]{40,64}", kvikio.__git_commit__)

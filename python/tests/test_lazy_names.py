@@ -1,8 +1,9 @@
-"""Names that a package imports when they are first asked for."""
+"""Names and submodules that a package imports on first use."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,59 @@ def test_loading_plain_bytes_imports_nothing_for_archives(tmp_path: Path) -> Non
     program = "import sys, numpy, penstock; penstock.load(sys.argv[1]); print('penstock._npz' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.bin")], capture_output=True, text=True, timeout=60)
     assert told.stdout == "False\n", told.stderr
+
+
+# Each is one way to reach a submodule after `import penstock`, and the library that it needs.
+SUBMODULES = {
+    "penstock.cuda_bindings.cufile.driver_open": "numpy",
+    "penstock.cufile.read": "",
+    "penstock.gds.GdsFile": "",
+    "penstock.gguf.open": "",
+    "penstock.kv.Store": "",
+    "penstock.kvikio.CuFile": "",
+    "penstock.kvikio.benchmarks.single_node_io": "numpy",
+    "penstock.kvikio.numpy.fromfile": "numpy",
+    "penstock.kvikio.zarr.GDSStore": "zarr",
+    "penstock.pipe.listen": "",
+    "penstock.safetensors.load_file": "",
+    "penstock.safetensors.numpy.load_file": "numpy",
+    "penstock.safetensors.original.safe_open": "safetensors",
+    "penstock.safetensors.torch.load_file": "torch",
+    "penstock.torch.checkpoint": "torch",
+    "penstock.torch.load": "torch",
+    "penstock.vllm.register": "",
+    "penstock.vllm_weights.register": "",
+    "penstock.weights.serve_weights": "",
+    "penstock.zarr.load": "zarr",
+}
+
+
+@pytest.mark.parametrize("library", sorted(set(SUBMODULES.values())))
+def test_submodules_are_imported_on_first_use(library: str) -> None:
+    if library and importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    expressions = [expression for expression, needed in SUBMODULES.items() if needed == library]
+    program = "\n".join(["import penstock", *expressions])  # one process for each library, because importing PyTorch takes seconds
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_submodule_without_its_library_says_what_it_needs_and_is_not_listed() -> None:
+    program = """
+import sys
+sys.modules["zarr"] = None
+import penstock
+assert "zarr" not in dir(penstock) and "kv" in dir(penstock)
+try:
+    penstock.zarr
+except ImportError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.stdout == 'penstock.zarr needs zarr: pip install "penstock[zarr]"\n', result.stderr
+
+
+def test_importing_the_package_imports_no_public_submodule() -> None:
+    program = "import sys, penstock; print([name for name in sys.modules if name.startswith('penstock.') and '._' not in name])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "[]\n", result.stderr

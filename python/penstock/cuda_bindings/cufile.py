@@ -472,3 +472,7 @@ def _pieces(iov: IOVec) -> tuple[int, int]:
 
 def _address(of: int | Struct) -> int:
     return of.ptr if isinstance(of, Struct) else of
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

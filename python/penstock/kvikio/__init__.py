@@ -6,8 +6,10 @@ Both generations of KvikIO's settings are there (kvikio.defaults), and remote fi
 from __future__ import annotations
 
 import pathlib
+from typing import TYPE_CHECKING
 
 import penstock
+from penstock._lazy import importable, lazily
 from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, remote_file, statistics, stream, utils
 from penstock.kvikio.buffer import bounce_buffer_free, memory_deregister, memory_register
 from penstock.kvikio.cufile import (
@@ -61,8 +63,21 @@ __all__ = [
     "utils",
 ]
 
-__version__ = penstock.__version__
+__version__ = "26.10.00"
+"""The version of KvikIO whose interface this is, for programs that compare it. The version of Penstock is penstock.__version__."""
 
+_submodules = {"benchmarks": "", "numpy": "numpy", "zarr": "zarr"}
+
+if TYPE_CHECKING:
+    from penstock.kvikio import benchmarks as benchmarks
+    from penstock.kvikio import numpy as numpy
+    from penstock.kvikio import zarr as zarr
+else:
+    __getattr__ = lazily(__name__, __name__, {}, modules=_submodules)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *importable(_submodules)})
 
 
 def _commit_built_from() -> str:

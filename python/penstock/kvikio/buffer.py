@@ -115,3 +115,7 @@ def bounce_buffer_free() -> int:
     would have used since. How much memory Penstock holds is told by penstock.stats()["pinned_bytes"].
     """
     return free()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

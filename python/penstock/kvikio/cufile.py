@@ -436,3 +436,7 @@ def _attempt(name: str, call: Callable[[], Outcome]) -> Outcome:
         reason = f"Operation not permitted: {error}" if error.code == "permission_denied" else str(error)
         _log.logger.error("%s: %s", name, reason)
         raise RuntimeError(f"{name}: {reason}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -222,3 +222,7 @@ def _apply(wanted: dict[str, Any]) -> dict[str, Any]:
                 setattr(properties, name, value)
             raise
     return earlier
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -411,3 +411,7 @@ def _from_environment(setting: _Setting) -> Any:
     if any(value != values[0] for value in values):
         raise ValueError(f"{' and '.join(found)} are set to different values")
     return values[0] if values else setting.initial
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -104,3 +104,7 @@ def _check_not_negative(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value < 0:
             raise OverflowError(f"{name}: can't convert negative value {value}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -98,3 +98,7 @@ def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
 
 def _path_of(file: str | os.PathLike[str] | FileLike) -> str:
     return os.fsdecode(file.name if isinstance(file, FileLike) else file)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

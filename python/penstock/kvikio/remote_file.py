@@ -353,3 +353,7 @@ def _attempt(call: Callable[[], Outcome]) -> Outcome:
         if error.code == "timed_out":
             words += "Operation timed out. "
         raise RuntimeError(f"KvikIO: {words}{text}") from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -263,3 +263,7 @@ def _forget(entry: weakref.ref[SummaryMonitor]) -> None:
 
 
 _numbers = itertools.count(1)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

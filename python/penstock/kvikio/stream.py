@@ -20,3 +20,7 @@ def stream_register(stream: Any, flags: int) -> None:
 
 def stream_deregister(stream: Any) -> None:
     """Accepts a stream, registered or not."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

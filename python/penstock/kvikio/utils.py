@@ -158,3 +158,7 @@ def _part(first: str, last: str, size: int) -> tuple[int, int]:
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(int(last) + 1, size) if last else size
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

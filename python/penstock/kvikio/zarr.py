@@ -17,3 +17,7 @@ if not TYPE_CHECKING and hasattr(penstock.zarr, "open_cupy_array"):  # with zarr
 
 supported = True
 """Whether the zarr that is installed is one of those: importing this fails where none is."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,11 +20,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazily
+from .._lazy import importable, lazily
 from ._errors import Mismatch, SafetensorError
 from ._load import load_file
 
+_submodules = {"cupy": "cupy", "numpy": "numpy", "original": "safetensors", "torch": "torch"}
+
 if TYPE_CHECKING:
+    from . import cupy as cupy
+    from . import numpy as numpy
+    from . import original as original
+    from . import torch as torch
     from ._door import Explanation, explain, install, uninstall
     from ._into import LoadResult, load_into
     from ._open import Slice, safe_open
@@ -49,6 +55,7 @@ else:
             "_sharded": ("load_sharded",),
             "_stream": ("Stream", "stream"),
         },
+        modules=_submodules,
     )
 
 __all__ = [
@@ -79,4 +86,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *importable(_submodules)})

@@ -64,3 +64,7 @@ def save_file(
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
     """The content of a file of these arrays."""
     return saved({name: tensor_of(name, value) for name, value in tensors.items()}, metadata)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -62,3 +62,7 @@ def save_file(
 def save(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> bytes:
     """The content of a file of these arrays."""
     return saved({name: tensor_of(name, value) for name, value in tensor_dict.items()}, metadata)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

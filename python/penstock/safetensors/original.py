@@ -10,7 +10,16 @@ ImportError: the library is not installed.
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any
+
+
+def __dir__() -> list[str]:
+    try:
+        library = importlib.import_module("safetensors")
+    except ImportError:
+        return []
+    return [name for name, value in sorted(vars(library).items()) if not name.startswith("_") and not isinstance(value, ModuleType)]
 
 
 def __getattr__(name: str) -> Any:

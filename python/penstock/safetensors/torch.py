@@ -95,4 +95,4 @@ def storage_size(tensor: torch.Tensor) -> int:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

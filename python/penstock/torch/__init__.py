@@ -11,11 +11,23 @@ penstock.torch.checkpoint has a reader and a writer for torch.distributed.checkp
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .._lazy import lazily
 from .._saving import SaveFuture
 from ._archive import CheckpointError
 from ._load import fallback_reason, load
 from ._save import save, save_async
 
+if TYPE_CHECKING:
+    from . import checkpoint as checkpoint
+else:
+    __getattr__ = lazily(__name__, __name__, {}, modules=("checkpoint",))
+
 __all__ = ["CheckpointError", "SaveFuture", "fallback_reason", "load", "save", "save_async"]
 
 CheckpointError.__module__ = SaveFuture.__module__ = __name__
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "checkpoint"})

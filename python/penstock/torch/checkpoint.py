@@ -277,3 +277,7 @@ def _image_of_tensor(tensor: Any, name: str, start: int) -> CheckpointImage:
     nbytes = tensor.numel() * tensor.element_size()
     own = [Memory(tensor.data_ptr(), nbytes, tensor.untyped_storage(), tensor.device)] if nbytes else []
     return CheckpointImage("archive", plan.pickled, Snapshot([own], []), [name], wants_crc32(None), start)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

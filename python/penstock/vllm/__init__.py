@@ -22,3 +22,7 @@ def register() -> None:
         logging.getLogger("penstock").warning("the load format penstock is not there: this vLLM has other loaders than 0.12 to 0.33: %s", problem)
     else:
         registered()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

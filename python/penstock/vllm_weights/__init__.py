@@ -64,3 +64,7 @@ if not TYPE_CHECKING:
 
             return getattr(_trainer if "Trainer" in name else _worker, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

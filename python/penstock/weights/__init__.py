@@ -19,3 +19,7 @@ from ._load import LoadedWeights, WeightsReceiver, load_weights
 from ._serve import WeightsServer, serve_weights
 
 __all__ = ["LoadedWeights", "WeightsReceiver", "WeightsServer", "load_weights", "serve_weights"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

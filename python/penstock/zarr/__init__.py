@@ -35,3 +35,7 @@ else:
     from penstock.zarr._store2 import GDSStore, open_cupy_array
 
     __all__ = ["Explanation", "GDSStore", "explain", "load", "open_cupy_array"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

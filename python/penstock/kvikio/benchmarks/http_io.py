@@ -12,5 +12,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise SystemExit("http_io: Penstock reads no files over HTTP; single_node_io and zarr_io are the benchmarks that run here")
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 if __name__ == "__main__":
     main()

@@ -169,5 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         utils.run_all(args, API)
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 if __name__ == "__main__":
     main()

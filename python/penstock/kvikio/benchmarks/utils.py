@@ -136,3 +136,7 @@ def run_all(args: argparse.Namespace, api: dict[str, Roundtrip], warm_ups: int =
 def chosen(args: argparse.Namespace, api: dict[str, Roundtrip]) -> list[str]:
     """What --api names; "all" is every one."""
     return list(api) if "all" in args.api else list(args.api)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -130,5 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         utils.run_all(args, API, args.n_warmup_runs)
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 if __name__ == "__main__":
     main()
