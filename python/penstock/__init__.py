@@ -15,7 +15,10 @@ __dlpack__, memory of penstock.device("cuda:0").empty(nbytes), and penstock.Poin
 from __future__ import annotations
 
 import atexit as _atexit
+import copyreg as _copyreg
+import weakref as _weakref
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from . import _interpreter as _interpreter  # first: it may refuse
 from . import _native
@@ -54,7 +57,6 @@ from ._native import (
     devices,
     gpu_direct_status,
     list_remote,
-    open,
     pread_many,
     pwrite_many,
     requests,
@@ -83,6 +85,10 @@ _submodules = {
 }
 
 if _TYPE_CHECKING:
+    import os as _os
+    from collections.abc import Callable as _Callable
+    from collections.abc import Mapping as _Mapping
+
     from . import cuda_bindings as cuda_bindings
     from . import cufile as cufile
     from . import gds as gds
@@ -100,6 +106,7 @@ if _TYPE_CHECKING:
     from . import zarr as zarr
     from ._arrays import fromfile, tofile
     from ._load import load, load_sharded
+    from ._native import _Cache, _Mode
     from ._plan import Plan, PlanPart
     from ._requests import Request
     from .weights import load_weights, serve_weights
@@ -171,6 +178,45 @@ __all__ = [
     "tofile",
     "wait",
 ]
+
+# What each open file was opened by, if its path and mode are not enough to open it again.
+_openings: _weakref.WeakKeyDictionary[File, tuple[_Any, dict[str, _Any]]] = _weakref.WeakKeyDictionary()
+
+
+def open(
+    path: str | bytes | _os.PathLike[str] | _os.PathLike[bytes] | int,
+    mode: _Mode = "r",
+    *,
+    direct: bool = False,
+    cache: _Cache | None = None,
+    immutable: bool = False,
+    bytes_per_second: int = 0,
+    storage_options: _Mapping[str, _Any] | None = None,
+) -> File:
+    file = _native.open(
+        path, mode, direct=direct, cache=cache, immutable=immutable, bytes_per_second=bytes_per_second, storage_options=storage_options
+    )
+    if direct or cache is not None or immutable or bytes_per_second or storage_options is not None or file.name is not path:
+        options = {"direct": direct, "cache": cache, "immutable": immutable, "bytes_per_second": bytes_per_second}
+        _openings[file] = (path, {**options, "storage_options": None if storage_options is None else dict(storage_options)})
+    return file
+
+
+# Without its first line, which is a signature with fewer types.
+open.__doc__ = (_native.open.__doc__ or "").partition("\n\n")[2] + """
+
+A File can be pickled and copied, for example with the dataset of a DataLoader: its path, mode, options and position travel, and the file is opened
+again on arrival. TypeError: it is closed, was opened from a descriptor, has a mode that would empty or create the file ("w", "x"), or its URL or
+storage_options may hold a secret. Credentials from the environment or from a profile do not travel; each process finds its own."""
+
+
+def _reduce_file(file: File) -> tuple[_Callable[..., File], tuple[_Any, ...]]:
+    from ._pickling import reduce_file
+
+    return reduce_file(file)
+
+
+_copyreg.pickle(File, _reduce_file)
 
 
 def __dir__() -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from .. import _native
 from .._devices import is_gpu
 from ._devices import Places
 from ._errors import SafetensorError
@@ -27,6 +28,7 @@ class safe_open:
     framework: "pt", "np" or "cupy"; None: by the device, as for load_file(). device: None is the host, and CuPy's current device.
     backend: that of the safetensors library, "mmap" or "pread", which changes nothing here.
     storage_options: how the server of a URL is reached, as penstock.open() takes them.
+    It can be pickled and copied, as a File of penstock.open() can: the arguments travel, and the file is opened again on arrival.
     Raises SafetensorError for what is no such file, penstock.Error.
     """
 
@@ -45,6 +47,18 @@ class safe_open:
         self._places = Places(framework, device)
         self._place = self._places.of("")
         self._opened: Source | None = Source(os.fspath(filename), storage_options=storage_options)
+        self._arguments = (filename, framework, device, None if storage_options is None else dict(storage_options))
+
+    def __reduce__(self) -> tuple[Callable[..., safe_open], tuple[Any, ...]]:
+        from .._pickling import path_to_pickle, refuse, storage_options_to_pickle
+
+        filename, framework, device, storage_options = self._arguments
+        description = f"safe_open {_native.shown_name(filename)}"
+        if self._opened is None:
+            refuse(description, "it is closed")
+        if storage_options is not None:
+            storage_options = storage_options_to_pickle(description, storage_options)
+        return _open_again, (path_to_pickle(description, filename), framework, device, storage_options)
 
     def __enter__(self) -> safe_open:
         return self
@@ -102,6 +116,10 @@ class safe_open:
         import torch
 
         return PrefetchLoader(self._source, torch.device(place.device), plan)
+
+
+def _open_again(filename: Path, framework: str | None, device: Any, storage_options: StorageOptions | None) -> safe_open:
+    return safe_open(filename, framework, device, storage_options=storage_options)
 
 
 class Slice:
