@@ -109,6 +109,7 @@ if _TYPE_CHECKING:
     from ._native import _Cache, _Mode
     from ._plan import Plan, PlanPart
     from ._requests import Request
+    from ._save import save
     from .weights import load_weights, serve_weights
 else:
     __getattr__ = _lazily(
@@ -119,6 +120,7 @@ else:
             "_load": ("load", "load_sharded"),
             "_plan": ("Plan", "PlanPart"),
             "_requests": ("Request",),
+            "_save": ("save",),
             "weights": ("load_weights", "serve_weights"),
         },
         modules=_submodules,
@@ -171,6 +173,7 @@ __all__ = [
     "pread_many",
     "pwrite_many",
     "requests",
+    "save",
     "serve_weights",
     "stats",
     "summary",

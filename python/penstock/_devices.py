@@ -20,7 +20,7 @@ from typing import Any
 from . import _native
 from ._errors import InvalidArgument
 
-__all__ = ["Place", "device_name", "is_gpu", "is_torch_device", "known_device", "name_for_torch", "number_of"]
+__all__ = ["Place", "device_name", "is_cupy_device", "is_gpu", "is_torch_device", "known_device", "name_for_torch", "number_of"]
 
 # What a function takes: a name, a number, or another library's device.
 Place = Any
@@ -42,7 +42,7 @@ def device_name(device: Place, argument: str = "device") -> str:
         if device == "cuda":
             return f"cuda:{_current_gpu()}"
         return f"cuda:{int(device[5:])}" if _numbered.fullmatch(device) else _words_of_host.get(device, device)
-    number = device.id if _is_of_cupy(device) else device
+    number = device.id if is_cupy_device(device) else device
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise TypeError(f"{argument} is a str, an int, a torch.device or a Device of CuPy's, not {type(device).__name__}")
     found = operator.index(number)
@@ -82,7 +82,7 @@ def is_torch_device(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.device)
 
 
-def _is_of_cupy(value: Any) -> bool:
+def is_cupy_device(value: Any) -> bool:
     kind = type(value)
     return kind.__name__ == "Device" and kind.__module__.partition(".")[0] == "cupy"
 

@@ -1,19 +1,22 @@
-"""load(): a file, or a part of it, as an array of any library on any device."""
+"""load(): a file of any kind, or a part of its bytes, as tensors of any library on any device."""
 
 from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arrays import Path, short_read
 from ._devices import Place
-from ._errors import InvalidArgument
+from ._errors import InvalidArgument, NotAFile, NotFound, PermissionDenied
+from ._folders import files_of_folder, files_of_url
+from ._kinds import ENDINGS, Content, Kind, Request, find_kind
 from ._makers import maker_of
-from ._npy import MAGIC, load_npy
 from ._unsized import read_to_the_end
+from ._urls import is_url
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -36,63 +39,83 @@ def load(
     shape: int | Sequence[int] | None = None,
     *,
     device: Place = "host",
+    framework: str | None = None,
     offset: int = 0,
     exact: bool = True,
     names: Iterable[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The file's content from offset (bytes) on, as a new array of dtype and shape; or the array, or arrays, of a file of NumPy's. Blocks.
+    """Loads a file, a folder or a URL: the tensors of a model, the array or arrays of a NumPy file, or the bytes of any other file. Blocks.
 
-    dtype: NumPy's or PyTorch's, or the name of one; None is bytes ("u1"), and besides, where neither shape nor offset is given, the kind of the
-    file counts, which dtype="u1" loads with its header:
-    - of numpy.save (.npy): its array, with its own dtype and shape, read straight to the device. In Fortran's order it is the transpose of an
-      array in C's order ("host:0" has the bytes as they are). Structured dtypes, dates and text are NumPy's alone.
-    - of numpy.savez (.npz): a dict of its arrays by their names. The CPU inflates those of numpy.savez_compressed, and compares their checksums;
-      stored ones are read straight from the file, unchecked. A member that is no array, such as one of Python objects, is left out with a warning.
-    - safetensors and GGUF files and checkpoints of torch.save are refused: penstock.safetensors, penstock.gguf and penstock.torch load them.
-    The content decides, not the name. A file named .npy or .npz with other contents is refused.
-    shape: an int or several, of which one may be -1, for as many as there are; None is -1.
-    device: "host" or "cpu" gives a NumPy array; "cuda:N", N, or "cuda" for the current device, a CuPy array (where CuPy is not installed, a
-    PyTorch tensor if the program has imported torch, else a penstock.DeviceBuffer); a torch.device, or a dtype of PyTorch's, a tensor; "host:0" a
-    DeviceBuffer of the bytes, which must be some. On a GPU this waits for what the library's current stream has, in which the memory may have
-    been used before; the array may be used in any stream.
+    If you give neither dtype nor shape nor offset, the kind of the file decides. load() looks at its content, not at its name:
+    - safetensors files, and indexes of models in several files: a dict of tensors by their names, as penstock.safetensors.load_file().
+    - GGUF files: a dict of tensors by their names, as penstock.gguf.open(path).load().
+    - PyTorch checkpoints (.pt, .bin): as penstock.torch.load(path, device, weights_only=True). This needs PyTorch.
+    - .npy: the array, with its own dtype and shape. In Fortran's order it is the transpose of an array in C's order ("host:0" has the bytes as they
+      are). Text, dates, records and other byte orders give NumPy arrays on the host, and are errors elsewhere.
+    - .npz: a dict of arrays by their names. The CPU inflates those of numpy.savez_compressed, and compares their checksums; stored ones are read
+      straight from the file, unchecked. A member that is not an array, such as one of Python objects, is left out with a warning.
+    - a folder: the model in it, with an index or without.
+    - any other file: its bytes ("u1").
+    Files that need another reader (TorchScript, HDF5, pickles, Zarr stores) are refused; the message names the call that reads them.
+    A file that is called like one of these kinds (.npy, .safetensors, .pt) and has other content is refused, too.
+
+    dtype: NumPy's or PyTorch's, or the name of one. With dtype, shape or offset the file is bytes of this type, whatever its kind: dtype="u1" loads
+    the bytes of any file, from offset (bytes) on.
+    shape: an int or several, one of which may be -1, for as many as there are; None is -1.
+    device: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a torch.device; "host:0", the host device.
+    framework: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy) or "bytes" (DeviceBuffers). None: the library of the device (a torch.device gives
+    PyTorch, "host:0" DeviceBuffers); else PyTorch if the program has imported it or dtype is PyTorch's; else NumPy on the host, and on a GPU CuPy
+    if it is installed, else DeviceBuffers.
+    On a GPU this waits for the current stream of the library, in which the memory may have been used before; you may use the result in any stream.
     exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
-    names: of the arrays of a .npz file that are wanted; the others are not read. None is all.
-    storage_options: how a server is reached and where what it sends is kept, as those of penstock.open().
-    Raises penstock.Error; InvalidArgument for a dtype that the library has not, for a file of NumPy's that is damaged, and for one that holds
-    Python objects, which are a pickle; TypeError.
+    names: the tensors of safetensors and GGUF files, or the arrays of .npz files, to load; the others are not read. None is all.
+    storage_options: how a server is reached and where its data is cached, as for penstock.open().
+    Raises penstock.Error; InvalidArgument for a dtype that the library does not support, for a damaged file, and for a kind that load() does not
+    load; NotFound for a folder without a model; ImportError if the library is not installed; TypeError.
     """
     if offset < 0:
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
-    maker = maker_of("u1" if dtype is None else dtype, device)
+    maker = maker_of("u1" if dtype is None else dtype, device, framework)
     wanted = _shape_of(shape)
     keys = _keys_of(names)
-    with _native.open(path, storage_options=storage_options) as file:
+    by_kind = dtype is None and shape is None and offset == 0
+    try:
+        opened = _native.open(path, storage_options=storage_options)
+    except (NotAFile, NotFound, PermissionDenied):
+        files = _files_at(path, storage_options) if by_kind else []
+        if not files:
+            raise
+        return _load_files(files, Request(_text_of(path), device, framework, keys, storage_options))
+    with opened as file:
         size = file.size()
-        if dtype is None and shape is None and offset == 0 and size > 0:
-            found = _load_by_kind(file, size, path, device, keys)
-            if found is not None:
-                return found
+        if by_kind and size > 0:
+            content = Content(file, size, _name_of(path))
+            kind = find_kind(content)
+            if kind is not None:
+                return _load_kind(content, kind, Request(_text_of(path), device, framework, keys, storage_options))
+            if keys is None:
+                _check_ending(content.name)
         if keys is not None:
-            problem = f"{_name_of(path)}: names= selects arrays of a .npz file, and this file is not one (dtype, shape and offset cannot be combined with it)"
+            problem = f"{_name_of(path)}: {_NAMES_ARE_FOR}, and this is none of them (do not combine names= with dtype, shape or offset)"
             raise InvalidArgument(problem, code="invalid_argument")
-        if size == 0 and dtype is None and shape is None and offset == 0:
+        if size == 0 and by_kind:
             _check_ending(_name_of(path))
         if size == 0:
-            content: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))
-            there = len(content or b"")
+            text: bytes | None = read_to_the_end(file.read_into, offset, _bytes_wanted(wanted, maker.item_bytes))
+            there = len(text or b"")
         else:
-            content = None
+            text = None
             there = max(0, size - offset)
         while True:
             fitted = _fitted(wanted, there, maker.item_bytes, exact, path, offset)
             array, memory = maker.make(fitted)
             nbytes = math.prod(fitted) * maker.item_bytes
-            if content is not None:
+            if text is not None:
                 done = nbytes
                 if nbytes:
-                    address, _ = _native.resolve(content)
-                    _native.copy(memory, _native.Pointer(address, nbytes, content, True))
+                    address, _ = _native.resolve(text)
+                    _native.copy(memory, _native.Pointer(address, nbytes, text, True))
             else:
                 done = file.read_into(memory, offset, nbytes) if nbytes else 0
             if done == nbytes:
@@ -100,32 +123,60 @@ def load(
             there = done  # the file has been cut since
 
 
-def _load_by_kind(file: _native.File, size: int, path: Path, device: Any, names: list[str] | None) -> Any:
-    """What is in a file of arrays; None for all others. Raises InvalidArgument for a file of tensors, which has loaders of its own."""
-    start = bytearray(10)
-    count = file.read_into(start)
-    name = _name_of(path)
-    if start.startswith(MAGIC) and names is None:
-        return load_npy(file, name, device)
-    if start.startswith((b"PK\3\4", b"PK\5\6")):
-        from ._npz import load_zip  # with zipfile, which other files do not need
+def _load_kind(content: Content, kind: Kind, request: Request) -> Any:
+    if kind.load is None:
+        problem = f'{content.name} is {kind.name}: {kind.reader} reads it; dtype="u1" (numpy.uint8) loads its bytes'
+        raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
+    if request.names is not None and not kind.takes_names:
+        problem = f"{content.name} is {kind.name}: {_NAMES_ARE_FOR}"
+        raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
+    return kind.load(content, request)
 
-        found = load_zip(file, name, device, names)
-        if found is not None:
-            return found
-    if start.startswith(b"GGUF"):
-        _refuse(name, "GGUF", "penstock.gguf.open() loads its tensors")
-    if count == len(start) and _is_safetensors(file, size, start):
-        _refuse(name, "safetensors", "penstock.safetensors.load_file(), or penstock.safetensors.torch.load_file(), loads its tensors")
-    if names is None:
-        _check_ending(name)
-    return None
+
+_NAMES_ARE_FOR = "names= selects arrays of a .npz file, and tensors of safetensors and GGUF files"
+
+
+def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str]:
+    """The files of a model in a folder, or at a URL that stands for one; none if path is neither."""
+    if isinstance(path, int):
+        return []
+    name = os.fsdecode(path)
+    if is_url(name):
+        return files_of_url(name, storage_options)
+    return files_of_folder(name) if os.path.isdir(name) and os.access(name, os.R_OK) else []
+
+
+def _load_files(files: Sequence[str], request: Request) -> Any:
+    """The content of one file, or of the shards of a model."""
+    options = request.storage_options
+    if len(files) > 1 and all(_native.shown_name(file).endswith(".safetensors") for file in files):
+        from .safetensors import load_file
+
+        return load_file(files, request.device, request.framework, names=request.names, storage_options=options)
+    loaded = [
+        load(file, device=request.device, framework=request.framework, names=request.names, storage_options=options) for file in files
+    ]
+    if len(loaded) == 1:
+        return loaded[0]
+    found: dict[str, Any] = {}
+    for file, tensors in zip(files, loaded):
+        twice = next((name for name in tensors if name in found), None) if isinstance(tensors, dict) else ""
+        if twice is not None:
+            problem = f'tensor "{twice}" is in two files of the model' if isinstance(tensors, dict) else "it holds no dict of tensors"
+            raise InvalidArgument(f"{_native.shown_name(file)}: {problem}", code="invalid_argument", filename=_native.shown_name(file))
+        found.update(tensors)
+    return found
+
+
+def _text_of(path: Path) -> str:
+    """A path that other functions can open: a descriptor has one in /proc."""
+    return f"/proc/self/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
 
 
 def _check_ending(name: str) -> None:
-    """Of a file that is none of NumPy's: refuses a name that says so."""
-    ending = name[-4:].lower()
-    if ending in (".npy", ".npz"):
+    """Refuses a file of no known kind whose name claims one."""
+    ending = next((each for each in ENDINGS if name.lower().endswith(each)), None)
+    if ending is not None:
         problem = f'{name}: it does not begin as {ending} files do: it is damaged, or of another kind; dtype="u1" (numpy.uint8) loads its bytes'
         raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
@@ -145,21 +196,6 @@ def _keys_of(names: Any) -> list[str] | None:
         if not isinstance(each, str):
             raise TypeError(f"names are str, not {type(each).__name__}")
     return found
-
-
-def _is_safetensors(file: _native.File, size: int, start: bytearray) -> bool:
-    """The length of its header, and the header, which is JSON, and spaces."""
-    past = 8 + int.from_bytes(start[:8], "little")
-    if bytes(start[8:]) not in (b'{"', b"{}") or past > size:
-        return False
-    end = bytearray(1)
-    file.read_into(end, past - 1)
-    return bytes(end) in (b"}", b" ")
-
-
-def _refuse(name: str, kind: str, ways: str) -> NoReturn:
-    problem = f'{name} is a {kind} file: {ways}; dtype="u1" (numpy.uint8) loads its bytes, with the header'
-    raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
 def _shape_of(shape: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._arrays import item_type_of
-from ._devices import name_for_torch, number_of
+from ._devices import is_torch_device, name_for_torch, number_of
 from ._errors import InvalidArgument
-from ._tensors import Room, torch_dtype
+from ._libraries import choose_library
+from ._tensors import torch_dtype
 
 __all__ = ["Maker", "maker_of"]
 
@@ -23,16 +24,25 @@ class Maker(NamedTuple):
     make: Callable[[tuple[int, ...]], tuple[Any, Any]]  # (shape) -> the array, and its memory as a buffer
 
 
-def maker_of(dtype: Any, device: Any) -> Maker:
-    room = Room(device)
-    name = room.device
+def maker_of(dtype: Any, device: Any, framework: str | None = None) -> Maker:
+    """The library is that of choose_library(), or PyTorch for a PyTorch dtype. On the host a dtype that only NumPy supports (text, dates, records,
+    another byte order) gives NumPy arrays, unless the caller has named PyTorch by framework or device.
+    """
+    library, name = choose_library(device, framework)
     torch = sys.modules.get("torch")
-    if torch is not None and (room.library is torch or isinstance(dtype, torch.dtype)):
-        return _maker_of_torch(torch, name, dtype)
+    if torch is not None and framework is None and isinstance(dtype, torch.dtype):
+        library = "torch"
+    if library == "torch":
+        found = _torch_dtype_of(dtype)
+        if found is not None:
+            return _maker_of_torch(name, found)
+        if name != "host" or framework is not None or is_torch_device(device):
+            raise InvalidArgument(f"PyTorch does not support dtype {dtype}", code="invalid_argument")
+        library = "numpy"
     item_type = item_type_of(dtype)
-    if room.library is not None:
-        return _maker_of_cupy(room.library, name, item_type)
-    if name == "host":
+    if library == "cupy":
+        return _maker_of_cupy(name, item_type)
+    if library == "numpy":
         return Maker(item_type.itemsize, lambda shape: _twice(_numpy_empty(shape, item_type)))
     return Maker(item_type.itemsize, lambda shape: _twice(_native.device(name).empty(math.prod(shape) * item_type.itemsize)))
 
@@ -43,25 +53,32 @@ def _numpy_empty(shape: tuple[int, ...], item_type: Any) -> Any:
     return numpy.empty(shape, item_type)
 
 
-def _maker_of_torch(torch: Any, name: str, dtype: Any) -> Maker:
-    found = dtype
-    if not isinstance(dtype, torch.dtype):
-        found = torch_dtype(torch, dtype if isinstance(dtype, str) else item_type_of(dtype).str)
-    if found is None:
-        raise InvalidArgument(f"dtype {dtype} is none of PyTorch's", code="invalid_argument")
+def _torch_dtype_of(dtype: Any) -> Any:
+    """None: PyTorch has no such type."""
+    import torch
+
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    return torch_dtype(torch, dtype if isinstance(dtype, str) else item_type_of(dtype).str)
+
+
+def _maker_of_torch(name: str, dtype: Any) -> Maker:
+    import torch
 
     def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        tensor = torch.empty(shape, dtype=found, device=name_for_torch(name))
+        tensor = torch.empty(shape, dtype=dtype, device=name_for_torch(name))
         if tensor.is_cuda:
             torch.cuda.current_stream(tensor.device).synchronize()
-        return tensor, _native.Pointer(tensor.data_ptr(), tensor.numel() * found.itemsize, tensor)
+        return tensor, _native.Pointer(tensor.data_ptr(), tensor.numel() * dtype.itemsize, tensor)
 
-    return Maker(found.itemsize, make)
+    return Maker(dtype.itemsize, make)
 
 
-def _maker_of_cupy(cupy: Any, name: str, item_type: Any) -> Maker:
+def _maker_of_cupy(name: str, item_type: Any) -> Maker:
+    import cupy
+
     if item_type.kind not in "biufc" or not item_type.isnative:
-        raise InvalidArgument(f"dtype {item_type} is none of CuPy's", code="invalid_argument")
+        raise InvalidArgument(f"CuPy does not support dtype {item_type}", code="invalid_argument")
 
     def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
         with cupy.cuda.Device(number_of(name)):

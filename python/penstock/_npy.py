@@ -44,10 +44,10 @@ class NpyHeader(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def load_npy(file: _native.File, name: str, device: Any) -> Any:
+def load_npy(file: _native.File, name: str, device: Any, framework: str | None = None) -> Any:
     """The array of a file, which may have more behind it. Blocks. name: the file's, for errors.
 
-    Raises InvalidArgument for what is no such file, for Python's objects, and for a dtype that the device's library has not; ShortRead.
+    Raises InvalidArgument for a file of another kind, for Python objects, and for a dtype that the library does not support; ShortRead.
     """
     size = file.size()
     header = read_header(reader_of(file, 0, size), name)
@@ -55,7 +55,7 @@ def load_npy(file: _native.File, name: str, device: Any) -> Any:
     if there < header.nbytes:
         problem = f"{name}: the array takes {header.nbytes} bytes at {header.offset}, of which the file has {there}: the rest of it is missing"
         raise ShortRead(problem, code="short_read", filename=name, offset=header.offset, bytes_done=there)
-    array, memory = empty_like_header(header, device, name)
+    array, memory = empty_like_header(header, device, framework, name)
     if header.nbytes:
         move_pieces(file, [piece_of("the array", header.offset, header.nbytes, memory)], label=name)
     return array
@@ -74,10 +74,10 @@ def read_header(read: Callable[[int], bytes], name: str) -> NpyHeader:
     return NpyHeader(dtype, shape, is_fortran, offset)
 
 
-def empty_like_header(header: NpyHeader, device: Any, name: str) -> tuple[Any, Any]:
-    """A new array for what the header tells, and its memory. Raises InvalidArgument for a dtype that the device's library has not."""
+def empty_like_header(header: NpyHeader, device: Any, framework: str | None, name: str) -> tuple[Any, Any]:
+    """A new array for the header, and its memory. Raises InvalidArgument for a dtype that the library does not support."""
     try:
-        array, memory = maker_of(header.dtype, device).make(header.shape[::-1] if header.is_fortran else header.shape)
+        array, memory = maker_of(header.dtype, device, framework).make(header.shape[::-1] if header.is_fortran else header.shape)
     except ValueError as problem:  # InvalidArgument too
         raise _wrong(name, str(problem)) from None
     if header.is_fortran and len(header.shape) > 1 and not isinstance(array, _native.DeviceBuffer):

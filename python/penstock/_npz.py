@@ -15,7 +15,7 @@ from ._errors import InvalidArgument
 from ._npy import ObjectArray, empty_like_header, piece_of, read_header, reader_of
 from ._pieces import Piece, move_pieces
 
-__all__ = ["load_zip"]
+__all__ = ["load_npz", "open_archive"]
 
 _log = logging.getLogger("penstock")
 
@@ -24,28 +24,30 @@ _MOST_INFLATION = 1100  # deflate makes at most 1032 bytes of one; a few more fo
 _INFLATED_BYTES = 1 << 20  # at a time
 
 
-def load_zip(file: _native.File, name: str, device: Any, names: Iterable[str] | None) -> dict[str, Any] | None:
-    """The arrays by their names, without ".npy", in the order of the archive; None for a zip file that is no archive of NumPy's. Blocks.
+def open_archive(file: _native.File, name: str) -> zipfile.ZipFile | None:
+    """The zip archive in a file; None if its directory cannot be read. name: the file's, for errors.
 
-    Stored members go as one batch. name: the file's, for errors. names: of the arrays wanted, with or without ".npy"; None is all, without the
-    members that are no arrays; a warning names those. Raises InvalidArgument for an archive that is damaged, for a checkpoint of torch.save, for
-    names that are not there, and for compression other than numpy.savez_compressed's; ShortRead; penstock.Error.
+    Raises InvalidArgument if the archive is cut short and its name or first member says that it held arrays or a checkpoint.
     """
-    is_named = name.lower().endswith(".npz")
     try:
-        archive = _opened(file, name)
+        return _opened(file, name)
     except InvalidArgument:
-        if is_named or _first_member(file).endswith(".npy"):
+        if name.lower().endswith(".npz") or _first_member(file).endswith((".npy", "/data.pkl")):
             raise
         return None
-    with archive:
-        members = [each for each in archive.infolist() if not each.filename.endswith("/")]  # is_dir() fails on an empty name
-        if not any(each.filename.endswith(".npy") for each in members):
-            if any(each.filename.rpartition("/")[2] == "data.pkl" for each in members):
-                raise _wrong(name, "it is a checkpoint of torch.save: penstock.torch.load() loads it")
-            if not is_named:
-                return None
-        return _load_members(file, archive, _checked_members(members, names, file.size(), name), name, device, names is None)
+
+
+def load_npz(
+    file: _native.File, archive: zipfile.ZipFile, name: str, device: Any, names: Iterable[str] | None, framework: str | None = None
+) -> dict[str, Any]:
+    """The arrays by their names, without ".npy", in the order of the archive. Blocks. name: the file's, for errors.
+
+    All stored members are read as one batch. names: the arrays to read, with or without ".npy"; None is all. Members that are not arrays are then
+    left out, with a warning that names them. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression other
+    than that of numpy.savez_compressed; ShortRead; penstock.Error.
+    """
+    members = [each for each in archive.infolist() if not each.filename.endswith("/")]  # is_dir() fails on an empty name
+    return _load_members(file, archive, _checked_members(members, names, file.size(), name), name, device, framework, names is None)
 
 
 def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
@@ -66,7 +68,7 @@ def _first_member(file: _native.File) -> str:
 
 
 def _load_members(
-    file: _native.File, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str, device: Any, leave_out: bool
+    file: _native.File, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str, device: Any, framework: str | None, leave_out: bool
 ) -> dict[str, Any]:
     """leave_out: members that are no arrays, where there are others."""
     found: dict[str, Any] = {}
@@ -77,10 +79,10 @@ def _load_members(
         label = f"{name}: {each.filename}"
         try:
             if each.compress_type == zipfile.ZIP_STORED:
-                found[_key_of(each)] = _place_stored(file, each, label, device, pieces)
+                found[_key_of(each)] = _place_stored(file, each, label, device, framework, pieces)
             else:
                 compressed.append(each.filename)
-                found[_key_of(each)] = _inflated(archive, each, label, device)
+                found[_key_of(each)] = _inflated(archive, each, label, device, framework)
         except InvalidArgument as problem:
             is_damaged = each.filename.endswith(".npy") and not isinstance(problem, ObjectArray)
             if is_damaged or not leave_out:
@@ -89,7 +91,7 @@ def _load_members(
     if others and not found:
         raise others[0]
     for other in others:
-        warnings.warn(f"left out: {other}", UserWarning, stacklevel=5)
+        warnings.warn(f"left out: {other}", UserWarning, stacklevel=6)
     if compressed:
         _log.info("%s: the CPU inflates %d compressed members: %s", name, len(compressed), ", ".join(compressed[:20]))
     move_pieces(file, pieces, label=name)
@@ -139,12 +141,12 @@ def _check_member(member: zipfile.ZipInfo, size: int, label: str) -> None:
 # --- stored
 
 
-def _place_stored(file: _native.File, member: zipfile.ZipInfo, label: str, device: Any, pieces: list[Piece]) -> Any:
+def _place_stored(file: _native.File, member: zipfile.ZipInfo, label: str, device: Any, framework: str | None, pieces: list[Piece]) -> Any:
     """The array that is to be, whose bytes pieces will bring."""
     begin = _begin_of(file, member, label)
     header = read_header(reader_of(file, begin, begin + member.file_size), label)
     _check_length(header.offset + header.nbytes, member, label)
-    array, memory = empty_like_header(header, device, label)
+    array, memory = empty_like_header(header, device, framework, label)
     if header.nbytes:
         pieces.append(piece_of(member.filename, begin + header.offset, header.nbytes, memory))
     return array
@@ -162,12 +164,12 @@ def _begin_of(file: _native.File, member: zipfile.ZipInfo, label: str) -> int:
 # --- compressed
 
 
-def _inflated(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, device: Any) -> Any:
+def _inflated(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, device: Any, framework: str | None) -> Any:
     try:
         with archive.open(member) as stream:
             header = read_header(stream.read, label)
             _check_length(header.offset + header.nbytes, member, label)
-            array, memory = empty_like_header(header, device, label)
+            array, memory = empty_like_header(header, device, framework, label)
             _copy_stream(stream, memory, header.nbytes, label)
             return array
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as problem:

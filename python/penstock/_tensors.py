@@ -15,6 +15,7 @@ from . import _native
 from ._converters import Converter, converter_of, memory_of
 from ._devices import device_name, is_gpu, is_torch_device, known_device, number_of
 from ._errors import InvalidArgument
+from ._libraries import choose_library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -214,14 +215,10 @@ def _stream_told_by(array: Any) -> int:
 
 # --- room for what comes
 
-def _library_of_gpus() -> Any:
-    """CuPy; without it PyTorch, where the program has imported that; else None."""
-    try:
-        import cupy
-    except ImportError:
-        torch = sys.modules.get("torch")
-        return torch if torch is not None and torch.cuda.is_available() else None
-    return cupy
+def _module_for(device: Any) -> Any:
+    """The library that makes arrays on a GPU; None: DeviceBuffers."""
+    library = choose_library(device).library
+    return None if library == "penstock" else sys.modules[library]
 
 
 def torch_dtype(torch: Any, word: str) -> Any:
@@ -236,8 +233,8 @@ def torch_dtype(torch: Any, word: str) -> Any:
 class Room:
     """Makes memory for the tensors of a message: on a device, or where the sender would have them.
 
-    NumPy arrays for the host, CuPy arrays for a GPU (PyTorch tensors where CuPy is not installed and PyTorch imported, else a DeviceBuffer),
-    DeviceBuffers for the host device; PyTorch tensors for a torch.device. A tensor of a type that the library has not becomes bytes. On a GPU
+    NumPy arrays for the host, DeviceBuffers for the host device, and PyTorch tensors for a torch.device. On a GPU the library is that of
+    choose_library(). A tensor of a type that the library does not support becomes bytes. On a GPU
     it is made in the library's stream of the moment, for which this remembers the one of the thread that asks for a device; or
     in the one that is given.
     """
@@ -255,7 +252,7 @@ class Room:
             self._library = sys.modules["torch"]
         self._device = known_device(device)
         if is_gpu(self._device):
-            self._library = self._library or _library_of_gpus()
+            self._library = self._library or _module_for(device)
             self._stream = self._current_stream(self._library, self._device)
 
     @property
@@ -265,7 +262,7 @@ class Room:
 
     @property
     def library(self) -> Any:
-        """The module that makes the arrays; None: NumPy on the host, penstock elsewhere."""
+        """The module that makes the arrays; None: NumPy on the host, DeviceBuffers elsewhere."""
         return self._library
 
     @property
@@ -326,7 +323,7 @@ class Room:
     def _make(self, name: str, told: _Told) -> tuple[Any, int]:
         library = self._library
         if library is None and is_gpu(name):
-            library = _library_of_gpus()
+            library = _module_for(name)
         if library is not None and library.__name__ == "torch":
             return self._made_by_torch(library, name, told)
         facts = facts_of(*told)

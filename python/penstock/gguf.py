@@ -155,11 +155,12 @@ class GGUFFile:
         """Tensors by their names, in the order of tensors. Blocks; KeyboardInterrupt stops it.
 
         names: of those wanted; None is all. device, framework and links: as for penstock.safetensors.load_file(): "cpu", "cuda:0", a torch.device,
-        "host:0"; "pt", "np", "cupy" or "bytes"; None is NumPy's arrays on the host.
+        "host:0"; "pt", "np", "cupy" or "bytes".
         F32, F16, BF16, F64, I8, I16, I32 and I64 come as tensors of that type and of TensorInfo.shape, all others as uint8 and of
         TensorInfo.loaded_shape. They are views of one allocation, which lives as long as any of them.
         Tensors of unknown types are left out, with a warning that names them.
-        Raises GGUFError for names that are not there or of an unknown type, and for a type that the library has not (NumPy has BF16 once ml_dtypes is installed);
+        Raises GGUFError for names that are not there or of an unknown type, and for a type that the library does not support
+        (NumPy supports BF16 if ml_dtypes is installed);
         ShortRead where a file was cut meanwhile; Closed; penstock.Error.
         """
         if any(each.file.closed for each in self._sources):

@@ -126,3 +126,9 @@ def _warm_up() -> None:
         file.pread(bytearray(16)).result()
     _native._settle()
     _native._settle()
+
+
+@pytest.fixture
+def torch_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are of the libraries that a program without PyTorch gets, although other tests have imported it."""
+    monkeypatch.setattr("penstock._libraries._imported_torch", lambda: None)

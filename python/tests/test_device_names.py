@@ -179,6 +179,7 @@ def test_spellings_lead_to_one_name() -> None:
         assert device_name("cuda") == "cuda:0"
 
 
+@pytest.mark.usefixtures("torch_not_imported")
 def test_what_comes_is_what_the_name_says(folder: Path) -> None:
     model, plain = folder / "model.safetensors", folder / "bytes.bin"
     for name in ("cpu", "host"):

@@ -18,6 +18,8 @@ from penstock.gguf import GGUFError
 
 from .gguf_files import BLOCKS, PLAIN, Tensor, array, gguf, pair, tensor_info
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 GPUS = [device.name for device in penstock.devices() if device.name.startswith("cuda:")]
 NO_GPU = pytest.mark.skipif(not GPUS, reason="no GPU that Penstock can use")
 NUMPYS = {"F32": "<f4", "F16": "<f2", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F64": "<f8"}
@@ -295,7 +297,7 @@ def test_what_cannot_be_loaded_is_named(path: Path) -> None:
     with pytest.raises(penstock.NotFound):
         file.load(device="cuda:99")
     if not _has_ml_dtypes():
-        with pytest.raises(GGUFError, match="is of type BF16, which NumPy has not; ml_dtypes has it"):
+        with pytest.raises(GGUFError, match="is of type BF16, which NumPy does not support: pip install ml_dtypes"):
             file.load()
     size = os.path.getsize(path)
     os.truncate(path, size - 1)
@@ -320,8 +322,6 @@ def test_other_loaders_say_that_it_is_a_gguf_file(path: Path) -> None:
 
     with pytest.raises(SafetensorError, match="is a GGUF file, not a safetensors file"):
         load_file(path)
-    with pytest.raises(penstock.InvalidArgument, match=r"is a GGUF file: penstock.gguf.open\(\) loads its tensors"):
-        penstock.load(path)
     assert penstock.load(path, "u1").tobytes() == path.read_bytes()
     with pytest.raises(TypeError, match="path is a str"):
         ours.open(b"x")  # type: ignore[arg-type]

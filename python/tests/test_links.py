@@ -10,6 +10,8 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 NBYTES = 70_000_003  # of 64 MiB and more it matters
 
 

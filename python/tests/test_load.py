@@ -11,6 +11,8 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 HAS_GPU = any(device.name.startswith("cuda:") for device in penstock.devices())
 NBYTES = 96_000
 
@@ -169,7 +171,7 @@ def test_a_device_of_pytorch_gives_a_tensor(path: Path) -> None:
             assert bytes(tensor.cpu().numpy().tobytes()) == expected.tobytes()
         assert penstock.load(path, torch.bfloat16, 7, device=device).dtype == torch.bfloat16
         assert penstock.load(path, "bfloat16", (), device=device).shape == ()
-        with pytest.raises(ValueError, match="dtype >f4 is none of PyTorch's"):
+        with pytest.raises(ValueError, match="PyTorch does not support dtype >f4"):
             penstock.load(path, ">f4", device=device)
     assert penstock.load(path, torch.int16).dtype == torch.int16
     assert penstock.load(path, torch.int16, device="host:0").device.type == "cpu"  # to PyTorch
@@ -183,7 +185,7 @@ def test_a_gpu_gives_an_array_of_cupy(path: Path) -> None:
         array = penstock.load(path, "<f4", (-1, 10), device=device)
         assert isinstance(array, cupy.ndarray) and array.device.id == 0
         assert array.get().tobytes() == expected.tobytes()
-    with pytest.raises(ValueError, match="none of CuPy's"):
+    with pytest.raises(ValueError, match="CuPy does not support dtype"):
         penstock.load(path, "M8[s]", device=0)
 
 
@@ -224,15 +226,13 @@ def test_what_a_stream_is_to_write_is_waited_for_before_it_is_written_to_a_file(
             assert (tmp_path / "file").read_bytes() == b"\7" * 6_000
 
 
-def test_a_safetensors_file_is_not_taken_for_bytes(tmp_path: Path) -> None:
+def test_a_safetensors_file_is_bytes_only_when_asked(tmp_path: Path) -> None:
     from penstock.safetensors.numpy import save_file
 
     for tensors in ({"weight": np.ones(3, "f4")}, {}):
         save_file(tensors, tmp_path / "model")
         content = (tmp_path / "model").read_bytes()
-        for device in ("host", "host:0"):
-            with pytest.raises(ValueError, match=r'model is a safetensors file: .*safetensors.torch.load_file.*dtype="u1"'):
-                penstock.load(tmp_path / "model", device=device)
+        assert penstock.load(tmp_path / "model").keys() == tensors.keys()
         for array in (penstock.load(tmp_path / "model", np.uint8), penstock.load(tmp_path / "model", shape=-1)):
             assert array.tobytes() == content
         assert penstock.load(tmp_path / "model", offset=1).tobytes() == content[1:]

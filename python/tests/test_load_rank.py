@@ -20,6 +20,8 @@ from penstock.safetensors import load_rank
 from penstock.safetensors import _ranks
 from penstock.safetensors.numpy import save_file
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 SHARD = {"*.up": 0, "*.down": 1, "*.wide": 1}
 
 

@@ -13,6 +13,8 @@ import penstock
 from penstock.safetensors import SafetensorError, load_sharded
 from penstock.safetensors.numpy import save_file
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 WORLD = 3
 
 

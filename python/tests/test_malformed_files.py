@@ -23,6 +23,8 @@ from penstock.safetensors import load_file, safe_open, stream
 
 from . import gguf_files
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 ROUNDS = 120
 RECORD = np.zeros(3, [("a", "i4"), ("b", "M8[s]"), ("c", [("d", "f8", (2,))])])
 ARRAYS: dict[str, Any] = {"x": np.arange(6.0).reshape(2, 3), "y": np.arange(3, dtype="i2"), "z": RECORD}

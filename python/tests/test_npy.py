@@ -17,6 +17,8 @@ import pytest
 
 import penstock
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 GPUS = [device.name for device in penstock.devices() if device.name.startswith("cuda:")]
 NO_GPU = pytest.mark.skipif(not GPUS, reason="no GPU that Penstock can use")
 
@@ -67,7 +69,7 @@ def test_pytorch_has_the_same_values_or_refuses_the_dtype(tmp_path: Path, device
     for name, array in ARRAYS.items():
         path = saved(tmp_path, array)
         if name in ("big_endian", "records", "dates", "text"):
-            with pytest.raises(penstock.InvalidArgument, match="a.npy: dtype .* is none of PyTorch's"):
+            with pytest.raises(penstock.InvalidArgument, match="a.npy: PyTorch does not support dtype"):
                 penstock.load(path, device=torch.device(device))
             continue
         found = penstock.load(path, device=torch.device(device))
@@ -80,7 +82,7 @@ def test_cupy_has_the_same_values(tmp_path: Path) -> None:
     for name in ("plain", "fortran", "scalar", "none", "bools", "complex", "half"):
         found = penstock.load(saved(tmp_path, ARRAYS[name]), device="cuda:0")
         assert isinstance(found, cupy.ndarray) and np.array_equal(found.get(), ARRAYS[name])
-    with pytest.raises(penstock.InvalidArgument, match="is none of CuPy's"):
+    with pytest.raises(penstock.InvalidArgument, match="CuPy does not support dtype"):
         penstock.load(saved(tmp_path, ARRAYS["records"]), device="cuda:0")
 
 
@@ -220,10 +222,11 @@ def test_a_file_that_is_named_like_numpys_and_is_none_is_refused(tmp_path: Path,
     assert penstock.load(tmp_path / name, "u1").tobytes() == content
 
 
-def test_a_checkpoint_is_called_by_its_kind(tmp_path: Path) -> None:
+def test_a_checkpoint_that_pytorch_refuses_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     archive(tmp_path / "m.pt", [("archive/data.pkl", b"x"), ("archive/data/0", b"1234")])
     for name in ("m.pt", "m.npz"):
-        with pytest.raises(penstock.InvalidArgument, match=f"{name}: it is a checkpoint of torch.save: penstock.torch.load"):
+        with pytest.raises(penstock.InvalidArgument, match=f"{name} is a checkpoint of torch.save: .*weights_only=False"):
             penstock.load(tmp_path / name)
         os.rename(tmp_path / name, tmp_path / "m.npz")
 

@@ -13,6 +13,8 @@ import penstock.safetensors.numpy
 
 from . import range_server
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 CONTENT = numpy.random.default_rng(7).integers(0, 256, 3 * 2**20 + 11, dtype=numpy.uint8)
 
 

@@ -24,6 +24,8 @@ import pytest
 import penstock
 from penstock.__main__ import command
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 CONTENT = b"content"
 
 

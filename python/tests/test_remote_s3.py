@@ -18,6 +18,8 @@ import penstock
 import penstock.safetensors.numpy
 from penstock.__main__ import command
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 CONTENT = numpy.random.default_rng(8).integers(0, 256, 2**20 + 5, dtype=numpy.uint8)
 KEYS = ["data.bin", "folder/with space", "a=1/b+c%41.bin", "ü/日本"]
 

@@ -23,6 +23,8 @@ from penstock.safetensors import SafetensorError, load_file, load_into, load_sha
 from penstock.safetensors import numpy as ours
 from penstock.safetensors._slices import part_of, picks_of
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 reference = pytest.importorskip("safetensors", reason="the safetensors library, to compare with, is not installed")
 theirs = pytest.importorskip("safetensors.numpy", reason="the safetensors library, to compare with, is not installed")
 
@@ -107,18 +109,18 @@ def test_every_type_of_ml_dtypes_is_there(tmp_path: Path) -> None:
 def test_a_type_that_numpy_has_not_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "file", {"plain": ("U8", [1], 1), "packed": ("F4", [4], 2), "odd": ("F6_E3M2", [4], 3)})
     for name, word in (("packed", "F4"), ("odd", "F6_E3M2")):
-        with pytest.raises(SafetensorError, match=f'"{name}" is of type {word}, which NumPy has not'):
+        with pytest.raises(SafetensorError, match=f'"{name}" is of type {word}, which NumPy does not support'):
             load_file(path, names=[name])
         with safe_open(path, "np") as file, pytest.raises(SafetensorError, match=f'"{name}" is of type {word}'):
             file.get_tensor(name)
-    with pytest.raises(SafetensorError, match="which NumPy has not"):
+    with pytest.raises(SafetensorError, match="which NumPy does not support"):
         load_file(path)
     assert load_file(path, names=["plain"])["plain"].shape == (1,)
     assert {name: each.nbytes for name, each in load_file(path, "host:0").items()} == {"plain": 1, "packed": 2, "odd": 3}
     code = "import sys; sys.modules['ml_dtypes'] = None; from penstock.safetensors import load_file; load_file(sys.argv[1])"
     path = write(tmp_path / "other", {"half": ("BF16", [2], 4)})
     told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
-    assert '"half" is of type BF16, which NumPy has not; ml_dtypes has it' in told.stderr
+    assert '"half" is of type BF16, which NumPy does not support: pip install ml_dtypes' in told.stderr
 
 
 def test_other_types_are_refused_before_a_file_is_made(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from penstock._saving import save_image
 from penstock.safetensors import SafetensorError, load_file, load_into, safe_open, save_file
 from penstock.safetensors import numpy as of_numpy
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 reference = pytest.importorskip("safetensors", reason="the safetensors library, to compare with, is not installed")
 
 MIB = 1 << 20

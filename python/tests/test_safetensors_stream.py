@@ -21,6 +21,8 @@ from penstock import _native
 from penstock.safetensors import SafetensorError, _frameworks, _reading, load_file, safe_open, save_file, stream
 from penstock.safetensors import _stream as inside
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 LIMIT = 64 << 10
 
 HAS_GPU = any(each.name.startswith("cuda:") for each in penstock.devices())
@@ -180,7 +182,7 @@ def test_types_that_numpy_lacks_come_for_pytorch(tmp_path: Path) -> None:
 
     expected = {"bf": torch.randn(300).bfloat16(), "f8": torch.randn(64).to(torch.float8_e4m3fn)}
     save(expected, tmp_path / "model.safetensors")
-    found = dict(stream(tmp_path / "model.safetensors"))
+    found = dict(stream(tmp_path / "model.safetensors", framework="pt"))
     assert all(found[name].dtype == each.dtype and torch.equal(found[name].view(torch.uint8), each.view(torch.uint8)) for name, each in expected.items())
 
 
@@ -221,7 +223,7 @@ def test_what_is_kept_is_never_written_to(file: Path, tensors: dict[str, Any], p
 def test_views_of_other_libraries_keep_the_memory(file: Path, tensors: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     ways: list[Callable[[Any], Any]] = [lambda each: each.numpy(), lambda each: np.from_dlpack(each.detach()), lambda each: torch.from_dlpack(each).numpy()]
-    kept = {name: ways[number % 3](tensor) for number, (name, tensor) in enumerate(stream(file, max_host_bytes=LIMIT))}
+    kept = {name: ways[number % 3](tensor) for number, (name, tensor) in enumerate(stream(file, framework="pt", max_host_bytes=LIMIT))}
     assert all(same(array, tensors[name]) for name, array in kept.items())
 
 

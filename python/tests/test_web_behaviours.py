@@ -19,6 +19,8 @@ from penstock.safetensors.numpy import load_file
 from . import web_behaviours
 from .web_behaviours import BEHAVIOURS, CONTENT, TENSOR, WebServer
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 PATIENCE = {"attempts": 3, "retry_pause": 0.001}
 
 

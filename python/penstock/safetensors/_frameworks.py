@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from .. import _native
-from .._devices import device_name, is_gpu, known_device, name_for_torch, number_of
+from .._devices import name_for_torch, number_of
+from .._libraries import choose_library
 from ._errors import SafetensorError
 from ._types import NAMES
 
@@ -267,11 +268,11 @@ class _Torch(_Library):
     name = "PyTorch"
     indexes = True
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: str) -> None:
         import torch
 
         self._torch = torch
-        self.device = "cpu" if device is None else name_for_torch(known_device(device))
+        self.device = name_for_torch(device)
 
     def dtype(self, word: str) -> Any:
         found = getattr(self._torch, NAMES.get(word, ""), None)
@@ -337,14 +338,11 @@ class _Cupy(_Library):
     name = "CuPy"
     indexes = True
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: str) -> None:
         import cupy
 
         self._cupy = cupy
-        name = device_name("cuda" if device is None else device)
-        if not is_gpu(name):
-            raise _unsupported(device, "cupy")
-        self.device = known_device(name)
+        self.device = device
 
     def dtype(self, word: str) -> Any:
         found = _numpy_dtype(word)
@@ -418,47 +416,13 @@ class _Buffers(_Library):
 
 
 def framework_on(framework: str | None, device: Any) -> Framework:
-    """framework: "pt", "torch", "pytorch", "np", "numpy", "cupy"; "bytes": DeviceBuffers; None: what the device alone gives with penstock.load().
-    device: None: its own.
+    """The library that choose_library() gives for the arguments, with its device.
 
-    Raises SafetensorError for others, ImportError where the library is not there, NotFound where the device is not.
+    Raises SafetensorError for an unknown framework, ImportError if the library is not installed, NotFound for a device that does not exist.
     """
-    if framework is None:
-        return _by_device(device)
-    if framework in ("pt", "torch", "pytorch"):
-        return _Torch(device)
-    if framework in ("np", "numpy"):
-        if device is not None and is_gpu(device_name(device)):
-            raise _unsupported(device, "numpy")
-        if device is not None:
-            known_device(device)
-        return _Numpy()
-    if framework == "cupy":
-        return _Cupy(device)
-    if framework == "bytes":
-        return _Buffers(_with_memory(device))
-    raise SafetensorError(f"framework {framework} is invalid: it is one of pt, np, cupy, bytes and None", code="invalid_argument")
-
-
-def _unsupported(device: Any, framework: str) -> SafetensorError:
-    return SafetensorError(f"Device {device} is not supported for framework {framework}", code="invalid_argument")
-
-
-def _with_memory(device: Any) -> str:
-    """That DeviceBuffers are made on: of the host, the host device."""
-    name = "host" if device is None else known_device(device)
-    return "host:0" if name == "host" else name
-
-
-def _by_device(device: Any) -> Framework:
-    if device is None:
-        return _Numpy()
-    from .._tensors import Room
-
-    room = Room(device)
-    library = None if room.library is None else room.library.__name__
+    library, name = choose_library(device, framework, SafetensorError)
     if library == "torch":
-        return _Torch(room.device)
-    if library == "cupy":
-        return _Cupy(room.device)
-    return _Numpy() if room.device == "host" else _Buffers(room.device)
+        return _Torch(name)
+    if library == "numpy":
+        return _Numpy()
+    return _Cupy(name) if library == "cupy" else _Buffers(name)

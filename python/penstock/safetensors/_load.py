@@ -43,9 +43,10 @@ def load_file(
 
     filename: a file; several of them; an index (model.safetensors.index.json), with its shards; or a folder that holds one. Each may be a URL.
     storage_options: how the servers of URLs are reached, as penstock.open() takes them.
-    device: "cpu", "cuda:1", the number of a GPU, a torch.device, "host:0"; None is the host, and CuPy's current device.
-    framework: "pt", "np" or "cupy"; None: what penstock.load() gives for the device: NumPy's on the host, CuPy's (else PyTorch's, where that is
-    imported) on a GPU, PyTorch's for a torch.device, DeviceBuffers of the bytes on "host:0".
+    device: "cpu", "cuda:1", the number of a GPU, a torch.device, "host:0"; None is the host, or the current GPU for framework="cupy".
+    framework: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy) or "bytes" (DeviceBuffers). None: the library of the device (a torch.device gives
+    PyTorch, "host:0" DeviceBuffers); else PyTorch if the program has imported it; else NumPy on the host, and on a GPU CuPy if it is installed,
+    else DeviceBuffers.
     device_map: the names of modules or tensors, and their devices: the longest counts that a tensor's name is or begins with, "" is for all
     others; or a callable of the name. What it leaves out goes to device.
     slices: for names of tensors (dim, rank, world), the part of one of so many ranks, or a tuple of slices; or a callable of name and shape that
@@ -58,7 +59,7 @@ def load_file(
 
     The tensors of one device are views of one allocation of the library's own, which lives as long as any of them. On a GPU this waits for what
     the current stream has, in which the memory may have been used before; the tensors may be used in any stream.
-    Raises SafetensorError for a file that is none, and for a type that the library has not; penstock.Error.
+    Raises SafetensorError for a file that is not a safetensors file, and for a type that the library does not support; penstock.Error.
     """
     places = Places(framework, device, device_map)
     most_bytes = check_bytes("max_host_bytes", max_host_bytes)
@@ -249,11 +250,19 @@ def _checked_shapes(
     return shapes
 
 
+def _help_for(word: str, library: str) -> str:
+    """What the caller can do about a type that the library lacks."""
+    if library == "NumPy" and word not in ("F4", "F6_E2M3", "F6_E3M2"):
+        return 'pip install ml_dtypes, or load it with PyTorch (import torch first, or framework="pt")'
+    if library != "PyTorch" and word == "F4":
+        return 'load it with PyTorch (import torch first, or framework="pt")'
+    return 'framework="bytes" loads its bytes'
+
+
 def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: Framework, dtype: Any) -> tuple[int, ...]:
     """The shape that the tensor gets. Raises SafetensorError where the library has no such tensors."""
     if dtype is None:
-        help_ = "; ml_dtypes has it, once it is installed" if place.name == "NumPy" and word not in ("F4", "F6_E2M3", "F6_E3M2") else ""
-        problem = f'tensor "{name}" is of type {word}, which {place.name} has not{help_}'
+        problem = f'tensor "{name}" is of type {word}, which {place.name} does not support: {_help_for(word, place.name)}'
         raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)
     try:
         if 0 in shape and math.prod(each for each in shape if each) > _MOST_ELEMENTS:  # of others the file has the bytes

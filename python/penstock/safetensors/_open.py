@@ -25,7 +25,7 @@ __all__ = ["Slice", "read_part", "safe_open"]
 class safe_open:
     """A safetensors file. A context manager; any thread may use it.
 
-    framework: "pt", "np" or "cupy"; None: by the device, as for load_file(). device: None is the host, and CuPy's current device.
+    framework, device: as for load_file().
     backend: that of the safetensors library, "mmap" or "pread", which changes nothing here.
     storage_options: how the server of a URL is reached, as penstock.open() takes them.
     It can be pickled and copied, as a File of penstock.open() can: the arguments travel, and the file is opened again on arrival.

@@ -27,11 +27,17 @@ class Source:
     """An open tensor file and what is in it. Closed when nobody has it any more: parts of tensors outlive who opened it."""
 
     def __init__(
-        self, name: str, devices: Iterable[str] = (), descriptor: int | None = None, storage_options: StorageOptions | None = None
+        self,
+        name: str,
+        devices: Iterable[str] = (),
+        descriptor: int | None = None,
+        storage_options: StorageOptions | None = None,
+        *,
+        file: _native.File | None = None,
     ) -> None:
-        """descriptor: of the file of that name, which may be another's by now; the caller's own, to close any time."""
+        """descriptor: of the file of that name, which may be another's by now; the caller's own, to close any time. file: the open file itself."""
         self.name = _native.shown_name(name)
-        self.file = _native.open(name if descriptor is None else descriptor, storage_options=storage_options)
+        self.file = file if file is not None else _native.open(name if descriptor is None else descriptor, storage_options=storage_options)
         try:
             for each in devices:  # while the header is read
                 self.file.prepare(each)

@@ -36,7 +36,7 @@ def stream(
     names: Iterable[str] | None = None,
     *,
     device: Any = "cpu",
-    framework: str | None = "pt",
+    framework: str | None = None,
     slices: Slices | None = None,
     max_device_bytes: int | None = None,
     max_host_bytes: int | None = None,

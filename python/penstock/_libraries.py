@@ -1,0 +1,82 @@
+"""Which library makes the result of a call, on which device: one rule for every function that takes a device and a framework."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NamedTuple
+
+from ._devices import Place, device_name, is_cupy_device, is_gpu, is_torch_device, known_device
+from ._errors import Error, InvalidArgument
+
+__all__ = ["Choice", "choose_library"]
+
+# What framework= may be, and the module that it stands for.
+_MODULES = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy", "cupy": "cupy", "bytes": "penstock"}
+
+
+class Choice(NamedTuple):
+    """library: "torch", "numpy", "cupy" or "penstock", whose DeviceBuffers are bytes. device: "host", "host:0" or "cuda:N"."""
+
+    library: str
+    device: str
+
+
+def choose_library(device: Place = None, framework: str | None = None, error: type[Error] = InvalidArgument) -> Choice:
+    """The library and the device of a result. Does not import PyTorch or NumPy.
+
+    The first line that applies decides:
+
+    1. framework= names the library: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (DeviceBuffer).
+    2. The device belongs to a library: a torch.device gives PyTorch, a CuPy device gives CuPy, "host:0" gives DeviceBuffers.
+    3. The program has imported torch: PyTorch. On a GPU this needs a PyTorch that can use one.
+    4. On the host: NumPy.
+    5. On a GPU: CuPy if it is installed, else DeviceBuffers.
+
+    device: None is the host; for CuPy it is the current GPU.
+    Raises error for an unknown framework, and for a framework that cannot use the device; NotFound for a device that does not exist.
+    """
+    library = _named(device, framework, error)
+    if device is None:
+        device = "cuda" if library == "cupy" else "host"
+    name = device_name(device)
+    on_gpu = is_gpu(name)
+    if library is None:
+        library = _default(name)
+    if library == "penstock" and name == "host":
+        name = "host:0"
+    if (library == "numpy" and on_gpu) or (library == "cupy" and not on_gpu):
+        raise error(f"Device {device} is not supported for framework {library}", code="invalid_argument")
+    return Choice(library, known_device(name))
+
+
+def _named(device: Place, framework: Any, error: type[Error]) -> str | None:
+    if framework is not None:
+        library = _MODULES.get(framework) if isinstance(framework, str) else None
+        if library is None:
+            raise error(f"framework {framework} is invalid: it is one of pt, np, cupy, bytes and None", code="invalid_argument")
+        return library
+    if is_torch_device(device):
+        return "torch"
+    return "cupy" if is_cupy_device(device) else None
+
+
+def _default(name: str) -> str:
+    on_gpu = is_gpu(name)
+    if not on_gpu and name != "host":
+        return "penstock"
+    torch = _imported_torch()
+    if torch is not None and (not on_gpu or torch.cuda.is_available()):
+        return "torch"
+    if not on_gpu:
+        return "numpy"
+    try:
+        importlib.import_module("cupy")
+    except ImportError:
+        return "penstock"
+    return "cupy"
+
+
+def _imported_torch() -> Any:
+    """PyTorch if the program has imported it, else None."""
+    return sys.modules.get("torch")

@@ -1,0 +1,143 @@
+"""save(): tensors and arrays to a file of the kind that its name says."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import _native
+from ._errors import InvalidArgument
+from ._pieces import Piece
+from ._saving import save_image
+
+__all__ = ["save"]
+
+_Options = Mapping[str, Any] | None
+
+
+def save(
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes], obj: Any, *, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Writes obj to a file, which is whole under its name, and on the disk, or not there at all. Blocks. penstock.load(path) loads it.
+
+    The ending of path decides what is written:
+    - .safetensors: a dict of tensors by their names, as penstock.safetensors.save_file().
+    - .pt, .pth, .ckpt: any object that torch.save takes, as penstock.torch.save(). This needs PyTorch.
+    - .npy: one array or tensor. .npz: a dict of them. These make a copy of the bytes on the host first, and never write pickles.
+    Tensors may be PyTorch's, NumPy's, CuPy's and DeviceBuffers. path may be the URL of an object of S3; storage_options: as for penstock.open().
+    penstock.tofile(array, path) writes an array's bytes alone to a file of any name.
+    Raises InvalidArgument for another ending, and for an array whose type the file cannot hold; TypeError for an object of a wrong kind;
+    penstock.Error if writing fails.
+    """
+    text = os.fsdecode(path)
+    shown = _native.shown_name(text)
+    writer = next((write for ending, write in _WRITERS.items() if shown.lower().endswith(ending)), None)
+    if writer is None:
+        problem = f"{shown}: the ending of the name decides what is written, and this is none of {', '.join(_WRITERS)}; penstock.tofile() writes bytes"
+        raise InvalidArgument(problem, code="invalid_argument", filename=shown)
+    writer(text, shown, obj, storage_options)
+
+
+def _save_safetensors(path: str, shown: str, obj: Any, options: _Options) -> None:
+    from .safetensors import save_file
+
+    save_file(_dict_of(obj, shown, ".safetensors"), path, storage_options=options)
+
+
+def _save_checkpoint(path: str, shown: str, obj: Any, options: _Options) -> None:
+    try:
+        from .torch import save as save_by_torch
+    except ImportError as error:
+        raise ImportError(f"{shown}: install PyTorch (pip install torch) to save a checkpoint", name="torch") from error
+    save_by_torch(obj, path, storage_options=options)
+
+
+def _save_npy(path: str, shown: str, obj: Any, options: _Options) -> None:
+    if isinstance(obj, Mapping):
+        raise TypeError(f"{shown}: a .npy file holds one array, not {type(obj).__name__}: a .npz file holds a dict of arrays")
+    content = io.BytesIO()
+    _write_array(content, "the array", obj, shown)
+    _write(path, content, options)
+
+
+def _save_npz(path: str, shown: str, obj: Any, options: _Options) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for name, value in _dict_of(obj, shown, ".npz").items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                _write_array(member, f'array "{name}"', value, shown)
+    _write(path, content, options)
+
+
+_WRITERS: dict[str, Callable[[str, str, Any, _Options], None]] = {
+    ".safetensors": _save_safetensors,
+    ".pt": _save_checkpoint,
+    ".pth": _save_checkpoint,
+    ".ckpt": _save_checkpoint,
+    ".npy": _save_npy,
+    ".npz": _save_npz,
+}
+
+
+def _dict_of(obj: Any, shown: str, ending: str) -> Mapping[str, Any]:
+    if not isinstance(obj, Mapping):
+        raise TypeError(f"{shown}: a {ending} file holds a dict of arrays by their names, not {type(obj).__name__}")
+    wrong = next((name for name in obj if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise TypeError(f"{shown}: the names of arrays are str, not {type(wrong).__name__}")
+    return obj
+
+
+def _write_array(to: Any, label: str, value: Any, shown: str) -> None:
+    import numpy
+
+    array = _on_host(label, value, shown)
+    if array.dtype.hasobject or array.dtype.isbuiltin == 2:  # 2: a type of ml_dtypes, which the file would hold as bytes without a type
+        raise _unsupported(label, array.dtype, shown)
+    numpy.lib.format.write_array(to, array, allow_pickle=False)
+
+
+def _on_host(label: str, value: Any, shown: str) -> Any:
+    """As an array of NumPy."""
+    import numpy
+
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        try:
+            return value.detach().cpu().resolve_conj().resolve_neg().numpy()
+        except TypeError:
+            raise _unsupported(label, value.dtype, shown) from None
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return value.get()
+    if isinstance(value, _native.DeviceBuffer):
+        return numpy.frombuffer(value.to_host(), numpy.uint8)
+    if isinstance(value, (numpy.ndarray, numpy.generic, bool, int, float, complex, list, tuple)):
+        return numpy.asanyarray(value)
+    raise TypeError(f"{shown}: {label} is neither an array nor a tensor, but {type(value).__name__}")
+
+
+def _unsupported(label: str, dtype: Any, shown: str) -> InvalidArgument:
+    problem = f"{shown}: {label} is of type {dtype}, which files of NumPy cannot hold: save it to a .safetensors or .pt file"
+    return InvalidArgument(problem, code="invalid_argument", filename=shown)
+
+
+class _Bytes:
+    """The image of a file that is in memory already."""
+
+    def __init__(self, content: Any) -> None:
+        address, nbytes = _native.resolve(content)
+        self._piece = Piece("the file", 0, nbytes, address, content)
+
+    def pieces(self) -> list[Piece]:
+        return [self._piece]
+
+    def rest(self) -> list[Piece]:
+        return []
+
+
+def _write(path: str, content: io.BytesIO, options: _Options) -> None:
+    save_image(path, _Bytes(content.getvalue()), storage_options=options)
