@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import math
 import re
@@ -218,7 +219,7 @@ def _stream_told_by(array: Any) -> int:
 def _module_for(device: Any) -> Any:
     """The library that makes arrays on a GPU; None: DeviceBuffers."""
     library = choose_library(device).library
-    return None if library == "penstock" else sys.modules[library]
+    return None if library == "penstock" else importlib.import_module(library)
 
 
 def torch_dtype(torch: Any, word: str) -> Any:

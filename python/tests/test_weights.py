@@ -25,6 +25,8 @@ import penstock.pipe
 from penstock.weights import WeightsReceiver, _held, _line, _plan, _talk, _track, _versions, _wire, load_weights, serve_weights
 from penstock.weights._boxes import Box, chunk_of
 
+pytestmark = pytest.mark.usefixtures("torch_not_imported")
+
 SECRET = "correct horse battery staple"
 WAYS = ["unix:", "tcp://127.0.0.1:0"]
 
