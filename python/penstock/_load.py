@@ -97,7 +97,7 @@ def load(
             if keys is None:
                 _check_ending(content.name)
         if keys is not None:
-            problem = f"{_name_of(path)}: {_NAMES_ARE_FOR}, and this is none of them (do not combine names= with dtype, shape or offset)"
+            problem = f"{_name_of(path)}: {_NAMES_ARE_FOR}, and this file is of another kind (do not combine names= with dtype, shape or offset)"
             raise InvalidArgument(problem, code="invalid_argument")
         if size == 0 and by_kind:
             _check_ending(_name_of(path))

@@ -37,7 +37,7 @@ def save(
     shown = _native.shown_name(text)
     writer = next((write for ending, write in _WRITERS.items() if shown.lower().endswith(ending)), None)
     if writer is None:
-        problem = f"{shown}: the ending of the name decides what is written, and this is none of {', '.join(_WRITERS)}; penstock.tofile() writes bytes"
+        problem = f"{shown}: the ending of the name decides what is written; it must be one of {', '.join(_WRITERS)}; penstock.tofile() writes bytes"
         raise InvalidArgument(problem, code="invalid_argument", filename=shown)
     writer(text, shown, obj, storage_options)
 
