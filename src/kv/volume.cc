@@ -1,6 +1,7 @@
 #include "kv/volume.hpp"
 
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -396,6 +397,7 @@ void volume::add_to(store_stats& told) const {
 
 status volume::close() {
   const status closed = data_.close();
+  if (lock_alone_) (void)::flock(lock_file_.number(), LOCK_UN);  // a child that is being forked may have its copy for a moment
   let_go_of_lock();
   return closed;
 }
