@@ -102,11 +102,13 @@ def test_a_file_that_does_not_tell_its_size_is_read_to_its_end() -> None:
 
 
 def test_a_file_that_is_cut_meanwhile_is_a_short_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_it = penstock._native.open
+
     class Told:
         """As File, with a size that was right a moment ago."""
 
         def __init__(self, name: Any, **options: Any) -> None:
-            self._file = penstock.open(name, **options)
+            self._file = open_it(name, **options)
             self.read_into = self._file.read_into
 
         def __enter__(self) -> Any:
