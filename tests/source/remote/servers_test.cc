@@ -475,7 +475,7 @@ TEST_F(opened_objects, are_as_large_as_a_get_says_whatever_head_says) {
   for (const int status : {400, 401, 403, 404, 405, 406, 415, 422, 500, 501, 503})
     heads.push_back(fmt::format("{} No\r\nContent-Length: 0", status));
   for (const auto& head : heads) {
-    server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+    server_.set_answer([head](const web_request& asked, const web_server::client& to) -> std::optional<then> {
       if (asked.method != "HEAD") return std::nullopt;
       if (!head.empty()) to.send(fmt::format("HTTP/1.1 {}\r\n\r\n", head));
       return then::close;
@@ -493,7 +493,7 @@ TEST_F(opened_objects, are_empty_only_if_a_get_says_so) {
   server_.put({}, "\"empty\"");
   for (const auto* const answer :
        {"", "416 No\r\nContent-Length: 0", "200 OK\r\nContent-Length: 0", "200 OK\r\nTransfer-Encoding: chunked"}) {
-    server_.set_answer([&](const web_request& asked, const web_server::client& to) -> std::optional<then> {
+    server_.set_answer([answer](const web_request& asked, const web_server::client& to) -> std::optional<then> {
       if (asked.method == "HEAD" || *answer == '\0') return std::nullopt;
       const bool is_refused = answer[0] == '4' && !asked.range;  // it knows no ranges
       to.send(fmt::format("HTTP/1.1 {}\r\n\r\n", is_refused ? "200 OK\r\nContent-Length: 0" : answer));
