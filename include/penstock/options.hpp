@@ -192,7 +192,7 @@ struct remote_options {
   // false: Amazon is asked over http. The URL of an endpoint says itself whether it is https.
   bool use_ssl = true;
   // Settings of the AWS tools by their names in a profile, such as {"payload_signing_enabled", "true"}; they come before the environment.
-  // docs/REMOTE.md lists them. Those that have no effect may have any value; a name that is none is an error.
+  // docs/REMOTE.md lists them. A setting that has no effect may have any value; an unknown name is an error.
   std::vector<remote_header> aws_settings{};
   // Of an object of S3 that is written; if it is empty, the bucket decides.
   std::string content_type{};

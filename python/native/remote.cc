@@ -353,7 +353,7 @@ unsigned attempts_with_retries(std::string_view name, nb::handle value) {
   return static_cast<unsigned>(count) + 1;
 }
 
-// What other libraries have to be held to, or refused: false: it is none of these.
+// Options of other libraries that Penstock must obey or refuse. false: this is not one of them.
 bool take_promise(std::string_view name, std::string_view group, nb::handle value, remote_options& to) {
   const auto refuse = [&](std::string_view why) { raise_invalid("storage_options: " + std::string(name) + ": " + std::string(why)); };
   if (name == "verify" || name == "allow_invalid_certificates") {

@@ -62,7 +62,7 @@ def load(
 
     dtype: NumPy's or PyTorch's, or the name of one. With dtype, shape or offset the file is bytes of this type, whatever its kind: dtype="u1" loads
     the bytes of any file, from offset (bytes) on.
-    shape: an int or several, one of which may be -1, for as many as there are; None is -1.
+    shape: an int or a sequence of ints. One of them may be -1: as many as the file has. None is -1.
     device: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a torch.device; "host:0", the host device.
     framework: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy) or "bytes" (DeviceBuffers). None: the library of the device (a torch.device gives
     PyTorch, "host:0" DeviceBuffers); else PyTorch if the program has imported it or dtype is PyTorch's; else NumPy on the host, and on a GPU CuPy

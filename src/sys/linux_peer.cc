@@ -107,7 +107,7 @@ result<socket_address> in_numbers(const sockaddr* raw, socklen_t length, const c
   std::array<char, NI_MAXSERV> port{};
   const int error = getnameinfo(raw, length, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
   const bool is_tcp = raw->sa_family == AF_INET || raw->sa_family == AF_INET6;
-  if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: the socket is none of tcp", call));
+  if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: this is not a tcp socket", call));
   return socket_address{socket_address::family::tcp, host.data(), static_cast<std::uint16_t>(std::atoi(port.data()))};
 }
 

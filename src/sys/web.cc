@@ -423,7 +423,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
  private:
-  // What one request at a time goes by: an easy handle, and the multi handle that keeps its connection.
+  // One request at a time uses these: an easy handle, and the multi handle that keeps its connection.
   struct handles {
     void* easy = nullptr;
     void* multi = nullptr;

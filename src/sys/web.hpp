@@ -78,7 +78,7 @@ class web_stop {
   std::atomic<bool> stopped_{false};
 };
 
-// Whether an error says that there is no host of that name, so that asking again is of no use; a resolver that does not answer is none.
+// Whether an error says that no host has that name, so that a retry is of no use. false if the resolver did not answer.
 [[nodiscard]] bool is_unknown_host(const status& error) noexcept;
 
 class web_door {

@@ -22,7 +22,7 @@ namespace penstock::source::remote {
 // Who asks, in one region. Shared by the objects that were opened for it. Thread-safe.
 class s3_account : public std::enable_shared_from_this<s3_account> {
  public:
-  // aside: runs what may block, on a thread of the network's; false: there is none. added: to each request, and signed.
+  // aside: runs a function that may block on a thread of the network; false: no thread. added: headers that each request has, signed.
   s3_account(std::shared_ptr<credential_source> keys, std::string region, std::function<bool(std::function<void()>)> aside,
              std::vector<header> added = {});
 

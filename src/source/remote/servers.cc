@@ -434,7 +434,7 @@ result<s3_settings> servers::settings_of(const remote_options& how, const s3_obj
                    .use_ssl = how.use_ssl};
   for (const auto& each : how.aws_settings) asked.settings.push_back({each.name, each.value});
   if (what.by_access_point()) asked.region = how.region;
-  if (what.at_google) {  // it is none of the places that settings of the AWS tools are about
+  if (what.at_google) {  // settings of the AWS tools do not apply to Google
     if (asked.endpoint_url.empty()) asked.endpoint_url = google_endpoint;
     if (asked.region.empty()) asked.region = google_region;
   }

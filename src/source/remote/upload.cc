@@ -51,7 +51,7 @@ struct upload::request : fetch {
   std::string query;
   std::vector<header> headers{};  // beside those of all requests
   std::string hash{};             // of what it sends, where that is not sent over TLS
-  std::string md5{};              // likewise, where the server wants it
+  std::string md5{};              // of what it sends, if the server wants it
   bool conditional = false;       // only where there is no such object
   // --- what came of it
   unsigned times_asked = 0;

@@ -103,7 +103,7 @@ struct remote_url {
 // allows).
 result<remote_url> parse_remote_url(std::string_view text);
 
-// s3://BUCKET or s3://BUCKET/KEY, or gs://, of which the key may be a beginning of one, or nothing. Errors: invalid_argument.
+// s3://BUCKET, s3://BUCKET/KEY, or the same with gs://. KEY may be the beginning of a key. Errors: invalid_argument.
 result<s3_object> parse_s3_prefix(std::string_view text);
 
 // Whether the URL may be opened as that kind; and the first of several that it may be opened as.
@@ -122,8 +122,8 @@ struct s3_place {
   std::string region;
   std::optional<url> endpoint;  // of a server that is not Amazon's
   addressing style = addressing::automatic;
-  bool fips = false;       // which of Amazon's endpoints
-  bool dualstack = false;  // likewise
+  bool fips = false;       // ask Amazon's FIPS endpoints
+  bool dualstack = false;  // ask Amazon's dual-stack endpoints
   bool tls = true;         // of them
 };
 
