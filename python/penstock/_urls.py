@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from . import _native
+
 __all__ = ["in_order", "is_url", "place_of"]
 
-_SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]{0,28}://|(s3|s3a|s3n|hf|gs|gcs|https?):/(?!/)", re.IGNORECASE)
 # What is under way at once. A part of an object is sent when all of its bytes are there, and parts that lack some are held.
 _STEP_BYTES = 64 << 20
 
@@ -17,8 +17,8 @@ _T = TypeVar("_T")
 
 
 def is_url(path: Any) -> bool:
-    """Of whatever scheme but file://, as the library has it."""
-    return isinstance(path, (str, bytes, os.PathLike)) and _SCHEME.match(os.fsdecode(path)) is not None
+    """Whether the library takes it for the URL of an object on a server. A descriptor, for example, is not one."""
+    return isinstance(path, (str, bytes, os.PathLike)) and _native.is_url(path)
 
 
 def place_of(path: str) -> str:
