@@ -181,11 +181,12 @@ struct stream_request {
   const std::int64_t* memory_offset = nullptr;  // null: 0
   std::int64_t* bytes_done = nullptr;           // in memory of the host or of the stream's device
   bool fixed = false;
-  // Of a read that is fixed: *bytes_done may be written, and ended called, as soon as the outcome is known, while the bytes are still on
-  // their way; so only who waits for the stream may count on them. A stream of small reads is faster by a third.
+  // For a fixed read: *bytes_done may be written, and ended called, as soon as the outcome is known, while the bytes are still being
+  // copied. Wait for the stream before you use them. If the call itself fails after that, ended has been called. A stream of small reads is
+  // faster by a third.
   bool told_early = false;
-  // May be empty. Called before later work of the stream starts, once bytes_done is written, on a thread of the engine's: it must not block
-  // and must not call the driver.
+  // May be empty. Called once, after bytes_done is written and before later work of the stream starts, on a thread of the engine's: it must
+  // not block and must not call the driver. Not called if the call that queues the request fails.
   io_callback ended{};
 };
 

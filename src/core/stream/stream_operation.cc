@@ -217,7 +217,7 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
     kept = std::move(runtime_);
     over = std::move(admitted_);
   }
-  return {is_told, passed};
+  return {.is_told = is_told, .lacks_bytes = is_told && is_told_early_, .has_passed = passed};
 }
 
 // --- by the watch

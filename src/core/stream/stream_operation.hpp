@@ -46,7 +46,8 @@ class stream_operation final : public slab_waiter, public stream_watched {
   status put_onto(device::session& session);
   // After an error of these two: drops what is under way, and waits until the stream has passed what is on it already.
   struct given_up {
-    bool is_told = false;  // how it ended, though perhaps not all that was read has been copied
+    bool is_told = false;      // ended has been called
+    bool lacks_bytes = false;  // it was called early: the last bytes of the read have not been copied
     bool has_passed = false;
   };
   given_up give_up(device::session& session);

@@ -18,7 +18,7 @@ status check_path(const runtime& with) {
   return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
 }
 
-// On the calling thread, once the stream is quiet. is_told: how it ended, so that only the bytes are missing.
+// Runs the request on the calling thread, once the stream is quiet. is_told: ended has been called, and only the bytes are missing.
 status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write, bool is_told) {
   const std::int64_t skip = memory_offset_of(what);
   io_result outcome;
@@ -68,6 +68,7 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
   const auto left = outcome.ok() ? stream_operation::given_up{} : made->give_up(place->via->session());
   made->release();
+  if (left.is_told && !left.lacks_bytes) return {};  // ended has said how
   // As the last means to keep the order, the host waits.
   if (!outcome.ok() && left.has_passed) {
     with->stats().count_fallback(with->paths().base(true), outcome.message());
