@@ -1,4 +1,4 @@
-// Stores a block of a cache under a key, and fetches it: the program of docs/KV.md.
+// Stores a block of a cache under a key, and fetches it: the program of docs/guides/kv-cache.md.
 #include <penstock/penstock.hpp>
 
 #include <iostream>

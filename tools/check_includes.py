@@ -2,7 +2,7 @@
 """Fails when an #include points up: every room may use only the rooms that the table below gives it, and inside a room no file may
 use one that uses it (a .cc and its header are one). In a room that has folders, a folder may use itself and the room's common one.
 
-The table is that of docs/ARCHITECTURE.md. Usage: check_includes.py [repository root]
+The table is that of docs/internals/architecture.md. Usage: check_includes.py [repository root]
 """
 
 import re
@@ -84,7 +84,7 @@ def violation(file: Path, name: str, quoted: bool, root: Path):
     """Why the file may not include the name; None when it may."""
     room = room_of(file)
     if room not in ROOMS:
-        return f"src/{room} is no room of the house; add it to the table in docs/ARCHITECTURE.md and here"
+        return f"src/{room} is no room of the house; add it to the table in docs/internals/architecture.md and here"
     allowed = ROOMS[room]
     if allowed is None:
         return None

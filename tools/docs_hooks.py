@@ -26,8 +26,8 @@ BLOCK = re.compile(r"^(?:[-*] |\d+\. |\|)")
 
 
 def on_config(config: Any) -> Any:
-    named = set(re.findall(r"[A-Z_a-z0-9]+\.md", str(config.nav)))
-    left = sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name not in named)
+    named = set(re.findall(r"[\w./-]+\.md", str(config.nav)))
+    left = sorted(name for each in (ROOT / "docs").rglob("*.md") if (name := str(each.relative_to(ROOT / "docs"))) not in named)
     if left:
         config.nav.append({"More": left})
     return config
@@ -37,7 +37,7 @@ def on_files(files: Any, config: Any) -> Any:
     for name, page in OF_ROOT.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text()))
     files.append(File.generated(config, WORKER, content=(ROOT / "tools/docs_worker.js").read_text()))
-    texts = [(name, ROOT / name) for name in OF_ROOT] + [(f"docs/{each.name}", each) for each in sorted((ROOT / "docs").glob("*.md"))]
+    texts = [(name, ROOT / name) for name in OF_ROOT] + [(str(each.relative_to(ROOT)), each) for each in sorted((ROOT / "docs").rglob("*.md"))]
     seen: set[str] = set()
     for name, path in texts:
         for target, _ in LINK.findall(path.read_text()):
@@ -80,7 +80,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     def follow(found: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(name), found.group(1)))
-        return in_site(target) + (found.group(2) or "")
+        return posixpath.relpath(in_site(target), posixpath.dirname(source) or ".") + (found.group(2) or "")
 
     lines: list[str] = []
     in_fence = False

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the chart of README.md, docs/images/speed-light.svg and speed-dark.svg, from figures in docs/BENCHMARKS.md.
+"""Draws the chart of README.md, docs/images/speed-light.svg and speed-dark.svg, from figures in docs/reference/benchmarks.md.
 
 Usage: tools/readme_charts.py           writes the two files
        tools/readme_charts.py --check   exits with 1 if they differ from what it would write
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-FIGURES = ROOT / "docs/BENCHMARKS.md"
+FIGURES = ROOT / "docs/reference/benchmarks.md"
 IMAGES = ROOT / "docs/images"
 WIDTH, LEFT, BAR_WIDTH, BAR_HEIGHT = 420, 8, 350, 16
 THEMES = {
@@ -139,7 +139,7 @@ def main() -> int:
         elif not path.is_file() or path.read_text(encoding="utf-8") != svg:
             stale.append(path.name)
     if stale:
-        print(f"{', '.join(stale)}: not what docs/BENCHMARKS.md says; run tools/readme_charts.py", file=sys.stderr)
+        print(f"{', '.join(stale)}: not what docs/reference/benchmarks.md says; run tools/readme_charts.py", file=sys.stderr)
     return 1 if stale else 0
 
 

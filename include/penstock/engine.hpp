@@ -282,8 +282,8 @@ class PENSTOCK_API upload {
   ~upload() = default;
 
   // A file that is written to, in any order, each byte once, and closed before publish(). What is written is sent from then on, and held in
-  // memory until it is (up to 1 GiB, mostly 128 MiB; see docs/REMOTE.md): a write waits where there is no room. file::truncate() tells how
-  // long the object will be. Errors: closed, forked.
+  // memory until it is (up to 1 GiB, mostly 128 MiB; see docs/guides/object-storage.md): a write waits where there is no room.
+  // file::truncate() tells how long the object will be. Errors: closed, forked.
   [[nodiscard]] result<file> open(std::uint64_t bytes_per_second = 0) const;
   // Blocks while what is left is sent. replace: false: an object that is there stays, and this fails (EEXIST). Errors: invalid_argument
   // (bytes that were never written, which the message names), permission_denied, not_found (the bucket), timed_out, io, closed, forked.

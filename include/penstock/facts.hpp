@@ -165,7 +165,7 @@ struct channel_stats {
 
 // Something in a program that costs it speed.
 struct advice {
-  std::string code;  // stable: "tiny-sequential-calls"; docs/OPERATIONS.md lists them
+  std::string code;  // stable: "tiny-sequential-calls"; docs/guides/operations.md lists them
   std::string text;  // what was done, how often, and what it cost: one sentence
   std::string remedy;
   // Estimated from the times that were measured; none where nothing was done otherwise that it could be compared with.

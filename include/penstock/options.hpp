@@ -18,7 +18,8 @@ namespace penstock {
 
 class remote_retries;
 
-// The ways a byte can move between a file and memory, by number; further ones follow these. docs/ARCHITECTURE.md tells when each is chosen.
+// The ways a byte can move between a file and memory, by number; further ones follow these. docs/internals/architecture.md tells when each
+// is chosen.
 enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct, dma_buf };
 
 // What to spend: speed takes the fastest path, cpu the one with the fewest CPU seconds per byte.
@@ -192,7 +193,7 @@ struct remote_options {
   // false: Amazon is asked over http. The URL of an endpoint says itself whether it is https.
   bool use_ssl = true;
   // Settings of the AWS tools by their names in a profile, such as {"payload_signing_enabled", "true"}; they come before the environment.
-  // docs/REMOTE.md lists them. A setting that has no effect may have any value; an unknown name is an error.
+  // docs/guides/object-storage.md lists them. A setting that has no effect may have any value; an unknown name is an error.
   std::vector<remote_header> aws_settings{};
   // Of an object of S3 that is written; if it is empty, the bucket decides.
   std::string content_type{};

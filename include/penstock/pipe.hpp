@@ -222,7 +222,7 @@ struct pipe_options {
   // The channels that may be used, by name, best first; empty: all, the quickest first. Of a tensor the receiver's decides: its first that
   // leads from the sender's memory to the target, and that the sender may use. "basic" alone sends everything over the connection.
   // "ucx" and "cuda_gdr" (UCX) are used by themselves between hosts with RDMA, and where they are named over whatever UCX finds, tcp too:
-  // see docs/PYTHON.md on their safety.
+  // see docs/guides/python.md on their safety.
   std::vector<std::string> channels{};
   // Of tcp: what both ends must know, at least 16 bytes. Each proves it to the other without sending it (HMAC-SHA256 of two challenges).
   // What travels afterwards is encrypted by TLS alone: without that the secret keeps strangers out, and not who can read or change what

@@ -14,7 +14,7 @@ when first asked for and need NumPy. Operations of a batch name files by the han
 
 Settings are read when the driver opens, as the C library reads them: what set_parameter_...() said, the CUFILE_ variables, then cufile.json
 (CUFILE_ENV_PATH_JSON, else /etc/cufile.json). Obeyed are properties.allow_compat_mode, force_compat_mode and allow_system_memory,
-execution.parallel_io and max_io_threads, profile.cufile_stats and those of the log; docs/CUFILE.md says what they do.
+execution.parallel_io and max_io_threads, profile.cufile_stats and those of the log; docs/guides/cufile.md says what they do.
 """
 
 from __future__ import annotations

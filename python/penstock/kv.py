@@ -9,7 +9,7 @@
         found = store.get({"block-17": layers, "block-18": layers})    # [True, False]
 
 Pieces are what penstock takes as memory anywhere: arrays of NumPy and CuPy, tensors of PyTorch, DeviceBuffers, buffers. Of a GPU's memory
-the caller waits for the work that makes the bytes, as for penstock.File. docs/KV.md says what is kept when a process or a machine dies.
+the caller waits for the work that makes the bytes, as for penstock.File. docs/guides/kv-cache.md says what is kept when a process or a machine dies.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     lmcache server ... --l2-adapter '{"type": "plugin", "module_path": "penstock.lmcache", "class_name": "PenstockL2Adapter",
                                       "adapter_params": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
 
-Importing this module imports LMCache and PyTorch. docs/ENGINES.md says how LMCache uses the store.
+Importing this module imports LMCache and PyTorch. docs/guides/engines.md says how LMCache uses the store.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         --hicache-storage-backend-extra-config '{"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache",
             "interface_v1": 1, "store": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
 
-Importing this module imports SGLang and PyTorch. docs/ENGINES.md says how SGLang uses the store.
+Importing this module imports SGLang and PyTorch. docs/guides/engines.md says how SGLang uses the store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""penstock.cuda_bindings.cufile: cuda-python's module, with addresses of the host and of devices. docs/CUFILE.md's functions have tests in C."""
+"""penstock.cuda_bindings.cufile: cuda-python's module, with addresses of the host and of devices. docs/guides/cufile.md's functions have tests in C."""
 
 from __future__ import annotations
 

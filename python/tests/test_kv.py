@@ -255,5 +255,5 @@ def test_a_forked_child_is_told(tmp_path: Path) -> None:
 
 def test_the_program_in_cpp_of_the_page_is_the_example() -> None:
     root = Path(__file__).parents[2]
-    shown = re.findall(r"^```cpp\n(.*?)^```", (root / "docs/KV.md").read_text(), re.DOTALL | re.MULTILINE)
+    shown = re.findall(r"^```cpp\n(.*?)^```", (root / "docs/guides/kv-cache.md").read_text(), re.DOTALL | re.MULTILINE)
     assert shown == [(root / "examples/key_value_store.cc").read_text().partition("\n")[2]]

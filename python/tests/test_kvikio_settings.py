@@ -194,7 +194,7 @@ def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path:
     assert told({}, f"CuFile({path!r})").stderr == ""
 
 
-TABLE = pathlib.Path(__file__).parents[2] / "docs/KVIKIO.md"
+TABLE = pathlib.Path(__file__).parents[2] / "docs/guides/kvikio.md"
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="the documentation is in the repository only")

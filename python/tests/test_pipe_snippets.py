@@ -1,4 +1,4 @@
-"""The programs for pipes in docs/PYTHON.md and docs/PIPES.md print what they received, and how."""
+"""The programs for pipes in docs/guides/python.md and docs/guides/pipes.md print what they received, and how."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 # What each of them prints, among other things.
-PRINTED = {"docs/PYTHON.md": ("step 3", "host:0", "(1000, 1000)", "cma"),
-           "docs/PIPES.md": ("999999.0 4000000",)}
+PRINTED = {"docs/guides/python.md": ("step 3", "host:0", "(1000, 1000)", "cma"),
+           "docs/guides/pipes.md": ("999999.0 4000000",)}
 
 
 def snippets():

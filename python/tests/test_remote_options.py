@@ -372,14 +372,14 @@ def test_a_key_of_the_customer_is_for_s3(server):
 
 def test_each_setting_of_botocore_is_in_the_table_of_the_page():
     configuration = pytest.importorskip("botocore.configprovider")
-    page = (Path(__file__).parents[2] / "docs/REMOTE.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/object-storage.md").read_text()
     tables = (configuration.BOTOCORE_DEFAUT_SESSION_VARIABLES, configuration.DEFAULT_S3_CONFIG_VARS, configuration.DEFAULT_PROXIES_CONFIG_VARS)
     settings = set(re.findall(r"`([A-Za-z0-9_]+)`", page))
     for name, (keys, variables, *_) in (item for table in tables for item in table.items()):
         names = [each if isinstance(each, str) else each[-1] for each in (keys if isinstance(keys, list) else [keys]) if each]
         names += [variables] if isinstance(variables, str) else variables or []
         known = {name} | set(names) | {each.removeprefix("AWS_").lower() for each in names}
-        assert known & settings, f"docs/REMOTE.md does not say what becomes of {name} {names}"
+        assert known & settings, f"docs/guides/object-storage.md does not say what becomes of {name} {names}"
 
 
 def test_a_file_is_named_by_a_url(tmp_path):

@@ -1,4 +1,4 @@
-"""The programs of examples/python about tensor files, and what docs/TENSORS.md and docs/ENGINES.md show."""
+"""The programs of examples/python about tensor files, and what docs/guides/models.md and docs/guides/engines.md show."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_ranks_compute_together_what_one_does(device: str, ranks: int) -> None:
 
 
 def snippets() -> list[str]:
-    pages = [(ROOT / "docs" / name).read_text() for name in ("TENSORS.md", "ENGINES.md")]
+    pages = [(ROOT / "docs/guides" / name).read_text() for name in ("models.md", "engines.md")]
     return [code for page in pages for code in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
 
 

@@ -644,7 +644,7 @@ def test_memory_is_written_to_when_the_gpu_is_done_with_it(wide: tuple[Path, dic
 
 
 def test_batches_are_those_that_the_limit_is_for() -> None:
-    """The figures that docs/TENSORS.md has."""
+    """The figures that docs/guides/models.md has."""
     place = _frameworks.framework_on("np", None)
     assert inside._limits(place, None, None) == (512 << 20, None) and inside._limits(place, None, None).batch == 64 << 20
     assert inside._limits(place, 7, 80 << 20).batch == 10 << 20

@@ -31,7 +31,7 @@
 namespace penstock::cufile {
 
 // What cuFileGetVersion tells, 1000 * major + 10 * minor, unless PENSTOCK_CUFILE_VERSION asks for another. The layout of the stats structs
-// belongs to it; docs/CUFILE.md says why this one.
+// belongs to it; docs/guides/cufile.md says why this one.
 inline constexpr int advertised_version = 1170;
 
 // "1.19" as 1190. Nothing for what is no version from 1.15 to 1.20: the structs of earlier ones are others, those of later ones not known.

@@ -1,4 +1,4 @@
-// Every finding there is. docs/CHECK.md shows this table; a test compares the two.
+// Every finding there is. docs/reference/check.md shows this table; a test compares the two.
 #include "machine/finding.hpp"
 
 namespace penstock::machine {

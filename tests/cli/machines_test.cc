@@ -108,9 +108,10 @@ TEST(catalogue, has_each_finding_once_and_a_remedy_for_all_that_is_not_ok) {
 TEST(catalogue, is_the_table_of_the_documentation) {
   const auto printed = run({"check", "--findings"});
   EXPECT_EQ(printed.exit_code, 0);
-  std::ifstream file(std::string(PENSTOCK_MACHINES_PATH) + "/../../../docs/CHECK.md");
+  std::ifstream file(std::string(PENSTOCK_MACHINES_PATH) + "/../../../docs/reference/check.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
-  EXPECT_NE(page.find("\n" + printed.out), std::string::npos) << "put the output of `penstock check --findings` into docs/CHECK.md";
+  EXPECT_NE(page.find("\n" + printed.out), std::string::npos)
+      << "put the output of `penstock check --findings` into docs/reference/check.md";
 }
 
 // What a test has never seen said may be unreachable, or garbled.

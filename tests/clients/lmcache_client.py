@@ -93,18 +93,18 @@ def chunk_key(number: int) -> Any:
 
 
 def check_documented_settings(scratch: pathlib.Path) -> None:
-    """LMCache takes every line of the settings that docs/ENGINES.md shows."""
+    """LMCache takes every line of the settings that docs/guides/engines.md shows."""
     import yaml
     from lmcache.v1.config import LMCacheEngineConfig
 
-    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "ENGINES.md").read_text()
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/guides/engines.md").read_text()
     shown = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    equal(len(shown), 1, "settings in docs/ENGINES.md")
+    equal(len(shown), 1, "settings in docs/guides/engines.md")
     path = scratch / "lmcache.yaml"
     path.write_text(shown[0])
     config = LMCacheEngineConfig.from_file(str(path))
     for name, value in yaml.safe_load(shown[0]).items():
-        equal(getattr(config, name, None), value, f"docs/ENGINES.md: {name}")
+        equal(getattr(config, name, None), value, f"docs/guides/engines.md: {name}")
 
 
 def check_gds_backend(folder: pathlib.Path, direct_io: bool) -> str:
@@ -288,7 +288,7 @@ def check_slab_without_gpu(folder: pathlib.Path) -> None:
 def run_checks(scratch: pathlib.Path, library: str) -> None:
     check_library(library)
     check_documented_settings(scratch)
-    ok("the settings of docs/ENGINES.md")
+    ok("the settings of docs/guides/engines.md")
     for direct_io in (False, True):
         what = "O_DIRECT" if direct_io else "page cache"
         folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))

@@ -1,4 +1,4 @@
-// docs/CUFILE.md tells of each key what the table of keys says, and of no other.
+// docs/guides/cufile.md tells of each key what the table of keys says, and of no other.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

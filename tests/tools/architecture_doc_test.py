@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/ARCHITECTURE.md is short, its table of rooms is that of tools/check_includes.py, and it knows each file of core and pipe; INSIDE.md
+"""docs/internals/architecture.md is short, its table of rooms is that of tools/check_includes.py, and it knows each file of core and pipe; inside.md
 names every thread.
 
 Usage: architecture_doc_test.py [repository root]
@@ -38,10 +38,10 @@ def below(room, order):
 
 def main():
     problems = []
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
     words = len(re.sub(r"```.*?```", "", text, flags=re.DOTALL).split())
     if words > MOST_WORDS:
-        problems.append(f"ARCHITECTURE.md has {words} words, more than {MOST_WORDS}")
+        problems.append(f"architecture.md has {words} words, more than {MOST_WORDS}")
 
     allowed = rooms_of_checker()
     rows = rows_of_table(text)
@@ -49,7 +49,7 @@ def main():
     order = [name for name in rows if name in folders]
     for room in folders:
         if room not in rows:
-            problems.append(f"src/{room} has no row in ARCHITECTURE.md")
+            problems.append(f"src/{room} has no row in architecture.md")
             continue
         uses = rows[room][1]
         if uses.startswith("all below"):
@@ -60,16 +60,16 @@ def main():
         else:
             told = set(uses.split(", ")) - {"the standard library"}
         if told != allowed[room]:
-            problems.append(f"src/{room}: ARCHITECTURE.md says {sorted(told)}, check_includes.py {sorted(allowed[room])}")
+            problems.append(f"src/{room}: architecture.md says {sorted(told)}, check_includes.py {sorted(allowed[room])}")
 
     # In the two largest rooms every file has its place.
     for room in ("core", "pipe"):
         for path in sorted((ROOT / "src" / room).glob("*.hpp")) + sorted((ROOT / "src" / room).glob("*.cc")):
             name = path.stem
             if f"`{name}`" not in text:
-                problems.append(f"src/{room}/{path.name} is not in ARCHITECTURE.md")
+                problems.append(f"src/{room}/{path.name} is not in architecture.md")
 
-    inside = (ROOT / "docs" / "INSIDE.md").read_text(encoding="utf-8")
+    inside = (ROOT / "docs/internals/inside.md").read_text(encoding="utf-8")
     threads = set()
     for path in (ROOT / "src").rglob("*.cc"):
         threads |= set(re.findall(r'(?:become_worker\(|nullptr, |feeders\(\), )"(penstock-\w+)"', path.read_text(encoding="utf-8")))
@@ -77,7 +77,7 @@ def main():
         problems.append(f"the threads found are {sorted(threads)}: the pattern fits no longer")
     for thread in sorted(threads):
         if f"`{thread}" not in inside:
-            problems.append(f"INSIDE.md does not name the thread {thread}")
+            problems.append(f"inside.md does not name the thread {thread}")
 
     for problem in problems:
         print(problem)

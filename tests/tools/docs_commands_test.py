@@ -20,7 +20,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*/*.md")])
 
 # In the root of the sources, in this order. DESTDIR keeps the last out of /usr/local.
 DEVICES = "python3 -c 'import penstock; print(penstock.devices()[0].name)'"
@@ -108,7 +108,7 @@ def programs_in(page: str, language: str) -> list[str]:
 
 def the_first_program_in_cpp(folder: Path, environment: dict[str, str]) -> None:
     """After app.cc has been built: it reads its file, and says so if there is no engine."""
-    check("1048576 bytes" in must_run("./app", folder, environment), "the program of CPP.md reads its file")
+    check("1048576 bytes" in must_run("./app", folder, environment), "the program of guides/cpp.md reads its file")
     ended = run("PENSTOCK_PATH=sideways ./app", folder, environment)
     check(ended.returncode == 1 and "sideways" in ended.stdout, f"it says why there is no engine: {ended.stdout}")
 
@@ -117,7 +117,7 @@ def programs_of(page: Path, folder: Path, environment: dict[str, str]) -> None:
     """The whole programs in C and C++ of the page, compiled as the pages say."""
     compilers = {"c": "cc {} $(pkg-config --cflags --libs penstock-cufile)", "cpp": "c++ -std=c++20 {} $(pkg-config --cflags --libs penstock)"}
     programs = [(language, text) for language, text in FENCE.findall(page.read_text()) if language in compilers and "int main" in text]
-    check(page.stem not in ("CPP", "CUFILE") or bool(programs), f"{page.name} has a program")
+    check(page.stem not in ("cpp", "cufile") or bool(programs), f"{page.name} has a program")
     for number, (language, text) in enumerate(programs):
         place = folder / f"program{number}"
         place.mkdir()
@@ -147,7 +147,7 @@ def short(page: Path, folder: Path, environment: dict[str, str]) -> None:
     work.mkdir()
     for block, (language, text) in enumerate(FENCE.findall(page.read_text())):
         if block == 1:
-            for name, content in {**FILES, "app.cc": programs_in("docs/CPP.md", "cpp")[0]}.items():
+            for name, content in {**FILES, "app.cc": programs_in("docs/guides/cpp.md", "cpp")[0]}.items():
                 (work / name).write_text(content)
         for command in commands_in(text) if language == "sh" else ():
             if command in (*MEASURING, *LONG) or command in ELSEWHERE:
@@ -155,7 +155,7 @@ def short(page: Path, folder: Path, environment: dict[str, str]) -> None:
             must_run(command, work, environment)
             if command.startswith("c++ "):
                 the_first_program_in_cpp(work, environment)
-    if page.parent.name == "docs":
+    if ROOT / "docs" in page.parents:
         programs_of(page, folder, environment)
 
 

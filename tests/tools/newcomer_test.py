@@ -3,9 +3,9 @@
 Usage: newcomer_test.py [--keep] [--root FOLDER]
 
 The root is made by debootstrap (fetched from the package mirror where it is not installed), entered by chroot within mounts of its own. Then:
-./demo builds and shows the main job; the recipe of INSTALL.md installs into /usr/local; the C++ program of CPP.md is built against it by pkg-config
-and by CMake; the commands of README.md and TOOLS.md run; and a virtual environment with nothing in it gets the wheel that pip builds, in which the
-program of START.md that needs no other library runs, and every function takes every name of a device.
+./demo builds and shows the main job; the recipe of start/install.md installs into /usr/local; the C++ program of guides/cpp.md is built against it by pkg-config
+and by CMake; the commands of README.md and reference/commands.md run; and a virtual environment with nothing in it gets the wheel that pip builds, in which the
+program of start/first-steps.md that needs no other library runs, and every function takes every name of a device.
 Needs root, unshare and a package mirror: exits with 77, and says why, where it cannot run. Takes a quarter of an hour.
 """
 
@@ -112,8 +112,8 @@ class Newcomer:
 
 def commands() -> list[str]:
     """./demo, the recipe that installs with CMake, and then the commands of the pages that need an installed Penstock."""
-    recipe = [command for command in docs.commands(docs.ROOT / "docs/INSTALL.md") if command.startswith("cmake ")]
-    pages = [command for page in ("docs/CPP.md", "README.md", "docs/TOOLS.md") for command in docs.commands(docs.ROOT / page)]
+    recipe = [command for command in docs.commands(docs.ROOT / "docs/start/install.md") if command.startswith("cmake ")]
+    pages = [command for page in ("docs/guides/cpp.md", "README.md", "docs/reference/commands.md") for command in docs.commands(docs.ROOT / page)]
     # pip gets an environment of its own later.
     others = [command for command in pages if command not in docs.ELSEWHERE and not command.startswith(("pip ", "./demo"))]
     return ["./demo", *recipe, *others]
@@ -127,7 +127,7 @@ def first_hour(root: Path) -> None:
     user.write(f"{WORK}/train.py", docs.TRAIN)
     user.write(f"{WORK}/cufile.json", docs.CUFILE_JSON)
     user.write(f"{WORK}/model.safetensors", bytes(5_000_000))
-    user.write(f"{WORK}/app.cc", docs.programs_in("docs/CPP.md", "cpp")[0])
+    user.write(f"{WORK}/app.cc", docs.programs_in("docs/guides/cpp.md", "cpp")[0])
     user.write(f"{WORK}/CMakeLists.txt", CMAKE_LISTS)
     user.write(f"{WORK}/read.py", READ_WITH_PYTHON)
 
@@ -137,7 +137,7 @@ def first_hour(root: Path) -> None:
         if command == "./demo":
             docs.check("equal" in told, f"./demo compared the bytes: {told[-1000:]}")
         if command.startswith("c++ "):
-            docs.check("1048576 bytes" in user.types("./app"), "the program of CPP.md reads its file")
+            docs.check("1048576 bytes" in user.types("./app"), "the program of guides/cpp.md reads its file")
     user.types("cmake -G Ninja -S . -B with_cmake && cmake --build with_cmake")
     docs.check("1048576 bytes" in user.types("with_cmake/app"), "built by CMake it reads its file too")
 
@@ -145,10 +145,10 @@ def first_hour(root: Path) -> None:
     user.types("/root/empty/bin/pip install --quiet .", SOURCES)
     docs.check("staged" in user.types("/root/empty/bin/python read.py"), "the package reads a file, in an environment without NumPy")
     user.types("/root/empty/bin/penstock read model.safetensors --verify")
-    needs_nothing = next(code for code in docs.programs_in("docs/START.md", "python") if "import torch" not in code)
+    needs_nothing = next(code for code in docs.programs_in("docs/start/first-steps.md", "python") if "import torch" not in code)
     user.write("/root/first_screen/first.py", needs_nothing)
     output = user.types("/root/empty/bin/python first.py", "/root/first_screen")
-    docs.check("4000000 bytes are in memory of host:0" in output, f"START.md's program runs with nothing but Penstock installed: {output}")
+    docs.check("4000000 bytes are in memory of host:0" in output, f"start/first-steps.md's program runs with nothing but Penstock installed: {output}")
     user.types(f"/root/empty/bin/python {SOURCES}/tests/tools/device_names.py", "/root/first_screen")
 
 

@@ -18,8 +18,8 @@ import tool_module
 ROOT = Path(__file__).resolve().parents[2]
 PENSTOCK = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else ROOT / "build/release/penstock"
 PROGRAM = ROOT / "tools" / "performance"
-PAGE = ROOT / "docs" / "PERFORMANCE.md"
-JOURNAL = ROOT / "docs" / "performance.jsonl"
+PAGE = ROOT / "docs/internals/performance.md"
+JOURNAL = ROOT / "bench/performance.jsonl"
 
 performance = tool_module.load(PROGRAM)
 
@@ -52,14 +52,14 @@ class Table(Tool):
         page = shutil.copy(PAGE, self.folder / "page.md")
         ended = self.run_tool("--table", "--page", page)
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(Path(page).read_text(), PAGE.read_text(), "docs/PERFORMANCE.md is older than its journal: run tools/performance --table")
+        self.assertEqual(Path(page).read_text(), PAGE.read_text(), "docs/internals/performance.md is older than its journal: run tools/performance --table")
 
     def test_each_commit_of_the_journal_is_one_that_led_here(self) -> None:
         if git("rev-parse", "--is-shallow-repository") == "true":
             self.skipTest("this clone is shallow: it lacks the commits that the journal names")
         commits = {each["commit"] for each in performance.records_in(JOURNAL)}
         strangers = [each for each in sorted(commits) if not is_ancestor(each)]
-        self.assertEqual(strangers, [], "docs/performance.jsonl names commits that are not in the history of HEAD: measure their successors")
+        self.assertEqual(strangers, [], "bench/performance.jsonl names commits that are not in the history of HEAD: measure their successors")
 
     def test_each_machine_has_its_table_with_the_newest_commit_first(self) -> None:
         records = [

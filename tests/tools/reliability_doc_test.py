@@ -1,4 +1,4 @@
-"""Every test that docs/RELIABILITY.md names exists.
+"""Every test that docs/reference/promises.md names exists.
 
 Usage: reliability_doc_test.py CTEST BUILD_DIRECTORY
 """
@@ -28,7 +28,7 @@ def named_tests(page: str) -> list[str]:
 def main() -> int:
     names = ctest_names(sys.argv[1], sys.argv[2])
     folders = {name.split(".")[0] for name in names}
-    named = named_tests((ROOT / "docs" / "RELIABILITY.md").read_text())
+    named = named_tests((ROOT / "docs/reference/promises.md").read_text())
     assert len(named) > 20, named
     missing = [
         each
@@ -36,7 +36,7 @@ def main() -> int:
         if not ((ROOT / each).is_file() if each.endswith(".py") else each.split(".")[0] in folders and fnmatch.filter(names, each))
     ]
     for each in missing:
-        print(f"docs/RELIABILITY.md names {each}, and there is no such test")
+        print(f"docs/reference/promises.md names {each}, and there is no such test")
     return 1 if missing else 0
 
 

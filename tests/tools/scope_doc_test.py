@@ -1,4 +1,4 @@
-"""Every row of docs/SCOPE.md names a test that exists, or says why the feature is not served."""
+"""Every row of tests/tools/SCOPE.md names a test that exists, or says why the feature is not served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "SCOPE.md"
+PAGE = Path(__file__).with_name("SCOPE.md")
 HEAD = ["feature", "served by", "test", "why not"]
 FOLDERS = ("tests/", "python/tests/")
 NAMED_TEST = re.compile(r"`([^`:]+)(?::([^`]+))?`")
@@ -77,7 +77,7 @@ class Scope(unittest.TestCase):
 
     def test_a_row_that_is_wrong_is_found(self) -> None:
         file = "tests/tools/scope_doc_test.py"
-        self.assertEqual(fails(Row("a", "[b](CUFILE.md#settings)", f"`{file}:fails`, `{file}`", "")), [])
+        self.assertEqual(fails(Row("a", "[b](../../docs/guides/cufile.md#settings)", f"`{file}:fails`, `{file}`", "")), [])
         self.assertEqual(fails(Row("a", "", "", "No hardware.")), [])
         for wrong in (
             Row("", "b", f"`{file}`", ""),

@@ -1,6 +1,6 @@
 """cuda.bindings.cufile of cuda-python 13 over Penstock: `from penstock.cuda_bindings import cufile` in place of the same of cuda.bindings.
 
-Names, signatures, structs, enumerations and numbers are those of cuda-python; docs/CUFILE.md says what each function does, since each is
+Names, signatures, structs, enumerations and numbers are those of cuda-python; docs/guides/cufile.md says what each function does, since each is
 one of the C library's, on the engine that penstock.cufile uses too. Pointers, handles and streams are plain integers, and nothing keeps
 alive what one points to. penstock.cufile has the calls of cuda-python's documentation, of which some take other arguments. Handles of files belong to the module that gave them; buffers, batches,
 parameters, statistics and the count of openings are shared by both.

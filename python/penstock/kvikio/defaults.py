@@ -1,7 +1,7 @@
 """KvikIO's settings, both generations: get() and set(), and a function for each.
 
 Values come from KvikIO's environment variables, read and checked when a setting is first needed, all of them when a file is opened: a
-malformed one is a ValueError that names it. They belong to the process; every function is thread-safe. docs/KVIKIO.md has the table of all
+malformed one is a ValueError that names it. They belong to the process; every function is thread-safe. docs/guides/kvikio.md has the table of all
 settings and variables, with what each does here.
 
 What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value (task_size also
@@ -329,7 +329,7 @@ _SETTINGS = {
 _OWN_THREADS = "Penstock has as many threads at work as the links in use need; PENSTOCK_LANES sets their number"
 _OWN_SIZES = "Penstock cuts a request into pieces whose size follows its length and what is in the page cache"
 _OWN_MEMORY = "PENSTOCK_PINNED_MIB bounds the memory that bytes pass through"
-_OWN_SERVERS = "Penstock finds out how many connections serve a server best (docs/REMOTE.md)"
+_OWN_SERVERS = "Penstock finds out how many connections serve a server best (docs/guides/object-storage.md)"
 
 # Why each changes nothing.
 _UNUSED = {

@@ -1,7 +1,7 @@
 """KvikIO's remote files over Penstock: objects of S3, files of web servers and of WebHDFS.
 
 The names, arguments, defaults, error types and the words of messages that programs match on are KvikIO's (rapidsai/kvikio, 26.x). What is
-safer here: all bytes are of one version of the object, of the range that was asked for, or there is an error (docs/REMOTE.md). http_max_attempts,
+safer here: all bytes are of one version of the object, of the range that was asked for, or there is an error (docs/guides/object-storage.md). http_max_attempts,
 http_status_codes and http_timeout are what they are when a file is opened; the last is how long a server may send next to nothing, and not how
 long a whole answer may take. A key of S3 is percent-encoded by the caller, as with KvikIO.
 """

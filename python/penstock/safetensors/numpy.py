@@ -1,4 +1,4 @@
-"""safetensors.numpy over Penstock: names, arguments and results are that module's. What differs is in docs/TENSORS.md."""
+"""safetensors.numpy over Penstock: names, arguments and results are that module's. What differs is in docs/guides/models.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""safetensors.torch over Penstock: names, arguments, results and exceptions are that module's. What differs is in docs/TENSORS.md."""
+"""safetensors.torch over Penstock: names, arguments, results and exceptions are that module's. What differs is in docs/guides/models.md."""
 
 from __future__ import annotations
 

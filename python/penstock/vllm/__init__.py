@@ -1,7 +1,7 @@
 """vLLM over Penstock: with both installed, vllm serve MODEL --load-format penstock.
 
 vLLM finds register() by the entry point "penstock" of the group vllm.general_plugins, and calls it in each of its processes. Importing this module
-imports nothing of vLLM. docs/ENGINES.md says what the loader does.
+imports nothing of vLLM. docs/guides/engines.md says what the loader does.
 """
 
 from __future__ import annotations
