@@ -5,14 +5,13 @@
 //   auto file   = engine->open("model.safetensors");
 //   auto done   = file->read(buffer->data(), bytes, 0);      // done.bytes_done, done.error
 //
-// Memory is named by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine knows
-// (cudaMalloc, cudaMallocAsync, cuMemCreate, or engine.allocate). It is classified on each call; registering is never required.
+// Memory is named by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine knows (cudaMalloc,
+// cudaMallocAsync, cuMemCreate, or engine.allocate). The engine classifies the pointer on each call; you never have to register memory.
 // Lengths and offsets are in bytes. Offsets count from the beginning of the file.
-// Thread-safe: everything here may be called from any thread, except that destroying or moving an object needs it to be otherwise unused.
-// Where memory runs out, a call ends with errc::out_of_memory, and everything works afterwards. Only calls that return a container or a
-// string and no status (batch::wait, devices, pci_devices, requests, stats, summary) throw std::bad_alloc then, and may be called again.
-// In a forked child, what the parent made answers errc::forked; the child makes an engine of its own, which engine::shared() does by
-// itself.
+// Thread-safe: any thread may call anything here. Only destroying or moving an object needs it to be otherwise unused.
+// If memory runs out, a call returns errc::out_of_memory, and later calls work again. Calls that return a container or a string without a
+// status (batch::wait, devices, pci_devices, requests, stats, summary) throw std::bad_alloc instead; you may call them again.
+// In a forked child, objects of the parent return errc::forked. Make a new engine in the child; engine::shared() does that by itself.
 #pragma once
 
 #include <chrono>
@@ -34,7 +33,7 @@
 
 namespace penstock {
 
-// What stands behind a handle. Opaque: only an engine makes one, and the constructors that take one are for it alone.
+// The implementation behind the handles. Opaque: only an engine makes these, and the constructors that take one are for the engine alone.
 namespace core {
 class engine_core;
 class file_core;
@@ -45,7 +44,7 @@ class upload_core;
 
 class file;
 
-// Memory of one device; freed on destruction, which may wait for work on it. Keeps the engine alive.
+// Memory of one device, freed on destruction. Freeing may wait for work on the memory. Keeps the engine alive.
 class device_buffer {
  public:
   device_buffer() noexcept = default;  // of no bytes
@@ -61,9 +60,9 @@ class device_buffer {
   std::size_t size_ = 0;
 };
 
-// Makes repeated use of one memory range cheaper: the range is classified once (device memory) or pinned (host memory), and device memory
-// is registered with NVIDIA's libcufile by the first GPU-direct transfer that touches it. The range must stay allocated until the
-// registration is destroyed, which waits for GPU-direct transfers of it. Keeps the engine alive.
+// Makes repeated use of one memory range cheaper: device memory is classified once, host memory is pinned, and the first GPU-direct
+// transfer registers device memory with NVIDIA's libcufile. The range must stay allocated until you destroy the registration, which waits
+// for GPU-direct transfers of the range. Keeps the engine alive.
 class registration {
  public:
   registration() noexcept = default;  // of nothing
@@ -76,27 +75,27 @@ class registration {
   std::shared_ptr<void> held_;
 };
 
-// The page cache of a range of a file, pinned (registered with the driver) as long as this lives: reads into device memory are then copied
-// from it by the GPU, at the speed of the link and for next to no CPU time, however often they come. From file::pin(). Keeps the engine
-// alive, not the file open; other files of this engine over the same file on the disk are served too. It is given up before that where
-// memory becomes short (see engine::trim()), and where the file has changed: reads then go their usual way.
+// The page cache of a range of a file, pinned (registered with the driver) while this object lives; made by file::pin(). The GPU then
+// copies reads into device memory from the page cache, at the speed of the link and with almost no CPU time. Other files of this engine
+// over the same file on disk use it too. Keeps the engine alive, but does not keep the file open. The engine drops the pin early if memory
+// becomes short (see engine::trim()) or the file changes; reads then take their usual path.
 class PENSTOCK_API pinned_range {
  public:
-  pinned_range() noexcept = default;  // of nothing
+  pinned_range() noexcept = default;  // pins nothing
   explicit pinned_range(std::shared_ptr<core::pinned_entry> made) noexcept : held_(std::move(made)) {}
   pinned_range(pinned_range&&) noexcept = default;
   pinned_range& operator=(pinned_range&&) noexcept = default;
-  ~pinned_range() = default;  // may wait while the driver unregisters it (6 ms for each GiB); reads under way are finished first
-  // Bytes that are pinned: 0 once it was given up.
+  ~pinned_range() = default;  // may wait while the driver unregisters it (6 ms per GiB); reads under way finish first
+  // Pinned bytes; 0 once the pin was dropped.
   [[nodiscard]] std::uint64_t size() const noexcept;
-  // Why it was given up; ok as long as it is not.
+  // Why the pin was dropped; ok while it holds.
   [[nodiscard]] status problem() const;
 
  private:
   std::shared_ptr<core::pinned_entry> held_;
 };
 
-// A request under way, from the *_async calls. Dropping it does not stop the request.
+// A request under way, returned by the *_async calls. Destroying the object does not stop the request.
 class PENSTOCK_API operation {
  public:
   operation() noexcept = default;  // done, with errc::closed
@@ -104,22 +103,22 @@ class PENSTOCK_API operation {
   operation(operation&&) noexcept;
   operation& operator=(operation&&) noexcept;
   ~operation();
-  // Blocks until the request has ended, and its callback, if it has one, has run; any number of times, from any thread. In that callback
-  // itself it returns at once.
+  // Blocks until the request has ended and its callback, if any, has run. May be called any number of times, from any thread. Returns at
+  // once inside that callback.
   io_result wait();
-  // True when the request ended within the time. Never takes longer, whatever the file system does.
+  // Returns true if the request ended within the timeout. Never takes longer than that, even if the file system hangs.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
-  // Whether wait() would return at once.
+  // True if wait() would return at once.
   [[nodiscard]] bool done() const noexcept;
-  // Asks the request to stop: pieces not yet started are dropped, and it ends with errc::cancelled and a true bytes_done,
-  // or ends as if cancel() had not been called when it was too late. Does not block: what is still queued ends at once, on this thread.
+  // Asks the request to stop. Pieces that have not started are dropped, and the request ends with errc::cancelled and the true bytes_done.
+  // If it is too late, the request ends as usual. Does not block: a request that is still queued ends at once, on this thread.
   void cancel() noexcept;
 
  private:
   core::operation* state_ = nullptr;
 };
 
-// Several requests submitted at once. Dropping it waits for none of them.
+// Several requests submitted at once. Destroying the object does not wait for them.
 class PENSTOCK_API batch {
  public:
   batch() noexcept = default;  // done, with no results
@@ -127,10 +126,10 @@ class PENSTOCK_API batch {
   batch(batch&&) noexcept;
   batch& operator=(batch&&) noexcept;
   ~batch();
-  // Blocks until every request has ended, and its callback has run. Returns one result per request, in the order of submission. Errors
-  // of single requests are in their results; the others are not disturbed.
+  // Blocks until every request has ended and its callback has run. Returns one result per request, in the order of submission. A request
+  // that fails has the error in its own result and does not disturb the others.
   std::vector<io_result> wait();
-  // These three as for operation.
+  // As for operation.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
   [[nodiscard]] bool done() const noexcept;
   void cancel() noexcept;
@@ -140,39 +139,41 @@ class PENSTOCK_API batch {
   std::size_t count_ = 0;
 };
 
-// Called exactly once, when a request has ended, on a thread of the engine that calls back and does nothing else: one that blocks holds
-// up other callbacks, not requests. May start other requests. What could not start (a closed file, no memory) is told of before the call
-// that asked for it returns, on the caller's thread.
+// Called exactly once, when a request has ended, on an engine thread that only runs callbacks: a callback that blocks delays other
+// callbacks, not requests. It may start other requests. If a request cannot start (a closed file, no memory), its callback runs on the
+// calling thread before the call returns.
 using io_callback = std::function<void(const io_result&)>;
 
-// Called exactly once for each request of a batch, when it has ended: its place in the order of submission, and its outcome. On any
-// thread, and also while submit() runs. Must neither block nor call the engine.
+// Called exactly once for each request of a batch, when the request has ended, with its index in the order of submission and its result.
+// Runs on any thread, also while submit() runs. Must not block and must not call the engine.
 using item_callback = std::function<void(std::size_t index, const io_result&)>;
 
-// One request of a batch. memory is read from when is_write, else written to; never touched after the batch has ended.
+// One request of a batch. If is_write, the engine reads from memory, otherwise it writes to memory. Memory is not touched after the batch
+// has ended.
 struct io_request {
   const file* target = nullptr;
   void* memory = nullptr;
   std::uint64_t length = 0;
   std::int64_t offset = 0;
   bool is_write = false;
-  // A read of the same range as that earlier one of the batch (target, length and offset are equal), into other memory. The file is read
-  // once: where both are memory of devices that reach each other, the bytes go on from there, as soon as they are there, and the earlier
-  // request ends when they have. Elsewhere, and where that fails, this one is read by itself. So a file goes to several devices, each
-  // request a copy of the one for the device before; requests of 32 MiB keep all of them busy. invalid_argument where there is no such
-  // request.
+  // The index of an earlier read in the batch with the same target, length and offset: this request copies its bytes into other memory, so
+  // the file is read only once. If both memories are on devices that can reach each other, the bytes are passed on as they arrive, and the
+  // earlier request ends after that. In all other cases, or if passing them on fails, this request reads the file itself. To load a file
+  // onto several devices, make each request a copy of the one for the previous device; requests of 32 MiB keep all devices busy. Error:
+  // invalid_argument if there is no such earlier request.
   std::optional<std::uint32_t> copy_of{};
 };
 
-// A request that runs in the order of a stream: after the work queued before it, before the work queued after it, by the staged path. The
-// host is not blocked, and once queued the request ends whatever other threads ask of the driver meanwhile. (The first such request of a
-// CUDA context loads a kernel, for which the driver waits until all streams of the context are quiet.) The pointed-to values are read when
-// the stream reaches the request, and must stay valid until it has ended; so must memory. *length may only become less than it was when the
-// request was queued. *bytes_done, if given, is written before later work of the stream starts: bytes, or -1 on failure.
-// fixed: the pointed-to values do not change any more, and need not stay valid. A read may then take place in the file from now on, ahead
-// of the stream, though not before writes of this engine that were queued onto any stream before and overlap it; memory is written to in
-// the order of the stream. So the file is not to be changed otherwise by what the stream waits for. Where such a read, which lay within the
-// file when it was queued, fails later or comes up short, the memory behind the bytes that came holds zeros, or what it held.
+// A request that runs in stream order, on the staged path: after the work queued before it and before the work queued after it. The host
+// does not wait, and once queued the request ends no matter which driver calls other threads make. (The first such request of a CUDA
+// context loads a kernel, for which the driver waits until all streams of the context are idle.)
+// The engine reads the pointed-to values when the stream reaches the request. They and memory must stay valid until the request has ended.
+// *length may become smaller after the request was queued, never larger. *bytes_done, if given, is set before later work of the stream
+// starts: bytes, or -1 on failure.
+// fixed: the pointed-to values will not change and need not stay valid after the call. The engine may then read the file at once, ahead of
+// the stream, but not before overlapping writes of this engine that were queued earlier on any stream. Memory is still written in stream
+// order. Do not let work of the stream change the file in any other way. If such a read lay within the file when it was queued, and fails
+// or comes up short later, the memory after the last byte that was read holds zeros or its old contents.
 struct stream_request {
   void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
   void* memory = nullptr;
@@ -185,8 +186,8 @@ struct stream_request {
   // copied. Wait for the stream before you use them. If the call itself fails after that, ended has been called. A stream of small reads is
   // faster by a third.
   bool told_early = false;
-  // May be empty. Called once, after bytes_done is written and before later work of the stream starts, on a thread of the engine's: it must
-  // not block and must not call the driver. Not called if the call that queues the request fails.
+  // May be empty. Called once, after *bytes_done is set and before later work of the stream starts, on an engine thread: it must not block
+  // and must not call the driver. Not called if the call that queues the request fails.
   io_callback ended{};
 };
 
@@ -198,54 +199,56 @@ class PENSTOCK_API file {
   file& operator=(file&&) noexcept;
   ~file();  // closes, waiting for requests under way
 
-  // Reads up to length bytes at offset into memory. Blocks. memory must stay valid until return. Short count only at end of file.
-  // Errors: invalid_argument (negative or overflowing range), bad_memory, io, cancelled, timed_out, out_of_memory, closed, forked, device.
+  // Reads up to length bytes at offset into memory. Blocks. memory must stay valid until the call returns. Reads fewer bytes only at end of
+  // file. Errors: invalid_argument (negative or overflowing range), bad_memory, io, cancelled, timed_out, out_of_memory, closed, forked,
+  // device.
   io_result read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
-  // Writes length bytes from memory at offset. Blocks. Errors as for read, and no_space, permission_denied.
+  // Writes length bytes from memory at offset. Blocks. Errors: those of read, and no_space, permission_denied.
   io_result write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
-  // The same without waiting for the transfer: memory must stay valid until the operation has ended. callback may be empty. Of more than
-  // 128 KiB the call itself still asks driver and file system what it is about, as starts_without_blocking() tells.
+  // The same without waiting for the transfer. memory must stay valid until the operation has ended. callback may be empty. For more than
+  // 128 KiB the call itself still asks the driver and the file system about the request; see starts_without_blocking().
   operation read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                        io_callback callback = {}) const;
   operation write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                         io_callback callback = {}) const;
-  // True when starting such a request (read_async, write_async) makes no driver call and no file I/O, so a caller may keep its lock. Else
-  // the call first asks the driver what the memory is, and the kernel for the size and the cached part of the file (fstat, cachestat),
-  // which a file system that stalls can hold up. It is true of requests up to 128 KiB, unless a path is forced or the default stream is to
-  // come first.
+  // True if starting such a request with read_async or write_async makes no driver call and no file I/O, so that you may hold a lock during
+  // the call. Otherwise the call first asks the driver what the memory is, and the kernel for the file's size and cached part (fstat,
+  // cachestat); a file system that hangs can delay that. True for requests of up to 128 KiB, unless a path is forced or the request must
+  // wait for the default stream.
   [[nodiscard]] bool starts_without_blocking(std::uint64_t length, const io_options& options = {}) const noexcept;
-  // Queue a request onto a stream. Do not wait for it. An error means that nothing was queued.
+  // Queue a request onto a stream and return at once. If they return an error, nothing was queued.
   status read_on_stream(const stream_request& request) const;
   status write_on_stream(const stream_request& request) const;
 
-  // Forces written data to the disk (fdatasync). Blocks.
+  // Forces written data to disk (fdatasync). Blocks.
   status sync() const;
-  // As the kernel tells it now. Asks the file system. Errors: io, closed, forked.
+  // The current size; asks the file system. Errors: io, closed, forked.
   [[nodiscard]] result<std::uint64_t> size() const;
-  // Cuts the file, or lengthens it with zeros. Asks the file system. Requests under way are not waited for. Errors: permission_denied (not
-  // open for writing), invalid_argument (also of a block device), no_space, io, closed, forked.
+  // Cuts the file, or extends it with zeros; asks the file system. Does not wait for requests under way. Errors: permission_denied (not
+  // open for writing), invalid_argument (also for a block device), no_space, io, closed, forked.
   status truncate(std::uint64_t size) const;
-  // Brings a range into the page cache and pins it there for GPUs (see pinned_range), to the end of the file at most. Blocks: for the disk,
-  // where it is not in the page cache; for the driver, where a GPU is in use (18 ms for each GiB), else the first read that finds it does
-  // that; and up to 20 ms where the file was changed just now, since an unnoticed change could come within the same tick of its clock. A
-  // range that lies in one that is pinned already shares its registration; others are counted each by itself. On tmpfs the GPU copies such
-  // memory at 14 to 18 GB/s, so reads of it go their usual way unless CPU time is to be spared. Errors: invalid_argument (nothing of the
-  // file lies in the range), unsupported (it has no pages in the page cache), out_of_memory (beyond
-  // engine_options::pinned_file_budget_bytes, or memory is short), would_block (somebody keeps changing it), io, closed, forked, device.
+  // Reads a range into the page cache and pins it there for GPUs (see pinned_range), up to the end of the file. Blocks for the disk, if the
+  // range is not cached; for the driver, if a GPU is in use (18 ms per GiB; otherwise the first read that uses the pin pays for that); and
+  // for up to 20 ms if the file has just been changed, because another change could carry the same timestamp. A range inside a pinned range
+  // shares its registration; other ranges count separately. On tmpfs the GPU copies such memory at only 14 to 18 GB/s, so reads use it only
+  // if you ask to save CPU time. Errors: invalid_argument (the range holds no bytes of the file), unsupported (the file has no page cache),
+  // out_of_memory (beyond engine_options::pinned_file_budget_bytes, or memory is short), would_block (the file keeps changing), io, closed,
+  // forked, device.
   [[nodiscard]] result<pinned_range> pin(std::uint64_t offset = 0, std::uint64_t length = ~std::uint64_t{0}) const;
-  // What the first read into that device needs (48 MiB of pinned memory, the first 16 of which take about 2.5 ms and the rest 7, streams, a
-  // kernel) is made by the engine's threads from here on: for programs that know early where their bytes will go. Does not wait for it;
-  // makes the device's context where there is none. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
+  // Prepares the first read into that device on the engine's threads, for programs that know early where their bytes will go: 48 MiB of
+  // pinned memory (the first 16 MiB take about 2.5 ms, the rest 7 ms), streams and a kernel. Creates the device's context if there is none.
+  // Does not wait. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
   status prepare(std::string_view device) const;
-  // The descriptor that it was opened or adopted with (of adopt_options::duplicate: the duplicate), which close() ends. Past the page cache
-  // (O_DIRECT) only where it was adopted so. Errors: closed, forked, unsupported (the file is not one of the kernel's).
+  // The descriptor that the file was opened or adopted with (with adopt_options::duplicate, the duplicate); close() ends it. It bypasses
+  // the page cache (O_DIRECT) only if it was adopted that way. Errors: closed, forked, unsupported (not a file of the kernel).
   [[nodiscard]] result<int> descriptor() const;
-  // What it was opened as; "descriptor N" of an adopted one; empty of a file that was never opened.
+  // The path that the file was opened with; "descriptor N" for an adopted file; empty if it was never opened.
   [[nodiscard]] const std::string& path() const noexcept;
-  // Waits for requests under way, then closes the descriptors that Penstock opened (not one it was lent). Twice is errc::closed.
+  // Waits for requests under way, then closes the descriptors that Penstock opened, but not a borrowed one. A second call returns
+  // errc::closed.
   status close();
 
-  // What stands behind it.
+  // The implementation.
   [[nodiscard]] const std::shared_ptr<core::file_core>& core() const noexcept { return core_; }
 
  private:
@@ -254,43 +257,44 @@ class PENSTOCK_API file {
 
 struct adopt_options {
   cache_use cache = cache_use::automatic;  // as open_options::cache
-  bool direct_writes = false;              // as open_options::direct_writes; those of an O_DIRECT descriptor always are
+  bool direct_writes = false;              // as open_options::direct_writes; always on for an O_DIRECT descriptor
   std::uint64_t bytes_per_second = 0;      // as open_options::bytes_per_second
-  std::string not_direct{};                // not empty: it is never GPU-direct, and this, half a sentence, is why
-  std::string name{};                      // what messages and file::path() call it; empty: "descriptor N"
-  // Works through a duplicate of the descriptor, which the caller may then close before the file: requests reach the same file even if the
-  // number is given to another one. Takes one descriptor more.
+  std::string not_direct{};                // if not empty, the file never goes GPU-direct, and messages give this clause as the reason
+  std::string name{};                      // its name in messages and file::path(); if empty, "descriptor N"
+  // Use a duplicate of the descriptor. You may then close yours first, and requests still reach the same file if its number is reused.
+  // Takes one more descriptor.
   bool duplicate = false;
 };
 
-// Whether engine::open() takes a name for the URL of an object on a server, well-formed or not, and not for the name of a file.
+// True if engine::open() treats the name as the URL of an object on a server, well-formed or not, and not as a file name.
 PENSTOCK_API bool is_url(std::string_view name) noexcept;
-// The path that file:///PATH names, which engine::open() takes too; any other name as it is.
+// The path in file:///PATH, which engine::open() accepts too; any other name unchanged.
 PENSTOCK_API std::string file_path(std::string_view name);
-// What messages call it: a URL without what gives access, such as a signature in its query; the name of a file as it is.
+// The name used in messages: a URL without anything that grants access, such as a signature in its query; a file name unchanged.
 PENSTOCK_API std::string shown_name(std::string_view name);
 
-// An object on a server that is being written: it is there once publish() has returned, and nothing of it otherwise. Dropping it gives it
-// up; a process that is killed leaves the parts that it has sent, which are in nobody's way and cost what they take, until a rule of the
-// bucket (AbortIncompleteMultipartUpload) removes them. Keeps the engine alive. One thread at a time.
+// An object that is being written to a server. It appears when publish() returns; until then nothing of it is visible. Destroying the
+// upload discards it. If the process is killed, the parts that it sent stay hidden on the server, at the usual price of storage, until a
+// bucket rule removes them (AbortIncompleteMultipartUpload). Keeps the engine alive. One thread at a time.
 class PENSTOCK_API upload {
  public:
-  upload() noexcept = default;  // of nothing
+  upload() noexcept = default;  // empty
   explicit upload(std::shared_ptr<core::upload_core> made) noexcept : core_(std::move(made)) {}
   upload(upload&&) noexcept = default;
-  upload& operator=(upload&&) noexcept = default;  // gives up what it was
+  upload& operator=(upload&&) noexcept = default;  // discards what it held
   ~upload() = default;
 
-  // A file that is written to, in any order, each byte once, and closed before publish(). What is written is sent from then on, and held in
-  // memory until it is (up to 1 GiB, mostly 128 MiB; see docs/guides/object-storage.md): a write waits where there is no room.
-  // file::truncate() tells how long the object will be. Errors: closed, forked.
+  // A file to write to, in any order, each byte once; close it before publish(). The bytes are sent as you write them and stay in memory
+  // until then (up to 1 GiB, usually 128 MiB; see docs/guides/object-storage.md); a write waits if that memory is full. file::truncate()
+  // declares the size of the object. Errors: closed, forked.
   [[nodiscard]] result<file> open(std::uint64_t bytes_per_second = 0) const;
-  // Blocks while what is left is sent. replace: false: an object that is there stays, and this fails (EEXIST). Errors: invalid_argument
-  // (bytes that were never written, which the message names), permission_denied, not_found (the bucket), timed_out, io, closed, forked.
+  // Blocks until the rest is sent. If replace is false and the object exists, it stays and this call fails (EEXIST). Errors:
+  // invalid_argument (bytes that were never written; the message names them), permission_denied, not_found (the bucket), timed_out, io,
+  // closed, forked.
   status publish(bool replace = true) const;
-  // Nothing remains of it, unless it was published. Blocks for as long as the server takes to say so, for some seconds at most.
+  // Discards the upload unless it was published. Blocks until the server confirms, for a few seconds at most.
   void discard() noexcept { core_.reset(); }
-  // Without its query.
+  // The URL without its query.
   [[nodiscard]] const std::string& url() const noexcept;
 
  private:
@@ -301,94 +305,95 @@ enum class noted_call : std::uint8_t { handle_register = 0, buffer_register, bat
 
 class PENSTOCK_API engine {
  public:
-  // Reads no file and touches no GPU; threads, contexts and pinned memory are made when first needed.
+  // Reads no file and touches no GPU. Threads, contexts and pinned memory are created when they are first needed.
   static result<engine> create(const engine_options& options);
   static result<engine> create();  // with engine_options::from_environment()
-  // The engine that the faces of this process share; made on first use, and anew in a forked child.
+  // The engine that all interfaces of this process share. Created on first use, and again in a forked child.
   static result<engine> shared();
-  // The same. Where this call makes it, it has engine_options::from_environment() as change leaves them; else it is as it was made, which
-  // options() tells. Errors: those of create(), also of changed options.
+  // The same. If this call creates the engine, change may edit engine_options::from_environment() first; otherwise the existing engine
+  // keeps its options, which options() returns. Errors: those of create(), also for changed options.
   static result<engine> shared(const std::function<void(engine_options&)>& change);
 
   explicit engine(std::shared_ptr<core::engine_core> made) noexcept : core_(std::move(made)) {}
   engine(engine&&) noexcept;
   engine& operator=(engine&&) noexcept;
-  ~engine();  // files, buffers and operations keep what they need alive
+  ~engine();  // files, buffers and operations keep alive what they need
 
-  // Opens a regular file or a block device. Blocks. Errors: not_found, permission_denied, not_a_file, out_of_memory (descriptors too).
+  // Opens a regular file or a block device. Blocks. Errors: not_found, permission_denied, not_a_file, out_of_memory (also for descriptors).
   [[nodiscard]] result<file> open(const std::string& path, const open_options& options = {}) const;
-  // Opens an object on a server by its URL: http://, https://. open() does the same of a path that is a URL, with remote_options{}. For
-  // reading only; blocks while the server is asked how large it is. What is read is the version that was found then: an object that is
-  // replaced meanwhile gives errors, never bytes of both. Errors name the URL without its query: invalid_argument, not_found,
-  // permission_denied, timed_out, unsupported (no libcurl; ranges_only, and no ranges), io.
+  // Opens an object on a server by its URL, for reading only: http://, https:// and the other kinds in docs/guides/object-storage.md.
+  // open() does the same for a path that is a URL, with remote_options{}. Blocks while it asks the server for the size. Reads return the
+  // version that was found then; if the object is replaced meanwhile, reads fail and never mix versions. Errors name the URL without its
+  // query: invalid_argument, not_found, permission_denied, timed_out, unsupported (no libcurl; ranges_only for a server without ranges),
+  // io.
   [[nodiscard]] result<file> open_remote(const std::string& url, const remote_options& how, const open_options& options = {}) const;
-  // The objects whose URLs begin with url, which is s3://BUCKET or s3://BUCKET/BEGINNING, sorted; other servers list nothing. one_level:
-  // where objects have a "/" behind that beginning, their URLs up to there are told instead, each once. most: more of both are an error.
-  // Blocks while the server is asked, a page of 1,000 after the other. Errors: those of open_remote(); invalid_argument.
+  // Lists the objects whose URLs begin with url (s3://BUCKET or s3://BUCKET/PREFIX), sorted; other servers have no listing. one_level: URLs
+  // with a "/" after the prefix are cut there and listed once. most: more entries than this are an error. Blocks; asks the server for pages
+  // of 1,000. Errors: those of open_remote(); invalid_argument.
   [[nodiscard]] result<std::vector<remote_object>> list_remote(const std::string& url, const remote_options& how = {},
                                                                bool one_level = false, std::size_t most = 1'000'000) const;
-  // Begins to write an object of S3 (s3://BUCKET/KEY). size, of how: that the object will have, if it is known. Blocks while credentials
-  // are found. Errors name the URL: invalid_argument, permission_denied, unsupported (another kind of URL, no libcurl).
+  // Starts writing an S3 object (s3://BUCKET/KEY). how.size: the size of the object, if you know it. Blocks while it finds credentials.
+  // Errors name the URL: invalid_argument, permission_denied, unsupported (another kind of URL, no libcurl).
   [[nodiscard]] result<upload> begin_upload(const std::string& url, const remote_options& how = {}) const;
-  // A file over a descriptor that the caller keeps owning, opened with or without O_DIRECT, and must keep open until close(), unless
-  // adopt_options::duplicate is set. cache: as open_options::cache. Errors: not_a_file, invalid_argument (O_PATH, or O_APPEND for writing),
-  // io (EBADF), out_of_memory (descriptors too), forked.
+  // A file over a descriptor that you own, opened with or without O_DIRECT. Keep it open until close(), unless adopt_options::duplicate is
+  // set. cache: as open_options::cache. Errors: not_a_file, invalid_argument (O_PATH, or O_APPEND for writing), io (EBADF), out_of_memory
+  // (also for descriptors), forked.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;
   [[nodiscard]] result<file> adopt(int descriptor, const adopt_options& options) const;
 
-  // All devices, without creating a context on any: "cuda:N", then the host device "host:0".
+  // All devices: "cuda:N", then the host device "host:0". Creates no context.
   [[nodiscard]] std::vector<device_info> devices() const;
-  // Why no CUDA device is listed; ok when one is.
+  // Why no CUDA device is listed; ok if there is one.
   [[nodiscard]] status cuda_status() const;
-  // Memory of the device of that name. Errors: invalid_argument and not_found (the message names the devices that there are),
-  // out_of_memory, device.
+  // Allocates memory on the device of that name. Errors: invalid_argument and not_found (the message lists the devices), out_of_memory,
+  // device.
   [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
-  // What a pointer is. Errors: bad_memory for an address of a device where nothing is allocated.
+  // The kind and device of the memory behind a pointer. Error: bad_memory for an address of a device that is not allocated.
   [[nodiscard]] result<memory_facts> describe(const void* memory) const;
-  // Where the CPU finds a range of memory, for as long as it is allocated: of the host device at another address, of the host at its own.
-  // Errors: unsupported (memory of a GPU), bad_memory (a range of the host device that does not lie in one allocation).
+  // The address at which the CPU can access a memory range while it is allocated: another address for the host device, the same address for
+  // host memory. Errors: unsupported (GPU memory), bad_memory (a range of the host device outside one allocation).
   [[nodiscard]] result<void*> cpu_address(const void* memory, std::size_t bytes) const;
-  // All PCI devices of the machine; empty where sysfs is not mounted.
+  // All PCI devices of the machine; empty if sysfs is not mounted.
   [[nodiscard]] std::vector<pci_device> pci_devices() const;
   // Copies between any two memory ranges of this process. Blocks. Errors: bad_memory, device.
   status copy(void* target, const void* source, std::size_t bytes) const;
   // See registration. Errors: invalid_argument, bad_memory, out_of_memory.
   [[nodiscard]] result<registration> register_memory(void* memory, std::size_t bytes) const;
 
-  // Submits requests as one batch: many small ranges are gathered and scattered together. Does not wait for them.
-  // callback, if given, is called once when all have ended, with the total of bytes and the first error; each, for every request.
+  // Submits requests as one batch, in which many small ranges are gathered and scattered together. Returns at once. callback, if given, is
+  // called once when all requests have ended, with the total of bytes and the first error; each is called for every request.
   [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
                              item_callback each = {}) const;
 
-  // What a blocking read (or write) of length bytes at offset would do with memory of that device: a name as in device_info::name, "" or
-  // "host" for memory of the host. Makes no context: of a GPU that is not in use yet it tells what can be known without one. Asks for no
-  // right: a write of a file that is open for reading only is told as if it were allowed. Errors: invalid_argument, not_found (the message
-  // names the devices that there are), closed, forked, unsupported (the path that was asked for refuses).
+  // Describes what a blocking read (or write) of length bytes at offset would do with memory of that device. device: a name as in
+  // device_info::name;
+  // "" or "host" for host memory. Creates no context: for a GPU that is not in use yet, the plan holds only what is known without one.
+  // Ignores permissions: a write to a file that is open for reading only is explained as if it were allowed. Errors: invalid_argument,
+  // not_found (the message lists the devices), closed, forked, unsupported (the forced path cannot serve it).
   [[nodiscard]] result<plan> explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
-  // The requests under way, each by itself, also those of a batch; in no order. For programs that show what an engine is at: does not wait
-  // for devices or files. Of a batch, those that wait for the default stream are not told of before it has been reached.
+  // The requests under way, in no order; requests of a batch are listed one by one. For programs that show what an engine is doing: does
+  // not wait for devices or files. Requests of a batch that wait for the default stream are missing until the stream reaches the batch.
   [[nodiscard]] std::vector<request_info> requests() const;
-  // The counters since the engine was made. Each is right by itself; together they are no moment in time.
+  // The counters since the engine was created. Each counter is correct, but they are not read at one instant.
   [[nodiscard]] engine_stats stats() const;
-  // The counters in words: a line for each path that carried something, with what kept its bytes from a faster one.
+  // The counters in words: one line for each path that carried bytes, with the reason why they did not take a faster path.
   [[nodiscard]] std::string summary() const;
-  // advise() of the counters. The first call in a process takes some milliseconds, in which it measures what copying memory costs.
+  // Advice from the counters. The first call in a process takes a few milliseconds to measure the cost of copying memory.
   [[nodiscard]] std::vector<penstock::advice> advice() const;
-  // Gives pinned staging memory that no request is using back to the system: stats().pinned_bytes less by what it returns, in bytes; and
-  // the 32 MiB of each device through which pieces pass to many places, where none is under way. Later requests pin it anew (about 7 ms for
-  // 32 MiB). Blocks while the driver unpins; requests under way are not disturbed, and keep theirs. Where less than a sixteenth of all
-  // memory is left besides what file::pin() holds, that is given up too, as it is by the next read. What reads have registered of the page
-  // cache (prefer = cpu) and nobody reads from now is let go of.
+  // Returns idle pinned staging memory to the system, and the 32 MiB per device through which pieces pass to many places; returns the
+  // number of bytes by which stats().pinned_bytes fell. Later requests pin memory again (about 7 ms for 32 MiB). Blocks while the driver
+  // unpins. Requests under way keep their memory. If less than a sixteenth of all memory is free apart from what file::pin() holds, those
+  // pins are dropped too, as the next read would do. Also releases cached pages that reads registered (prefer = cpu) and do not use now.
   std::size_t trim() const;
-  // What the first transfer of memory of a GPU needs, as by file::prepare(), is made by a thread of the engine from here on: in the CUDA
-  // context that is current on this thread, and only there, so that none is made; where none is current, nothing is. Does not wait.
+  // Prepares the first transfer of GPU memory, as file::prepare() does, on a thread of the engine, in the CUDA context that is current on
+  // this thread. Does nothing if no context is current. Does not wait.
   void prepare() const noexcept;
-  // Returns once that is made, so that the context may go. Blocks for some milliseconds.
+  // Waits until that preparation has ended, so that the context may be destroyed. Blocks for a few milliseconds.
   void await_preparation() const noexcept;
-  // An interface over this one has been called: counted in stats().usage.
+  // Counts a call of an interface built on this one in stats().usage.
   void note_call(noted_call what, bool ok) const noexcept;
-  // Why no file of this machine can be read or written GPU-direct; ok where some may be.
+  // Why no file of this machine can be read or written GPU-direct; ok if some can.
   [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;
   [[nodiscard]] const std::shared_ptr<core::engine_core>& core() const noexcept { return core_; }
