@@ -254,7 +254,13 @@ add_test(NAME tools.scope_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURC
 set_tests_properties(tools.aarch64_test tools.architecture_doc_test tools.portability_test tools.seams_test tools.check_includes tools.check_includes_test tools.test_summary_test tools.reliability_doc_test
                      tools.scope_doc_test PROPERTIES LABELS tools TIMEOUT 120)
 
-# What stands between a client of HTTP and a server, and the servers of S3 that are here.
+add_test(NAME abi.a_compiler_set_to_cpp17_says_that_cpp20_is_needed
+         COMMAND ${CMAKE_CXX_COMPILER} -std=c++17 -fsyntax-only -I${PROJECT_SOURCE_DIR}/include -x c++
+                 ${PROJECT_SOURCE_DIR}/include/penstock/penstock.hpp)
+set_tests_properties(abi.a_compiler_set_to_cpp17_says_that_cpp20_is_needed PROPERTIES LABELS abi TIMEOUT 60 PASS_REGULAR_EXPRESSION
+                                                                                      "Penstock needs C..20: compile with")
+
+# A proxy that disturbs HTTP, and the S3 servers that tests can start here.
 foreach(helper faulty_proxy s3_server)
   add_test(NAME tools.${helper}_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/${helper}_test.py)
   set_tests_properties(tools.${helper}_test PROPERTIES LABELS tools TIMEOUT 300)

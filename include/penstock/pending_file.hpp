@@ -1,6 +1,6 @@
-// A file that has its name only once it is whole. Until then it has none (O_TMPFILE) or, where the file system cannot do that, a hidden
-// one. Whoever looks at the path sees the old file or the new one, and nothing between; so it is also after the process was killed or, once
-// publish() has returned, after the power went, at any moment.
+// A file that appears under its name only when it is complete. Until then it has no name (O_TMPFILE) or, if the file system cannot do that,
+// a hidden one. A reader of the path sees the old file or the new one, never a mixture, even if the process is killed at any moment, or the
+// power fails after publish() has returned.
 //
 //   auto pending = penstock::pending_file::create("model.safetensors");
 //   auto file    = engine->adopt(pending->descriptor());
@@ -8,18 +8,17 @@
 //   file->close();
 //   pending->publish();
 //
-// Of a URL (s3://BUCKET/KEY) it is an object of S3, which is there once publish() has returned, and nothing of it otherwise (see upload in
-// engine.hpp). It has no descriptor: open() gives the file to write to, of either.
+// For a URL (s3://BUCKET/KEY) it is an S3 object, which appears when publish() returns (see upload in engine.hpp). It has no descriptor;
+// open() returns the file to write to in both cases.
 //
-// A process that is killed while it gives a whole file its name, in place of another one, may leave that file under a hidden name beside
-// it, ".NAME.penstock-PID-N", where a long NAME is cut; without O_TMPFILE also one that is not whole. Nobody else uses such names, so they
-// can be removed.
+// A process that is killed while it replaces a file may leave the complete new file under a hidden name beside it, ".NAME.penstock-PID-N"
+// (a long NAME is cut); without O_TMPFILE also an incomplete one. Nothing else uses such names, so you can delete these files.
 //
-// From a file that it replaces it takes owner and group, as far as this process may set them, permissions with the access control list, the
-// attributes user.* and the label of SELinux, all before its first byte. Where the group cannot be set, the group's permissions become
-// those that everybody has; where the list cannot be, only the owner keeps any. Set-user-ID and set-group-ID bits need both owner and
-// group. Capabilities stay behind, and so do other hard links: they lead to the old file. One thread at a time. Blocks where the file
-// system does.
+// Before its first byte is written, the new file takes over from the file that it replaces: owner and group, as far as this process may set
+// them; permissions and the access control list; the attributes user.*; the SELinux label. If the group cannot be set, the group gets the
+// permissions of everybody; if the list cannot be set, only the owner keeps permissions. Set-user-ID and set-group-ID bits need both owner
+// and group. Capabilities are not taken over, and other hard links keep the old file. One thread at a time. Blocks whenever the file system
+// does.
 #pragma once
 
 #include <memory>
@@ -33,57 +32,58 @@
 namespace penstock {
 
 struct pending_file_options {
-  // Permissions, whatever is there; none: those of the file that it replaces or, where there is none, new_mode less the umask.
+  // Permissions of the new file. nullopt: those of the file that it replaces, or new_mode minus the umask if there is none.
   std::optional<unsigned> mode{};
   unsigned new_mode = 0666;
-  bool unnamed = true;  // false: with a hidden name from the beginning
-  // A descriptor of the folder in which the file gets the last name of the path; the rest of the path is for messages only. A link that has
-  // this name is refused, and not followed. -1: the path says which folder it is. The caller may close it once create() has returned.
+  bool unnamed = true;  // false: use a hidden name from the beginning
+  // A descriptor of the folder in which the last component of the path is created; the rest of the path is then only used in messages. A
+  // symbolic link with that name is refused, not followed. -1: use the folder of the path. You may close the descriptor when create() has
+  // returned.
   int folder = -1;
-  // Of a URL, for which the others mean nothing. size: of the object, if it is known.
+  // For URLs, which ignore the options above. size: the size of the object, if you know it.
   remote_options remote{};
 };
 
 struct publish_options {
-  bool replace = true;  // false: what has the name meanwhile keeps it, and publish() fails (EEXIST); of an object by If-None-Match
-  // The bytes are on the disk before the file has its name, and the name before publish() returns (fdatasync of the file, fsync of its
-  // folder). False: a power cut may leave a file without its bytes, or the old one. What a server does to keep an object is its own.
+  bool replace = true;  // false: an existing file stays, and publish() fails (EEXIST); for objects by If-None-Match
+  // The bytes are on disk before the file gets its name, and the name is on disk before publish() returns (fdatasync of the file, fsync of
+  // its folder). False: a power failure may leave a file without its bytes, or the old one. For objects the server decides.
   bool durable = true;
 };
 
 class PENSTOCK_API pending_file {
  public:
-  // path: of the file that will be; its folder must exist. Of a link, where it leads, also where nothing is yet. What is there is not
-  // touched. Errors name the path: not_a_file (there is something else than a regular file: FIFOs, devices and folders are neither replaced
-  // nor written to), permission_denied (a file that one may not write, or its folder), and those of open(2), which name the folder too.
-  // Of a URL: those of engine::begin_upload().
+  // path: the file to make; its folder must exist. A symbolic link is followed, also to a file that does not exist yet. An existing file is
+  // not touched. Errors name the path: not_a_file (it is not a regular file: FIFOs, devices and folders are neither replaced nor written),
+  // permission_denied (you may not write the file or its folder), and those of open(2), which also name the folder. For a URL: those of
+  // engine::begin_upload().
   static result<pending_file> create(const std::string& path, const pending_file_options& options = {});
-  // The same, where the engine counts that carries an object; engine::shared() does for the one above.
+  // The same with the engine that carries an object; the version above uses engine::shared().
   static result<pending_file> create(const engine& by, const std::string& path, const pending_file_options& options = {});
   pending_file(pending_file&& other) noexcept;
-  pending_file& operator=(pending_file&& other) noexcept;  // discards what it was
+  pending_file& operator=(pending_file&& other) noexcept;  // discards what it held
   ~pending_file();                                         // discards
 
-  // For reading and writing; open until this is destroyed or discarded, -1 then, and of an object. Files that have adopted it are to be
-  // closed before publish().
+  // Open for reading and writing until this object is destroyed or discarded, then -1; -1 for an object on a server. Close files that have
+  // adopted it before publish().
   [[nodiscard]] int descriptor() const noexcept;
-  // A file of that engine over it, to be closed before publish(); of an object, over the engine that carries it, to be written to only.
+  // A file of that engine over this one; close it before publish(). For an object: a file of the engine that carries it, for writing only.
   // Errors: closed, and those of engine::adopt().
   [[nodiscard]] result<file> open(const engine& by, const adopt_options& options = {}) const;
-  // Whether it is an object on a server.
+  // True for an object on a server.
   [[nodiscard]] bool is_object() const noexcept;
-  // Where it will be: what create() was given, or where that link leads. Of an object its URL, without a query.
+  // The path given to create(), or the target of that symbolic link; for an object, its URL without the query.
   [[nodiscard]] const std::string& path() const noexcept;
-  // Gives it its name, once. On failure the file that was there is as it was, and the caller may try again, unless it was the last step
-  // that failed: the message says then that the file has its name, but may lose it. Errors: those that the kernel had kept to itself until
-  // now (no_space, io), of the name, and closed (it was published or discarded).
+  // Gives the file its name, once. On failure the old file is unchanged and you may try again, unless only the last step failed: the
+  // message then says that the file has its name but may lose it. Errors: those that the kernel reports late (no_space, io), those of the
+  // name, and closed (already published or discarded).
   status publish(const publish_options& options = {});
-  // Lets go of a file that was not published: nothing remains of it, unless this is a forked child of who made it, who has it still. A
-  // second time, and after publish(), it only closes the descriptor.
+  // Discards a file that was not published; nothing remains of it. In a forked child this affects the child's copy only: the parent keeps
+  // the file. After publish(), and a second time, it only closes the descriptor.
   void discard() noexcept;
 
-  // A name in the same folder, another one at each call, for what is to be renamed to this path. Only what a killed process has left may
-  // have it, so try again where it is taken, most_hidden_names times: in a container, the number of a killed process is soon another one's.
+  // A hidden name in the same folder, different on each call, for something to be renamed to this path. A killed process may have left a
+  // file with that name, since containers reuse process numbers: if the name is taken, try again, up to most_hidden_names times.
   static std::string hidden_name(const std::string& path);
   static constexpr int most_hidden_names = 100;
 

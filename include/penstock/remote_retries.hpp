@@ -1,4 +1,4 @@
-// What is asked of a server again, for a program that tells its user about it.
+// Requests to servers that were retried, for programs that report them to their users.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 namespace penstock {
 
 struct remote_retry {
-  int status = 0;       // of HTTP, that the server answered with; 0: it answered nothing
-  errc why = errc::io;  // timed_out: not in time
+  int status = 0;       // HTTP status of the response; 0: there was no response
+  errc why = errc::io;  // timed_out: no response in time
   std::chrono::milliseconds pause{0};
-  unsigned attempt = 0;  // that failed, from 1
+  unsigned attempt = 0;  // the attempt that failed, from 1
   unsigned attempts = 0;
 };
 
-// remote_options::retries. Keeps the last 256 that nobody has taken. Thread-safe.
+// For remote_options::retries. Keeps the latest 256 retries until take() returns them. Thread-safe.
 class remote_retries {
  public:
   void add(const remote_retry& one) noexcept {
@@ -27,7 +27,7 @@ class remote_retries {
     kept_[(first_ + count_) % kept_.size()] = one;
     count_ < kept_.size() ? ++count_ : first_ = (first_ + 1) % kept_.size();
   }
-  // The oldest first; they are kept no more.
+  // Returns the retries, oldest first, and forgets them.
   [[nodiscard]] std::vector<remote_retry> take() {
     const std::lock_guard guard(lock_);
     std::vector<remote_retry> made;
@@ -38,7 +38,7 @@ class remote_retries {
   }
 
  private:
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::array<remote_retry, 256> kept_{};
   std::size_t first_ = 0;
   std::size_t count_ = 0;

@@ -1,12 +1,17 @@
-// Errors are values. A status says what went wrong (code), who said so (domain and native number) and, in words, what was
-// being done, to which file, at which offset. A result<T> is a T or a status.
-// Owned by whoever holds it; copies share one immutable record. Safe to read from any thread.
+// Errors are values. A status has a code, the source of the error (domain and native number) and a message: what was attempted, on which
+// file, at which offset. A result<T> is a T or a status.
+// Copies of a status share one immutable record. Any thread may read it.
 #pragma once
+
+#if __cplusplus < 202002L
+#error "Penstock needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
+#endif
 
 #include <array>
 #include <cassert>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +28,7 @@ namespace penstock {
 enum class errc : std::uint8_t {
   ok = 0,
   invalid_argument,   // the caller's mistake: negative offset, overflow, empty path
-  bad_memory,         // the memory range is not (or no longer) what was claimed: freed, foreign, too short, read-only
+  bad_memory,         // the memory range is not, or no longer, what the caller claimed: freed, foreign, too short, read-only
   not_found,          // no such file, device or library
   permission_denied,  // the file or descriptor does not allow this (a read-only descriptor for a write)
   not_a_file,         // a directory, pipe, socket or terminal where a regular file or block device is needed
@@ -41,7 +46,7 @@ enum class errc : std::uint8_t {
 };
 inline constexpr int errc_count = static_cast<int>(errc::internal) + 1;
 
-// Who reported the native number.
+// The source of the native number.
 enum class error_domain : std::uint8_t { penstock = 0, os, cuda, cufile };
 
 PENSTOCK_API std::string_view to_string(errc code) noexcept;
@@ -52,7 +57,7 @@ class [[nodiscard]] PENSTOCK_API status {
   status() noexcept = default;  // ok
   status(errc code, std::string message, error_domain domain = error_domain::penstock, int native = 0);
 
-  // A status for an errno value; the code follows from it. message says what was being done.
+  // A status for an errno value, which determines the code. message: what was attempted.
   static status from_errno(int error_number, std::string message);
 
   [[nodiscard]] bool ok() const noexcept { return record_ == nullptr; }
@@ -61,7 +66,7 @@ class [[nodiscard]] PENSTOCK_API status {
   [[nodiscard]] int native() const noexcept { return record_ ? record_->native : 0; }
   // "staged: read 4096 at 1048576 of /data/x: No space left on device (os 28)"; empty when ok.
   [[nodiscard]] std::string_view message() const noexcept { return record_ ? std::string_view(record_->message) : std::string_view(); }
-  // The same status with "context: " in front of its message (or as it is, where there is no memory for that). Ok stays ok.
+  // The same status with "context: " before its message (unchanged if there is no memory for that). Ok stays ok.
   [[nodiscard]] status with_context(std::string_view context) const;
 
  private:
@@ -77,7 +82,14 @@ class [[nodiscard]] PENSTOCK_API status {
   record_pointer record_;
 };
 
-// A value or the reason why there is none. Reading the value of a failed result is a caller's defect and asserts.
+// Thrown when a program reads the value of a failed result without checking it first. what() has the status.
+class PENSTOCK_API bad_result : public std::logic_error {
+ public:
+  explicit bad_result(const status& error);
+};
+[[noreturn]] PENSTOCK_API void throw_bad_result(const status& error);
+
+// A value, or the reason why there is none. Check it before you read the value: * and -> of a failed result throw bad_result.
 template <class T>
 class [[nodiscard]] result {
  public:
@@ -88,24 +100,31 @@ class [[nodiscard]] result {
 
   [[nodiscard]] bool ok() const noexcept { return content_.index() == 0; }
   explicit operator bool() const noexcept { return ok(); }
-  [[nodiscard]] T& operator*() & { return std::get<0>(content_); }
-  [[nodiscard]] const T& operator*() const& { return std::get<0>(content_); }
-  [[nodiscard]] T&& operator*() && { return std::get<0>(std::move(content_)); }
-  [[nodiscard]] T* operator->() { return &std::get<0>(content_); }
-  [[nodiscard]] const T* operator->() const { return &std::get<0>(content_); }
+  [[nodiscard]] T& operator*() & { return *value(*this); }
+  [[nodiscard]] const T& operator*() const& { return *value(*this); }
+  [[nodiscard]] T&& operator*() && { return std::move(*value(*this)); }
+  [[nodiscard]] T* operator->() { return value(*this); }
+  [[nodiscard]] const T* operator->() const { return value(*this); }
   [[nodiscard]] T value_or(T fallback) const& { return ok() ? std::get<0>(content_) : std::move(fallback); }
   [[nodiscard]] status error() const { return ok() ? status() : std::get<1>(content_); }
 
  private:
+  template <class Self>
+  static auto* value(Self& self) {
+    auto* const found = std::get_if<0>(&self.content_);
+    if (found == nullptr) throw_bad_result(*std::get_if<1>(&self.content_));
+    return found;
+  }
+
   std::variant<T, status> content_;
 };
 
-// How a read or write ended. bytes_done is the length of the contiguous part, from the start of the request, that was
-// moved; it is true also when error is not ok. ok() with fewer bytes than asked means end of file, and nothing else.
+// The result of a read or write. bytes_done: the contiguous bytes moved from the start of the request; also valid if error is not ok. ok()
+// with fewer bytes than requested means end of file.
 struct io_result {
   std::uint64_t bytes_done = 0;
   status error;
-  std::uint64_t direct_bytes = 0;  // of these, moved between the drive and a GPU without passing through memory of the host
+  std::uint64_t direct_bytes = 0;  // of these, bytes moved between the drive and a GPU without passing through host memory
   [[nodiscard]] bool ok() const noexcept { return error.ok(); }
 };
 

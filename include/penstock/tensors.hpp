@@ -1,14 +1,14 @@
-// Files of tensors: which tensors are in one, where its bytes lie, and what such a file begins with. safetensors.
+// Tensor files (safetensors): which tensors are in a file, where their bytes are, and how to make a header.
 //
 //   auto header = penstock::read_safetensors(*file);
 //   for (const auto& tensor : header->tensors()) file->read(memory, tensor.bytes, tensor.offset);
 //
-// Only beginnings of files are read here. Many tensors are read fastest as one batch (engine::submit): ranges that follow each other in the
-// file travel together.
-// A file is checked as a whole before any of it is told: every byte of it is the header's or exactly one tensor's. What the format's own
-// library refuses is refused here, and besides: names or fields that come twice, fields that the format does not know, tensors written as
-// arrays, and a header that does not begin with '{'.
-// Values; what is const may be used from any thread. Where memory runs out the result is errc::out_of_memory.
+// This header reads only the beginnings of files. Many tensors are read fastest as one batch (engine::submit), which merges ranges that are
+// adjacent in the file.
+// A file is checked as a whole before any of it is returned: every byte belongs to the header or to exactly one tensor. Everything that the
+// format's own library refuses is refused, and in addition: repeated names or fields, unknown fields, tensors written as arrays, and a
+// header that does not begin with '{'.
+// Values; any thread may use what is const. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ namespace penstock {
 
 class file;
 
-// Types of elements, in the order in which safetensors sorts them.
+// Element types, in the order in which safetensors sorts them.
 enum class tensor_type : std::uint8_t {
   boolean = 0,
-  f4,  // two elements in a byte
+  f4,  // two elements per byte
   f6_e2m3,
   f6_e3m2,  // four elements in three bytes
   u8,
@@ -46,21 +46,21 @@ enum class tensor_type : std::uint8_t {
   i32,
   u32,
   f32,
-  c64,  // of two f32
+  c64,  // two f32
   f64,
   i64,
   u64,
 };
 inline constexpr int tensor_type_count = static_cast<int>(tensor_type::u64) + 1;
 
-// "BF16": the name in safetensors files.
+// The name in safetensors files, such as "BF16".
 PENSTOCK_API std::string_view to_string(tensor_type type) noexcept;
 // Errors: invalid_argument.
 PENSTOCK_API result<tensor_type> parse_tensor_type(std::string_view name);
-// Of one element.
+// Bits of one element.
 PENSTOCK_API unsigned bits_of(tensor_type type) noexcept;
-// Of a tensor of that type and shape; of no dimensions it is one element. Errors: invalid_argument (no whole number of bytes, or one that
-// does not fit into 64 bits).
+// Bytes of a tensor of that type and shape; without dimensions it has one element. Errors: invalid_argument (not a whole number of bytes,
+// or a number that does not fit into 64 bits).
 PENSTOCK_API result<std::uint64_t> tensor_bytes(tensor_type type, std::span<const std::uint64_t> shape);
 
 struct tensor_facts {
@@ -72,27 +72,27 @@ struct tensor_facts {
   friend bool operator==(const tensor_facts&, const tensor_facts&) = default;
 };
 
-// Text that a file carries beside its tensors, in the order of the file.
+// Text in the header, in the order of the file.
 using tensor_metadata = std::vector<std::pair<std::string, std::string>>;
 
-// What is in a file of tensors.
+// The contents of a tensor file.
 class PENSTOCK_API tensor_header {
  public:
-  tensor_header() = default;  // of no tensors
-  // Those of a file, sorted by offset; every name once.
+  tensor_header() = default;  // no tensors
+  // tensors: those of a file, sorted by offset; every name once.
   tensor_header(std::vector<tensor_facts> tensors, std::optional<tensor_metadata> metadata, std::uint64_t data_offset);
 
-  // In the order of their bytes in the file. In a safetensors file these follow each other without a gap from data_offset() to its end.
+  // In the order of their bytes in the file. A safetensors file has no gap between data_offset() and its end.
   [[nodiscard]] const std::vector<tensor_facts>& tensors() const noexcept { return tensors_; }
-  // None where the file does not mention any.
+  // nullopt if the file has no metadata.
   [[nodiscard]] const std::optional<tensor_metadata>& metadata() const noexcept { return metadata_; }
-  // Where the header ends and the bytes of the tensors begin.
+  // The offset at which the header ends and the bytes of the tensors begin.
   [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_offset_; }
-  // Null where there is none of that name. Quick: a search among sorted numbers.
+  // Null if there is no tensor of that name. Fast: a binary search.
   [[nodiscard]] const tensor_facts* find(std::string_view name) const noexcept;
-  // The place in tensors() of some name that comes twice; nothing where all differ, as in files that were read.
+  // The index in tensors() of a name that occurs twice; nullopt if all names differ, as in files that were read.
   [[nodiscard]] std::optional<std::size_t> repeated_name() const noexcept;
-  // The same without the tensors that are not called one of these names, which are sorted: other bytes lie between the rest then.
+  // A copy with only the tensors whose names are in this sorted list. It has gaps where other tensors were.
   [[nodiscard]] tensor_header only(std::span<const std::string_view> sorted_names) const;
 
  private:
@@ -106,24 +106,25 @@ class PENSTOCK_API tensor_header {
   std::vector<entry> by_name_;  // sorted by hash, then name
 };
 
-// A safetensors file begins with the length of its header as eight bytes, the least first; then comes the header, at most so long.
+// A safetensors file begins with the length of its header as eight bytes, little-endian, followed by the header, which has at most this
+// length.
 inline constexpr std::uint64_t safetensors_length_bytes = 8;
 inline constexpr std::uint64_t most_safetensors_header_bytes = 100'000'000;
 
-// The length of the header, from the beginning of a file (its first eight bytes, or all that there is) and its size.
-// Errors: invalid_argument (shorter than its header, or a header that is too long).
+// The length of the header, from the beginning of a file (its first eight bytes, or the whole file if it is shorter) and the file's size.
+// Errors: invalid_argument (the file is shorter than its header, or the header too long).
 PENSTOCK_API result<std::uint64_t> safetensors_header_bytes(std::string_view beginning, std::uint64_t file_bytes);
-// What a header says of a file of file_bytes. json: the header alone, with its padding. Errors: invalid_argument; the message names the
-// tensor, or tells at which byte of the header it stops being one.
+// Parses the header of a file of file_bytes. json: the header alone, with its padding. Errors: invalid_argument; the message names the
+// tensor or the byte of the header.
 PENSTOCK_API result<tensor_header> parse_safetensors(std::string_view json, std::uint64_t file_bytes);
-// Reads the header of a file: 64 KiB, and the rest where it is longer. Blocks. Errors: as parse_safetensors, and those of file::read; the
-// message names the file.
+// Reads the header of a file: 64 KiB, and the rest if it is longer. Blocks. Errors: those of parse_safetensors and file::read; the message
+// names the file.
 PENSTOCK_API result<tensor_header> read_safetensors(const file& from);
 
-// What a file of these tensors begins with, up to data_offset(), a multiple of eight. Sorts the tensors as safetensors does (by type, the
-// longest elements first, then by name) and sets their offset and bytes; so the same tensors make the same file, whoever writes it, apart
-// from the order of several pairs of metadata, which is kept here. Nothing is changed on failure. Errors: invalid_argument (a name that
-// comes twice, is no UTF-8 or is "__metadata__"; a shape without a whole number of bytes; sizes beyond 2^63; a header that is too long).
+// Makes the beginning of a file with these tensors, up to data_offset(), a multiple of eight. Sorts the tensors as safetensors does (by
+// type, longest elements first, then by name) and sets their offset and bytes, so the same tensors always make the same file; only the
+// order of metadata pairs is kept as given. Changes nothing on failure. Errors: invalid_argument (a name that occurs twice, is not UTF-8 or
+// is "__metadata__"; a shape without a whole number of bytes; sizes above 2^63; a header that is too long).
 PENSTOCK_API result<std::string> make_safetensors(std::vector<tensor_facts>& tensors,
                                                   const std::optional<tensor_metadata>& metadata = std::nullopt);
 

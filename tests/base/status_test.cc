@@ -100,5 +100,22 @@ TEST(result, holds_a_value_or_an_error) {
   EXPECT_EQ(failed.value_or(3), 3);
 }
 
+TEST(result, a_failed_one_throws_its_status_if_its_value_is_read) {
+  const auto why = [](auto&& read) -> std::string {
+    try {
+      read();
+    } catch (const bad_result& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  result<std::string> failed = status(errc::not_found, "open /x: No such file or directory (os 2)");
+  const auto& constant = failed;
+  for (const auto& message : {why([&] { (void)*failed; }), why([&] { (void)*constant; }), why([&] { (void)*std::move(failed); }),
+                              why([&] { (void)failed->size(); }), why([&] { (void)constant->size(); })}) {
+    EXPECT_EQ(message, "the result has no value, and the program did not check that: open /x: No such file or directory (os 2)");
+  }
+}
+
 }  // namespace
 }  // namespace penstock
