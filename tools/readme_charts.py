@@ -1,27 +1,43 @@
 #!/usr/bin/env python3
-"""Draws the chart of README.md, docs/images/speed-light.svg and speed-dark.svg, from figures in docs/reference/benchmarks.md.
+"""Draws the charts of README.md and docs/reference/benchmarks.md into docs/images, each for light and for dark pages.
 
-Usage: tools/readme_charts.py           writes the two files
+speed-*.svg shows figures of docs/reference/benchmarks.md, history-*.svg those of bench/performance.jsonl.
+
+Usage: tools/readme_charts.py           writes the files
        tools/readme_charts.py --check   exits with 1 if they differ from what it would write
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
-import statistics
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs/reference/benchmarks.md"
+HISTORY = ROOT / "bench/performance.jsonl"
 IMAGES = ROOT / "docs/images"
 WIDTH, LEFT, BAR_WIDTH, BAR_HEIGHT = 420, 8, 350, 16
 THEMES = {
-    "light": {"text": "#1f2328", "quiet": "#59636e", "penstock": "#0969da", "other": "#afb8c1"},
-    "dark": {"text": "#f0f6fc", "quiet": "#9198a1", "penstock": "#4493f8", "other": "#656c76"},
+    "light": {"text": "#1f2328", "quiet": "#59636e", "penstock": "#0969da", "other": "#afb8c1", "grid": "#d1d9e0", "second": "#bc4c00", "third": "#1a7f37"},
+    "dark": {"text": "#f0f6fc", "quiet": "#9198a1", "penstock": "#4493f8", "other": "#656c76", "grid": "#3d444d", "second": "#f0883e", "third": "#3fb950"},
 }
+# Rows of `penstock bench` in the chart of commits.
+ROWS = {
+    "hot-4g": "One large read, cached",
+    "hot-1m-t8": "1 MiB reads, 8 threads, cached",
+    "call-4k": "One 4 KiB read, cached",
+    "unaligned": "Large unaligned read, cached",
+    "cold-4g": "One large read, not cached",
+    "batch-4k-cold": "Batch of 4 KiB, not cached",
+    "write-hot": "Write to the page cache",
+    "write-direct": "Write with O_DIRECT",
+}
+MACHINE_COLORS = ("penstock", "second", "third")
 
 
 class Bar(NamedTuple):
@@ -55,17 +71,15 @@ def number(cell: str) -> float:
     return float(found.group())
 
 
-def median(cell: str) -> float:
-    return statistics.median(float(each) for each in re.findall(r"\d+\.\d+", cell))
-
-
 def panels(text: str) -> list[Panel]:
-    models, files = "Models by the programs that people run", "One hot file, four libraries in one run"
-    plain = "`AutoModelForCausalLM.from_pretrained"
-    # Column 2 is the first load, and its first figure is of the first machine.
-    as_it_is = number(cells(text, models, plain)[2])
-    under_run = number(cells(text, models, "the same |")[2])
-    loader = number(cells(text, models, "`penstock.safetensors.torch.load_file` (the loader)")[2])
+    models, files = "Models through transformers", "Cached file"
+    loader = number(cells(text, models, "`penstock.safetensors.torch.load_file`")[1])
+    under_run = number(cells(text, models, "`from_pretrained` under `penstock run`")[1])
+    alone = number(cells(text, models, "`from_pretrained` alone")[1])
+
+    def hot(library: str) -> float:
+        return number(cells(text, files, library)[1])
+
     return [
         Panel(
             "Load a 4 GB model from the page cache",
@@ -73,73 +87,178 @@ def panels(text: str) -> list[Panel]:
             [
                 Bar("penstock.safetensors.torch.load_file", loader, True),
                 Bar("transformers from_pretrained, penstock run", under_run, True),
-                Bar("transformers from_pretrained, alone", as_it_is, False),
+                Bar("transformers from_pretrained, alone", alone, False),
             ],
         ),
         Panel(
             "Read a 4 GiB file from the page cache",
             ["One call, median of three; the PCIe link gives 54", "Another H100, 2026-11-26"],
             [
-                Bar("Penstock", median(cells(text, files, "Penstock, `penstock bench`")[1]), True),
-                Bar("KvikIO, 8 threads", median(cells(text, files, "KvikIO with `KVIKIO_NTHREADS=8`")[1]), False),
-                Bar("NVIDIA libcufile 1.15", number(cells(text, files, "NVIDIA's libcufile 1.15.1")[1]), False),
-                Bar("KvikIO, default (1 thread)", median(cells(text, files, "KvikIO as installed")[1]), False),
+                Bar("Penstock", hot("Penstock |"), True),
+                Bar("KvikIO, 8 threads", hot("KvikIO 26.10, 8 threads"), False),
+                Bar("NVIDIA libcufile 1.15", hot("NVIDIA libcufile 1.15.1"), False),
+                Bar("KvikIO, default (1 thread)", hot("KvikIO 26.10, default"), False),
             ],
         ),
     ]
 
 
-def draw(drawn: list[Panel], theme: str) -> str:
-    color = THEMES[theme]
+class Drawing:
+    """Collects the elements of one picture."""
+
+    def __init__(self, theme: str) -> None:
+        self._color = THEMES[theme]
+        self._elements: list[str] = []
+
+    def text(self, x: float, y: float, words: str, size: int, fill: str, weight: str = "normal", anchor: str = "start") -> None:
+        end = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        style = f'font-size="{size}" font-weight="{weight}" fill="{self._color[fill]}"{end}'
+        self._elements.append(f'  <text x="{x:.0f}" y="{y}" {style}>{escape(words)}</text>')
+
+    def bar(self, x: float, y: float, width: float, fill: str) -> None:
+        self._elements.append(f'  <rect x="{x}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="2" fill="{self._color[fill]}"/>')
+
+    def line(self, points: list[tuple[float, float]], stroke: str, width: float, dashes: str = "") -> None:
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        self._elements.append(f'  <polyline points="{corners}" fill="none" stroke="{self._color[stroke]}" stroke-width="{width}"{dashed}/>')
+
+    def dot(self, x: float, y: float, fill: str) -> None:
+        self._elements.append(f'  <circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{self._color[fill]}"/>')
+
+    def svg(self, height: float, title: str) -> str:
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img"',
+                "  font-family=\"-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif\">",
+                f"  <title>{escape(title)}</title>",
+                *self._elements,
+                "</svg>\n",
+            ]
+        )
+
+
+def draw_bars(drawn: list[Panel], theme: str) -> str:
+    drawing = Drawing(theme)
     most = max(bar.gigabytes_per_second for panel in drawn for bar in panel.bars)
-    lines: list[str] = []
     y = 28
-
-    def write(x: float, words: str, size: int, fill: str, weight: str = "normal") -> None:
-        lines.append(f'  <text x="{x:.0f}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{color[fill]}">{escape(words)}</text>')
-
-    write(LEFT, "Into GPU memory, GB/s (longer is faster)", 16, "text", "bold")
+    drawing.text(LEFT, y, "Into GPU memory, GB/s (longer is faster)", 16, "text", "bold")
     for panel in drawn:
         y += 34
-        write(LEFT, panel.title, 15, "text", "bold")
+        drawing.text(LEFT, y, panel.title, 15, "text", "bold")
         y += 3
         for line in panel.caption:
             y += 17
-            write(LEFT, line, 13, "quiet")
+            drawing.text(LEFT, y, line, 13, "quiet")
         for bar in panel.bars:
             y += 24
-            write(LEFT, bar.label, 14, "text")
+            drawing.text(LEFT, y, bar.label, 14, "text")
             length = BAR_WIDTH * bar.gigabytes_per_second / most
-            fill = color["penstock" if bar.is_penstock else "other"]
-            lines.append(f'  <rect x="{LEFT}" y="{y + 6}" width="{length:.1f}" height="{BAR_HEIGHT}" rx="2" fill="{fill}"/>')
+            drawing.bar(LEFT, y + 6, length, "penstock" if bar.is_penstock else "other")
             y += 19
-            write(LEFT + length + 8, f"{bar.gigabytes_per_second:.1f}", 15, "text", "bold")
+            drawing.text(LEFT + length + 8, y, f"{bar.gigabytes_per_second:.1f}", 15, "text", "bold")
         y += 6
-    height = y + 14
     summary = "; ".join(f"{panel.title}: " + ", ".join(f"{bar.label} {bar.gigabytes_per_second:.1f}" for bar in panel.bars) for panel in drawn)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img"',
-            "  font-family=\"-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif\">",
-            f"  <title>{escape('GB/s into GPU memory. ' + summary)}</title>",
-            *lines,
-            "</svg>\n",
-        ]
+    return drawing.svg(y + 14, "GB/s into GPU memory. " + summary)
+
+
+# --- the chart of commits
+
+
+class History(NamedTuple):
+    commits: list[str]  # oldest first
+    dates: dict[str, str]  # of each commit
+    machines: dict[str, dict[str, dict[str, float]]]  # machine: commit: row: fraction of the ceiling
+
+
+def machine_name(record: dict[str, Any]) -> str:
+    machine = record["machine"]
+    device = "No GPU (host:0)" if machine["device"] == "host device" else machine["device"].removeprefix("NVIDIA ")
+    return f"{device}, {machine['cpu']}, {machine['cores']} cores"
+
+
+def history(lines: list[str]) -> History:
+    """A commit that was measured twice on one machine has its last figures."""
+    machines: dict[str, dict[str, dict[str, float]]] = {}
+    dates: dict[str, str] = {}
+    for line in lines:
+        record = json.loads(line)
+        dates[record["commit"]] = record["date"]
+        rows = {row: figure["fraction"] for row, figure in record["rows"].items() if row in ROWS}
+        machines.setdefault(machine_name(record), {})[record["commit"]] = rows
+    if len(machines) > len(MACHINE_COLORS):
+        raise SystemExit(f"{HISTORY.name} has {len(machines)} machines, and the chart has colors for {len(MACHINE_COLORS)}")
+    return History(sorted(dates, key=lambda commit: dates[commit]), dates, machines)
+
+
+def draw_history(shown: History, theme: str) -> str:
+    drawing = Drawing(theme)
+    plot_width, plot_height, column = 160, 72, 208
+    largest = max(fraction for commits in shown.machines.values() for rows in commits.values() for fraction in rows.values())
+    top = max(1.25, math.ceil(largest * 4) / 4)
+    drawing.text(LEFT, 28, "Fraction of the hardware's speed, by commit", 16, "text", "bold")
+    y = 34
+    for name, color in zip(shown.machines, MACHINE_COLORS):
+        y += 18
+        drawing.dot(LEFT + 4, y - 4, color)
+        drawing.text(LEFT + 16, y, name, 13, "quiet")
+    y += 24
+    drawing.line([(LEFT, y - 4), (LEFT + 16, y - 4)], "quiet", 1, "3 3")
+    drawing.text(LEFT + 22, y, "1 = the bare hardware in the same runs", 13, "quiet")
+    for index, (row, title) in enumerate(ROWS.items()):
+        left = LEFT + (index % 2) * column
+        base = y + 40 + (index // 2) * (plot_height + 62) + plot_height
+        draw_row(drawing, shown, row, left, base, (plot_width, plot_height, top))
+        drawing.text(left, base - plot_height - 10, title, 13, "text", "bold")
+    height = y + 40 + math.ceil(len(ROWS) / 2) * (plot_height + 62) - 10
+    newest = shown.commits[-1]
+    summary = "; ".join(
+        f"{name}: " + ", ".join(f"{ROWS[row]} {fraction:.2f}" for row, fraction in commits[newest].items())
+        for name, commits in shown.machines.items()
+        if newest in commits
     )
+    return drawing.svg(height, f"Fraction of the hardware's speed, commit {newest[:7]}. {summary}")
+
+
+def draw_row(drawing: Drawing, shown: History, row: str, left: float, base: float, size: tuple[float, float, float]) -> None:
+    """One plot: commits from left to right, evenly, and a line for each machine."""
+    width, height, top = size
+    inset = 8
+    step = (width - 2 * inset) / max(1, len(shown.commits) - 1)
+    x_of = {commit: left + inset + index * step for index, commit in enumerate(shown.commits)}
+    drawing.line([(left, base), (left + width, base)], "grid", 1)
+    drawing.line([(left, base - height / top), (left + width, base - height / top)], "quiet", 1, "3 3")
+    for machine, color in zip(shown.machines.values(), MACHINE_COLORS):
+        points = [(x_of[commit], base - height * machine[commit][row] / top) for commit in shown.commits if row in machine.get(commit, {})]
+        if not points:
+            continue
+        drawing.line(points, color, 2)
+        for x, y in points:
+            drawing.dot(x, y, color)
+        last = [machine[commit][row] for commit in shown.commits if row in machine.get(commit, {})][-1]
+        drawing.text(points[-1][0] + 9, round(points[-1][1] + 5), f"{last:.2f}", 14, "text", "bold")
+    first, newest = shown.commits[0], shown.commits[-1]
+    drawing.text(left, base + 16, shown.dates[first][5:10], 12, "quiet")
+    if newest != first:
+        drawing.text(left + width, base + 16, shown.dates[newest][5:10], 12, "quiet", anchor="end")
+
+
+def pictures() -> dict[Path, str]:
+    bars = panels(FIGURES.read_text(encoding="utf-8"))
+    commits = history(HISTORY.read_text(encoding="utf-8").splitlines())
+    speed = {IMAGES / f"speed-{theme}.svg": draw_bars(bars, theme) for theme in THEMES}
+    return speed | {IMAGES / f"history-{theme}.svg": draw_history(commits, theme) for theme in THEMES}
 
 
 def main() -> int:
-    drawn = panels(FIGURES.read_text(encoding="utf-8"))
     stale = []
-    for theme in THEMES:
-        path = IMAGES / f"speed-{theme}.svg"
-        svg = draw(drawn, theme)
+    for path, svg in pictures().items():
         if sys.argv[1:] != ["--check"]:
             path.write_text(svg, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != svg:
             stale.append(path.name)
     if stale:
-        print(f"{', '.join(stale)}: not what docs/reference/benchmarks.md says; run tools/readme_charts.py", file=sys.stderr)
+        print(f"{', '.join(stale)}: not what docs/reference/benchmarks.md and bench/performance.jsonl say; run tools/readme_charts.py", file=sys.stderr)
     return 1 if stale else 0
 
 
