@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the charts of README.md and docs/reference/benchmarks.md into docs/images, each for light and for dark pages.
+"""Draws the pictures of README.md and docs into docs/images, each for light and for dark pages.
 
-speed-*.svg shows figures of docs/reference/benchmarks.md, history-*.svg those of bench/performance.jsonl.
+speed-*.svg shows figures of docs/reference/benchmarks.md, history-*.svg those of bench/performance.jsonl; architecture-*.svg shows the rooms of the source.
 
 Usage: tools/readme_charts.py           writes the files
        tools/readme_charts.py --check   exits with 1 if they differ from what it would write
@@ -23,8 +23,8 @@ HISTORY = ROOT / "bench/performance.jsonl"
 IMAGES = ROOT / "docs/images"
 WIDTH, LEFT, BAR_WIDTH, BAR_HEIGHT = 420, 8, 350, 16
 THEMES = {
-    "light": {"text": "#1f2328", "quiet": "#59636e", "penstock": "#0969da", "other": "#afb8c1", "grid": "#d1d9e0", "second": "#bc4c00", "third": "#1a7f37"},
-    "dark": {"text": "#f0f6fc", "quiet": "#9198a1", "penstock": "#4493f8", "other": "#656c76", "grid": "#3d444d", "second": "#f0883e", "third": "#3fb950"},
+    "light": {"text": "#1f2328", "quiet": "#59636e", "penstock": "#0969da", "other": "#afb8c1", "grid": "#d1d9e0", "second": "#bc4c00", "third": "#1a7f37", "box": "#f6f8fa"},
+    "dark": {"text": "#f0f6fc", "quiet": "#9198a1", "penstock": "#4493f8", "other": "#656c76", "grid": "#3d444d", "second": "#f0883e", "third": "#3fb950", "box": "#151b23"},
 }
 # Rows of `penstock bench` in the chart of commits.
 ROWS = {
@@ -126,10 +126,24 @@ class Drawing:
     def dot(self, x: float, y: float, fill: str) -> None:
         self._elements.append(f'  <circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{self._color[fill]}"/>')
 
-    def svg(self, height: float, title: str) -> str:
+    def box(self, x: float, y: float, width: float, height: float, name: str, note: str, stroke: str = "grid") -> None:
+        """A room: its name, and below it what it is for."""
+        colors = f'fill="{self._color["box"]}" stroke="{self._color[stroke]}"'
+        self._elements.append(f'  <rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" {colors}/>')
+        middle = x + width / 2
+        self.text(middle, y + height / 2 - (3 if note else -5), name, 14, "text", "bold", "middle")
+        if note:
+            self.text(middle, y + height / 2 + 14, note, 12, "quiet", anchor="middle")
+
+    def arrow(self, from_x: float, to_x: float, y: float) -> None:
+        """To the right: bytes."""
+        self.line([(from_x, y), (to_x - 5, y)], "penstock", 2.5)
+        self.line([(to_x - 7, y - 5), (to_x - 1, y), (to_x - 7, y + 5)], "penstock", 2.5)
+
+    def svg(self, height: float, title: str, width: int = WIDTH) -> str:
         return "\n".join(
             [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img"',
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"',
                 "  font-family=\"-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif\">",
                 f"  <title>{escape(title)}</title>",
                 *self._elements,
@@ -243,11 +257,49 @@ def draw_row(drawing: Drawing, shown: History, row: str, left: float, base: floa
         drawing.text(left + width, base + 16, shown.dates[newest][5:10], 12, "quiet", anchor="end")
 
 
+# --- the drawing of the rooms
+
+
+def draw_architecture(theme: str) -> str:
+    """Layers from top to bottom; in the middle, the way of a byte."""
+    drawing = Drawing(theme)
+    width, left, gap = 560, 8, 8
+    full = width - 2 * left
+
+    def row(y: float, height: float, boxes: list[tuple[str, str]], shares: list[float] | None = None) -> None:
+        parts = shares or [1.0] * len(boxes)
+        room = full - gap * (len(boxes) - 1)
+        x = float(left)
+        for (name, note), share in zip(boxes, parts):
+            size = room * share / sum(parts)
+            drawing.box(round(x, 1), y, round(size, 1), height, name, note)
+            x += size + gap
+
+    faces = [("python", "package"), ("cli", "command"), ("cufile", "C ABI"), ("tensors", "model files"), ("kv", "KV store")]
+    row(8, 46, faces)
+    row(62, 30, [("include/penstock: the public C++ API", "")])
+    row(100, 46, [("core", "engine, requests, planner; stats counts"), ("pipe, channel", "to other processes")], [1.6, 1])
+    drawing.text(left, 168, "path: the planner chooses one for each range", 13, "quiet")
+    row(176, 30, [(name, "") for name in ("posix", "staged", "mapped", "direct", "dma_buf")])
+    drawing.text(left, 232, "source, staging: the way of a byte on the path staged", 13, "quiet")
+    steps = [("source", "file, object"), ("lanes", "read"), ("slabs", "pinned"), ("feeder", "copies"), ("GPU", "memory")]
+    way_gap, size = 26, (full - 4 * 26) / 5
+    for index, (name, note) in enumerate(steps):
+        x = left + index * (size + way_gap)
+        drawing.box(round(x, 1), 240, round(size, 1), 46, name, note, "penstock")
+        if index:
+            drawing.arrow(round(x - way_gap + 3, 1), round(x - 2, 1), 263)
+    row(302, 46, [("sys", "Linux, network, other processes"), ("device", "CUDA driver, host device")])
+    row(356, 30, [("base: status, arithmetic, locks", "")])
+    return drawing.svg(394, "The rooms of the source, from the public API down to the kernel and the GPU driver", width)
+
+
 def pictures() -> dict[Path, str]:
     bars = panels(FIGURES.read_text(encoding="utf-8"))
     commits = history(HISTORY.read_text(encoding="utf-8").splitlines())
     speed = {IMAGES / f"speed-{theme}.svg": draw_bars(bars, theme) for theme in THEMES}
-    return speed | {IMAGES / f"history-{theme}.svg": draw_history(commits, theme) for theme in THEMES}
+    past = {IMAGES / f"history-{theme}.svg": draw_history(commits, theme) for theme in THEMES}
+    return speed | past | {IMAGES / f"architecture-{theme}.svg": draw_architecture(theme) for theme in THEMES}
 
 
 def main() -> int:
@@ -258,7 +310,7 @@ def main() -> int:
         elif not path.is_file() or path.read_text(encoding="utf-8") != svg:
             stale.append(path.name)
     if stale:
-        print(f"{', '.join(stale)}: not what docs/reference/benchmarks.md and bench/performance.jsonl say; run tools/readme_charts.py", file=sys.stderr)
+        print(f"{', '.join(stale)}: older than the figures or the program that draws them; run tools/readme_charts.py", file=sys.stderr)
     return 1 if stale else 0
 
 
