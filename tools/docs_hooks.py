@@ -19,6 +19,9 @@ OF_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANG
 SHIM, WORKER = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/docs_worker.js"
 # A picture for light and dark pages is HTML, which mkdocs leaves as it is.
 PICTURE = re.compile(r'(\b(?:src|srcset)=")docs/')
+# GitHub's pictures follow the system; the theme has a switch of its own, which these two anchors follow.
+LIGHT_AND_DARK = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>')
+BY_SWITCH = r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>'
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 # Python-Markdown wants a blank line before a list and a table, which GitHub does not.
@@ -84,7 +87,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     lines: list[str] = []
     in_fence = False
-    for line in PICTURE.sub(r"\1", LINK.sub(follow, markdown)).splitlines():
+    for line in LIGHT_AND_DARK.sub(BY_SWITCH, PICTURE.sub(r"\1", LINK.sub(follow, markdown))).splitlines():
         before = lines[-1] if lines else ""
         starts = BLOCK.match(line) or (FENCE.match(line) and not in_fence)
         goes_on = BLOCK.match(before) or before.startswith(" ") or not before.strip()

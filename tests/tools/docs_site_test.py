@@ -189,6 +189,11 @@ class Site(unittest.TestCase):
                     self.assertIn(unquote(parts.fragment), self.pages[target].anchors, f"{path.name}: {link}")
         self.assertGreater(count, 500)
 
+    def test_pictures_follow_the_switch_for_light_and_dark(self) -> None:
+        loads = self.pages[self.folder / "reference/benchmarks.html"].loads
+        self.assertIn("../images/history-light.svg#only-light", loads)
+        self.assertIn("../images/history-dark.svg#only-dark", loads)
+
     def test_nothing_is_loaded_from_elsewhere(self) -> None:
         for path, page in self.pages.items():
             self.assertEqual([load for load in page.loads if load.startswith(("http", "//"))], [], path.name)
