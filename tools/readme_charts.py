@@ -242,15 +242,19 @@ def draw_row(drawing: Drawing, shown: History, row: str, left: float, base: floa
     x_of = {commit: left + inset + index * step for index, commit in enumerate(shown.commits)}
     drawing.line([(left, base), (left + width, base)], "grid", 1)
     drawing.line([(left, base - height / top), (left + width, base - height / top)], "quiet", 1, "3 3")
+    last = []
     for machine, color in zip(shown.machines.values(), MACHINE_COLORS):
-        points = [(x_of[commit], base - height * machine[commit][row] / top) for commit in shown.commits if row in machine.get(commit, {})]
-        if not points:
-            continue
-        drawing.line(points, color, 2)
+        fractions = {commit: machine[commit][row] for commit in shown.commits if row in machine.get(commit, {})}
+        points = [(x_of[commit], base - height * fraction / top) for commit, fraction in fractions.items()]
+        if points:
+            drawing.line(points, color, 2)
+            last.append((points[-1][1], fractions[next(reversed(fractions))]))
         for x, y in points:
             drawing.dot(x, y, color)
-        last = [machine[commit][row] for commit in shown.commits if row in machine.get(commit, {})][-1]
-        drawing.text(points[-1][0] + 9, round(points[-1][1] + 5), f"{last:.2f}", 14, "text", "bold")
+    bottom = 0.0
+    for y, fraction in sorted(last):  # labels that would overlap move down
+        bottom = max(round(y + 5), bottom + 14)
+        drawing.text(left + width + 1, bottom, f"{fraction:.2f}", 14, "text", "bold")
     first, newest = shown.commits[0], shown.commits[-1]
     drawing.text(left, base + 16, shown.dates[first][5:10], 12, "quiet")
     if newest != first:

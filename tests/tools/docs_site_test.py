@@ -7,6 +7,7 @@ links reads only the files: their links, their sentences, the length of README.m
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,7 +18,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import tool_module
+
 ROOT = Path(__file__).resolve().parents[2]
+charts = tool_module.load(ROOT / "tools/readme_charts.py")
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages that GitHub shows, and the site does not.
 GITHUB_PAGES = [ROOT / name for name in ("CODE_OF_CONDUCT.md", "ROADMAP.md", "SECURITY.md")]
@@ -94,6 +98,13 @@ class Charts(unittest.TestCase):
     def test_they_show_the_figures_of_the_page_and_of_the_journal(self) -> None:
         ended = subprocess.run([ROOT / "tools/readme_charts.py", "--check"], text=True, capture_output=True, check=False)
         self.assertEqual(ended.returncode, 0, ended.stderr)
+
+    def test_a_commit_that_was_measured_twice_has_its_last_figures(self) -> None:
+        machine = {"device": "host device", "cpu": "CPU", "cores": 2}
+        records = [{"commit": "a", "date": "2026-01-01", "machine": machine, "rows": {"hot-4g": {"fraction": value}}} for value in (0.25, 0.75)]
+        shown = charts.history([json.dumps(record) for record in records])
+        self.assertEqual(shown.machines, {"No GPU (host:0), CPU, 2 cores": {"a": {"hot-4g": 0.75}}})
+        self.assertIn(">0.75<", charts.draw_history(shown, "light"))
 
     def test_they_exist_for_light_and_dark_pages(self) -> None:
         for page in self.PAGES:
