@@ -1,6 +1,6 @@
-"""The kinds of files and folders that penstock.load() recognises, and what reads each: one table, in which a new kind is one line.
+"""The kinds of files that `penstock.load()` recognises, and the function that loads each.
 
-The content decides, not the name.
+The table `KINDS` has one line for each kind. The content of a file decides its kind, not its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PICKLES = (b"\x80\4\x95", b"\x80\5\x95", *(b"\x80" + version + first for versio
 
 
 class Request(NamedTuple):
-    """Arguments of penstock.load(). path: one that other functions can open, too."""
+    """The arguments of `penstock.load()`. `path` is one that other functions can open too."""
 
     path: str
     device: Any
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Content:
-    """What an open file begins with, and what lies in it if it is an archive. name: for messages."""
+    """The first bytes of an open file and, if it is an archive, its members. `name` is for messages."""
 
     def __init__(self, file: _native.File, size: int, name: str) -> None:
         self.file, self.size, self.name = file, size, name
@@ -55,7 +55,7 @@ class Content:
 
     @cached_property
     def archive(self) -> zipfile.ZipFile | None:
-        """None: it is not a zip archive. Raises InvalidArgument for one that is cut short, if it was one of arrays or tensors."""
+        """None if the file is not a zip archive. Raises InvalidArgument if an archive of arrays or tensors is cut short."""
         if not self.beginning.startswith((b"PK\3\4", b"PK\5\6")):
             return None
         from ._npz import open_archive  # imports zipfile, which other files do not need
@@ -64,17 +64,23 @@ class Content:
 
     @cached_property
     def members(self) -> list[str]:
-        """The names of the archive's members; none if it is not an archive."""
+        """The names of the archive's members; empty if the file is not an archive."""
         return [] if self.archive is None else self.archive.namelist()
 
     def has_member(self, name: str) -> bool:
-        """In any folder of the archive."""
+        """True if any folder of the archive has a member of this name."""
         return any(member.rpartition("/")[2] == name for member in self.members)
 
 
 class Kind(NamedTuple):
-    """name: such as "a GGUF file". load: None if penstock.load() cannot. reader: the call that reads it. takes_names: load(names=) works.
-    ending: of the names that such files usually have.
+    """A kind of file.
+
+    - `name`: with its article, such as "a GGUF file".
+    - `matches`: recognises the kind.
+    - `load`: None if `penstock.load()` cannot load the kind.
+    - `reader`: the call that reads such files.
+    - `takes_names`: whether `penstock.load(names=)` works.
+    - `ending`: the usual endings of such files.
     """
 
     name: str
@@ -86,7 +92,7 @@ class Kind(NamedTuple):
 
 
 def find_kind(content: Content) -> Kind | None:
-    """None: the file is of no known kind, and its bytes are what there is to load."""
+    """Returns the first kind that matches, or None for a file of bytes."""
     return next((kind for kind in KINDS if kind.matches(content)), None)
 
 

@@ -1,4 +1,4 @@
-"""load(): a file of any kind, or a part of its bytes, as tensors of any library on any device."""
+"""load(): loads a file of any kind, or a part of its bytes, as tensors of any library on any device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["load", "load_sharded"]
 def load_sharded(
     filename: Any, devices: Sequence[Place], shard: Any = None, framework: str | None = None, *, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """A model's tensors onto several devices in one call: penstock.safetensors.load_sharded()."""
+    """Loads a model onto several devices in one call. The same as `penstock.safetensors.load_sharded()`."""
     from .safetensors import load_sharded as of_safetensors
 
     return of_safetensors(filename, devices, shard, framework, names=names)
@@ -45,34 +45,51 @@ def load(
     names: Iterable[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Loads a file, a folder or a URL: the tensors of a model, the array or arrays of a NumPy file, or the bytes of any other file. Blocks.
+    """Loads a file, a folder or a URL: a model's tensors, NumPy arrays, or the bytes of any other file. Blocks.
 
-    If you give neither dtype nor shape nor offset, the kind of the file decides. load() looks at its content, not at its name:
-    - safetensors files, and indexes of models in several files: a dict of tensors by their names, as penstock.safetensors.load_file().
-    - GGUF files: a dict of tensors by their names, as penstock.gguf.open(path).load().
-    - PyTorch checkpoints (.pt, .bin): as penstock.torch.load(path, device, weights_only=True). This needs PyTorch.
-    - .npy: the array, with its own dtype and shape. In Fortran's order it is the transpose of an array in C's order ("host:0" has the bytes as they
-      are). Text, dates, records and other byte orders give NumPy arrays on the host, and are errors elsewhere.
-    - .npz: a dict of arrays by their names. The CPU inflates those of numpy.savez_compressed, and compares their checksums; stored ones are read
-      straight from the file, unchecked. A member that is not an array, such as one of Python objects, is left out with a warning.
-    - a folder: the model in it, with an index or without.
-    - any other file: its bytes ("u1").
-    Files that need another reader (TorchScript, HDF5, pickles, Zarr stores) are refused; the message names the call that reads them.
-    A file that is called like one of these kinds (.npy, .safetensors, .pt) and has other content is refused, too.
+    Without `dtype`, `shape` and `offset`, the content of the file decides what you get:
 
-    dtype: NumPy's or PyTorch's, or the name of one. With dtype, shape or offset the file is bytes of this type, whatever its kind: dtype="u1" loads
-    the bytes of any file, from offset (bytes) on.
-    shape: an int or a sequence of ints. One of them may be -1: as many as the file has. None is -1.
-    device: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a torch.device; "host:0", the host device.
-    framework: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy) or "bytes" (DeviceBuffers). None: the library of the device (a torch.device gives
-    PyTorch, "host:0" DeviceBuffers); else PyTorch if the program has imported it or dtype is PyTorch's; else NumPy on the host, and on a GPU CuPy
-    if it is installed, else DeviceBuffers.
-    On a GPU this waits for the current stream of the library, in which the memory may have been used before; you may use the result in any stream.
-    exact: a file that ends before the array does, or within an item, raises ShortRead; else the array has fewer rows (along its first axis).
-    names: the tensors of safetensors and GGUF files, or the arrays of .npz files, to load; the others are not read. None is all.
-    storage_options: how a server is reached and where its data is cached, as for penstock.open().
-    Raises penstock.Error; InvalidArgument for a dtype that the library does not support, for a damaged file, and for a kind that load() does not
-    load; NotFound for a folder without a model; ImportError if the library is not installed; TypeError.
+    - safetensors files, and the index of a model in several files: a dict of tensors by name, as `penstock.safetensors.load_file()` returns it.
+    - GGUF files: a dict of tensors by name, as `penstock.gguf.open(path).load()` returns it.
+    - PyTorch checkpoints (.pt, .bin): the result of `penstock.torch.load(path, device, weights_only=True)`. This needs PyTorch.
+    - .npy files: the array with its own dtype and shape. An array in Fortran order is the transpose of one in C order (on "host:0": the bytes
+      as they are in the file). Text, dates, records and foreign byte orders load only as NumPy arrays on the host.
+    - .npz files: a dict of arrays by name. The CPU decompresses members of `numpy.savez_compressed` and checks their checksums. Stored members
+      are read directly, and their checksums are not checked. A member that is not an array is left out with a warning.
+    - a folder: the model in it, with or without an index.
+    - any other file: its bytes (dtype "u1").
+
+    Arguments:
+
+    - `dtype`: a dtype of NumPy or PyTorch, or its name. With `dtype`, `shape` or `offset`, the file is an array of this type, whatever its kind;
+      `dtype="u1"` loads the bytes of any file.
+    - `shape`: an int or a sequence of ints. One of them may be -1, which stands for as many items as the file has. None is -1.
+    - `device`: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a `torch.device`; "host:0", the simulated GPU.
+    - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None; see below.
+    - `offset`: where the array begins in the file, in bytes.
+    - `exact`: True raises `ShortRead` if the file ends before the array does, or within an item. False returns fewer rows (first axis).
+    - `names`: the tensors of a safetensors or GGUF file, or the arrays of a .npz file, to read. None reads all.
+    - `storage_options`: how to reach the server of a URL and where to cache its data, as for `penstock.open()`.
+
+    If `framework` is None, the first line that applies decides the library of the result:
+
+    1. The device belongs to a library: a `torch.device` gives PyTorch, a CuPy device CuPy, "host:0" `DeviceBuffer`.
+    2. The program has imported PyTorch, or `dtype` is PyTorch's: PyTorch.
+    3. The device is the host: NumPy.
+    4. The device is a GPU: CuPy if it is installed, else `DeviceBuffer`.
+
+    On a GPU, the call waits for the current stream of the library, because its allocator may hand out memory that is still in use there. You may
+    use the result in any stream.
+
+    Raises:
+
+    - `InvalidArgument`: a dtype that the library does not support, a damaged file, a file whose name claims another kind, or a kind that needs
+      another reader (TorchScript, HDF5, pickles, Zarr stores); the message names the reader.
+    - `NotFound`: no such file, or a folder without a model.
+    - `ShortRead`: see `exact`.
+    - `ImportError`: the library is not installed.
+    - `TypeError`: an argument has the wrong type.
+    - `penstock.Error`: reading failed.
     """
     if offset < 0:
         raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")

@@ -1,4 +1,4 @@
-"""save(): tensors and arrays to a file of the kind that its name says."""
+"""save(): writes tensors and arrays to a file of the kind that its name says."""
 
 from __future__ import annotations
 
@@ -22,16 +22,28 @@ _Options = Mapping[str, Any] | None
 def save(
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes], obj: Any, *, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes obj to a file, which is whole under its name, and on the disk, or not there at all. Blocks. penstock.load(path) loads it.
+    """Writes an object to a file, which appears whole and durable under its name, or not at all. Blocks. `penstock.load(path)` loads it.
 
-    The ending of path decides what is written:
-    - .safetensors: a dict of tensors by their names, as penstock.safetensors.save_file().
-    - .pt, .pth, .ckpt: any object that torch.save takes, as penstock.torch.save(). This needs PyTorch.
-    - .npy: one array or tensor. .npz: a dict of them. These make a copy of the bytes on the host first, and never write pickles.
-    Tensors may be PyTorch's, NumPy's, CuPy's and DeviceBuffers. path may be the URL of an object of S3; storage_options: as for penstock.open().
-    penstock.tofile(array, path) writes an array's bytes alone to a file of any name.
-    Raises InvalidArgument for another ending, and for an array whose type the file cannot hold; TypeError for an object of a wrong kind;
-    penstock.Error if writing fails.
+    The ending of `path` decides the format:
+
+    - .safetensors: a dict of tensors by name, as for `penstock.safetensors.save_file()`.
+    - .pt, .pth, .ckpt: any object that `torch.save` takes, as for `penstock.torch.save()`. This needs PyTorch.
+    - .npy: one array or tensor. .npz: a dict of them. Both copy the bytes to the host first, and never write pickles.
+
+    Arguments:
+
+    - `path`: the name of the file, or the URL of an S3 object.
+    - `obj`: tensors of PyTorch, arrays of NumPy or CuPy, `DeviceBuffer`s, or a dict of them by name.
+    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+
+    To write only the bytes of an array, to a file of any name, use `penstock.tofile(array, path)`.
+
+    Raises:
+
+    - `InvalidArgument`: another ending, or an array of a type that the format cannot hold.
+    - `TypeError`: an object of the wrong kind for the format.
+    - `ImportError`: a checkpoint needs PyTorch, which is not installed.
+    - `penstock.Error`: writing failed; an older file of that name is unchanged.
     """
     text = os.fsdecode(path)
     shown = _native.shown_name(text)

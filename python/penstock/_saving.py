@@ -91,11 +91,11 @@ def _write_object(shown: str, pending: _native.PendingFile, image: Image, progre
 
 
 class SaveFuture(concurrent.futures.Future[None]):
-    """A save in the background. result() returns None once the file is on the disk under its name, and raises what went wrong.
+    """A save in the background.
 
-    progress: the bytes written, and all that there are. cancel() stops it, up to the moment in which the file gets its name: the file that was
-    there stays. It can be awaited. A save that nobody keeps the future of goes on; where it fails, and nobody asks, that is logged as an error
-    of the logger "penstock". The interpreter's end waits for it.
+    `result()` returns None when the file is on the disk under its name, and raises the error if the save failed. You can also await the future. A
+    save continues if you drop its future; if it then fails, the logger "penstock" logs the error. The interpreter waits for running saves before it
+    exits.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -109,24 +109,30 @@ class SaveFuture(concurrent.futures.Future[None]):
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes done, and of all; (0, 0) before it has begun."""
+        """The bytes written, and the bytes in total; (0, 0) before the save begins."""
         return self._progress
 
     def running(self) -> bool:
+        """True until the save has ended."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """False where it has ended, or is about to. Else it ends soon, and result() raises concurrent.futures.CancelledError."""
+        """Stops the save, unless the file is about to get its name; the old file stays. Returns False if it is too late.
+
+        `result()` then raises `concurrent.futures.CancelledError`.
+        """
         stops = not self.done() and self._control.stop()
         if stops:
             self._may_begin.set()
         return stops
 
     def result(self, timeout: float | None = None) -> None:
+        """Waits for the save, up to `timeout` seconds. Raises the error of the save, or TimeoutError."""
         self._asked = True
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits for the save, up to `timeout` seconds. Returns its error, or None if it succeeded."""
         self._asked = True
         return super().exception(timeout)
 

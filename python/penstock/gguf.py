@@ -1,4 +1,4 @@
-"""GGUF files, as llama.cpp has models: their settings and vocabulary, and their tensors, read into a GPU or the host at the speed of the hardware.
+"""GGUF files, the models of llama.cpp: their metadata, and their tensors, read into a GPU or the host.
 
     from penstock import gguf
 
@@ -6,8 +6,8 @@
         print(file.metadata["general.architecture"], file.tensors["output.weight"])
         weights = file.load(device="cuda:0", framework="pt")
 
-Types that are not quantised become arrays of that type. Quantised tensors come as they are in the file, blocks of bytes, for kernels that
-compute with them: nothing is dequantised here.
+Tensors that are not quantized become tensors of their own type. Quantized tensors arrive as the file has them: blocks of bytes, for kernels
+that compute with them. Penstock does not dequantize.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "UnknownTensor", "open"]
 
 
 class GGUFError(Error):
-    """A file that is not what GGUF files are, or something asked of one that it has not. A penstock.Error, so an OSError."""
+    """The file is not a GGUF file, is damaged, or lacks the tensor that you asked for. A `penstock.Error`, and so an `OSError`."""
 
 
 class TensorInfo(NamedTuple):
     """A tensor in a file.
 
-    type: ggml's name, such as "Q4_K", "F16". shape: of elements, the last dimension being the one whose elements lie side by side (files list the
-    dimensions the other way round). block_size: elements of a block, 1 where the type is not quantised; block_nbytes: its bytes.
-    offset: of the tensor's first byte in the file, in bytes. file: its name.
+    - `type`: its type in ggml's spelling, such as "Q4_K" or "F16".
+    - `shape`: in elements, with the contiguous dimension last, as in NumPy and PyTorch. (The file lists the dimensions in reverse order.)
+    - `block_size`: elements in a block; 1 if the type is not quantized.
+    - `block_nbytes`: bytes in a block.
+    - `nbytes`: bytes of the whole tensor.
+    - `offset`: where the tensor begins in the file, in bytes.
+    - `file`: the name of the file.
     """
 
     type: str
@@ -54,16 +58,19 @@ class TensorInfo(NamedTuple):
 
     @property
     def loaded_shape(self) -> tuple[int, ...]:
-        """That load() gives: of a quantised tensor the last dimension is the bytes of a row."""
+        """The shape that `load()` returns. The last dimension of a quantized tensor counts the bytes of a row."""
         if self.block_size == 1:
             return self.shape
         return *self.shape[:-1], self.shape[-1] // self.block_size * self.block_nbytes
 
 
 class UnknownTensor(NamedTuple):
-    """A tensor of a type that this version does not know, and cannot load.
+    """A tensor whose type this version does not know and cannot load.
 
-    type: ggml's number. shape: of elements, as in TensorInfo. offset: of its first byte in the file, in bytes. file: its name.
+    - `type`: ggml's number of the type.
+    - `shape`: in elements, as in `TensorInfo`.
+    - `offset`: where the tensor begins in the file, in bytes.
+    - `file`: the name of the file.
     """
 
     type: int
@@ -73,11 +80,18 @@ class UnknownTensor(NamedTuple):
 
 
 class GGUFFile:
-    """A model in a GGUF file, or in several that are called "name-00001-of-00003.gguf": any of them stands for all. A context manager; any thread
-    may use it. A file that is part of a model and has another name is refused.
+    """An open GGUF model: one file, or several named like "name-00001-of-00003.gguf". Pass any of them.
 
-    storage_options: how the server of a URL is reached, as penstock.open() takes them.
-    Raises GGUFError for what is no such file, or not whole; NotFound, naming the files of a model that are not there; penstock.Error.
+    A context manager. Thread-safe. A file that belongs to a model in several files and has another name is rejected.
+
+    - `path`: a file name or a URL.
+    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+
+    Raises:
+
+    - `GGUFError`: the file is not a whole GGUF file.
+    - `NotFound`: files of the model are missing; the message names them.
+    - `penstock.Error`: reading failed.
     """
 
     def __init__(self, path: Path, *, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -105,35 +119,35 @@ class GGUFFile:
         return f"<penstock.gguf.GGUFFile {self.files[0]!r}, {len(self.tensors)} tensors>"
 
     def close(self) -> None:
-        """metadata and tensors can be asked for still."""
+        """Closes the files. You can still read `metadata` and `tensors`."""
         self._stack.close()
 
     @property
     def files(self) -> list[str]:
-        """The names of the files, in their order."""
+        """The names of the files, in order."""
         return [each.name for each in self._sources]
 
     @property
     def version(self) -> int:
-        """Of the format: 2 or 3."""
+        """The version of the format: 2 or 3."""
         return self._sources[0].told.version
 
     @property
     def alignment(self) -> int:
-        """Of the tensors in the file, in bytes."""
+        """The alignment of tensors in the file, in bytes."""
         return self._sources[0].told.alignment
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """By key, in the order of the file: int, float, bool, str, and lists of these. Of several files that of the first, which has all.
+        """Metadata by key, in the order of the file: int, float, bool, str, and lists of these. For a model in several files, that of the first.
 
-        Bytes that are no UTF-8 stand in a str as surrogates: text.encode(errors="surrogateescape") gives them.
+        If a str is not valid UTF-8, its bytes appear as surrogates: `text.encode(errors="surrogateescape")` restores them.
         """
         return self._sources[0].told.metadata
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """By name, in the order of the files and of their bytes in each."""
+        """The tensors by name, in the order of the files and of their bytes in each."""
         return {
             name: TensorInfo(word, shape, block_size, block_nbytes, nbytes, offset, each.name)
             for each in self._sources
@@ -142,7 +156,7 @@ class GGUFFile:
 
     @cached_property
     def unknown(self) -> dict[str, UnknownTensor]:
-        """Tensors of types that this version does not know, by name. They are not among tensors."""
+        """Tensors whose type this version does not know, by name. They are not in `tensors`."""
         return {
             name: UnknownTensor(number, shape, offset, each.name)
             for each in self._sources
@@ -152,16 +166,20 @@ class GGUFFile:
     def load(
         self, names: Iterable[str] | None = None, device: Any = None, framework: str | None = None, *, links: Links | None = None
     ) -> dict[str, Any]:
-        """Tensors by their names, in the order of tensors. Blocks; KeyboardInterrupt stops it.
+        """Returns tensors by name, in the order of `tensors`. Blocks; KeyboardInterrupt stops it.
 
-        names: of those wanted; None is all. device, framework and links: as for penstock.safetensors.load_file(): "cpu", "cuda:0", a torch.device,
-        "host:0"; "pt", "np", "cupy" or "bytes".
-        F32, F16, BF16, F64, I8, I16, I32 and I64 come as tensors of that type and of TensorInfo.shape, all others as uint8 and of
-        TensorInfo.loaded_shape. They are views of one allocation, which lives as long as any of them.
-        Tensors of unknown types are left out, with a warning that names them.
-        Raises GGUFError for names that are not there or of an unknown type, and for a type that the library does not support
-        (NumPy supports BF16 if ml_dtypes is installed);
-        ShortRead where a file was cut meanwhile; Closed; penstock.Error.
+        - `names`: the tensors to load. None is all of them; tensors of unknown types are then left out with a warning that names them.
+        - `device`, `framework`, `links`: as for `penstock.safetensors.load_file()`.
+
+        F32, F16, BF16, F64, I8, I16, I32 and I64 keep their type and have the shape `TensorInfo.shape`. All other types become uint8 tensors of the
+        shape `TensorInfo.loaded_shape`. The tensors of one device are views of one allocation, which lives as long as any of them.
+
+        Raises:
+
+        - `GGUFError`: a name is missing or of an unknown type, or the library lacks a type (NumPy supports BF16 if ml_dtypes is installed).
+        - `ShortRead`: the file was truncated after it was opened.
+        - `Closed`: the file is closed.
+        - `penstock.Error`: reading failed.
         """
         if any(each.file.closed for each in self._sources):
             raise Closed(f"{self.files[0]}: the file is closed", code="closed", filename=self.files[0])
@@ -190,7 +208,7 @@ class GGUFFile:
 
 
 def open(path: Path, *, storage_options: Mapping[str, Any] | None = None) -> GGUFFile:
-    """Opens a GGUF file, or all of a model in several, and reads what stands before the tensors. Blocks. Takes and raises what GGUFFile does."""
+    """Opens a GGUF model and reads its metadata. Blocks. Arguments and errors are those of `GGUFFile`."""
     return GGUFFile(path, storage_options=storage_options)
 
 

@@ -1,19 +1,19 @@
-"""safetensors over Penstock: tensor files to and from GPUs and the host at the speed of the hardware.
+"""The safetensors API over Penstock: tensor files to and from GPUs and the host.
 
-    from penstock.safetensors import load_file, load_into, safe_open
+    from penstock.safetensors import load_file, load_into, safe_open, stream
     from penstock.safetensors.torch import save_file
 
     weights = load_file("model.safetensors", device="cuda:0", framework="pt")
-    load_into("folder/of/a/model", module)                        # index and shards, into the memory that is there
-    for name, tensor in stream("folder/of/a/model", device=0):    # one after the other, in bounded memory
+    load_into("folder/of/a/model", module)                        # index and shards, into memory that you have
+    for name, tensor in stream("folder/of/a/model", device=0):    # one at a time, in bounded memory
         ...
     with safe_open("model.safetensors", framework="pt", device="cuda:0") as file:
-        part = file.get_slice("embedding")[:, :128]               # reads this part
+        part = file.get_slice("embedding")[:, :128]               # reads only this part
 
-    install()                                                     # programs that import safetensors get Penstock's speed
+    install()                                                     # Penstock in place of the safetensors library
 
-The submodules torch, numpy and cupy are as safetensors.torch and safetensors.numpy are. PyTorch is imported by the submodule torch, and where the
-framework "pt" is asked for.
+The submodules torch and numpy have the names of safetensors.torch and safetensors.numpy; cupy has the same for CuPy. Only the submodule
+torch, and calls whose result is from PyTorch, import PyTorch.
 """
 
 from __future__ import annotations

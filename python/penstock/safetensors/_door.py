@@ -1,4 +1,4 @@
-"""install(): Penstock in place of the safetensors library, for all of a process, without a change to any file."""
+"""install(): Penstock in place of the safetensors library for a whole process, without a change to any file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _absent = object()
 
 
 class Installed:
-    """What install() returns. As a context manager it is undone at the end of the block."""
+    """The result of `install()`. As a context manager, it calls `uninstall()` at the end of the block."""
 
     def __enter__(self) -> Installed:
         return self
@@ -32,9 +32,12 @@ class Installed:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What explain() returns: what was replaced and by what, what Penstock has read since, and what it left to the library.
+    """The result of `explain()`.
 
-    library: the version of the safetensors library, None where it is not installed. replaced: "module.name", in the order of replacing.
+    - `installed`: whether Penstock is in place of the safetensors library.
+    - `library`: the version of the safetensors library; None if it is not installed.
+    - `replaced`: the names that were replaced ("module.name"), in order.
+    - `counts`: tensors and bytes that Penstock has read into a GPU, and tensors and files that it left to the library, by reason.
     """
 
     installed: bool
@@ -52,14 +55,15 @@ class Explanation:
 
 
 def install() -> Installed:
-    """From now on safetensors.safe_open, of all modules of this process, reads through Penstock what goes to a GPU.
+    """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads the tensors that go to a GPU.
 
-    The library's load_file(), load_model() and whatever else opens files with it do so too. Its modules stay, with every name they have; names that
-    newer versions have (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice) are added. Modules that took safe_open before get the new one.
-    Installing again changes nothing. uninstall() undoes it, as does the end of a block: with install(): ...
+    The library's `load_file()`, `load_model()` and everything else that opens files with `safe_open` then use Penstock too. All other names of the
+    library stay. If the installed version lacks newer names (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice), they are added. A second call
+    does nothing. `uninstall()` undoes it, as does the end of a block: `with install(): ...`.
 
-    Raises ImportError: the library is not installed, or it is damaged or so unusual that its safe_open cannot be replaced; then nothing is replaced.
-    A module of the program that refuses the change keeps what it took, and is left alone.
+    A module that refuses the change keeps the library's `safe_open`.
+
+    Raises `ImportError` if the safetensors library is missing, damaged or unknown; nothing is replaced then.
     """
     library = importlib.import_module("safetensors")
     with _lock:
@@ -117,7 +121,7 @@ def _called(library: ModuleType) -> str:
 
 
 def uninstall() -> None:
-    """The safetensors library as it was. What was opened through Penstock stays open and valid."""
+    """Restores the safetensors library. Files that were opened through Penstock stay open and valid."""
     with _lock:
         _put_back()
         from ._door_open import safe_open as ours
@@ -133,7 +137,7 @@ def uninstall() -> None:
 
 
 def explain() -> Explanation:
-    """What install() has replaced in this process, and what has gone which way since."""
+    """Says what `install()` has replaced in this process, and what Penstock and the library have read since."""
     from ._door_open import counts
 
     with _lock:

@@ -13,11 +13,11 @@ __all__ = ["Mismatch", "SafetensorError", "listed", "meant", "of_file"]
 
 
 class SafetensorError(Error):
-    """A file that is not what safetensors files are, or something asked of one that it has not. A penstock.Error, so an OSError."""
+    """The file is not a safetensors file, or lacks what you asked for. A `penstock.Error`, and so an `OSError`."""
 
 
 class Mismatch(SafetensorError, RuntimeError):
-    """What is in the files and what is to be filled do not go together. RuntimeError: as torch.nn.Module.load_state_dict() raises."""
+    """The tensors of the files and the target do not fit. Also a RuntimeError, like that of `torch.nn.Module.load_state_dict()`."""
 
 
 for _kind in (SafetensorError, Mismatch):

@@ -20,7 +20,11 @@ __all__ = ["LoadResult", "load_into"]
 
 
 class LoadResult(NamedTuple):
-    """As torch.nn.Module.load_state_dict() tells it."""
+    """The names that only one side has, as `torch.nn.Module.load_state_dict()` returns them.
+
+    - `missing_keys`: names of the target that are not in the files.
+    - `unexpected_keys`: names in the files that are not in the target.
+    """
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -36,15 +40,23 @@ def load_into(
     links: Links | None = None,
     storage_options: StorageOptions | None = None,
 ) -> LoadResult:
-    """Fills the tensors of a torch.nn.Module (parameters and buffers), or of a mapping of names, with those of the files. Blocks.
+    """Loads tensors of safetensors files into tensors that you already have. Blocks.
 
-    filename, slices, links, storage_options: as for load_file(). A mapping has tensors of PyTorch, arrays of NumPy or CuPy, and DeviceBuffers.
-    strict: names that only one side has are an error; else they are in the result. Of tensors that are one and the same memory one name will do.
-    convert: tensors of another type are converted, on their device; else they are an error.
+    Arguments:
 
-    Contiguous tensors of the file's type are read into as they are, others by way of memory on their device. On a GPU this waits for what the
-    current stream has. Raises Mismatch, with all that does not fit, and other errors of the files before any tensor is touched; when reading itself
-    fails, or is interrupted, what is in the tensors is not known.
+    - `filename`, `slices`, `links`, `storage_options`: as for `load_file()`.
+    - `target`: a `torch.nn.Module` (parameters and buffers), or a mapping of names to PyTorch tensors, NumPy or CuPy arrays or `DeviceBuffer`s.
+    - `strict`: True raises `Mismatch` for names that only one side has; False returns them. For tensors that share memory, one name is enough.
+    - `convert`: True converts tensors of another type, on their device; False raises `Mismatch` for them.
+
+    A contiguous tensor of the file's type is filled directly, others through temporary memory on their device. On a GPU, the call waits for the
+    current stream.
+
+    Raises:
+
+    - `Mismatch`: names, shapes or types do not fit; the message lists them all, and no tensor was changed.
+    - `SafetensorError` and other errors of the files: no tensor was changed.
+    - `penstock.Error`: reading failed or was interrupted; the content of the tensors is then undefined.
     """
     with Sources(filename, storage_options=storage_options) as sources:
         check_wanted(sources.files, None, slices)
@@ -125,7 +137,7 @@ def _step(source: Source, row: int, target: Target, convert: bool, slices: Slice
     place = target.place()
     dtype = place.dtype(word)
     if dtype is None:
-        return f"is of type {word} in the file, which {place.name} has not"
+        return f"is of type {word} in the file, which {place.name} does not support"
     try:
         shape = place.shape(word, shape)
     except ValueError as problem:

@@ -39,27 +39,32 @@ def load_file(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
-    """The tensors of a safetensors file, by their names, in the order of the file. Blocks; KeyboardInterrupt stops it.
+    """Loads the tensors of safetensors files, by name, in the order of the file. Blocks; KeyboardInterrupt stops it.
 
-    filename: a file; several of them; an index (model.safetensors.index.json), with its shards; or a folder that holds one. Each may be a URL.
-    storage_options: how the servers of URLs are reached, as penstock.open() takes them.
-    device: "cpu", "cuda:1", the number of a GPU, a torch.device, "host:0"; None is the host, or the current GPU for framework="cupy".
-    framework: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy) or "bytes" (DeviceBuffers). None: the library of the device (a torch.device gives
-    PyTorch, "host:0" DeviceBuffers); else PyTorch if the program has imported it; else NumPy on the host, and on a GPU CuPy if it is installed,
-    else DeviceBuffers.
-    device_map: the names of modules or tensors, and their devices: the longest counts that a tensor's name is or begins with, "" is for all
-    others; or a callable of the name. What it leaves out goes to device.
-    slices: for names of tensors (dim, rank, world), the part of one of so many ranks, or a tuple of slices; or a callable of name and shape that
-    gives one, or None for all of it. Only their bytes are read, and what lies between short pieces.
-    names: of the tensors wanted; None is all.
-    links: PCIe links that one GPU may be filled over, 1 to 8: its own, and those of GPUs that copy to it straight. 32 MiB of the memory of each
-    are in use meanwhile, and a context is made there. None and "auto": those of GPUs that the program uses through the library anyway.
-    max_host_bytes: bytes that are read at once, 1 MiB at least. Beside its result a load needs memory of the host only for those: on their way to a
-    GPU they are in pinned staging buffers, of a pool that the whole process shares. None: all at once, as far as the pool goes.
+    Arguments:
 
-    The tensors of one device are views of one allocation of the library's own, which lives as long as any of them. On a GPU this waits for what
-    the current stream has, in which the memory may have been used before; the tensors may be used in any stream.
-    Raises SafetensorError for a file that is not a safetensors file, and for a type that the library does not support; penstock.Error.
+    - `filename`: a file; a list of files; an index (model.safetensors.index.json), with its shards; or a folder that holds one. Each may be a URL.
+    - `device`: "cpu", "cuda:1", the number of a GPU, a `torch.device`, or "host:0". None is the host; for `framework="cupy"`, the current GPU.
+    - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None for the rule of `penstock.load()`.
+    - `device_map`: devices by the names of modules or tensors, or a function of the name. The longest key decides that is the tensor's name, or
+      its beginning up to a dot; "" stands for all others. Tensors without an entry go to `device`.
+    - `slices`: the parts to load, by tensor name: `(dim, rank, world)` for one rank's part, or a tuple of slices; or a function of name and shape
+      that returns one, or None for the whole tensor. Only the bytes of the parts are read, and short gaps between them.
+    - `names`: the tensors to load. None loads all.
+    - `links`: how many PCIe links may load one GPU, 1 to 8: its own, and those of GPUs with direct access to it. Each uses 32 MiB of its GPU's
+      memory and creates a context there. None and "auto": the links of GPUs that the program uses through the library anyway.
+    - `max_host_bytes`: how many bytes are read at once, at least 1 MiB. On the way to a GPU they occupy pinned staging buffers of a pool that
+      the whole process shares. None: as many as the pool allows.
+    - `storage_options`: how to reach the servers of URLs, as for `penstock.open()`.
+
+    The tensors of one device are views of one allocation from the library, which lives as long as any of them. On a GPU, the call waits for the
+    current stream, because the allocator may hand out memory that is still in use there. You may use the tensors in any stream.
+
+    Raises:
+
+    - `SafetensorError`: a file is not a safetensors file, a name is missing, or the library does not support a type.
+    - `InvalidArgument`: a slice does not fit its tensor.
+    - `penstock.Error`: reading failed, for example `FileNotFoundError` or `ShortRead`.
     """
     places = Places(framework, device, device_map)
     most_bytes = check_bytes("max_host_bytes", max_host_bytes)

@@ -23,13 +23,16 @@ __all__ = ["Slice", "read_part", "safe_open"]
 
 
 class safe_open:
-    """A safetensors file. A context manager; any thread may use it.
+    """An open safetensors file. A context manager. Thread-safe.
 
-    framework, device: as for load_file().
-    backend: that of the safetensors library, "mmap" or "pread", which changes nothing here.
-    storage_options: how the server of a URL is reached, as penstock.open() takes them.
-    It can be pickled and copied, as a File of penstock.open() can: the arguments travel, and the file is opened again on arrival.
-    Raises SafetensorError for what is no such file, penstock.Error.
+    - `filename`: the name of the file, or a URL.
+    - `framework`, `device`: as for `load_file()`.
+    - `backend`: accepted for compatibility ("mmap" or "pread"); it has no effect.
+    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+
+    You can pickle and copy it: the copy opens the file again.
+
+    Raises `SafetensorError` if the file is not a safetensors file, and `penstock.Error` if it cannot be opened or read.
     """
 
     def __init__(
@@ -81,34 +84,37 @@ class safe_open:
         return list(self._source.header.names)
 
     def metadata(self) -> dict[str, str] | None:
-        """What the file tells besides; None where it has no place for that."""
+        """The file's metadata; None if it has none."""
         found = self._source.header.metadata
         return None if found is None else dict(found)
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor. Blocks."""
+        """Reads a tensor. Blocks. Raises SafetensorError for an unknown name."""
         source = self._source
         return read_part(source, source.row(name), self._place, None)
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Those of these names, or all, in the order of their bytes, as load_file() reads them. Blocks."""
+        """Reads several tensors at once, or all, in the order of their bytes, as `load_file()` does. Blocks."""
         return read_tensors([self._source], self._places, None, check_names(names))
 
     def get_slice(self, name: str) -> Slice:
-        """A tensor to take a part of, which is what is read then."""
+        """Returns a `Slice`, which reads the part that you index."""
         source = self._source
         return Slice(source, source.row(name), self._place)
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
-        """What the header says of a tensor. Reads nothing."""
+        """Returns type, shape and offsets of a tensor from the header. Reads nothing."""
         source = self._source
         return tensor_meta(source.header, source.row(name))
 
     def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
-        """Begins to read tensors of PyTorch, or rows of them, into a GPU, and returns what hands each out once.
+        """Starts to read PyTorch tensors, or rows of them, into a GPU. The returned loader hands out each of them once.
 
-        plan: names, and the rows of the first dimension or None for all; None is every tensor. device: None is the one that the file was opened for.
-        threads is ignored: Penstock has its own for all files. Raises SafetensorError: it is no GPU, or the file has not what the plan names.
+        - `plan`: the rows to read (slices of the first dimension, or None for all), by tensor name. None is every tensor.
+        - `device`: the GPU. None is the device that the file was opened for.
+        - `threads`: ignored; Penstock has its own threads.
+
+        Raises `SafetensorError` if the device is not a GPU, or if the file lacks a tensor or rows of the plan.
         """
         place = self._place if device is None else framework_on("pt", device)
         if place.name != "PyTorch" or not is_gpu(place.device):
@@ -123,9 +129,10 @@ def _open_again(filename: Path, framework: str | None, device: Any, storage_opti
 
 
 class Slice:
-    """A tensor of a file. Indexing it reads the part and gives it as an array of its own; it may outlive the safe_open() that it is of.
+    """A tensor of an open file. Indexing it reads the part and returns a new array. It may outlive its `safe_open`.
 
-    Ints, slices with steps of 1 and more and an Ellipsis read what they name. For anything else the whole tensor is read, and indexed by its library.
+    Ints, slices with positive steps and an Ellipsis read only the bytes that they select. Any other index reads the whole tensor, and lets the
+    library index it.
     """
 
     def __init__(self, source: Source, row: int, place: Framework) -> None:
@@ -134,15 +141,16 @@ class Slice:
         self._place = place
 
     def get_shape(self) -> list[int]:
+        """The shape of the whole tensor."""
         return list(self._source.header.shapes[self._row])
 
     def get_dtype(self) -> str:
-        """As the file has it, such as "BF16"."""
+        """The type as the file spells it, such as "BF16"."""
         return self._source.header.types[self._row]
 
     @property
     def nbytes(self) -> int:
-        """Of all of it. Not in the safetensors library."""
+        """Bytes of the whole tensor. The safetensors library lacks this attribute."""
         return self._source.header.sizes[self._row]
 
     def __getitem__(self, index: Any) -> Any:

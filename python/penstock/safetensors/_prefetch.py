@@ -21,7 +21,7 @@ PrefetchPlan = dict[str, slice | None]
 
 
 class TensorMeta:
-    """What a file's header says of a tensor. data_offsets: bytes, from where the header ends."""
+    """What the header of a file says about a tensor. `data_offsets` are bytes from the end of the header."""
 
     def __init__(self, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> None:
         self.dtype = dtype
@@ -38,13 +38,13 @@ def tensor_meta(header: Header, row: int) -> TensorMeta:
 
 
 class PrefetchLoader:
-    """The tensors of a plan, on their way to a GPU. take() and iterating hand each out once, in an allocation of its own.
+    """The tensors of a prefetch plan, which are being read into a GPU. `take()` and iteration hand out each of them once.
 
-    A context manager; any thread may use it. close() lets go of those that nobody has taken.
+    A context manager. Thread-safe. Each tensor has its own allocation.
     """
 
     def __init__(self, source: Source, device: Any, plan: Mapping[str, slice | None] | None) -> None:
-        """Raises SafetensorError for names that the file has not and for slices that are no rows with a step of 1."""
+        """Raises SafetensorError if the file lacks a tensor of the plan, or a slice does not select rows with a step of 1."""
         self._source = source
         self._lock = threading.Lock()
         header = source.header
@@ -57,19 +57,19 @@ class PrefetchLoader:
         self._ahead.begin(sorted(self._rows.values()))
 
     def names(self) -> list[str]:
-        """Those of the plan, in the order of the file."""
+        """The names of the plan, in the order of the file."""
         return list(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
 
     def has_whole(self, name: str) -> bool:
-        """Whether it is there to be taken, all of it."""
+        """Whether the whole tensor can still be taken."""
         with self._lock:
             return self._ahead is not None and name in self._left and self._rows[name] not in self._parts
 
     def take(self, name: str) -> Any:
-        """A tensor, or its rows. Blocks until it is there. SafetensorError: it is none of the plan, or was taken before."""
+        """Returns a tensor, or its rows. Blocks until it is read. Raises SafetensorError if it is not in the plan, or was taken before."""
         with self._lock:
             ahead = self._ahead
             if ahead is None:
@@ -87,6 +87,7 @@ class PrefetchLoader:
                 yield name, self.take(name)
 
     def close(self) -> None:
+        """Frees the tensors that were not taken."""
         with self._lock:
             ahead, self._ahead = self._ahead, None
         if ahead is not None:

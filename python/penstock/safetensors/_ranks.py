@@ -54,21 +54,32 @@ def load_rank(
     group: Any = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
-    """The part of a model that is one rank's, in a job of several processes that all call this with the same files, shard and names. Blocks.
+    """Loads one rank's part of a model. All processes of the job call this with the same files, `shard` and `names`. Blocks.
 
-    filename, device, framework, names, storage_options: as for load_file(); every process can open the files. shard: as for load_sharded().
-    address: that the job meets at: "unix:@name" or "unix:/path", to which ".0", ".1" and so on are added; or the URLs that the ranks listen at
-    (penstock.pipe.listen()), one for each but the last, such as tcp://host:port, for ranks of several hosts; these need the secret.
-    timeout: seconds that a rank waits for the others to come, and for each piece. A rank that waits for another for more than 5 s says so to the logger
-    "penstock".
-    group: in the place of rank, world and address, a process group of torch.distributed, such as torch.distributed.group.WORLD, of whose backend the
-    device is. Each rank reads its part of what everyone gets, and broadcasts hand it on; the tensors are PyTorch's. The group's own timeout counts, also for a
-    rank that was killed or interrupted; secret is of no use.
+    Arguments:
 
-    Raises InvalidArgument where neighbours do not load the same (files by their headers, not by what is in the tensors; shard, names, world), TimedOut,
-    what load_sharded() and penstock.pipe raise; Closed where another rank has failed: its message names that rank and its reason. A rank that fails
-    waits for its neighbours for 10 s at most, to tell them. With address they do not hear of a failure to read what only that rank gets, once all have the
-    rest; with group they do.
+    - `filename`, `device`, `framework`, `names`, `storage_options`: as for `load_file()`. Each process must be able to open the files.
+    - `rank`, `world`: the number of this process, from 0, and the number of processes.
+    - `address`: where the processes meet. On one host: "unix:@name" or "unix:/path". On several hosts: a list of URLs such as
+      "tcp://host:port", one for each rank but the last, at which that rank listens.
+    - `shard`: as for `load_sharded()`.
+    - `secret`: the shared secret of `penstock.pipe`, needed for tcp.
+    - `timeout`: seconds to wait for the other ranks, and for each piece. After 5 s of waiting, the logger "penstock" names the rank.
+    - `group`: a process group of `torch.distributed`, in place of `rank`, `world` and `address`. Its backend must support the device. The tensors
+      are PyTorch's; the group's own timeout applies, and `secret` is not used.
+
+    With `address`, rank 0 reads the tensors that all ranks get, and each rank passes them on to the next. With `group`, each rank reads a share of
+    them and broadcasts it. Each rank reads its own parts itself.
+
+    Returns a dict of tensors by name.
+
+    Raises:
+
+    - `InvalidArgument`: the ranks load different files (their headers are compared, not the content of tensors), `shard`, `names` or `world`.
+    - `Closed`: another rank has failed; the message names it and its reason. A rank that fails waits up to 10 s to inform its neighbours. With
+      `address`, ranks that already have the common tensors do not learn of a failure to read another rank's own part.
+    - `TimedOut`: a rank did not connect, has a wrong secret, or stopped.
+    - the errors of `load_sharded()` and `penstock.pipe`.
     """
     try:
         with _ranks(rank, world, address, secret, timeout, group) as ranks:
@@ -414,7 +425,7 @@ class _Chain:
         if self._behind is None and self.rank + 1 < self.world:
             unmet.append(threading.Thread(target=self._tell_behind, args=(word, deadline), daemon=True))
         if unmet:
-            _log.warning("load_rank: rank %d has failed, and waits to tell its neighbours: %s", self.rank, reason[:_most_reason])
+            _log.warning("load_rank: rank %d has failed, and waits to inform its neighbours: %s", self.rank, reason[:_most_reason])
         for each_of in unmet:
             each_of.start()
         for each_of in unmet:

@@ -18,10 +18,16 @@ __all__ = ["TensorSpec", "deserialize", "serialize", "serialize_file"]
 
 
 class TensorSpec:
-    """A tensor that is to be saved: data_len bytes at an address, which stay there until it is."""
+    """A tensor to save, as memory at an address.
+
+    - `dtype`: the type, in the spelling of NumPy, ml_dtypes or PyTorch.
+    - `shape`: the number of elements in each dimension.
+    - `data_ptr`: the address. The memory must stay valid until the tensor is saved.
+    - `data_len`: bytes at the address.
+    """
 
     def __init__(self, *, dtype: str, shape: Sequence[int], data_ptr: int, data_len: int) -> None:
-        """dtype: as NumPy, ml_dtypes and PyTorch call it. Raises SafetensorError for one that tensor files have not."""
+        """Raises SafetensorError for a type that the format does not support."""
         self.dtype = word_of(None, dtype)
         self.shape = list(shape)
         if self.dtype == "F4":  # of which PyTorch counts two as one
@@ -34,17 +40,17 @@ class TensorSpec:
 
 
 def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The content of a file of these tensors. Raises SafetensorError where bytes and shape do not go together."""
+    """Returns the content of a file with these tensors. Raises SafetensorError if the bytes and the shape of a tensor do not match."""
     return saved(_tensors_of(tensor_dict), metadata)
 
 
 def serialize_file(tensor_dict: Mapping[str, TensorSpec], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes them to a file. See penstock.safetensors.save_file()."""
+    """Writes tensors to a file, as `save_file()` does. Raises SafetensorError if the bytes and the shape of a tensor do not match."""
     write_file(_tensors_of(tensor_dict), filename, metadata)
 
 
 def deserialize(data: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """Of a file's content, each tensor's name and its "dtype", as the file has it, "shape" and "data". Raises SafetensorError."""
+    """Returns each tensor's name with its "dtype" (as the file spells it), "shape" and "data". Raises SafetensorError for damaged content."""
     header = header_of_bytes(data)
     content = memoryview(data)
     rows = zip(header.names, header.types, header.shapes, header.offsets, header.sizes)

@@ -37,16 +37,26 @@ def save_file(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes tensors to a safetensors file, which is whole under its name, and on the disk, or not there at all. Blocks.
+    """Writes tensors to a safetensors file, which appears whole and durable under its name, or not at all. Blocks.
 
-    tensors: of PyTorch, arrays of NumPy and CuPy, DeviceBuffers (as bytes); of a GPU's this waits for what the current stream has. Their bytes go from
-    where they are; of those that are not contiguous, in C's order, a copy is made.
-    A file that was there is replaced at once when all is written, and stays what it was when anything goes wrong. The new one has its owner, group,
-    permissions and attributes, as far as this process may set them. What is no regular file (a FIFO, a device, a folder) is an error.
-    filename may be the URL of an object of S3 (s3://BUCKET/KEY), which is there once this returns, or not at all; storage_options: as for
-    penstock.open(). With {"overwrite": False} an object that is there stays (FileExistsError).
-    Before anything is written: SafetensorError names a tensor that no such file can have, BufferError one without memory; TypeError is for names and
-    metadata that are no str. Raises penstock.Error if writing fails.
+    Arguments:
+
+    - `tensors`: PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s (saved as bytes), by name. On a GPU, the call waits for the current
+      stream. The bytes are written from where they are; tensors that are not contiguous are copied in C order first.
+    - `filename`: the name of the file, or the URL of an S3 object (s3://BUCKET/KEY).
+    - `metadata`: strings by name, stored in the header.
+    - `storage_options`: how to reach the server, as for `penstock.open()`. With `{"overwrite": False}`, an existing object stays.
+
+    An existing file is replaced in one step after all bytes are on the disk; if anything fails, it stays as it was. The new file gets its owner,
+    group, permissions and attributes, as far as the process may set them.
+
+    Raises:
+
+    - `SafetensorError`: the format cannot hold a tensor. Nothing was written.
+    - `BufferError`: a tensor has no memory. Nothing was written.
+    - `TypeError`: names or metadata are not strings. Nothing was written.
+    - `FileExistsError`: an object exists, and `overwrite` is False.
+    - `penstock.Error`: writing failed, or the name belongs to a FIFO, a device or a folder.
     """
     write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata, storage_options)
 

@@ -29,16 +29,24 @@ def load_sharded(
     names: Iterable[str] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> list[dict[str, Any]]:
-    """The tensors of safetensors files, for each of several devices a dict of its parts, as tensor parallel has them. Blocks; KeyboardInterrupt
-    stops it.
+    """Loads a model onto several devices in one call, whole or split for tensor parallelism. Blocks; KeyboardInterrupt stops it.
 
-    filename, framework, names, storage_options: as for load_file(). devices: of the ranks, in their order; one may come twice.
-    shard: patterns of tensors' names, as of fnmatch ("*.q_proj.weight"), and the dimension that those are cut in, in equal parts, one for each
-    device; the first that fits counts, and None there, or no pattern, gives all of the tensor to every device. Or a callable of name and shape.
+    Arguments:
 
-    The file is read once: a part by the device that has it, over its own link; what everyone gets by the first device, from which it goes on
-    from GPU to GPU, where these reach each other. The tensors of a device are views of one allocation, each at a multiple of 256 bytes.
-    Raises InvalidArgument where a tensor cannot be cut so, and what load_file() raises.
+    - `filename`, `framework`, `names`, `storage_options`: as for `load_file()`.
+    - `devices`: the device of each rank, in order. A device may appear twice.
+    - `shard`: the dimension in which to split tensors, by name pattern as in `fnmatch` ("*.q_proj.weight"), in equal parts, one for each device.
+      The first pattern that matches decides; None, or no match, gives the whole tensor to each device. Or a function of name and shape.
+
+    The file is read once. A part crosses the link of its own GPU. A tensor for all devices goes to the first one, and from GPU to GPU if they have
+    direct access to each other. The tensors of a device are views of one allocation, each at a multiple of 256 bytes.
+
+    Returns a dict of tensors by name for each device.
+
+    Raises:
+
+    - `InvalidArgument`: a tensor cannot be split into equal parts.
+    - the errors of `load_file()`.
     """
     places = [framework_on(framework, each) for each in _checked(devices)]
     with Sources(filename, [each.device for each in places if ":" in each.device], storage_options) as sources:

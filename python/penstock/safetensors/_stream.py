@@ -42,30 +42,34 @@ def stream(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Stream:
-    """The tensors of safetensors files as pairs of name and tensor, one after the other in the order of the files, while more are read.
+    """Yields the tensors of safetensors files as pairs of name and tensor, in the order of the files, and reads ahead in bounded memory.
 
-    files, names, device, framework, slices, storage_options: as for load_file(). The result is an iterator, and a context manager. One thread at a time may use it;
-    another one gets InvalidArgument, and the stream goes on.
-    max_device_bytes: of the device's memory that the stream has allocated and somebody has still: tensors that are read ahead, and those that the
-    caller holds. None: 512 MiB. On the host max_host_bytes says it instead, and this changes nothing.
-    max_host_bytes: on the host, the same of its memory. For a GPU, bytes that are read at once, 1 MiB at least, as for load_file(): those are in pinned
-    staging buffers, of a pool that the whole process shares and that has a limit of its own.
+    Arguments:
 
-    A tensor is a view of an allocation of up to an eighth of the limit, 64 MiB at most, which lives as long as any of its tensors, and is never
-    written to again. So a tensor that is kept counts with all of its allocation. Where what the caller holds leaves no room, the stream goes on with
-    one tensor at a time, in an allocation of its own: beyond the limit there is only what the caller holds, and one tensor. A tensor that is larger
-    than the limit is read alone.
+    - `files`, `names`, `device`, `framework`, `slices`, `storage_options`: as for `load_file()`.
+    - `max_device_bytes`: limit for the GPU memory of the stream: tensors that are read ahead, and those that you still hold. None is 512 MiB.
+      On the host it has no effect.
+    - `max_host_bytes`: on the host, the same limit for host memory. For a GPU, how many bytes are read at once, as for `load_file()`.
 
-    close(), the end of a with block, an error, and leaving the loop where nobody else has the iterator end the reads, and free what nobody holds.
-    Nothing waits for the caller's stream of a GPU, but for the reads into memory that was used in it before.
-    Raises what load_file() raises for files, names and device, at once. An error of reading names file and tensor, and comes in the turn of that
-    tensor, as does an error of slices; it ends the stream.
+    The result is an iterator and a context manager. One thread at a time may use it; another thread gets `InvalidArgument`, and the stream goes on.
+
+    Tensors are views of allocations of up to 1/8 of the limit (at most 64 MiB). An allocation lives as long as any of its tensors, and is never
+    reused by the stream, so a tensor that you keep stays valid, and counts with its whole allocation. If your tensors use up the limit, the stream
+    continues with one tensor at a time, and exceeds the limit by at most that tensor. A tensor larger than the limit is read alone.
+
+    `close()`, the end of a `with` block, an error, or leaving the loop ends the reads and frees tensors that you do not hold. The stream does not
+    wait for your CUDA stream, except before it reads into memory that was used there.
+
+    Raises:
+
+    - at once, the errors of `load_file()` for files, names and device.
+    - when it reaches the tensor: an error of reading or of `slices`, which names the file and the tensor. It ends the stream.
     """
     return Stream(files, names, framework_on(framework, device), slices, max_device_bytes, max_host_bytes, storage_options)
 
 
 class Stream:
-    """What stream() gives."""
+    """The iterator that `stream()` returns."""
 
     def __init__(
         self,
@@ -117,11 +121,11 @@ class Stream:
         return found
 
     def __length_hint__(self) -> int:
-        """How many tensors are to come, unless an error does: for bars of progress, by operator.length_hint()."""
+        """How many tensors remain, if no error occurs. `operator.length_hint()` returns it, for progress bars."""
         return self._left if self._end.alive else 0
 
     def close(self) -> None:
-        """Ends the reads, frees what nobody holds and closes the files. What was handed out stays valid. More than once changes nothing."""
+        """Ends the reads, frees tensors that you do not hold, and closes the files. Tensors that you hold stay valid. A second call does nothing."""
         self._end()
         self._flow.forget()
 

@@ -17,9 +17,15 @@ __all__ = ["load_model", "save_model"]
 
 
 def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] | None = None, force_contiguous: bool = True) -> None:
-    """Writes a module's state. Of tensors that share memory one is written, and the metadata says for the others which.
+    """Saves the state of a module. If tensors share memory, one is written, and the metadata names it for the others.
 
-    RuntimeError: none of those that share memory is all of it. BufferError: tensors have no memory.
+    - `force_contiguous`: True copies tensors that are not contiguous first; False raises ValueError for them.
+
+    Raises:
+
+    - `RuntimeError`: none of the tensors that share memory covers all of it.
+    - `BufferError`: tensors have no memory.
+    - the errors of `save_file()`.
     """
     state = model.state_dict()
     check_memory({name: each for name, each in state.items() if isinstance(each, torch.Tensor) and each.device.type != "meta"})
@@ -37,8 +43,12 @@ def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] 
 def load_model(
     model: torch.nn.Module, filename: Paths, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
 ) -> tuple[set[str], list[str]]:
-    """Loads what save_model() has written, by way of device, and by the module's own load_state_dict(). penstock.safetensors.load_into() needs no
-    second copy. Returns the names that are missing in the file, and those that the module has not. RuntimeError: strict, and there are some.
+    """Loads the result of `save_model()` into a module, with the module's own `load_state_dict()`. `load_into()` needs no second copy.
+
+    - `device`: where the tensors are loaded before they are copied into the module.
+    - `backend`: has no effect.
+
+    Returns the names that are missing in the file, and those that the module lacks. With `strict`, raises RuntimeError if there are any.
     """
     loaded_state = load_file(filename, device, backend=backend)
     shared = removable(model.state_dict(), preferred=set(loaded_state))

@@ -27,10 +27,15 @@ def save_file(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes tensors to a file. See penstock.safetensors.save_file().
+    """Writes PyTorch tensors to a file. See `penstock.safetensors.save_file()`.
 
-    Raises ValueError for tensors that are not contiguous or sparse, and for what is no dict of tensors; RuntimeError for tensors that share memory.
-    Other tensors that cannot be saved raise what penstock.safetensors.save_file() raises. Each error names the tensors.
+    Raises:
+
+    - `ValueError`: a tensor is sparse or not contiguous, or the argument is not a dict of tensors.
+    - `RuntimeError`: tensors share memory.
+    - the errors of `penstock.safetensors.save_file()`.
+
+    Each error names the tensors.
     """
     write_file(_checked(tensors), filename, metadata, storage_options)
 
@@ -44,16 +49,19 @@ def save_file_async(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SaveFuture:
-    """As save_file(), in the background, of a copy of the tensors: they may be changed as soon as this returns. Not a name of safetensors'.
+    """Saves a copy of the tensors in the background. You may change the tensors as soon as the call returns. The safetensors library lacks it.
 
-    storage_options: as for save_file(). snapshot, progress, the order of several saves to one path, and the future are those of penstock.torch.save_async().
-    Raises at once what save_file() raises for its arguments.
+    - `tensors`, `filename`, `metadata`, `storage_options`: as for `save_file()`.
+    - `snapshot`, `progress`: as for `penstock.torch.save_async()`.
+
+    Several saves to one path run one after the other. Returns a `penstock.torch.SaveFuture`. The call itself raises the errors of `save_file()` for
+    its arguments.
     """
     return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
 
 
 def save(tensors: dict[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The content of a file of these tensors. Raises as save_file()."""
+    """Returns the content of a file with these tensors. Raises the errors of `save_file()`."""
     return saved(_checked(tensors), metadata)
 
 

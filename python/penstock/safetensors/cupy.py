@@ -1,4 +1,4 @@
-"""What penstock.safetensors.numpy has, for CuPy: the safetensors library has no such module."""
+"""The functions of `penstock.safetensors.numpy`, for CuPy. The safetensors library has no such module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def load_file(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
-    """The tensors of a file as CuPy's arrays. device: "cuda:1" or a number; None is CuPy's current one. See penstock.safetensors.load_file()."""
+    """Loads the tensors of a file as CuPy arrays. See `penstock.safetensors.load_file()`.
+
+    - `device`: "cuda:1" or a number. None is the current GPU.
+    """
     return _load_file(
         filename,
         device,
@@ -46,7 +49,7 @@ def load_file(
 
 
 def load(data: bytes, device: Any = None) -> dict[str, Any]:
-    """The tensors of a file's content."""
+    """Returns the tensors in the content of a file, on the device."""
     return loaded(data, framework_on("cupy", device))
 
 
@@ -57,12 +60,12 @@ def save_file(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes arrays to a file, from the memory of their GPU. See penstock.safetensors.save_file()."""
+    """Writes arrays to a file, directly from GPU memory. See `penstock.safetensors.save_file()`."""
     _save_file(tensors, filename, metadata, storage_options=storage_options)
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The content of a file of these arrays."""
+    """Returns the content of a file with these arrays. Raises SafetensorError for an array that the format cannot hold."""
     return saved({name: tensor_of(name, value) for name, value in tensors.items()}, metadata)
 
 

@@ -1,4 +1,4 @@
-"""safetensors.numpy over Penstock: names, arguments and results are that module's. What differs is in docs/guides/models.md."""
+"""The names of `safetensors.numpy` over Penstock, with the same arguments and results."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def load_file(
     names: Iterable[str] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, numpy.ndarray[Any, Any]]:
-    """The tensors of a file as NumPy's arrays. See penstock.safetensors.load_file(). backend changes nothing."""
+    """Loads the tensors of a file as NumPy arrays. See `penstock.safetensors.load_file()`. `backend` has no effect."""
     check_backend(backend)
     return _load_file(filename, None, "np", slices=slices, names=names, storage_options=storage_options)
 
 
 def load(data: bytes) -> dict[str, numpy.ndarray[Any, Any]]:
-    """The tensors of a file's content."""
+    """Returns the tensors in the content of a file. Raises SafetensorError for damaged content."""
     return loaded(data, framework_on("np", None))
 
 
@@ -55,12 +55,12 @@ def save_file(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes arrays to a file. See penstock.safetensors.save_file()."""
+    """Writes arrays to a file. See `penstock.safetensors.save_file()`."""
     _save_file(tensor_dict, filename, metadata, storage_options=storage_options)
 
 
 def save(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The content of a file of these arrays."""
+    """Returns the content of a file with these arrays. Raises SafetensorError for an array that the format cannot hold."""
     return saved({name: tensor_of(name, value) for name, value in tensor_dict.items()}, metadata)
 
 

@@ -1,10 +1,10 @@
-"""The safetensors library itself, also while Penstock stands in for it: its modules' names, each as the library made it.
+"""The safetensors library itself, even while Penstock is in its place. Its names are those of the library's modules.
 
     from penstock.safetensors import original
 
     with original.safe_open("model.safetensors", framework="jax") as file: ...
 
-ImportError: the library is not installed.
+Raises ImportError if the library is not installed.
 """
 
 from __future__ import annotations

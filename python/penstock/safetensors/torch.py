@@ -1,4 +1,4 @@
-"""safetensors.torch over Penstock: names, arguments, results and exceptions are that module's. What differs is in docs/guides/models.md."""
+"""The names of `safetensors.torch` over Penstock, with the same arguments, results and exceptions, and a few arguments more."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def load_file(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a file. See penstock.safetensors.load_file(). backend changes nothing."""
+    """Loads the tensors of a file as PyTorch tensors. See `penstock.safetensors.load_file()`. `backend` has no effect."""
     check_backend(backend)
     return _load_file(
         filename,
@@ -78,19 +78,19 @@ def load_file(
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:
-    """The tensors of a file's content, on the host."""
+    """Returns the tensors in the content of a file, on the host. Raises SafetensorError for damaged content."""
     from ._memory import loaded
 
     return loaded(data, framework_on("pt", None))
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
-    """The address of the storage that a tensor lies in; 0: it has none."""
+    """The address of a tensor's storage; 0 for a tensor without storage."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def storage_size(tensor: torch.Tensor) -> int:
-    """The bytes of the storage that a tensor lies in."""
+    """The size of a tensor's storage, in bytes."""
     return int(tensor.untyped_storage().nbytes())
 
 

@@ -1,12 +1,12 @@
-"""Checkpoints of PyTorch, read straight to the devices of their tensors, and saved whole or not at all.
+"""PyTorch checkpoints: read straight to the devices of their tensors, and saved whole or not at all.
 
     import penstock.torch
 
     state = penstock.torch.load("model.pt", map_location="cuda")   # as torch.load
     penstock.torch.save(state, "copy.pt")                          # as torch.save; a crash leaves the old file or the new one
-    future = penstock.torch.save_async(state, "step_100.pt")       # training goes on; future.result() when it is on the disk
+    future = penstock.torch.save_async(state, "step_100.pt")       # training continues; future.result() waits for the disk
 
-penstock.torch.checkpoint has a reader and a writer for torch.distributed.checkpoint.
+`penstock.torch.checkpoint` has a reader and a writer for `torch.distributed.checkpoint`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _local_header = struct.Struct("<4s5H3L2H")  # signature, version, flags, method,
 
 
 class CheckpointError(Error, RuntimeError):
-    """A checkpoint that is not whole, or not what it says it is. A RuntimeError too, which is what torch.load raises."""
+    """The checkpoint is incomplete or damaged. Also a RuntimeError, like the error of `torch.load`."""
 
 
 class Record(NamedTuple):

@@ -33,11 +33,13 @@ _most_elements = 2**63 - 1
 
 
 class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: ignore[misc]
-    """Reads what a rank needs of each tensor straight into the tensor that it is for, on its device, all files at once.
+    """Reads safetensors files, or the parts that a rank needs, straight into the target tensors, from all files at once.
 
-    Arguments, metadata and results are those of torch.distributed.checkpoint.HuggingFaceStorageReader. Files are those of HuggingFaceStorageWriter, in
-    shards or whole, and of any other program. Penstock uses its own threads, whatever thread_count is. A tensor of another type than its target is
-    converted. Errors are penstock.Error, and name the file and the tensor; a folder in which files are missing, or which has a tensor twice, is one.
+    Arguments, metadata and results are those of `torch.distributed.checkpoint.HuggingFaceStorageReader`. The files may come from any program.
+    `thread_count` has no effect. If a tensor and its target have different types, the values are converted.
+
+    Raises `penstock.Error` if reading fails, if files of the folder are missing, or if a tensor is in two files; the message names the file and the
+    tensor.
     """
 
     _sources: dict[str, Source] = {}  # open since read_metadata(), by path
@@ -93,8 +95,10 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
 
 class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageReader, HuggingFaceStorageReader):  # type: ignore[misc]
-    """As torch.distributed.checkpoint.QuantizedHuggingFaceStorageReader: PyTorch dequantizes what Penstock reads for it, tensor by tensor; tensors
-    that are not quantized are read as HuggingFaceStorageReader reads them."""
+    """Reads quantized safetensors files for `torch.distributed.checkpoint`. Arguments are those of PyTorch's class of the same name.
+
+    Penstock reads one quantized tensor after the other, and PyTorch dequantizes it. Other tensors are read as by `HuggingFaceStorageReader`.
+    """
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         check_targets(plan.items, planner)

@@ -31,16 +31,18 @@ __all__ = ["HuggingFaceStorageWriter"]
 
 
 class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWriter):  # type: ignore[misc]
-    """Writes safetensors files, each whole under its name or not there at all, straight from where the tensors are.
+    """Writes safetensors files directly from where the tensors are, each file whole or not at all. Use a writer for one save at a time.
 
-    path, fqn_to_index_mapping, save_distributed, enable_consolidation: as for torch.distributed.checkpoint.HuggingFaceStorageWriter. With save_distributed
-    and without enable_consolidation each rank writes files of its own. Otherwise all ranks write their parts of the files of the whole model at once: the
-    coordinator makes them under hidden names, and gives them their own when all ranks have finished, with model.safetensors.index.json last. So with
-    enable_consolidation there is no second pass, and no folder "sharded"; all ranks have to see one folder.
+    - `path`, `fqn_to_index_mapping`: as for `torch.distributed.checkpoint.HuggingFaceStorageWriter`.
+    - `save_distributed`, `enable_consolidation`: with `save_distributed` alone, each rank writes files of its own. Otherwise all ranks write
+      their parts into the files of the whole model at once, in one pass. All ranks must see the folder.
+    - `snapshot`: where `async_save()` copies the tensors of a GPU: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has
+      room, else pinned memory).
+    - `thread_count`, `thread_count_consolidation`, `token`: no effect.
 
-    thread_count, thread_count_consolidation and token, which some versions of PyTorch have, change nothing. snapshot: where async_save() copies the
-    tensors of a GPU to before it returns: "device", on that GPU; "host", in pinned memory; "auto", on the GPU if it has room, else pinned.
-    Use a writer for one save at a time. Errors are penstock.Error, and name the file and the tensor; a save that fails leaves the files that were there.
+    The files of the whole model have hidden names until all ranks have finished. model.safetensors.index.json gets its name last.
+
+    Raises `penstock.Error`, which names the file and the tensor. A save that fails leaves the old files.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             return self._prepared_shards(plans)
         self._check_is_together(plans)
         if not all(getattr(each, "usable", True) for each in plans):
-            raise _wrong("the places of tensors are made of the plans of all ranks, some of which a planner with enable_plan_caching=True has left out")
+            raise _wrong("the plans of all ranks are needed, and a planner with enable_plan_caching=True leaves some out")
         files = model_files(plans, self.fqn_to_index_mapping, self._metadata_of)
         self._save = _Save(os.fspath(self.path), files, sum(len(each.items) for each in plans))
         return [dataclasses.replace(each, storage_data=self._save.part_of_rank(each)) for each in plans]
@@ -192,7 +194,7 @@ def _shards_of(file: str, items: Sequence[Any], planner: Any) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
     for each in items:
         if each.index.fqn in found:
-            raise _wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", of which a file has one')
+            raise _wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", and a file holds one')
         found[each.index.fqn] = _tensor(each, planner)
     return found
 

@@ -39,17 +39,25 @@ def load(
     storage_options: Mapping[str, Any] | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """What torch.load(f, ...) returns, with the storages read straight to the devices that they are for. Blocks.
+    """Returns what `torch.load(f, ...)` returns, and reads the storages straight to their devices. Blocks.
 
-    The arguments are those of torch.load, and so are the results: what is shared stays shared, and weights_only, which is True unless told
-    otherwise, is PyTorch's own restricted unpickler with what torch.serialization.add_safe_globals() has added. It never runs what a hostile
-    file names. A callable map_location is given storages on the CPU, as it expects; every other kind leads straight to the device.
-    progress(bytes_done, bytes_total) is called on this thread as the storages come.
-    f may be the URL of an object on a server; storage_options: as for penstock.open().
-    What this does not read itself goes to torch.load: see fallback_reason(). Of the GPUs' memory this waits for what PyTorch's current
-    streams have; the tensors may be used in any stream.
-    Raises penstock.Error, which names the file and the storage; CheckpointError for a file that is not whole or damaged; pickle.UnpicklingError,
-    EOFError and RuntimeError as torch.load does.
+    Arguments:
+
+    - `f`: the name of a file, or the URL of an object. `torch.load` handles everything else; `fallback_reason()` says why.
+    - `map_location`: as for `torch.load`. A function gets its storages on the CPU; a name, a device or a dict is faster.
+    - `pickle_module`, `mmap`, and other keyword arguments: as for `torch.load`. With `mmap=True`, `torch.load` reads the file.
+    - `weights_only`: True unless you pass False or a `pickle_module`. It uses PyTorch's restricted unpickler, with the classes that you allowed by
+      `torch.serialization.add_safe_globals()`, and runs no code that a file names.
+    - `progress`: a function of the bytes done and the bytes in total. It is called on this thread.
+    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+
+    Tensors that share storage keep sharing it. The call waits for PyTorch's current streams; you may use the tensors in any stream.
+
+    Raises:
+
+    - `CheckpointError`: the file is incomplete or damaged.
+    - `penstock.Error`: reading failed; the message names the file and the storage.
+    - `pickle.UnpicklingError`, `EOFError`, `RuntimeError`: as `torch.load` raises them.
     """
     safe = _weights_only(weights_only, pickle_module)
     if safe and pickle_module is not None:
@@ -75,7 +83,7 @@ def load(
 def fallback_reason(
     f: Any, map_location: Any = None, *, mmap: bool | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why load() with these arguments leaves the file to torch.load, in words; None where it reads the file itself. Raises penstock.Error."""
+    """Says why `load()` with these arguments leaves the file to `torch.load`. None if Penstock reads the file itself. Raises penstock.Error."""
     reason = _reason_before_reading(f, map_location, mmap)
     if reason is None:
         with _native.open(f, storage_options=storage_options) as file:

@@ -33,18 +33,26 @@ def save(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves obj to the file f as torch.save does, for torch.load and load() to read. Blocks.
+    """Saves an object to a file as `torch.save` does, whole and durable or not at all. Blocks. `torch.load` and `load()` read it.
 
-    Storages on GPUs are written straight from there, after what PyTorch's current streams have. The file is written beside the one that it
-    replaces, forced to the disk and then given its name: whatever happens, there is the old file or the new one, whole. A process that is killed
-    may leave a file called .NAME.penstock-PID-N. The new file has owner, group, permissions and attributes of the one that it replaces, as far as this
-    process may set them.
-    crc32: whether the zip archive has its members' checksums, which torch.load does not look at, and zip tools do; None: as
-    torch.serialization.set_crc32_options() has it, else yes. Of GPUs' memory the GPU computes them.
-    f may be the URL of an object of S3 (s3://BUCKET/KEY); storage_options: as for penstock.open().
-    progress(bytes_done, bytes_total) is called on this thread. What is no path of a regular file goes to torch.save.
-    Raises penstock.Error, which names the file and the storage, and what pickling raises. A tensor whose storage was freed or cut raises BufferError,
-    which names it, before anything is written; torch.save would write a file that torch.load refuses.
+    Arguments:
+
+    - `obj`, `pickle_module`, `pickle_protocol`: as for `torch.save`.
+    - `f`: the name of a file, or the URL of an S3 object (s3://BUCKET/KEY). `torch.save` handles everything else.
+    - `crc32`: whether the archive has checksums, which zip tools check and `torch.load` does not. A GPU computes those of its own memory. None:
+      the value of `torch.serialization.set_crc32_options()`, else True.
+    - `progress`: a function of the bytes done and the bytes in total. It is called on this thread.
+    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+
+    Storages on a GPU are written directly from there, after the work in PyTorch's current streams. The new file is written next to the old one,
+    flushed to the disk and renamed, so a crash leaves the old file or the new one, and perhaps a file named .NAME.penstock-PID-N. The new file gets
+    the old one's owner, group, permissions and attributes, as far as the process may set them.
+
+    Raises:
+
+    - `BufferError`: the storage of a tensor was freed or truncated; the message names the tensor. Nothing was written.
+    - `penstock.Error`: writing failed; the message names the file and the storage, and the old file is unchanged.
+    - the errors of pickling.
     """
     if _is_for_torch(f):
         torch.save(obj, f, pickle_module, pickle_protocol)
@@ -67,12 +75,19 @@ def save_async(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SaveFuture:
-    """As save(), in the background: returns once obj is pickled and the copy of its storages is made, or on a GPU queued.
+    """Saves a copy of the object in the background. Returns a `SaveFuture` as soon as the object is pickled and its storages are copied.
 
-    Tensors may be changed from then on: by the CPU at once, by a GPU in the streams that were PyTorch's current ones. snapshot: where the copy of a
-    GPU's storages is: "device" on that GPU, "host" in pinned memory, "auto" on the GPU if it has room, else pinned. Those of the CPU are copied there.
-    progress is called on the thread that writes; the future's progress tells the same. Several saves to one path come one after the other.
-    Raises what save() raises while pickling; InvalidArgument where f is no path of a regular file.
+    You may change the tensors when the call has returned. Copies of GPU memory are queued in PyTorch's current streams, so later work in these
+    streams does not affect them.
+
+    - `snapshot`: where to copy the storages of a GPU: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if at least 1/16 of its
+      memory stays free, else pinned memory). Storages of the CPU are copied on the CPU.
+    - `progress`: as for `save()`, but called on the thread that writes.
+    - `obj`, `f`, `pickle_module`, `pickle_protocol`, `crc32`, `storage_options`: as for `save()`.
+
+    Several saves to one path run one after the other.
+
+    Raises `InvalidArgument` if `f` is not the name of a regular file, and the errors of pickling. The future raises the errors of writing.
     """
     if _is_for_torch(f):
         raise InvalidArgument(f"{f!r:.100} is no path of a regular file", code="invalid_argument")

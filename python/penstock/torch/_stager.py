@@ -18,9 +18,10 @@ __all__ = ["DeviceStager"]
 
 
 class DeviceStager:
-    """Part of a writer, which is its own AsyncStager then.
+    """The part of a writer that copies tensors for `async_save()`. The writer is its own AsyncStager.
 
-    snapshot: where the copy of a GPU's tensors is: "device" on that GPU, "host" in pinned memory, "auto" on the GPU if it has room, else pinned.
+    - `snapshot`: where to copy the tensors of a GPU: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has room, else
+      pinned memory).
     """
 
     def __init__(self, *arguments: Any, snapshot: str = "auto", **named: Any) -> None:
@@ -31,7 +32,7 @@ class DeviceStager:
         self._copying: list[Any] = []  # events of streams
 
     def stage(self, state_dict: Any) -> Any:
-        """A copy that stays as it is: of tensors of the CPU made at once, of a GPU's queued in its current stream, where that is "device"."""
+        """Copies the state: tensors of the CPU at once; tensors of a GPU, if they stay on it, in its current stream."""
         check_state(state_dict)
         tensors = list(_tensors_of(state_dict))
         if not self._stays_on_device(tensors):
@@ -48,7 +49,7 @@ class DeviceStager:
         return copied
 
     def wait_for_copies(self) -> None:
-        """Until what stage() has queued is done. Blocks."""
+        """Blocks until the copies that `stage()` has queued are complete."""
         while self._copying:
             self._copying.pop().synchronize()
 

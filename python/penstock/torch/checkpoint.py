@@ -1,4 +1,4 @@
-"""Storage for torch.distributed.checkpoint: the files of PyTorch's own FileSystemWriter and FileSystemReader, moved by Penstock.
+"""Readers and writers for `torch.distributed.checkpoint`. The files are PyTorch's: each side reads the other's.
 
     import torch.distributed.checkpoint as dcp
     from penstock.torch.checkpoint import FileSystemReader, FileSystemWriter
@@ -6,8 +6,7 @@
     dcp.save(state_dict, storage_writer=FileSystemWriter("checkpoint"))
     dcp.load(state_dict, storage_reader=FileSystemReader("checkpoint"))
 
-What one has written the other reads, in both directions. HuggingFaceStorageReader and
-HuggingFaceStorageWriter do the same for safetensors files.
+`HuggingFaceStorageReader` and `HuggingFaceStorageWriter` do the same for safetensors files (PyTorch 2.9 and newer).
 """
 
 from __future__ import annotations
@@ -52,15 +51,20 @@ _ALIGNMENT = 4096  # of what one tensor has of a file
 
 
 class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
-    """Reads tensors, or the parts of them that a rank needs, straight into the tensors that they are for.
+    """Reads tensors, or the parts that a rank needs, straight into the target tensors.
 
-    As torch.distributed.checkpoint.FileSystemReader. What that one has to read itself is left to it: items that extensions have transformed,
-    and tensors of types that are no plain torch.Tensor. Errors are penstock.Error and name the file and the tensor. Tensors that cannot be filled raise
-    penstock.BufferError before any tensor is touched. If one tensor has two names, or two tensors overlap, the one that comes later in the plan counts, which
-    torch.distributed.checkpoint.load() makes in the alphabetical order of the names.
+    Arguments are those of `torch.distributed.checkpoint.FileSystemReader`. PyTorch itself reads items that extensions have transformed, and targets
+    that are not plain tensors. If a tensor has two names, or two tensors overlap, the later one in the plan wins; `load()` of PyTorch plans in
+    alphabetical order.
+
+    Raises:
+
+    - `penstock.BufferError`: a target cannot be filled. No tensor was changed.
+    - `penstock.Error`: reading failed; the message names the file and the tensor.
     """
 
     def read_data(self, plan: Any, planner: Any) -> Any:
+        """Reads the items of the plan. PyTorch calls it."""
         left: list[Any] = []
         check_targets(plan.items, planner)
         for relative_path, items in self._by_file(plan.items).items():
@@ -79,19 +83,24 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
 
 
 class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
-    """Writes tensors straight from where they are, and each file whole or not at all.
+    """Writes tensors directly from where they are, and each file whole or not at all.
 
-    As torch.distributed.checkpoint.FileSystemWriter; each rank writes one file (single_file_per_rank), whatever thread_count is, since Penstock
-    uses several threads for one. Files are always forced to the disk, as sync_files has it. Extensions and safetensors files are left to PyTorch.
-    Tensors without memory and sparse ones raise penstock.BufferError, which names them, before anything is written.
+    Arguments are those of `torch.distributed.checkpoint.FileSystemWriter`. `thread_count` has no effect: with `single_file_per_rank`, each rank
+    writes one file, with several threads. Files are always flushed to the disk. With extensions, or in the safetensors format, PyTorch writes.
+
+    Raises:
+
+    - `penstock.BufferError`: a tensor has no memory, or is sparse; the message names it. Nothing was written.
+    - `penstock.Error`: writing failed.
     """
 
     def stage(self, state_dict: Any) -> Any:
-        """As PyTorch's, of tensors that have memory to copy."""
+        """Copies the state for `async_save()`, as PyTorch does. Raises penstock.BufferError for tensors without memory."""
         check_state(state_dict)
         return super().stage(state_dict)
 
     def write_data(self, plan: Any, planner: Any) -> Any:
+        """Writes the items of the plan. PyTorch calls it."""
         check_sources(plan.items, planner)
         if self._is_for_torch():
             return super().write_data(plan, planner)
@@ -107,6 +116,7 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
         return _done(results)
 
     def finish(self, metadata: Any, results: Any) -> None:
+        """Writes the metadata and flushes the folder. PyTorch calls it."""
         super().finish(metadata, results)
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
