@@ -1,4 +1,4 @@
-"""Arrays of libraries that Penstock does not know: where their memory is, and how one is made."""
+"""Arrays of libraries that Penstock does not know: how to find their memory, and how to make new ones."""
 
 from __future__ import annotations
 
@@ -25,18 +25,31 @@ def register_converter(
     empty: Callable[[tuple[int, ...], str, str], Any] | None = None,
     finish: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Has pipes send and receive objects of a type, for libraries that Penstock does not know. A second call for a type replaces the first; of several
-    types that an object is an instance of, the one that was registered last counts.
+    """Lets pipes send and receive objects of a type that Penstock does not know.
 
-    memory(tensor): an object with the tensor's memory, that Penstock knows: with the buffer protocol, DLPack or __cuda_array_interface__, a tensor of
-    PyTorch, a penstock.Pointer. It must keep that memory alive. Its stream counts, and the dtype and shape of the tensor itself, by its attributes
-    dtype and shape.
-    empty(shape, dtype, device): for receive(kind=type): a new tensor on a device such as "host" or "cuda:0". dtype is NumPy's ("<f4"), or the
-    sender's word where NumPy has none ("bfloat16"); a tensor without both is bytes ("|u1"). What it gives may also be of another type, if memory
-    or Penstock knows it: with libraries whose arrays cannot be written to, it gives a buffer, and finish makes the array.
-    finish(tensor): is called with what empty has given once the bytes are there, or, with receive_on_stream(), are to come on the stream; its result
-    is in the message.
-    They are called on the thread of send(), and on any thread for receive(). Raises TypeError.
+        class Grid:
+            def __init__(self, values):
+                self.values, self.dtype, self.shape = values, values.dtype, values.shape
+
+        register_converter(Grid, memory=lambda grid: grid.values,
+                           empty=lambda shape, dtype, device: Grid(np.empty(shape, dtype)))
+        pipe.send(tensors=[grid])
+        pipe.receive(kind=Grid)
+
+    Arguments:
+
+    - `kind`: the type. A second call for the same type replaces the first. If an object is an instance of several registered types, the latest
+      counts.
+    - `memory(tensor)`: returns an object with the tensor's memory that Penstock knows: one with the buffer protocol, DLPack or
+      `__cuda_array_interface__`, a PyTorch tensor, or a `penstock.Pointer`. It must keep the memory alive. The dtype and shape come from the
+      tensor's own attributes.
+    - `empty(shape, dtype, device)`: makes a tensor for `receive(kind=...)` on a device such as "host" or "cuda:0". `dtype` is NumPy's ("<f4"), or
+      the sender's name if NumPy has none ("bfloat16"); "|u1" for a tensor without dtype and shape. If the library's arrays are read-only, return a
+      buffer of another library here and convert it in `finish`.
+    - `finish(tensor)`: receives the result of `empty` once the bytes have arrived, or once `receive_on_stream()` has queued them. Its result is the
+      tensor of the message. For JAX, `memory` is the array itself, `empty` returns a CuPy array, and `finish` is `jax.dlpack.from_dlpack`.
+
+    `send()` calls them on its own thread, `receive()` on any thread. Raises TypeError.
     """
     if not isinstance(kind, type):
         raise TypeError(f"kind is a type, not {type(kind).__name__}")
@@ -49,7 +62,7 @@ def register_converter(
 
 
 def converter_of(kind: Any) -> Converter:
-    """Raises TypeError where the type was not registered, or makes no tensors."""
+    """Returns the converter of a registered type. Raises TypeError if the type is unknown or has no `empty`."""
     for known, converter in _known:
         if known is kind:
             if converter.empty is None:
@@ -59,7 +72,7 @@ def converter_of(kind: Any) -> Converter:
 
 
 def memory_of(tensor: Any) -> Any:
-    """What Penstock knows of a tensor: it, or what its converter gives."""
+    """Returns the memory of a tensor through its converter, or the tensor itself if there is none."""
     for kind, converter in _known:
         if isinstance(tensor, kind):
             return converter.memory(tensor)

@@ -1,4 +1,4 @@
-"""Tensors of messages: what the ends tell each other of them, the devices that they lie on, and the arrays that are made for them."""
+"""Tensors of messages: their descriptions, their devices, and the arrays that are made for them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ _Told = tuple[int, bytes, str, str]  # of the native module: bytes, metadata, de
 
 
 class TensorFacts(NamedTuple):
-    """A tensor that is on its way."""
+    """The sender's description of a tensor.
+
+    - `nbytes`: its length in bytes.
+    - `dtype`: NumPy's, such as "<f4"; None if it is not known to NumPy.
+    - `shape`: None if it is not known; the tensor is then received as bytes.
+    - `device`: where it was, in the sender's words, such as "cuda:0" or "host".
+    - `target_device`: the device that the sender asked for, in the receiver's words; empty: anywhere.
+    """
 
     nbytes: int
-    dtype: str | None  # NumPy's, such as "<f4"; None: not known to NumPy
-    shape: tuple[int, ...] | None  # None: not known; then it is bytes
-    device: str  # that it comes from, as the sender calls it, such as "cuda:0"; or "host"
-    target_device: str = ""  # where the sender would have it, as the receiver calls it; empty: anywhere
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    device: str
+    target_device: str = ""
 
 
 # What the other end has to know of a tensor to make one like it: JSON, since its length is nothing beside the tensor's.

@@ -1,15 +1,15 @@
-"""A key-value store in a folder: for caches whose blocks leave GPU or host memory for a disk, and come back.
+"""A key-value store in a folder, for caches whose blocks move from GPU or host memory to a disk and back.
 
     import numpy
     from penstock import kv
 
     layers = [numpy.ones(4096, numpy.float32) for _ in range(32)]
     with kv.Store("/tmp/kv-cache", capacity_bytes=1 << 30) as store:
-        store.put({"block-17": layers})              # many keys at once, each in as many pieces as it has
+        store.put({"block-17": layers})              # many keys per call, several buffers per key
         found = store.get({"block-17": layers, "block-18": layers})    # [True, False]
 
-Pieces are what penstock takes as memory anywhere: arrays of NumPy and CuPy, tensors of PyTorch, DeviceBuffers, buffers. Of a GPU's memory
-the caller waits for the work that makes the bytes, as for penstock.File. docs/guides/kv-cache.md says what is kept when a process or a machine dies.
+Buffers are NumPy and CuPy arrays, PyTorch tensors, `DeviceBuffer`s and objects with the buffer protocol. Wait for the GPU work that fills a buffer
+before you call `put()`. The guide docs/guides/kv-cache.md says what survives when a process or a machine fails.
 """
 
 from __future__ import annotations
@@ -31,30 +31,46 @@ Items = Mapping[str, Any] | Mapping[bytes, Any] | Mapping[Key, Any] | Iterable[t
 
 
 class Stats(NamedTuple):
-    """What a store has, in bytes where it says so, and what was asked of it since it was opened."""
+    """The contents of a store, and its counters since it was opened.
+
+    - `keys`: number of keys.
+    - `bytes`: bytes of all values.
+    - `capacity_bytes`: bytes that the store can hold.
+    - `wasted_bytes`: unused bytes in the last block (4096 bytes) of each value.
+    - `hits`, `misses`: keys that gets found or did not find.
+    - `evicted`: values that were dropped to make room.
+    - `damaged`: values that did not match their checksum.
+    - `put_bytes_under_way`: bytes of puts that are being written.
+    - `put_bytes_waiting`: bytes of puts that wait for their turn.
+    """
 
     keys: int
     bytes: int
     capacity_bytes: int
-    wasted_bytes: int  # by values that fill their last block of 4096 bytes in part
+    wasted_bytes: int
     hits: int
     misses: int
-    evicted: int  # values dropped to make room
-    damaged: int  # values whose checksum did not fit
+    evicted: int
+    damaged: int
     put_bytes_under_way: int
     put_bytes_waiting: int
 
 
 class Store:
-    """A store in a folder. Any thread may use it; close() when it is otherwise unused.
+    """A key-value store in a folder. Thread-safe, except that `close()` needs the store to be otherwise unused.
 
-    folder: made where it is missing, and otherwise a store's or empty; it and its files must belong to this user. capacity_bytes: of all
-    values; None takes what the folder has, and a larger one makes it grow. read_only: another process may be writing; one process writes at
-    a time. checksums: kept of values that the CPU can reach, and compared when they are fetched to where it can. durable: each put is on the
-    disk when it ends. direct: values are written past the page cache where the file system can. max_put_bytes: so many bytes of puts are
-    being written at a time; others wait.
+    Arguments:
 
-    Raises InvalidArgument, NotFound, PermissionDenied, and penstock.Error with code "would_block" where another process writes, or "no_space".
+    - `folder`: created if it is missing; otherwise it must be empty or a store. The folder and its files must belong to your user.
+    - `capacity_bytes`: for all values together. None takes the capacity of an existing store. A larger number makes the store grow.
+    - `read_only`: opens a store that another process may be writing. One process writes at a time.
+    - `checksums`: keeps checksums of values put from host memory, and compares them in gets into host memory.
+    - `durable`: each put is on the disk when it completes.
+    - `direct`: writes bypass the page cache if the file system supports it.
+    - `max_put_bytes`: bytes of puts that are written at a time; further puts wait.
+
+    Raises: InvalidArgument, NotFound, PermissionDenied; `penstock.Error` with code "would_block" if another process writes to the store, or
+    "no_space".
     """
 
     def __init__(
@@ -73,55 +89,66 @@ class Store:
         self._native = _native.open_kv(folder, capacity_bytes or 0, read_only, checksums, durable, direct, max_put_bytes)
 
     def put(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
-        """Stores values under keys, in place of those that are there. Blocks. items: a dict, or pairs, of key and buffers.
+        """Stores values under keys and replaces existing ones. Blocks.
 
-        A value is its buffers one behind the other. Where there is no room, values that were used least recently are dropped. Returns True for
-        each key. A key that fails raises its penstock.Error, and leaves the others stored and its old value in place; with return_exceptions
-        the error is in the list instead.
+        `items` is a dict from keys to buffers, or an iterable of such pairs. A key is a str or 1 to 512 bytes. A value is one buffer, or a list of
+        buffers whose bytes follow each other. If the store is full, the least recently used values are dropped.
+
+        Returns a list with True for each key. If a key fails, its old value stays, the other keys are still stored, and the call raises the key's
+        `penstock.Error`; with `return_exceptions=True`, the list contains the error instead.
         """
         return self.put_async(items, return_exceptions=return_exceptions).result()
 
     def get(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
-        """Fetches values into buffers, which are as long as the value together. Blocks.
+        """Reads values into buffers. Blocks.
 
-        Returns for each key whether it was there; buffers of others have any bytes. Errors as for put(): InvalidArgument for buffers of
-        another length, penstock.Error with code "io" for a value that does not fit its checksum, which is dropped.
+        `items` is as for `put()`. The buffers of a key must have the length of its value in total; they may be divided differently from those of the
+        put.
+
+        Returns a list that says for each key whether it was found. The buffers of other keys have undefined contents. Errors are raised as by
+        `put()`: InvalidArgument if the buffers have another length; `penstock.Error` with code "io" if a value does not match its checksum, which
+        also drops it.
         """
         return self.get_async(items, return_exceptions=return_exceptions).result()
 
     def put_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
-        """As put(), without waiting: buffers stay as they are until the future is done. cancel() stops the keys whose turn has not come."""
+        """Starts `put()` and returns a future. Keep the buffers unchanged until it is done. `cancel()` stops keys whose writing has not begun."""
         return self._native.put(*_keys_and_buffers(items), return_exceptions)
 
     def get_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
-        """As get(), without waiting. Gets do not wait for puts."""
+        """Starts `get()` and returns a future. Gets do not wait for puts."""
         return self._native.get(*_keys_and_buffers(items), return_exceptions)
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
-        """Whether each key has a value. Of a store that is read only: as the one who writes has it now. Raises penstock.Error."""
+        """Returns for each key whether it has a value. This counts as use. A read-only store sees the current state of the writer. Raises
+        `penstock.Error`.
+        """
         return [size is not None for size in self.sizes(keys)]
 
     def sizes(self, keys: Iterable[Key]) -> list[int | None]:
-        """The bytes of each value; None: there is none. Nothing counts as used by it. Raises penstock.Error."""
+        """Returns for each key the length of its value in bytes, or None if it has no value. This counts as use. Raises `penstock.Error`."""
         return self._native.sizes(_all_keys(keys))
 
     def drop(self, keys: Iterable[Key]) -> list[bool]:
-        """Drops values. Returns for each key whether it had one. Raises penstock.Error."""
+        """Drops values. Returns for each key whether it had one. Raises `penstock.Error`."""
         return self._native.drop(_all_keys(keys))
 
     def sync(self) -> None:
-        """What puts and drops that have ended did outlasts a power cut when it returns. Blocks. Raises penstock.Error."""
+        """Makes all completed puts and drops survive a power cut. Blocks. Raises `penstock.Error`."""
         self._native.sync()
 
     def stats(self) -> Stats:
+        """Returns the contents and counters of the store."""
         return Stats(*self._native.stats())
 
     @property
     def closed(self) -> bool:
+        """True after `close()`."""
         return self._closed
 
     def close(self) -> None:
-        """Waits for calls under way, syncs, and lets others write. Twice is nothing. Raises penstock.Error where syncing fails."""
+        """Waits for calls in progress, syncs, and lets other processes write. A second call does nothing. Raises `penstock.Error` if syncing fails.
+        """
         if not self._closed:
             self._closed = True
             self._native.close()
@@ -143,7 +170,7 @@ class Store:
 
 def _all_keys(keys: Iterable[Key]) -> list[Key]:
     if isinstance(keys, (str, bytes)):
-        raise TypeError("keys is an iterable of keys; of one key ask [key]")
+        raise TypeError("keys must be an iterable of keys; for one key pass [key]")
     return list(keys)
 
 

@@ -1,9 +1,9 @@
-"""LMCache over Penstock: the objects of LMCache's server in a key-value store (penstock.kv), as its L2 adapter of the type "plugin".
+"""Stores the objects of LMCache's server in a key-value store (`penstock.kv`). This is an L2 adapter of the type "plugin".
 
     lmcache server ... --l2-adapter '{"type": "plugin", "module_path": "penstock.lmcache", "class_name": "PenstockL2Adapter",
                                       "adapter_params": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
 
-Importing this module imports LMCache and PyTorch. docs/guides/engines.md says how LMCache uses the store.
+Importing this module imports LMCache and PyTorch. docs/guides/engines.md describes how LMCache uses the store.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ __all__ = ["PenstockL2Adapter"]
 
 
 class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
-    """Stores, finds and loads LMCache's objects, each under one key. Any thread may use it.
+    """Stores, finds and loads LMCache's objects, each under one key. Thread-safe.
 
-    settings: "folder" of the store, and "capacity_bytes", "durable" and "checksums" as of penstock.kv.Store. Raises ValueError for other settings, and
-    what penstock.kv.Store raises. Later, an object that cannot be stored fails its task, and one that cannot be loaded is a miss, of which the logger
-    "penstock" warns.
+    `settings` has the "folder" of the store, and "capacity_bytes", "durable" and "checksums" as for `penstock.kv.Store`.
+
+    Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: an object that cannot be stored fails
+    its task, one that cannot be loaded is a miss, and the logger "penstock" prints a warning.
     """
 
     def __init__(self, settings: dict[str, Any], l1_memory_desc: Any = None) -> None:
@@ -41,16 +42,21 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
 
     def get_store_event_fd(self) -> int:
+        """Returns the descriptor that signals completed store tasks."""
         return self._stores.fd
 
     def get_lookup_and_lock_event_fd(self) -> int:
+        """Returns the descriptor that signals completed lookups."""
         return self._lookups.fd
 
     def get_load_event_fd(self) -> int:
+        """Returns the descriptor that signals completed load tasks."""
         return self._loads.fd
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        """Stores each object whose key has no value of its length yet: a key of LMCache is a hash of what the value is made from."""
+        """Stores each object whose key does not have a value of the same length yet. Returns the number of the task. LMCache's keys are hashes of
+        the content.
+        """
         new: list[tuple[Any, int]] = []
 
         def start() -> Future[list[Any]]:
@@ -63,22 +69,26 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._run(self._stores, start, lambda stored: self._after_store(new, stored), L2StoreResult(False, 0))
 
     def pop_completed_store_tasks(self) -> dict[int, Any]:
+        """Returns the results of completed store tasks by number."""
         return self._stores.pop_all()
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: dict[int, Any]) -> int:
-        """Looks keys up in the store's index, which is in memory. Nothing is locked: a value that makes room for others before it is loaded is a miss then."""
+        """Looks up keys in the store's index, which is in memory. Returns the number of the task. Nothing is locked: if a value is dropped before it
+        is loaded, the load is a miss.
+        """
         task = next(self._numbers)
         self._lookups.end(task, _tried("look keys up", lambda: _bitmap(self._store.exists([_name(key) for key in keys])), Bitmap(len(keys))))
         return task
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
+        """Returns the result of a lookup, or None."""
         return self._lookups.pop(task_id)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        pass
+        """Does nothing: lookups lock nothing."""
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        """Loads each object whose value has the object's length."""
+        """Loads each object whose value has the object's length. Returns the number of the task."""
 
         def start() -> Future[list[Any]]:
             return self._store.get_async([(_name(key), _memory(each)) for key, each in zip(keys, objects, strict=True)], return_exceptions=True)
@@ -86,9 +96,12 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._run(self._loads, start, lambda loaded: self._after_load(keys, loaded), Bitmap(len(keys)))
 
     def query_load_result(self, task_id: int) -> Any:
+        """Returns the result of a load task, or None."""
         return self._loads.pop(task_id)
 
     def delete(self, keys: list[Any]) -> None:
+        """Drops the values of keys."""
+
         def dropped() -> list[tuple[Any, int]]:
             names = [_name(key) for key in keys]
             sizes = self._store.sizes(names)
@@ -99,15 +112,16 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
             self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
 
     def get_usage(self) -> Any:
-        """The bytes of the store's values. None by cache_salt: LMCache's own counts would not notice what the store drops."""
+        """Returns the bytes of the store's values, without counts by cache_salt, because LMCache would not notice what the store drops."""
         return AdapterUsage(_tried("count what is stored", lambda: self._store.stats().bytes, 0), 0)
 
     def report_status(self) -> dict[str, Any]:
+        """Returns the health, the folder and the counters of the store."""
         counts = {} if self._store.closed else _tried("count what is stored", lambda: self._store.stats()._asdict(), {})
         return {"is_healthy": bool(counts), "type": type(self).__name__, "folder": self._store.folder, **counts}
 
     def close(self) -> None:
-        """Waits for tasks under way; results that were not fetched are gone, and the event descriptors are closed. Twice is nothing."""
+        """Waits for tasks in progress, discards results that were not fetched, and closes the event descriptors. A second call does nothing."""
         _tried("close the store", self._store.close, None)
         for tasks in (self._stores, self._lookups, self._loads):
             tasks.close()

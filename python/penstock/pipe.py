@@ -1,19 +1,23 @@
-"""Pipes: messages with tensors between processes.
+"""Pipes send messages with tensors from one process to another, on one machine or over a network.
 
     # one process
     listener = penstock.pipe.listen("unix:@trainer")
     pipe = listener.accept().result()
     pipe.send(b"step 3", tensors=[weights]).result()
 
-    # another
+    # another process
     pipe = penstock.pipe.connect("unix:@trainer")
     message = pipe.receive().result()
     message.metadata, message.tensors[0]        # b"step 3", an array like weights
 
-Tensors are NumPy and CuPy arrays, PyTorch tensors and whatever else is memory, of the host or of a GPU. A tensor goes from the sender's
-memory into the receiver's with one copy where that can be, else over the connection: pipe.explain() says which, and why. Memory of a GPU is
-read and written after the work that its current stream holds when the call is made (PyTorch's current stream, CuPy's, the default stream
-for others; stream= names another), and neither that stream nor the caller waits. Descriptor.receive_on_stream() is for work that is queued behind. All operations return a penstock.Future: result(), await, add_done_callback().
+Tensors are NumPy and CuPy arrays, PyTorch tensors and other objects with memory on the host or a GPU. `Pipe.explain()` shows how their bytes travel,
+and why Penstock does not use a faster way.
+
+GPU memory is read and written after the work that its current stream holds when you make the call: the current stream of PyTorch or CuPy, and the
+default stream for other objects. `stream=` names another one. Neither the stream nor the caller waits. To queue GPU work behind a receive, use
+`Descriptor.receive_on_stream()`.
+
+Operations return a `penstock.Future` with `result()`, `add_done_callback()` and `await`.
 """
 
 from __future__ import annotations
@@ -49,11 +53,16 @@ __all__ = [
 
 
 class ChannelChoice(NamedTuple):
-    """A channel, and whether it carries tensors."""
+    """A channel, and whether it carries tensors.
+
+    - `name`: such as "cma".
+    - `chosen`: whether Penstock uses it.
+    - `refusal`: why it cannot be used; empty if it can.
+    """
 
     name: str
     chosen: bool
-    refusal: str  # why it cannot be used; empty where it could
+    refusal: str
 
     def __str__(self) -> str:
         if self.refusal:
@@ -62,10 +71,15 @@ class ChannelChoice(NamedTuple):
 
 
 class Route(NamedTuple):
-    """How tensors were received from one kind of memory into another, best channel first."""
+    """How tensors were received from one kind of memory into another.
 
-    source: str  # a device, as the sender calls it, or "host"
-    target: str  # a device of this process, or "host"
+    - `source`: the sender's device, in the sender's words, or "host".
+    - `target`: a device of this process, or "host".
+    - `channels`: in the receiver's order of preference.
+    """
+
+    source: str
+    target: str
     channels: list[ChannelChoice]
 
     def __str__(self) -> str:
@@ -73,15 +87,21 @@ class Route(NamedTuple):
 
 
 class PipePlan(NamedTuple):
-    """How tensors travel, best channel first as the receiver has them. In sending and receiving the channel that is chosen is the one
-    between host memory."""
+    """How tensors travel through a pipe. Channels are in the receiver's order of preference. `str()` prints all of it.
 
-    transport: str  # "unix" or "tcp"
+    - `transport`: "unix", "tcp" or "tls".
+    - `peer`: the process at the other end.
+    - `sending`, `receiving`: the channels of this end; the chosen one is for tensors between host memory.
+    - `received`: one `Route` for each pair of devices that tensors have used so far.
+    - `connections`: the number of connections between the ends.
+    """
+
+    transport: str
     peer: str
     sending: list[ChannelChoice]
     receiving: list[ChannelChoice]
-    received: list[Route]  # of the tensors that have come so far
-    connections: int  # between the ends, now
+    received: list[Route]
+    connections: int
 
     def __str__(self) -> str:
         several = f", {self.connections} connections" if self.connections > 1 else ""
@@ -95,12 +115,17 @@ def _indented(each_of: Sequence[object]) -> list[str]:
 
 
 class ChannelStats(NamedTuple):
+    """Counts the tensors and bytes that this end has sent and received by one channel.
+
+    `pushed_tensors` counts tensors, in both directions, that the sender's GPU wrote into a buffer that the receiver had posted before.
+    """
+
     name: str
     sent_tensors: int
     sent_bytes: int
     received_tensors: int
     received_bytes: int
-    pushed_tensors: int  # of both: those that the sender's GPU wrote into the buffer of a receive that was posted before
+    pushed_tensors: int
 
     def __str__(self) -> str:
         sent = f"{self.sent_tensors} tensors ({size_words(self.sent_bytes)}) sent"
@@ -109,7 +134,7 @@ class ChannelStats(NamedTuple):
 
 
 class PipeStats(list[ChannelStats]):
-    """The counters of each channel that has carried tensors."""
+    """A list with a `ChannelStats` for each channel that has carried tensors."""
 
     def __str__(self) -> str:
         return "\n".join(str(each) for each in self) or "no tensors yet"
@@ -117,12 +142,17 @@ class PipeStats(list[ChannelStats]):
 
 # A device: its name ("cuda:0", "host:0", "host"), the number of a GPU, or a torch.device.
 _Device = Any
-# Of PyTorch or CuPy, an object with __cuda_stream__, or a handle.
+# A stream of PyTorch or CuPy, an object with __cuda_stream__, or a handle.
 _Stream = Any
 
 
 class Message:
-    """A message whose tensors have come: metadata and payloads are bytes, tensors arrays, or the buffers that they were received into."""
+    """A received message.
+
+    - `metadata`: bytes.
+    - `payloads`: a list of bytes.
+    - `tensors`: arrays, or the buffers that you passed.
+    """
 
     def __init__(
         self,
@@ -138,7 +168,7 @@ class Message:
 
     @property
     def facts(self) -> list[TensorFacts]:
-        """The sender's description of each tensor: dtype and shape, its device, and the one that it is for (target_device)."""
+        """The sender's description of each tensor: its dtype, shape and device, and the device that it was sent to (`target_device`)."""
         return [facts_of(*each) for each in self._told]
 
     def __repr__(self) -> str:
@@ -146,15 +176,24 @@ class Message:
 
 
 class StreamedMessage(Message):
-    """A message whose tensors come in the order of a stream: what the stream is given from now on finds the bytes. ended tells how it went."""
+    """A message whose tensors arrive in stream order: work that you queue on the stream from now on sees their bytes.
 
-    def __init__(self, metadata: bytes, payloads: list[bytes], tensors: list[Any], told: Sequence[tuple[int, bytes, str, str]], ended: Future[None]) -> None:
+    `ended` is a future. It raises if the receive failed.
+    """
+
+    def __init__(
+        self, metadata: bytes, payloads: list[bytes], tensors: list[Any], told: Sequence[tuple[int, bytes, str, str]], ended: Future[None]
+    ) -> None:
         super().__init__(metadata, payloads, tensors, told)
         self.ended = ended
 
 
 class Descriptor:
-    """A message that has come, and whose tensors have not. Dropped before receive(), it tells the sender that nobody wants them."""
+    """A message that has arrived, without its tensors. If you drop it before you receive the tensors, the sender's operation fails.
+
+    - `metadata`, `payloads`: as in `Message`.
+    - `tensors`: a `TensorFacts` for each tensor.
+    """
 
     def __init__(self, native: _native._PipeMessage) -> None:
         self._native = native
@@ -170,7 +209,10 @@ class Descriptor:
         stream: _Stream | None = None,
         kind: type | None = None,
     ) -> Future[Message]:
-        """Brings the tensors into buffers, or into arrays that are made for them: as Pipe.receive(). Once."""
+        """Receives the tensors into buffers or new arrays. You can call this once.
+
+        Arguments, result and errors are those of `Pipe.receive()`.
+        """
         buffers, room = _room_of(into, device, stream, kind)
         streams: list[int] = []
         if room is not None and room.needed_for(self.tensors):
@@ -188,16 +230,20 @@ class Descriptor:
         stream: _Stream | None = None,
         kind: type | None = None,
     ) -> StreamedMessage:
-        """Puts onto a stream what brings the tensors into memory of a GPU, and returns: kernels and copies that you queue on that stream from
-        then on find the bytes, and no host waits between. Once.
+        """Queues the receive on a GPU stream and returns. Kernels and copies that you queue on that stream afterwards see the tensors. You can call
+        this once.
 
-        Buffers and devices are those of receive(). stream: the current one of each tensor, unless you give one for all. The tensors of the
-        result are usable at once in the order of that stream; tensors in host memory, and the host itself, wait for ended.
-        ended: a future. It ends when the stream has passed the tensors, and raises what went wrong: where the other end dies, takes the message
-        back, or the timeout has come, the stream goes on, and the tensors hold zeros or what they held.
-        Channels that cannot do this by the GPU's own copies bring the tensors into host memory first (1 GiB for each message at most), and the
-        stream stands still until they have come: give such receives a timeout.
-        Raises what receive() raises, and what its future would raise before anything is on the stream.
+        `into`, `device` and `kind` are those of `Pipe.receive()`. `stream` is the stream for all tensors; default: the current stream of each.
+        `timeout` is in seconds.
+
+        You can use the tensors of the result at once in the order of the stream. The host, and tensors in host memory, must wait for `ended`. This
+        future is done when the stream has passed the tensors. If the other end dies, withdraws the message, or the time is up, the stream continues,
+        the tensors hold zeros or old data, and the future raises.
+
+        Channels without a GPU copy receive the tensors into host memory first, at most 1 GiB for each message, and the stream waits for them. Pass a
+        timeout.
+
+        Raises the errors of `Pipe.receive()`, and of its future if they occur before anything is on the stream.
         """
         buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
@@ -214,15 +260,20 @@ class Descriptor:
 
 
 class Pipe:
-    """One end of a pipe. Thread-safe. Closed when it is dropped."""
+    """One end of a pipe. Thread-safe. Dropping it closes it."""
 
     def __init__(self, native: _native._Pipe) -> None:
         self._native = native
         self._device_map: Mapping[_Device, _Device] | None = None
 
     def set_device_map(self, devices: Mapping[_Device, _Device] | None) -> None:
-        """The device map of all messages sent from now on without devices=, as set_device_map() of torch.distributed.rpc has one for each worker:
-        from devices of this process to the receiver's. None: no map. Raises TypeError, NotFound."""
+        """Sets the device map for messages that you send without `devices=`.
+
+        It maps devices of this process to devices of the receiver, as `set_device_map()` of `torch.distributed.rpc` does for a worker. None removes
+        the map.
+
+        Raises: TypeError, NotFound.
+        """
         if devices is not None and not isinstance(devices, Mapping):
             raise TypeError(f"devices is a mapping, not {type(devices).__name__}")
         targets_of(devices, [])
@@ -237,20 +288,26 @@ class Pipe:
         timeout: float | None = None,
         stream: _Stream | None = None,
     ) -> Future[int]:
-        """Sends a message; they arrive in the order of these calls. The future gives the bytes of its tensors.
+        """Sends a message. Messages arrive in the order of the calls. Returns a future of the number of bytes of the tensors.
 
-        metadata: at most 1 MiB. payloads: small buffers of host memory, 64 MiB together, there as soon as the message is. tensors: buffers
-        of any size, which must not change until the future has ended: then they are in the receiver's memory. Their dtype and shape travel
-        with them. timeout in seconds.
-        devices: where the tensors are to be, by names of the receiver's: one for all ("cuda:1", "host:0", "host", the number of a GPU, a
-        torch.device), a sequence with one for each (None: anywhere), or a mapping from a device of this process to one of the receiver's (a
-        device map: tensors of devices that are not in it may go anywhere). Without devices the map of set_device_map() holds. The receiver is
-        told, and decides.
-        stream: tensors of a GPU are sent after the work that it holds now, instead of the current stream of each: a stream of PyTorch's or
-        CuPy's, an object with __cuda_stream__, or a handle.
-        Raises TypeError and BufferError for objects that have no memory or cannot be used, InvalidArgument for devices that do not fit the tensors.
-        Errors of the future: InvalidArgument (a length above its limit, a wrong name of a device), Error (a payload of a device, no
-        channel), Closed, Cancelled, TimedOut.
+        Arguments:
+
+        - `metadata`: at most 1 MiB.
+        - `payloads`: small buffers in host memory, at most 64 MiB in total. They arrive with the message.
+        - `tensors`: buffers of any size. They must not change until the future is done; then they are in the receiver's memory. Tensors up to 16 KiB
+          in total count as sent once they have left. The dtype and shape of each tensor travel with it.
+        - `devices`: where the receiver should put the tensors, in its own device names: one device for all ("cuda:1", "host:0", "host", a GPU number
+          or a `torch.device`); a sequence with one for each tensor (None: anywhere); or a mapping from a device of this process to one of the
+          receiver. Tensors on devices outside the mapping may go anywhere. The default is the map of `set_device_map()`. The receiver may decide
+          otherwise.
+        - `timeout`: in seconds.
+        - `stream`: sends GPU memory after the work that this stream holds now, instead of the current stream of each tensor. It is a stream of
+          PyTorch or CuPy, an object with `__cuda_stream__`, or a handle.
+
+        Raises: TypeError and BufferError for objects without usable memory, InvalidArgument for devices that do not match the tensors.
+
+        Errors of the future: InvalidArgument (a length above its limit, or a malformed device name), Error (a payload in GPU memory, no channel),
+        Closed, Cancelled, TimedOut.
         """
         sent = buffers_of(tensors, "tensors")
         facts = [describe(each) for each in sent]
@@ -273,20 +330,28 @@ class Pipe:
         stream: _Stream | None = None,
         kind: type | None = None,
     ) -> Future[Message]:
-        """The next message with its tensors: in writable buffers of yours, one for each and as long as it, or in arrays made for them.
+        """Receives the next message and its tensors. Returns a future of a `Message`.
 
-        Without into, arrays of the sender's dtype and shape are made: on device, if that is given; else on the device that the sender named
-        for a tensor; else on the host. device: "host" makes NumPy arrays; "cuda:N" or N CuPy arrays (where CuPy is not installed, PyTorch
-        tensors if the program has imported torch, else a penstock.DeviceBuffer); "host:0" a DeviceBuffer; a torch.device PyTorch tensors. A tensor
-        that was sent without dtype and shape, or with a dtype that the array's library lacks, becomes one dimension of bytes. timeout in seconds.
-        stream: buffers of a GPU are written after the work that it holds now, instead of the current stream of each; see send(). To queue work
-        behind a receive without waiting for it: next(), and then Descriptor.receive_on_stream().
-        kind: a type that was given to register_converter(), of which the arrays are made.
-        Buffers of a GPU that are given before the message is sent may be written by the sender's GPU at once: from then on it is too late to
-        cancel, and the timeout does not hold.
-        Raises TypeError; NotFound where there is no such device; ValueError for both into and device.
-        Errors of the future: NotFound (there is no device of the name that the sender gave: pass device), InvalidArgument (into does not fit
-        the message), Closed, Cancelled, TimedOut, Error (no channel leads there).
+        Arguments:
+
+        - `into`: writable buffers, one for each tensor and as long as it. You get them back as the tensors of the message.
+        - `device`: the device of new arrays: "host", "cuda:N" or N, "host:0", or a `torch.device`. Default: the device that the sender asked for,
+          else the host.
+        - `timeout`: in seconds.
+        - `stream`: GPU memory is written after the work that this stream holds now, instead of the current stream of each buffer. See `send()`.
+        - `kind`: a type that you passed to `register_converter()`; the new arrays have this type.
+
+        New arrays have the sender's dtype and shape. On the host they are NumPy arrays. "cuda:N" gives CuPy arrays; without CuPy, PyTorch tensors if
+        the program has imported torch, else `penstock.DeviceBuffer`s. "host:0" gives DeviceBuffers and a `torch.device` PyTorch tensors. A tensor
+        that was sent without dtype and shape, or with a dtype that the library lacks, becomes a one-dimensional array of bytes.
+
+        If you pass GPU buffers before the message is sent, the sender's GPU may write to them at once. From then on you cannot cancel, and the
+        timeout does not apply.
+
+        Raises: TypeError, NotFound for an unknown device, ValueError for both `into` and `device`.
+
+        Errors of the future: NotFound (the sender asked for a device that does not exist: pass `device`), InvalidArgument (`into` does not match the
+        message), Closed, Cancelled, TimedOut, Error (no channel leads to that memory).
         """
         buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
@@ -295,31 +360,32 @@ class Pipe:
         return self._native.receive(memory, streams_for(stream, memory), seconds_of(timeout), _finisher(buffers))
 
     def _send_memory(self, memory: list[Any], streams: list[int], timeout: float) -> Future[int]:
-        """send() of many buffers whose types the receiver knows, with the handles of their streams (none: the default stream). Spares the time
-        that finding and telling them takes."""
+        """Sends buffers whose types the receiver knows. `streams` are handles; empty: the default stream. Skips the work of describing the tensors.
+        """
         return self._native.send(b"", [], memory, [], [], streams, timeout)
 
     def _receive_memory(self, memory: list[Any], streams: list[int], timeout: float) -> Future[None]:
-        """Likewise receive(), with nothing for a result."""
+        """Receives into buffers and returns nothing. The counterpart of `_send_memory()`."""
         return self._native.receive(memory, streams, timeout, _nothing)
 
     def next(self, timeout: float | None = None) -> Future[Descriptor]:
-        """Describes the next message, so that you can make room before you receive its tensors."""
+        """Returns a future of the next message's `Descriptor`, so that you can allocate memory before you receive the tensors. `timeout` is in
+        seconds.
+        """
         return self._native.next(seconds_of(timeout), Descriptor)
 
     def explain(self) -> PipePlan:
-        """Blocks until the ends know each other, for 10 s at most."""
+        """Returns which channels carry tensors, and why others do not. Waits up to 10 s until both ends know each other."""
         transport, peer, sending, receiving, received, connections = self._native.explain()
         routes = [Route(source, target, _choices(channels)) for source, target, channels in received]
         return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes, connections)
 
     def stats(self) -> PipeStats:
-        """Counts the tensors and bytes that each channel has carried."""
+        """Returns the number of tensors and bytes that each channel has carried."""
         return PipeStats(ChannelStats(*each) for each in self._native.stats())
 
     def close(self) -> None:
-        """Operations under way end with Closed. The other end still gets the messages that were queued, if it takes them within 10 s; then, or
-        sooner if it closes too, the connection is closed."""
+        """Closes the pipe. Operations in progress fail with Closed. Queued messages are still sent if the other end takes them within 10 s."""
         self._native.close()
 
     def __enter__(self) -> Pipe:
@@ -330,7 +396,10 @@ class Pipe:
 
 
 class Listener:
-    """Where others connect. Thread-safe. Closed when it is dropped; pipes go on."""
+    """Accepts connections. Thread-safe. Dropping it closes it; its pipes stay open.
+
+    `url` is the address that other processes connect to.
+    """
 
     def __init__(self, native: _native._PipeListener) -> None:
         self._native = native
@@ -338,14 +407,15 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """The number of processes that connected and gave another secret than the listener's."""
+        """The number of processes that connected with a wrong secret."""
         return self._native.refused
 
     def accept(self, timeout: float | None = None) -> Future[Pipe]:
-        """The pipe to the next process that connects and greets as a pipe does. Health checks and port scanners are dropped."""
+        """Returns a future of the `Pipe` to the next process that connects. `timeout` is in seconds. Health checks and port scanners are ignored."""
         return self._native.accept(seconds_of(timeout), Pipe)
 
     def close(self) -> None:
+        """Stops listening. Pipes that were accepted stay open."""
         self._native.close()
 
     def __enter__(self) -> Listener:
@@ -358,7 +428,7 @@ class Listener:
 def _room_of(
     into: Sequence[Any] | None, device: _Device | None, stream: _Stream | None, kind: type | None
 ) -> tuple[list[Any] | None, Room | None]:
-    """One of them."""
+    """Returns the buffers of the caller, or the `Room` that makes arrays."""
     if into is None:
         return None, Room(device, stream, kind)
     if kind is not None:
@@ -381,7 +451,7 @@ def _names_of(channels: Sequence[str]) -> list[str]:
 def _count_of(connections: int) -> int:
     if not isinstance(connections, int):
         raise TypeError(f"connections is an int, not {type(connections).__name__}")
-    return max(connections, 0)  # of which there cannot be either
+    return max(connections, 0)  # the library refuses 0
 
 
 def _text_of(url: str) -> str:
@@ -391,12 +461,19 @@ def _text_of(url: str) -> str:
 
 
 class Tls(NamedTuple):
-    """TLS 1.3 for pipes over tcp: the names of files in PEM."""
+    """TLS 1.3 for pipes over tcp. All fields except `server_name` are names of PEM files.
 
-    certificate: str = ""  # of this end, with those between it and the authority; a listener needs one
-    key: str = ""  # to it
-    ca: str = ""  # of the authorities that sign the other ends' certificates; without it see listen() and connect()
-    server_name: str = ""  # of who connects: that the listener's certificate is to have; without it the host of the URL
+    - `certificate`: this end's certificate, with the certificates between it and the authority. A listener needs one.
+    - `key`: the key of the certificate, without a pass phrase.
+    - `ca`: the authorities that sign the other ends' certificates. A listener with `ca` accepts only processes with such a certificate. For a
+      connecting process the default is the authorities that the system trusts.
+    - `server_name`: for a connecting process, the name that the listener's certificate must have. Default: the host of the URL.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+    server_name: str = ""
 
 
 def _words_of(tls: Tls | bool | None) -> list[str] | None:
@@ -412,18 +489,22 @@ def _words_of(tls: Tls | bool | None) -> list[str] | None:
 def listen(
     url: str = "unix:", channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4, tls: Tls | None = None
 ) -> Listener:
-    """Listens at unix:/path, unix:@name or tcp://host:port; "unix:" and port 0 choose a name and a port: see Listener.url.
+    """Listens for processes that connect. Returns a `Listener`.
 
-    Over unix sockets the listener lets in processes of this user only. Over tcp the listener lets in every process that knows the secret (at
-    least 16 bytes); both ends prove that they know it without sending it. Without a secret it binds to loopback addresses only, where any
-    process of this machine may connect. Messages over tcp are neither encrypted nor signed, but with TLS.
-    tls: encrypts tcp; the other end must have it too. Tls(certificate, key) is what the listener shows those who connect. With ca, whoever
-    connects needs a certificate of that authority, and the listener may bind to any address without a secret.
-    channels: those that may be used, best first, of "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic" and
-    "cuda_basic"; without it all, in this order. For each tensor Penstock takes the first channel in the receiver's list that the sender may
-    use too and that connects its memory to the target.
-    connections: 1 to 16, for tcp: large tensors go over that many at once (channel "mpt"). Of the two ends' numbers the smaller one holds.
-    Raises InvalidArgument, NotFound, PermissionDenied, Error.
+    Arguments:
+
+    - `url`: "unix:/path", "unix:@name" or "tcp://host:port". "unix:" chooses a name and port 0 a port; `Listener.url` has the result.
+    - `channels`: the channels that may be used, best first: "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic", "cuda_basic".
+      Default: all, in this order. For each tensor Penstock takes the first channel in the receiver's list that both ends may use and that connects
+      the two kinds of memory.
+    - `secret`: for tcp, at least 16 bytes. Both ends prove that they know it without sending it. Without a secret, tcp binds to loopback addresses
+      only, where any process of the machine may connect. Unix sockets need no secret: they accept only processes of the same user.
+    - `connections`: 1 to 16. Large tensors over tcp use this many connections at once (channel "mpt"). The smaller number of the two ends counts.
+    - `tls`: encrypts tcp. The other end must use TLS too. `Tls(certificate, key)` identifies the listener. With `ca`, connecting processes need a
+      certificate of that authority, and the listener may bind to any address without a secret. Without TLS, messages over tcp are neither encrypted
+      nor signed.
+
+    Raises: InvalidArgument, NotFound, PermissionDenied, Error.
     """
     words = _words_of(tls)
     return Listener(_native._pipe_listen(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections), words))
@@ -432,13 +513,16 @@ def listen(
 def connect(
     url: str, channels: Sequence[str] = (), secret: str | bytes = b"", connections: int = 4, tls: Tls | bool | None = None
 ) -> Pipe:
-    """A pipe to the process that listens there. channels, secret and connections are those of listen(), for this end.
+    """Connects to a listening process. Returns a `Pipe`.
 
-    tls: encrypts tcp: Tls(ca=FILE) names the authority that signs the listener's certificate, and True stands for those that the system trusts;
-    certificate and key are for a listener that asks for them. The certificate has to have the host of the URL, or server_name.
-    Over tcp it waits for the connection for 100 ms at most. Later errors are raised by the first future: PermissionDenied, say, for another secret.
+    `channels`, `secret` and `connections` are those of `listen()`, for this end. `tls` encrypts tcp: `Tls(ca=FILE)` names the authority that signs
+    the listener's certificate, and True stands for the authorities that the system trusts. Pass `certificate` and `key` if the listener asks for
+    them. The certificate must have the host of the URL, or `server_name`.
 
-    Raises InvalidArgument, NotFound (no such host or path; nobody listens there), Error.
+    Over tcp the call waits for the connection for up to 100 ms. The first future raises later errors, for example PermissionDenied for a wrong
+    secret.
+
+    Raises: InvalidArgument, NotFound (no such host or path, or nobody listens there), Error.
     """
     return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections), _words_of(tls)))
 
@@ -448,11 +532,11 @@ def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:
 
 
 def _nothing(native: _native._PipeMessage, arrays: list[Any] | None) -> None:
-    """The message was its tensors."""
+    """The result of a receive whose caller needs only the tensors."""
 
 
 class _finisher:
-    """Makes the message of what came."""
+    """Builds the `Message` after a receive."""
 
     def __init__(self, into: list[Any] | None = None, room: Room | None = None) -> None:
         self._into = into

@@ -1,10 +1,10 @@
-"""SGLang's HiCache over Penstock: pages of KV caches in a key-value store (penstock.kv), as the storage back end "dynamic".
+"""Stores the KV pages of SGLang's HiCache in a key-value store (`penstock.kv`). This is a storage back end of the type "dynamic".
 
     python3 -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
         --hicache-storage-backend-extra-config '{"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache",
             "interface_v1": 1, "store": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
 
-Importing this module imports SGLang and PyTorch. docs/guides/engines.md says how SGLang uses the store.
+Importing this module imports SGLang and PyTorch. docs/guides/engines.md describes how SGLang uses the store.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ __all__ = ["PenstockHiCache"]
 
 
 class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
-    """Stores, finds and fetches pages of one rank, in a store of its own below the folder. Any thread may use it. Calls block.
+    """Stores, finds and fetches the pages of one rank. Each rank has its own store below the folder. Thread-safe. Calls block.
 
-    Its settings are "store" of SGLang's extra config: "folder", and "capacity_bytes" of each rank, "durable" and "checksums" as of penstock.kv.Store.
-    Ranks that hold the same pages (MLA) share the store of the one that writes them. Raises ValueError for other settings, and what penstock.kv.Store
-    raises. Later, a page that cannot be stored or fetched is False or None, and the logger "penstock" warns.
+    The settings are "store" in SGLang's extra config: "folder", and "capacity_bytes" of each rank, "durable" and "checksums" as for
+    `penstock.kv.Store`. Ranks that hold the same pages (MLA) share the store of the rank that writes.
+
+    Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: calls return False or None, and the
+    logger "penstock" prints a warning.
     """
 
     def __init__(self, storage_config: Any, options: Any = None) -> None:
@@ -48,52 +50,58 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
             self._opened()
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """What the host's pool has in a page becomes part of the keys: pages of another layout are not found."""
+        """Makes the layout, dtype and page size of the host's pool part of the keys, so that pages of another layout are not found."""
         super().register_mem_pool_host(mem_pool_host)
         self._kind += f"@{mem_pool_host.layout}@{mem_pool_host.dtype}@{mem_pool_host.page_size}"
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """Registers the pool "kv". Raises NotImplementedError for any other pool."""
         if getattr(host_pool_name, "value", host_pool_name) != "kv":
             raise NotImplementedError(f"penstock.sglang stores models with one pool, and this one has the pool {host_pool_name} too")
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Fetches each page to its place in the host's pool."""
+        """Fetches each page into its place in the host's pool. Returns for each key whether it was found."""
         return self._fetched(keys, lambda: self._pages(keys, host_indices))
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores each page from its place in the host's pool, except those that are there: a key of SGLang is a hash of what the page is made from."""
+        """Stores each page from its place in the host's pool, except pages that are stored already. SGLang's keys are hashes of the content. Returns
+        for each key whether it is stored.
+        """
         return self._stored(keys, lambda: self._pages(keys, host_indices))
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """Fetches one page. See `batch_get()`."""
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """Fetches each page into its contiguous tensor. Gives the tensor, or None where the page is not there."""
+        """Fetches each page into its contiguous tensor. Returns a list with the tensor, or None if the page was not found."""
         found = self._fetched(keys, lambda: [[_bytes_of(each)] for each in target_locations])
         return [target if is_found else None for target, is_found in zip(target_locations, found)] if any(found) else [None] * len(keys)
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Stores one page. See `batch_set()`."""
         return self.batch_set([key], [value])
 
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
-        """Stores contiguous tensors, except those that are there. Gives whether all are stored."""
+        """Stores contiguous tensors, except those that are stored already. Returns whether all are stored."""
         return all(self._stored(keys, lambda: [[_bytes_of(each)] for each in values]))
 
     def exists(self, key: str) -> bool:
+        """Returns whether a page is stored."""
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        """How many of the first keys are there, one behind the other."""
+        """Returns how many keys, counted from the first one without a gap, are stored."""
         found = self._tried("look pages up", lambda store: store.exists(self._names(keys)), [])
         return next((index for index, is_there in enumerate(found) if not is_there), len(found))
 
     def clear(self) -> bool:
-        """Drops all pages of the store. A rank that only reads has nothing to do: the one that writes drops them. Gives whether they are gone."""
+        """Drops all pages of the store, and returns whether they are dropped. On a rank that only reads, it does nothing and returns False."""
         return self._writes and bool(self._tried("drop all pages", self._emptied, False))
 
     def close(self) -> None:
-        """Waits for calls under way. Twice is nothing."""
+        """Waits for calls in progress and closes the store. A second call does nothing."""
         with self._lock:
             self._closed = True
             store, self._store = self._store, None

@@ -1,7 +1,7 @@
-"""vLLM over Penstock: with both installed, vllm serve MODEL --load-format penstock.
+"""The load format "penstock" for vLLM: `vllm serve MODEL --load-format penstock`.
 
-vLLM finds register() by the entry point "penstock" of the group vllm.general_plugins, and calls it in each of its processes. Importing this module
-imports nothing of vLLM. docs/guides/engines.md says what the loader does.
+vLLM finds `register()` through the entry point "penstock" of the group vllm.general_plugins, and calls it in each of its processes. Importing this
+module does not import vLLM. docs/guides/engines.md describes the loader.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Makes the load format "penstock" known to vLLM. More than once changes nothing.
+    """Registers the load format "penstock" with vLLM. Further calls do nothing.
 
-    Where this vLLM's loaders are not those that it is made for, vLLM goes on without it, and a warning of the logger "penstock" says why.
+    If this vLLM release has other loaders than Penstock knows, vLLM starts without the format, and the logger "penstock" prints a warning.
     """
     try:
         from ._loader import registered

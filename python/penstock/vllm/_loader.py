@@ -1,6 +1,6 @@
-"""The load format "penstock": vLLM's own loader, but for the reading of safetensors files.
+"""The load format "penstock": vLLM's own loader, with Penstock's reader for safetensors files.
 
-Which files there are, what is downloaded, which of them and of their tensors are left out, and what a model does with a tensor is all vLLM's.
+vLLM decides which files and tensors to load, downloads them, and puts them into the model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ getattr(default_loader, _ITERATOR)  # AttributeError: another vLLM than this is 
 
 
 class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
-    """Options, in --model-loader-extra-config:
+    """vLLM's default loader with Penstock's reader. Options in --model-loader-extra-config:
 
-    read: "whole" has each rank read whole tensors into its GPU, as penstock.safetensors.stream() does. "parts" has it read only what the model takes
-    of each. Without it, parts where there are several ranks, else whole.
-    max_device_bytes, max_host_bytes: of stream(). For "whole" only.
+    - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts
+      of a tensor that the model uses. Default: "parts" with several ranks, else "whole".
+    - `max_device_bytes`, `max_host_bytes`: limits of `stream()`, for "whole" only.
     """
 
     def __init__(self, load_config: Any) -> None:

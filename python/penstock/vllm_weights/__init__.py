@@ -1,4 +1,4 @@
-"""Penstock as a backend for weight transfer of vLLM ("penstock"): a trainer's weights come to vLLM's workers over pipes.
+"""A backend "penstock" for vLLM's weight transfer: vLLM's workers load the weights of a trainer over pipes.
 
     # vLLM: --weight-transfer-config '{"backend": "penstock"}'
 
@@ -12,9 +12,8 @@
     ...
     engine.send_weights()                      # after a step
 
-vLLM finds the backend by itself where both are installed (the entry point "penstock" of vllm.general_plugins); register() does the same. Each
-rank of the trainer serves what it holds, parts of tensors too, and no rank gathers what is spread over several. vllm is imported when a class
-is used.
+If both are installed, vLLM finds the backend through the entry point "penstock_weights" of vllm.general_plugins; `register()` does the same. Each
+rank of the trainer serves its own tensors and shards, so no rank gathers a tensor. vllm is imported when you use a class.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BACKEND = "penstock"
 
 
 def register() -> None:
-    """Tells vLLM of the backend. May be called again; does nothing where vLLM has no such interface."""
+    """Registers the backend with vLLM. Further calls do nothing. Does nothing if this vLLM has no weight transfer."""
     try:
         from vllm.distributed.weight_transfer import factory
     except ImportError:

@@ -1,4 +1,4 @@
-"""The side of the trainer: each rank serves the tensors, or the parts of tensors, that it has."""
+"""The trainer's side: each rank serves the tensors or shards that it holds."""
 
 from __future__ import annotations
 
@@ -17,17 +17,26 @@ __all__ = ["PenstockTrainerInitInfo", "PenstockTrainerWeightTransferEngine"]
 
 @dataclass
 class PenstockTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
-    """Of one rank. rank=0 speaks to vLLM; the ranks of several are those of the default process group of torch.distributed."""
+    """The settings of one rank.
+
+    - `rank`: rank 0 talks to vLLM. Several ranks are those of the default process group of `torch.distributed`.
+    - `url`: the address at which this rank serves. For workers on other hosts use tcp://HOST:0, and set `PENSTOCK_WEIGHTS_SECRET` at both ends.
+    - `group_bytes`: passed to the workers; see `PenstockInitInfo`.
+    - `timeout`: seconds for an update.
+    """
 
     backend: ClassVar[str] = "penstock"
-    url: str = "unix:"  # that this rank serves at; for workers on other hosts tcp://HOST:0, and PENSTOCK_WEIGHTS_SECRET at both ends
-    group_bytes: int = 1 << 30  # PenstockInitInfo's
-    timeout: float = 300.0  # seconds for an update
+    url: str = "unix:"
+    group_bytes: int = 1 << 30
+    timeout: float = 300.0
 
 
 class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type: ignore[misc, unused-ignore]
-    """Each rank serves what the source yields there: its own pieces, where the source has iter_local(). Without that, whole tensors: each from
-    its first owner, which has them in memory together until the next send_weights()."""
+    """Serves the weights of one trainer rank to vLLM's workers.
+
+    If the source has `iter_local()`, each rank serves its own shards. Otherwise the first owner of each tensor serves it whole, and keeps its
+    tensors in memory until the next `send_weights()`.
+    """
 
     init_info_cls = PenstockTrainerInitInfo
 
@@ -38,7 +47,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
 
     @classmethod
     def trainer_init(cls, init_info: PenstockTrainerInitInfo, *, client: Any, source: Any = None) -> PenstockTrainerWeightTransferEngine:
-        """On every rank. Raises InvalidArgument without a source, and what serve_weights() raises."""
+        """Creates the engine. Call it on every rank. Raises InvalidArgument without a source, and the errors of `serve_weights()`."""
         if source is None:
             raise InvalidArgument("weights need a WeightSource", code="invalid_argument")
         engine = cls(init_info, client, source)
@@ -48,7 +57,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
         return engine
 
     def send_weights(self) -> None:
-        """On every rank. Blocks until vLLM has them; until then the weights must not change."""
+        """Sends the current weights to vLLM. Call it on every rank. Blocks until vLLM has them; the weights must not change before that."""
         self._version += 1
         try:
             tensors, parts = self._held()
@@ -62,6 +71,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
             self._server.pause()
 
     def shutdown(self) -> None:
+        """Stops serving."""
         self._server.close()
 
     def _held(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The side of vLLM's workers: each loads from all ranks of the trainer what the model takes, in groups."""
+"""The workers' side: each loads the tensors that its model takes from all ranks of the trainer, in groups."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ __all__ = ["PenstockInitInfo", "PenstockUpdateInfo", "PenstockWeightTransferEngi
 
 @dataclass
 class PenstockInitInfo(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
-    """What the trainer tells each worker once. The secret of tcp is no part of it: workers have it in PENSTOCK_WEIGHTS_SECRET."""
+    """The settings that the trainer sends to each worker once. They do not include the secret of tcp: set `PENSTOCK_WEIGHTS_SECRET` for the workers.
 
-    urls: list[str]  # of the trainer's ranks
-    group_bytes: int = 1 << 30  # of tensors that are on the device at a time beside the model
-    timeout: float = 300.0  # seconds for an update
+    - `urls`: the addresses of the trainer's ranks.
+    - `group_bytes`: bytes of tensors that are on the device at a time, in addition to the model.
+    - `timeout`: seconds for an update.
+    """
+
+    urls: list[str]
+    group_bytes: int = 1 << 30
+    timeout: float = 300.0
 
 
 @dataclass
 class PenstockUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignore]
-    """What the trainer tells for each update."""
+    """The message that the trainer sends for each update: the version to load."""
 
     version: int
 
 
 class PenstockWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
-    """Weights under the names and in the form of a checkpoint, which the model's load_weights() takes."""
+    """Loads weights with the names and shapes of a checkpoint, and passes them to the model's `load_weights()`."""
 
     init_info_cls = PenstockInitInfo
     update_info_cls = PenstockUpdateInfo
@@ -38,17 +43,19 @@ class PenstockWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc, 
     _init_info: PenstockInitInfo
 
     def init_transfer_engine(self, init_info: PenstockInitInfo) -> None:
+        """Prepares a receiver for the trainer's ranks."""
         self.shutdown()
         self._init_info = init_info
         self._receiver = WeightsReceiver(init_info.urls, device=self.device, framework="pt")
 
     def start_weight_update(self) -> None:
+        """Starts vLLM's layerwise reload."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: PenstockUpdateInfo) -> None:
-        """Raises penstock.Error: see load_weights()."""
+        """Loads the version that the trainer names. Raises the errors of `penstock.load_weights()`."""
         if self._receiver is None:
             raise InvalidArgument("init_transfer_engine() comes before receive_weights()", code="invalid_argument")
         info = self._init_info
@@ -58,11 +65,13 @@ class PenstockWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc, 
                 tensors.clear()  # before the next group comes
 
     def finish_weight_update(self) -> None:
+        """Ends vLLM's layerwise reload."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
+        """Closes the receiver."""
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None

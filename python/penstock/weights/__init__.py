@@ -1,16 +1,15 @@
-"""Weights of a process that has them, to processes that want them: from a trainer to the engines that sample from it, from a running replica to
-one that starts.
+"""Serves the weights of one process, and loads them into others: from a trainer into inference engines, or from a running replica into a new one.
 
     # the trainer
     server = penstock.serve_weights(model, "unix:@weights")
     ...
-    server.update()                                    # after a step: a new version
+    server.update()                                    # after a step: publishes a new version
 
     # another process
-    penstock.load_weights("unix:@weights", model)      # its parameters are filled in place
+    penstock.load_weights("unix:@weights", model)      # fills its parameters in place
 
-Over pipes (penstock.pipe): memory of GPUs goes from GPU to GPU where these reach each other, and each tensor is received where it belongs.
-Several ranks may serve parts of the tensors, and several may want other parts: each gets from each what overlaps, and every byte once.
+Tensors travel over pipes (`penstock.pipe`), from GPU to GPU if both can reach each other, and straight into their target. Several ranks may serve
+parts of the tensors, and receivers may load other parts; each byte is sent once. The guide is docs/guides/weights.md.
 """
 
 from __future__ import annotations

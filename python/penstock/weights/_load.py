@@ -1,4 +1,4 @@
-"""load_weights(): weights that other processes serve, into tensors that are there or are made."""
+"""load_weights(): loads weights that other processes serve, into existing or new tensors."""
 
 from __future__ import annotations
 
@@ -28,13 +28,20 @@ __all__ = ["LoadedWeights", "WeightsReceiver", "load_weights"]
 
 
 class LoadedWeights(NamedTuple):
-    """What load_weights() returns."""
+    """The result of `load_weights()`.
+
+    - `version`: of the weights.
+    - `changed`: False if the servers have nothing newer than `newer_than`; then nothing was loaded.
+    - `missing_keys`: names in your module or mapping that no server has.
+    - `unexpected_keys`: names that the servers have and your module or mapping does not.
+    - `tensors`: the new tensors by name; empty if a module or mapping was filled.
+    """
 
     version: int
-    changed: bool  # False: there is nothing newer than newer_than, and nothing was loaded
-    missing_keys: list[str]  # of the module or mapping, which no server has
-    unexpected_keys: list[str]  # of the servers, which the module or mapping has not
-    tensors: dict[str, Any]  # that were made; empty where a module or mapping was filled
+    changed: bool
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+    tensors: dict[str, Any]
 
 
 def load_weights(
@@ -53,23 +60,28 @@ def load_weights(
     connections: int = 4,
     timeout: float = 300.0,
 ) -> LoadedWeights:
-    """Loads weights that processes serve with serve_weights(), all of one version. Blocks.
+    """Loads weights that other processes serve with `serve_weights()`. All tensors are of one version. Blocks.
 
-    url: of the server; or the URLs of several, of which each has all or a part of the tensors. Every byte comes once.
-    module: a torch.nn.Module, or a mapping of names to tensors of PyTorch, arrays of NumPy or CuPy, or DeviceBuffers, which are filled in place.
-    None makes new tensors: on device and of framework, which are those of penstock.safetensors.load_file(); they are in the result.
-    names: of the tensors that are loaded; None is all.
-    parts: for tensors that are parts of larger ones, as for serve_weights(). Of a DTensor the part is known.
-    strict: names that only one side has are an error; else they are in the result, as load_state_dict() has it.
-    newer_than: a version; where the servers have none that is newer, nothing is loaded, and changed is False in the result.
-    at_least: a version; where the servers have none that is as new, this waits for it. A receiver that follows a trainer asks for the next one.
-    secret, channels, connections: as for penstock.pipe.connect(); secret None takes the one in PENSTOCK_WEIGHTS_SECRET.
-    timeout: seconds for everything, of which some may be spent on waiting for a server's update() behind its pause().
+    Arguments:
 
-    On a GPU, tensors are written after the work that the current stream holds, and every stream sees the values once this returns. Names, types,
-    shapes and parts are compared before anything is written: InvalidArgument names all that does not fit. Raises what penstock.pipe.connect()
-    raises (NotFound where nobody listens), TimedOut, Closed where a server has gone, Error of the code io for one that is none. Where
-    tensors may have been written by then, the message says which: those are to be loaded again before they are used.
+    - `url`: the URL of the server, or the URLs of several servers that have all tensors or parts of them. Each byte is sent once.
+    - `module`: a `torch.nn.Module`, or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s. They are filled in place.
+      None makes new tensors, which you find in the result.
+    - `device`, `framework`: of new tensors, as for `penstock.safetensors.load_file()`.
+    - `names`: the tensors to load. None loads all.
+    - `parts`: for tensors that are parts of larger ones, as for `serve_weights()`. Not needed for a DTensor.
+    - `strict`: a name that only one side has is an error. With False, the result lists these names, as `load_state_dict()` does.
+    - `newer_than`: a version. If the servers have nothing newer, nothing is loaded and `changed` is False.
+    - `at_least`: a version. If the servers do not have it yet, the call waits for it.
+    - `secret`: None takes the environment variable `PENSTOCK_WEIGHTS_SECRET`.
+    - `channels`, `connections`: as for `penstock.pipe.connect()`.
+    - `timeout`: seconds for the whole call, including the time that a server spends between `pause()` and `update()`.
+
+    On a GPU, tensors are written after the work that the current stream holds. When the call returns, every stream sees the values.
+
+    Raises: InvalidArgument with a list of all names, types, shapes and parts that do not match, before anything is written; the errors of
+    `penstock.pipe.connect()` (NotFound if nobody listens); TimedOut; Closed if a server exits; Error with code "io" if the other end is not a server
+    of weights. If tensors may have been written by then, the message names them; load again before you use them.
     """
     receiver = WeightsReceiver(
         url,
@@ -88,12 +100,13 @@ def load_weights(
 
 
 class WeightsReceiver:
-    """Loads weights again and again, over connections that stay: load_weights() for one that follows a trainer. For one thread at a time.
+    """Loads weights repeatedly over connections that stay open, for a process that follows a trainer. One thread may use it at a time.
 
-    The arguments are those of load_weights(). A connection is made when it is first needed, and again after an error.
-    relay: others may load from here what this receives into its module, while more comes, at relay_url: the URL that is given, or for True a unix
-    socket. So many receivers form a chain, and the first server sends to one. From load() on the weights must not change until the next load(),
-    which first waits for those that still read them; an error here is an error for them too.
+    The arguments are those of `load_weights()`. The receiver connects when it first needs to, and again after an error.
+
+    With `relay`, other processes can load from this one, at `relay_url`, while it still receives: pass a URL, or True for a unix socket. So
+    receivers form a chain, and the first server sends the weights once. From `load()` on, your module must not change until the next `load()`, which
+    first waits for processes that still read it. An error here is passed on to them.
     """
 
     def __init__(
@@ -125,11 +138,11 @@ class WeightsReceiver:
 
     @property
     def relay_url(self) -> str | None:
-        """Where others may load what this has received; None: nowhere."""
+        """The URL at which other processes can load the received weights, or None."""
         return None if self._relay is None else self._relay.url
 
     def load(self, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0) -> LoadedWeights:
-        """As load_weights()."""
+        """Loads one version. Arguments, result and errors are those of `load_weights()`."""
         deadline = until(timeout)
         with self._version(newer_than, at_least, deadline) as (version, changed):
             if not changed:
@@ -143,8 +156,10 @@ class WeightsReceiver:
     def load_in_groups(
         self, most_bytes: int, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0
     ) -> Iterator[dict[str, Any]]:
-        """New tensors, of one version, in groups of at most most_bytes (or one tensor that is larger): for weights that are put elsewhere, or
-        changed, and that memory has no room for all at once. The servers keep the version until the iterator ends, or is closed.
+        """Yields dicts of new tensors of one version, for weights that do not fit into memory twice.
+
+        A group has at most `most_bytes` bytes, or one larger tensor. The servers keep the version until the iterator ends or is closed. The other
+        arguments and the errors are those of `load_weights()`.
         """
         if self._module is not None:
             raise InvalidArgument("load_in_groups() makes new tensors, and this receiver fills those of a module", code="invalid_argument")
@@ -156,10 +171,11 @@ class WeightsReceiver:
                 yield self._made(names, version, deadline)
 
     def explain(self) -> list[pipe.PipePlan]:
-        """Of each connection: by which channels tensors have come, and why not by better ones."""
+        """Returns for each connection which channels carried tensors, and why others did not."""
         return [each.explain() for each in self._lines]
 
     def close(self) -> None:
+        """Closes the connections and the relay."""
         self._hang_up()
         if self._relay is not None:
             self._relay.close()

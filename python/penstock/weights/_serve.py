@@ -1,4 +1,4 @@
-"""serve_weights(): weights of a process that has them, to processes that want them."""
+"""serve_weights(): serves the weights of this process to other processes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = ["WeightsServer", "secret_of", "serve_weights"]
 
 
 def secret_of(secret: str | bytes | None) -> str | bytes:
+    """Returns the secret, or the one in the environment if it is None."""
     return os.environ.get("PENSTOCK_WEIGHTS_SECRET", "") if secret is None else secret
 
 
@@ -37,22 +38,27 @@ def serve_weights(
     receivers: int = 256,
     timeout: float = 300.0,
 ) -> WeightsServer:
-    """Serves the weights of this process to those that call load_weights(). Returns at once; threads in the background serve.
+    """Serves the weights of this process to processes that call `load_weights()`. Returns at once; background threads serve.
 
-    weights: a torch.nn.Module (its state_dict()), or a mapping of names to tensors of PyTorch, arrays of NumPy or CuPy, or DeviceBuffers.
-    url: as for penstock.pipe.listen(): unix:@name, unix:/path, tcp://host:port; None chooses a unix socket, which WeightsServer.url names.
-    names: of the tensors that are served; None is all.
-    parts: for tensors that are this rank's part of larger ones: the name, and a pair of the whole shape and of slices, one for each dimension
-    from the first on. Of a DTensor the part is known.
-    snapshot: copies of the weights that the server has on their device: with 1 (True) the program may change the weights at once, and update()
-    waits for those that still read the copy; with 2, update() waits only for those that read the version before the last. With 0 (False)
-    there is no copy, and the program must not change the weights until pause() has returned.
-    version: of these weights. secret: as for penstock.pipe.listen(); None takes the one in the environment variable PENSTOCK_WEIGHTS_SECRET.
-    channels, connections: as for penstock.pipe.listen().
-    receivers: at most as many at once; others get an error. timeout: seconds that a receiver may hold a version for.
+    Arguments:
 
-    On a GPU, values are those of the work that the current stream holds when this is called. Raises TypeError, InvalidArgument for what cannot
-    be served, and what penstock.pipe.listen() raises.
+    - `weights`: a `torch.nn.Module` (its `state_dict()`), or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s.
+    - `url`: as for `penstock.pipe.listen()`: unix:@name, unix:/path or tcp://host:port. None chooses a unix socket; `WeightsServer.url` names it.
+    - `names`: the tensors to serve. None serves all.
+    - `parts`: for tensors that are this rank's part of larger ones: maps a name to the shape of the whole tensor and a tuple of slices, one for each
+      dimension from the first on. Not needed for a DTensor.
+    - `snapshot`: the number of copies that the server keeps on the device. With 1 (True) you may change the weights at any time, and `update()`
+      waits for receivers that still read the copy. With 2, `update()` waits only for receivers of the version before the last. With 0 (False) there
+      is no copy, and you may change the weights only between `pause()` and `update()`.
+    - `version`: the number of these weights.
+    - `secret`: as for `penstock.pipe.listen()`. None takes the environment variable `PENSTOCK_WEIGHTS_SECRET`.
+    - `channels`, `connections`: as for `penstock.pipe.listen()`.
+    - `receivers`: the maximum number of connected receivers; further ones get an error.
+    - `timeout`: the seconds for which a receiver may hold a version.
+
+    On a GPU, the weights are read after the work that the current stream holds at the call.
+
+    Raises: TypeError and InvalidArgument for weights that cannot be served, and the errors of `penstock.pipe.listen()`.
     """
     return WeightsServer(weights, url, names, parts, snapshot, version, secret, channels, connections, receivers, timeout)
 
@@ -63,7 +69,10 @@ def _check_version(version: Any) -> None:
 
 
 class WeightsServer:
-    """What serve_weights() returns. Thread-safe; a context manager. Closed when it is dropped."""
+    """The server that `serve_weights()` returns. Thread-safe. A context manager; dropping it closes it.
+
+    `url` is the address that receivers connect to.
+    """
 
     def __init__(
         self,
@@ -95,28 +104,35 @@ class WeightsServer:
 
     @property
     def version(self) -> int:
-        """That receivers get, or got last where pause() keeps them waiting."""
+        """The version that receivers get. After `pause()`, the last version that they got."""
         return self._versions.latest
 
     @property
     def receivers(self) -> int:
-        """How many are connected."""
+        """The number of connected receivers."""
         return self._door.connected
 
     @property
     def refused(self) -> int:
-        """The number of processes that connected and gave another secret."""
+        """The number of processes that connected with a wrong secret."""
         return self._door.refused
 
     def update(self, weights: Any = None, *, parts: Parts | None = None, version: int | None = None, timeout: float | None = None) -> int:
-        """Makes a new version of the weights as they are now, which receivers get from then on; those under way get the one that they began
-        with. Returns its number: version, which must be higher than the last, or one more than the last.
+        """Publishes the current weights as a new version, and returns its number. Receivers that are loading finish with the version that they began
+        with.
 
-        weights, parts: others instead, which may differ in everything; those of before may still be read, and must not change until receivers
-        have ended (see pause()), unless there are snapshots. With snapshots this waits for receivers as serve_weights() says, for timeout seconds
-        at most (None: the server's). Without them it takes the same weights only after pause(). On a GPU, values are those of the work that the
+        Arguments:
+
+        - `weights`, `parts`: replace the weights; names, types and shapes may differ. Without snapshots, the previous weights must not change until
+          their receivers are done (see `pause()`).
+        - `version`: must be higher than the last one. None is the last one plus 1.
+        - `timeout`: seconds to wait for receivers, as described under `snapshot` of `serve_weights()`. None is the server's.
+
+        Without snapshots, you must call `pause()` before you publish the same weights again. On a GPU, the weights are read after the work that the
         current stream holds.
-        Raises TimedOut, and the version of before goes on; InvalidArgument; Closed; OutOfMemory for a snapshot, and nothing is served until an update().
+
+        Raises: TimedOut, and the previous version stays; InvalidArgument; Closed; OutOfMemory if there is no memory for a snapshot, and then nothing
+        is served until the next `update()`.
         """
         deadline = until(self._timeout if timeout is None else timeout)
         with self._updating:
@@ -135,15 +151,15 @@ class WeightsServer:
         return number
 
     def pause(self, timeout: float | None = None) -> None:
-        """Waits until nobody reads the weights, and keeps those who come waiting for the next update(). Then the weights may change.
+        """Waits until no receiver reads the weights, and lets new ones wait for the next `update()`. After that you may change the weights.
 
-        timeout: seconds; None: the server's. Raises TimedOut, and all is as before; Closed.
+        `timeout` is in seconds; None is the server's. Raises TimedOut, and nothing has changed; Closed.
         """
         with self._updating:
             self._versions.withdraw(until(self._timeout if timeout is None else timeout))
 
     def close(self) -> None:
-        """Ends it: receivers under way get an error. pause() before lets them finish."""
+        """Stops the server. Receivers that are loading get an error. Call `pause()` first to let them finish."""
         self._close()
 
     def _made(self, number: int, weights: Any, holder: Holder, deadline: float) -> Version:
