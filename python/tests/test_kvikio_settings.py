@@ -207,12 +207,12 @@ def test_the_table_of_the_documentation_has_every_setting_and_variable() -> None
     for name, setting in defaults._SETTINGS.items():
         _, _, variables, acts, _, _ = told.pop(name)
         assert re.findall(r"`(KVIKIO_\w+)`", variables) == list(setting.variables)
-        assert acts.strip() == ("warned of" if name in defaults._UNUSED else "acts"), name
+        assert acts.strip() == ("warns" if name in defaults._UNUSED else "works"), name
     for name in (*defaults._UNUSED_VARIABLES, *defaults._USED_VARIABLES):
         acts = told.pop(name)[3].strip()
-        assert acts == "warned of" if name in defaults._UNUSED_VARIABLES else acts in ("acts", "always so"), name
+        assert acts == "warns" if name in defaults._UNUSED_VARIABLES else acts in ("works", "always on"), name
     for name in cufile_driver._settable:
-        assert told.pop(f"cufile_driver.{name}")[3].strip() == "warned of"
+        assert told.pop(f"cufile_driver.{name}")[3].strip() == "warns"
     assert not told
 
 
