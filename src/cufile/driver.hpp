@@ -30,8 +30,9 @@
 
 namespace penstock::cufile {
 
-// What cuFileGetVersion tells, 1000 * major + 10 * minor, unless PENSTOCK_CUFILE_VERSION asks for another. The layout of the stats structs
-// belongs to it; docs/guides/cufile.md says why this one.
+// The version that cuFileGetVersion reports, 1000 * major + 10 * minor, unless PENSTOCK_CUFILE_VERSION selects another. It decides the
+// layout of the stats structs. A caller does not say which header it was built with, and with this layout the library never writes past a
+// buffer of a client that was built against any header from CUDA 13.0 on.
 inline constexpr int advertised_version = 1170;
 
 // "1.19" as 1190. Nothing for what is no version from 1.15 to 1.20: the structs of earlier ones are others, those of later ones not known.

@@ -15,11 +15,11 @@ constexpr key with(key changed, Member key::*member, std::type_identity_t<Member
   return changed;
 }
 
-constexpr std::string_view nvidia_library = "obeyed by NVIDIA's library on the direct path";
-constexpr std::string_view pool_of_less = "less in all than by default bounds the pinned memory, 36 MiB at least";
-constexpr std::string_view split_always = "nothing: unaligned ends are always split off";
+constexpr std::string_view nvidia_library = "used by NVIDIA's library for GPU-direct transfers";
+constexpr std::string_view pool_of_less = "limits pinned memory (at least 36 MiB) if the pool is smaller than the default";
+constexpr std::string_view split_always = "nothing: Penstock always splits off unaligned ends";
 constexpr std::string_view is_denied =
-    "a file there is never GPU-direct, which explain() tells; where allow_compat_mode is false it is refused (5008)";
+    "its files are never read or written GPU-direct; they are refused (5008) if allow_compat_mode is false";
 
 // Writes a key as one row of the table.
 struct row : key {
@@ -45,50 +45,50 @@ struct row : key {
 constexpr key keys[] = {
     row(word, "logging.dir")
         .sets(CUFILE_PARAM_LOG_DIR)
-        .does("the log is cufile.log in this directory, unless CUFILE_LOGFILE_PATH is set; without either there is no log"),
+        .does("directory of the log file cufile.log; CUFILE_LOGFILE_PATH overrides it. There is no log unless one of the two is set"),
     row(word, "logging.level", "ERROR")
         .one_of("NOTICE ERROR WARN INFO DEBUG TRACE")
         .from("CUFILE_LOGGING_LEVEL")
         .sets(CUFILE_PARAM_LOGGING_LEVEL)
-        .does("what the log holds"),
+        .does("level of the log"),
     row(limit, "logging.max_file_size_mb", "32")
         .in(1, 4096)
         .from("CUFILE_LOGFILE_MAX_SIZE_MB")
-        .does("the log starts again from empty at this size"),
+        .does("the log file is emptied when it reaches this size"),
 
     row(flag, "profile.nvtx", "false")
         .from("CUFILE_NVTX")
         .sets(CUFILE_PARAM_PROFILE_NVTX)
-        .does("true: each request is a range of NVTX, as with PENSTOCK_NVTX=1"),
+        .does("if true, each request is an NVTX range, as with PENSTOCK_NVTX=1"),
     row(size, "profile.cufile_stats", "0")
         .in(0, 3)
         .from("CUFILE_STATS_LEVEL")
         .sets(CUFILE_PARAM_PROFILE_STATS)
-        .does("the level of the statistics"),
+        .does("level of the statistics"),
 
     row(size, "execution.max_io_queue_depth", "128")
         .in(1, 256)
         .sets(CUFILE_PARAM_EXECUTION_MAX_IO_QUEUE_DEPTH)
-        .idle("nothing: requests that wait take no thread, so there may be any number of them")
+        .idle("nothing: waiting requests use no thread, so their number is not limited")
         .handed(),
     row(size, "execution.max_io_threads", "4")
         .in(0, 32)
         .sets(CUFILE_PARAM_EXECUTION_MAX_IO_THREADS)
-        .does("0 switches stream-ordered reads and writes off; another number than the default: so many threads copy for each file system")
+        .does("0 disables stream-ordered calls; a value other than the default sets the number of copying threads per file system")
         .handed(),
     row(flag, "execution.parallel_io", "true")
         .sets(CUFILE_PARAM_EXECUTION_PARALLEL_IO)
-        .does("false switches stream-ordered reads and writes off, and requests are cut into pieces as large as there are")
+        .does("if false, stream-ordered calls are disabled and requests are split into the largest possible pieces")
         .handed(),
     row(size, "execution.min_io_threshold_size_kb", "8192")
         .in(4, 4294967295)
         .sets(CUFILE_PARAM_EXECUTION_MIN_IO_THRESHOLD_SIZE_KB)
-        .does("another number than the default: requests up to this are cut into pieces as large as there are")
+        .does("if not the default: requests up to this size are split into the largest possible pieces")
         .handed(),
     row(size, "execution.max_request_parallelism", "4")
         .in(0, 8)
         .sets(CUFILE_PARAM_EXECUTION_MAX_REQUEST_PARALLELISM)
-        .does("another number than the default: a request is cut for so many lanes; 0 and 1: into pieces as large as there are")
+        .does("if not the default: number of worker threads that a request is split for; 0 and 1: the largest possible pieces")
         .handed(),
 
     row(size, "properties.max_direct_io_size_kb", "1024")
@@ -96,12 +96,12 @@ constexpr key keys[] = {
         .by(64)
         .also("properties.max_direct_io_size")
         .sets(CUFILE_PARAM_PROPERTIES_MAX_DIRECT_IO_SIZE_KB)
-        .does("another number than the default is the most that NVIDIA's library is asked for at once, else 16 MiB")
+        .does("if not the default: largest request to NVIDIA's library; the default means 16 MiB")
         .handed(),
     row(size, "properties.max_device_cache_size_kb", "131072")
         .also("properties.max_device_cache_size")
         .sets(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_CACHE_SIZE_KB)
-        .does("less than by default bounds the pinned memory, 36 MiB at least; NVIDIA's library obeys it too")
+        .does("limits pinned memory (at least 36 MiB) if less than the default; also used by NVIDIA's library")
         .handed(),
     row(size, "properties.per_buffer_cache_size_kb", "1024")
         .in(64, 16384)
@@ -135,44 +135,46 @@ constexpr key keys[] = {
     row(flag, "properties.use_pci_p2pdma", "false")
         .from("CUFILE_USE_PCIP2PDMA")
         .sets(CUFILE_PARAM_USE_PCIP2PDMA)
-        .below("obeyed by NVIDIA's library on the direct path, where it is true anyway if the GPU's driver is set up for P2PDMA")
+        .below("used by NVIDIA's library for GPU-direct transfers; Penstock sets it to true if the GPU driver is set up for P2PDMA")
         .handed(),
     row(flag, "properties.allow_compat_mode", "true")
         .also("properties.use_compat_mode")
         .from("CUFILE_ALLOW_COMPAT_MODE")
         .sets(CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE)
-        .does("false refuses files that the direct path cannot serve"),
+        .does("if false, files that cannot be read or written GPU-direct are refused (5008); otherwise they go through pinned memory"),
     row(flag, "properties.force_compat_mode", "false")
         .from("CUFILE_FORCE_COMPAT_MODE")
         .sets(CUFILE_PARAM_FORCE_COMPAT_MODE)
-        .does("true keeps every request off the direct path"),
+        .does("if true, no transfer is GPU-direct"),
     row(flag, "properties.vanilla_posix_io_mode", "false")
         .sets(CUFILE_PARAM_PROPERTIES_POSIX_IO_MODE)
-        .does("true: nothing is GPU-direct, and reads go through the page cache"),
+        .does("if true, no transfer is GPU-direct, and reads go through the page cache"),
     row(flag, "properties.gds_fallback_io", "false")
         .sets(CUFILE_PARAM_GDS_FALLBACK_IO)
-        .does("true, where allow_compat_mode is false: what fails GPU-direct goes on through pinned memory"),
-    row(flag, "properties.allow_system_memory", "true").sets(CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY).does("false refuses host memory"),
+        .does("if true and allow_compat_mode is false, transfers that fail GPU-direct continue through pinned memory"),
+    row(flag, "properties.allow_system_memory", "true")
+        .sets(CUFILE_PARAM_PROPERTIES_ALLOW_SYSTEM_MEMORY)
+        .does("if false, host memory is refused"),
     row(flag, "properties.force_odirect_mode", "false")
         .sets(CUFILE_PARAM_FORCE_ODIRECT_MODE)
-        .does("true: reads go past the page cache, and so do large aligned writes from device memory"),
+        .does("if true, reads, and large aligned writes from device memory, bypass the page cache"),
     row(flag, "properties.prefer_iouring", "false")
         .sets(CUFILE_PARAM_PREFER_IO_URING)
-        .idle("nothing: io_uring is used wherever the kernel allows it"),
+        .idle("nothing: io_uring is used if the kernel allows it"),
     row(flag, "properties.compat_odirect_unaligned_read_split", "false").idle(split_always),
     row(size, "properties.compat_odirect_unaligned_read_split_min_size_kb", "128").idle(split_always),
     row(size, "properties.io_batchsize", "128")
         .in(1, 256)
         .also("properties.max_batch_io_size", "profile.io_batchsize")
         .sets(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE)
-        .does("another number than the default is the most entries of a batch, else 256 are; the driver's properties tell it"),
+        .does("if not the default: largest number of entries in a batch; the default means 256"),
     row(size, "properties.max_batch_io_timeout_msecs", "5")
         .in(1, 1000)
         .sets(CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS)
-        .idle("nothing but that the driver's properties tell it: entries begin at once, and who waits for them names a timeout"),
+        .idle("nothing: entries start at once, and each wait has its own timeout; cuFileDriverGetProperties reports the value"),
     row(word, "properties.io_priority", "default")
         .one_of("default low med high")
-        .does("low: requests are in the background, where they let others go first; the other words change nothing"),
+        .does("if low, other requests go first; the other words change nothing"),
     row(flag, "properties.gds_rdma_write_support", "true").below(),
     row(addresses, "properties.rdma_dev_addr_list").below(),
     row(word, "properties.rdma_load_balancing_policy", "RoundRobin")
@@ -204,7 +206,7 @@ constexpr key keys[] = {
     row(size, "sparse.min_p2pdma_threshold_kb", "8").below(),
     row(flag, "sparse.p2p_compat_enable", "true").below(),
 
-    row(flag, "fs.generic.posix_unaligned_writes", "false").does("true: an unaligned blocking write goes through pinned memory as a whole"),
+    row(flag, "fs.generic.posix_unaligned_writes", "false").does("if true, unaligned blocking writes go through pinned memory as a whole"),
     row(size, "fs.lustre.posix_gds_min_kb", "0").below(),
     row(addresses, "fs.lustre.rdma_dev_addr_list").below(),
     row(table, "fs.lustre.mount_table").below(),
@@ -244,16 +246,16 @@ constexpr key keys[] = {
 
     row(flag, "miscellaneous.api_check_aggressive", "false")
         .sets(CUFILE_PARAM_FS_MISC_API_CHECK_AGGRESSIVE)
-        .below("obeyed by NVIDIA's library on the direct path; Penstock always checks all arguments")
+        .below("used by NVIDIA's library for GPU-direct transfers; Penstock always checks all arguments")
         .handed(),
     row(flag, "miscellaneous.skip_topology_detection", "false")
         .from("CUFILE_SKIP_TOPOLOGY_DETECTION")
         .sets(CUFILE_PARAM_SKIP_TOPOLOGY_DETECTION)
-        .does("true: no way to a GPU over another one is looked for")
+        .does("if true, Penstock does not look for links to a GPU through other GPUs")
         .handed(),
     row(flag, "miscellaneous.stream_memops_bypass", "false")
         .sets(CUFILE_PARAM_STREAM_MEMOPS_BYPASS)
-        .idle("nothing: the engine finds out whether a stream can wait for memory"),
+        .idle("nothing: Penstock detects whether a stream can wait for memory"),
     row(flag, "miscellaneous.enable_static_routing", "false").below(),
     row(word, "miscellaneous.static_routing_filepath", "/etc/topology.json").below(),
 };

@@ -128,7 +128,7 @@ TEST(check, tells_what_each_key_of_a_cufile_json_does) {
                          "9999}, \"x\": 1}";
   const ended_program ended = run({"check", "--cufile-json", file});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  for (const char* part : {"logging.level = \"INFO\"", "properties.use_poll_mode = true: obeyed by NVIDIA's library on the direct path",
+  for (const char* part : {"logging.level = \"INFO\"", "properties.use_poll_mode = true: used by NVIDIA's library for GPU-direct transfers",
                            "properties.io_batchsize = 9999", "x = 1: unknown key"}) {
     EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
   }

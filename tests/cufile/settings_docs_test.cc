@@ -1,51 +1,72 @@
-// docs/guides/cufile.md tells of each key what the table of keys says, and of no other.
+// The tables of docs/reference/cufile-json.md are those of the keys: PENSTOCK_UPDATE_PAGE=1 writes them into the page.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "cufile/settings_data.hpp"
 
 namespace penstock::cufile {
 namespace {
 
-std::vector<std::string> lines_of_page() {
-  std::ifstream page(PENSTOCK_CUFILE_PAGE);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(page, line);) lines.push_back(line);
-  return lines;
+constexpr std::string_view begin_mark = "<!-- generated from src/cufile/settings_keys.cc -->\n";
+constexpr std::string_view end_mark = "<!-- end of the generated part -->\n";
+// The keys with this effect have a table of their own.
+constexpr std::string_view used_by_nvidia = "used by NVIDIA's library for GPU-direct transfers";
+
+std::string page() {
+  std::stringstream text;
+  text << std::ifstream(PENSTOCK_CUFILE_PAGE).rdbuf();
+  return text.str();
 }
 
-std::string row_of(const key& one) {
-  const auto standard = one.standard.empty() ? std::string() : fmt::format("`{}`", one.standard);
-  return fmt::format("| `{}` | {} | {} |", one.name, standard, one.effect);
-}
+std::string default_of(const key& one) { return one.standard.empty() ? std::string() : fmt::format("`{}`", one.standard); }
 
-TEST(cufile_page, tells_of_each_key_what_it_does) {
-  const auto lines = lines_of_page();
-  auto at = std::find(lines.begin(), lines.end(), "| key | default | what it does |");
-  ASSERT_LT(lines.end() - at, 1'000'000);
-  ASSERT_GT(lines.end() - at, 2);
-  at += 2;
+std::string expected_tables() {
+  std::string own = "| key | default | what it does |\n|---|---|---|\n";
+  std::string nvidias = "| key | default |\n|---|---|\n";
   for (const key& one : all_keys()) {
-    ASSERT_NE(at, lines.end());
-    EXPECT_EQ(*at, row_of(one));
-    ++at;
+    if (one.effect == used_by_nvidia) {
+      nvidias += fmt::format("| `{}` | {} |\n", one.name, default_of(one));
+    } else {
+      own += fmt::format("| `{}` | {} | {} |\n", one.name, default_of(one), one.effect);
+    }
   }
-  EXPECT_EQ(*at, "");
+  return fmt::format(
+      "{}\n### Keys with a meaning in Penstock\n\n{}\n### Keys for NVIDIA's library\n\nThese are {}. Elsewhere they do nothing.\n\n{}\n{}",
+      begin_mark, own, used_by_nvidia, nvidias, end_mark);
+}
+
+std::string generated_part(const std::string& text) {
+  const auto begin = text.find(begin_mark);
+  const auto end = text.find(end_mark);
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return {};
+  return text.substr(begin, end + end_mark.size() - begin);
+}
+
+TEST(cufile_page, says_what_each_key_does) {
+  std::string text = page();
+  const std::string found = generated_part(text);
+  ASSERT_FALSE(found.empty()) << "the marks are missing";
+  if (const char* update = std::getenv("PENSTOCK_UPDATE_PAGE"); update != nullptr && *update == '1') {
+    text.replace(text.find(begin_mark), found.size(), expected_tables());
+    std::ofstream(PENSTOCK_CUFILE_PAGE) << text;
+    return;
+  }
+  EXPECT_EQ(found, expected_tables()) << "PENSTOCK_UPDATE_PAGE=1 writes the tables into the page";
 }
 
 TEST(cufile_page, names_each_variable) {
-  std::string page;
-  for (const auto& line : lines_of_page()) page += line + '\n';
+  const std::string text = page();
   for (const key& one : all_keys()) {
     if (one.variable == nullptr) continue;
-    EXPECT_NE(page.find(fmt::format("`{}`", one.variable)), std::string::npos) << one.variable;
+    EXPECT_NE(text.find(fmt::format("`{}`", one.variable)), std::string::npos) << one.variable;
   }
-  for (const auto& one : all_lone_variables()) EXPECT_NE(page.find(fmt::format("`{}`", one.name)), std::string::npos) << one.name;
+  for (const auto& one : all_lone_variables()) EXPECT_NE(text.find(fmt::format("`{}`", one.name)), std::string::npos) << one.name;
 }
 
 TEST(cufile_keys, each_says_what_it_does_or_why_nothing) {

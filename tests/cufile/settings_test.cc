@@ -352,7 +352,7 @@ TEST(cufile_text, a_report_says_what_a_key_does_or_that_it_does_nothing) {
   EXPECT_FALSE(obeyed.remark.empty());
   const auto idle = line_of(R"({"properties": {"prefer_iouring": true}})");
   EXPECT_EQ(idle.fate, key_fate::without_effect);
-  EXPECT_EQ(idle.remark, "accepted without effect: io_uring is used wherever the kernel allows it");
+  EXPECT_EQ(idle.remark, "accepted without effect: io_uring is used if the kernel allows it");
 }
 
 TEST(cufile_text, a_report_is_fit_for_a_terminal) {
