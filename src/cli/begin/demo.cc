@@ -277,7 +277,7 @@ void show_next(const demo_report& told) {
   told.remark("  {} check\n      what slows this machine down, and the command that changes it\n", name);
   told.remark("  {} read FILE --verify\n      a file of yours into device memory\n", name);
   told.remark("  {} bench --quick\n      this machine's ceilings, and how near Penstock comes to them\n", name);
-  told.remark("  docs/guides/cpp.md, docs/guides/python.md\n      the same from C++ and Python\n");
+  told.remark("  docs/guides/cpp.md, docs/guides/numpy.md\n      the same from C++ and Python\n");
 }
 
 status demonstrate(const demo_options& wanted, demo_report& told) {
