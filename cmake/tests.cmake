@@ -298,6 +298,9 @@ endif()
 add_test(NAME tools.soak_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/soak_test.py $<TARGET_FILE:penstock_storm_tests>)
 set_tests_properties(tools.soak_test PROPERTIES LABELS tools TIMEOUT 600 SKIP_RETURN_CODE 77)
 
+add_test(NAME docs.containers_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/containers_test.py)
+add_test(NAME docs.settings_page_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/settings_page_test.py)
+set_tests_properties(docs.containers_test docs.settings_page_test PROPERTIES LABELS docs TIMEOUT 60)
 add_test(NAME tools.release_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py)
 set_tests_properties(tools.release_test PROPERTIES LABELS tools TIMEOUT 60)
 

@@ -28,7 +28,7 @@ DEB = "cd build/install && cpack -G DEB"
 REPORT = "penstock bench --quick --size 64MiB --rows hot-4g --report report.html"
 MEASURING = ("penstock demo", "penstock bench --quick", "penstock bench --quick --size 64MiB", REPORT)
 LONG = ("./demo", "cmake --preset install", "cmake --build --preset install", "cmake --install build/install", DEB, "pip install .", DEVICES)
-ELSEWHERE = {"./test": "this test is part of it"}
+ELSEWHERE = {"./test": "this test is part of it", "tools/setup": "./demo runs it"}
 ELSEWHERE["pip install . --config-settings=cmake.define.PENSTOCK_BUILD_CLI=OFF"] = "source_build_test.py does"
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
