@@ -5,6 +5,7 @@ Usage: containers_test.py
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import unittest
@@ -81,6 +82,12 @@ class Containers(unittest.TestCase):
             self.skipTest("kubernetes-validate is not installed")
         ended = subprocess.run(["kubernetes-validate", "--strict", str(POD)], capture_output=True, text=True, check=False)
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+
+    def test_the_devcontainer_sets_the_limits_of_the_page(self) -> None:
+        arguments = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())["runArgs"]
+        self.assertEqual(arguments, ["--ulimit", "memlock=-1", "--shm-size=2g"])
+        for text in ("--ulimit memlock=-1", "--shm-size=2g"):
+            self.assertIn(text, PAGE)
 
     def test_the_pod_sets_variables_that_exist(self) -> None:
         known = set(re.findall(r'"(PENSTOCK_[A-Z_]+)"', (ROOT / "src/core/config.cc").read_text()))

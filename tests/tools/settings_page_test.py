@@ -1,5 +1,7 @@
 """docs/reference/settings.md lists every environment variable PENSTOCK_* that the code reads, and no other, with its range and its field of engine_options.
 
+docs/guides/operations.md lists every code of advice, as include/penstock/facts.hpp promises.
+
 Usage: settings_page_test.py
 """
 
@@ -77,6 +79,15 @@ class SettingsPage(unittest.TestCase):
             default = re.search(rf"bool {field} = (true|false);", OPTIONS)
             assert default is not None, field
             self.assertEqual(rows()[name][0], "1" if default.group(1) == "true" else "0", name)
+
+
+class OperationsPage(unittest.TestCase):
+    def test_every_code_of_advice_has_a_row_and_no_other_has(self) -> None:
+        given = set(re.findall(r'(?:add\(|\{\{)"([a-z-]+)",', (ROOT / "src/stats/advisor.cc").read_text()))
+        page = (ROOT / "docs/guides/operations.md").read_text()
+        section = page.split("\n## Advice\n")[1].split("\n## ")[0]
+        self.assertGreater(len(given), 5)
+        self.assertEqual(set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)), given)
 
 
 if __name__ == "__main__":
