@@ -46,7 +46,7 @@ def a_result() -> dict[str, Any]:
     rows = [{"name": name, "outcome": "measured", "gb_per_s": 50.0, "us_each": 1.0, "cpu_s_per_gb": 0.15, "bytes": 1 << 30, "calls": 1, "fraction": 0.95, "ratio": None,
              "p50_us": 6.5, "p99_us": 9.0, "path": "staged", "verified": True, "notes": ["a note"], "targets": [],
              "ceiling": {"name": "link to device", "gb_per_s": 52.0, "detail": ""}} for name in ("hot-4g", "cold-4g", "call-4k", "batch-4k-cold")]  # fmt: skip
-    return {"penstock": "0.1.0", "date": "2026-11-23 01:00 UTC", "kernel": "6.18", "cpu": "Some CPU", "cores": 16, "device": "cuda:0", "device_description": "NVIDIA H200",
+    return {"penstock": "0.2.0", "date": "2026-11-23 01:00 UTC", "kernel": "6.18", "cpu": "Some CPU", "cores": 16, "device": "cuda:0", "device_description": "NVIDIA H200",
             "driver": "580", "file_system": "ext4", "file_bytes": 4 << 30, "stopped": False, "command": "penstock bench --report x.html", "file": "/data/x",
             "ceilings": {"link_to_device_gb_per_s": 55.0, "page_cache_to_memory_gb_per_s": 56.0, "direct_read_gb_per_s": 54.0},
             "rows": rows, "sizes": points, "peers": peers,
@@ -171,8 +171,8 @@ class Page(Pages):
             tree.fromstring(self.made_of(result))
             for part in ("ceilings", "machine", "peers", "sizes"):
                 tree.fromstring(self.made_of({**a_result(), part: odd}))
-        tree.fromstring(self.made_of({"penstock": "0.1.0", "rows": []}))
-        tree.fromstring(self.made_of({"penstock": "0.1.0", "rows": [{"name": "hot-4g", "outcome": "measured", "gb_per_s": 5, "fraction": 0.5}]}))
+        tree.fromstring(self.made_of({"penstock": "0.2.0", "rows": []}))
+        tree.fromstring(self.made_of({"penstock": "0.2.0", "rows": [{"name": "hot-4g", "outcome": "measured", "gb_per_s": 5, "fraction": 0.5}]}))
 
     def test_what_cannot_be_is_named(self) -> None:
         (self.folder / "text").write_text("no JSON")
