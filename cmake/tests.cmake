@@ -303,6 +303,8 @@ add_test(NAME docs.settings_page_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SO
 set_tests_properties(docs.containers_test docs.settings_page_test PROPERTIES LABELS docs TIMEOUT 60)
 add_test(NAME tools.release_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py)
 set_tests_properties(tools.release_test PROPERTIES LABELS tools TIMEOUT 60)
+add_test(NAME tools.long_release_dry_run COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/release_test.py --long)
+set_tests_properties(tools.long_release_dry_run PROPERTIES LABELS long TIMEOUT 6000 SKIP_RETURN_CODE 77)
 
 foreach(selection short long)
   set(name tools.source_build_test)

@@ -1,6 +1,6 @@
 """The Debian packages that cpack makes of a build: what each holds and needs, and that the command runs from where they are unpacked.
 
-Usage: deb_test.py CPACK BUILD_DIRECTORY   (of the preset install, built)
+Usage: deb_test.py CPACK BUILD_DIRECTORY [PACKAGES]   (of the preset install, built; PACKAGES: a folder of packages that cpack has made of it)
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class Packages(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = Path(tempfile.mkdtemp(prefix="penstock-deb-", dir="/var/tmp"))
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        output(CPACK, "-G", "DEB", "-B", cls.folder / "made", cwd=BUILD)
-        cls.debs = {path.name.split("_")[0]: path for path in (cls.folder / "made").glob("*.deb")}
+        packages = Path(sys.argv[3]).resolve() if len(sys.argv) > 3 else cls.folder / "packages"
+        if len(sys.argv) == 3:
+            output(CPACK, "-G", "DEB", "-B", packages, cwd=BUILD)
+        cls.debs = {path.name.split("_")[0]: path for path in packages.glob("*.deb")}
         cls.scratch = cls.folder / "root"
         for deb in cls.debs.values():
             output("dpkg-deb", "-x", deb, cls.scratch)
