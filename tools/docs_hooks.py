@@ -1,17 +1,22 @@
 """For mkdocs: the pages stand in the repository as GitHub shows them, and the site follows the same links.
 
-README.md is the site's first page; CONTRIBUTING.md and CHANGELOG.md come in beside it. Links to other files of the repository lead to copies below source/. A page of docs/
-that mkdocs.yml does not name is listed under "More".
+README.md is the site's first page; CONTRIBUTING.md and CHANGELOG.md come in beside it. The API reference has a generated page for each public Python module and each
+public C++ header; a link to the source of one leads to its page. Links to other files of the repository lead to copies below source/. A page of docs/ that mkdocs.yml does not
+name is listed under "More".
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+sys.path.insert(0, str(Path(__file__).parent))
+import docs_api
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -29,6 +34,10 @@ BLOCK = re.compile(r"^(?:[-*] |\d+\. |\|)")
 
 
 def on_config(config: Any) -> Any:
+    for group in config.nav:
+        for title, pages in group.items():
+            if isinstance(pages, list):
+                group[title] = [docs_api.with_generated_pages(entry) for entry in pages]
     named = set(re.findall(r"[\w./-]+\.md", str(config.nav)))
     left = sorted(name for each in (ROOT / "docs").rglob("*.md") if (name := str(each.relative_to(ROOT / "docs"))) not in named)
     if left:
@@ -40,6 +49,9 @@ def on_files(files: Any, config: Any) -> Any:
     for name, page in OF_ROOT.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text()))
     files.append(File.generated(config, WORKER, content=(ROOT / "tools/docs_worker.js").read_text()))
+    files.append(File.generated(config, "assets/docs.css", content=(ROOT / "tools/docs.css").read_text()))
+    for name, content in docs_api.pages().items():
+        files.append(File.generated(config, name, content=content))
     texts = [(name, ROOT / name) for name in OF_ROOT] + [(str(each.relative_to(ROOT)), each) for each in sorted((ROOT / "docs").rglob("*.md"))]
     seen: set[str] = set()
     for name, path in texts:
@@ -51,7 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
 def add_source(target: str, seen: set[str], files: Any, config: Any) -> None:
     """A copy of a file of the repository; of a folder a page with what is in it."""
     there = ROOT / target
-    if target in seen or target in OF_ROOT or target.startswith(("docs/", "..")) or not there.exists():
+    if target in seen or target in OF_ROOT or target in docs_api.PAGE_OF_SOURCE or target.startswith(("docs/", "..")) or not there.exists():
         return  # what is not there, mkdocs will miss
     seen.add(target)
     if there.is_file():
@@ -68,6 +80,8 @@ def in_site(target: str) -> str:
     """Where a file of the repository stands in the site, from the site's root."""
     if target in OF_ROOT:
         return OF_ROOT[target]
+    if target in docs_api.PAGE_OF_SOURCE:
+        return docs_api.PAGE_OF_SOURCE[target]
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     if (ROOT / target).is_dir():

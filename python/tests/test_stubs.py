@@ -80,6 +80,12 @@ def test_each_public_name_is_documented() -> None:
             assert native.__doc__, name
 
 
+def test_the_stubs_have_the_docstrings_of_the_module() -> None:
+    tool = Path(__file__).parents[2] / "tools/stub_docstrings"
+    ended = subprocess.run([sys.executable, tool, "--check"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
 RIGHT = """
 import asyncio, concurrent.futures, mmap
 from array import array

@@ -7,6 +7,7 @@ links reads only the files: their links, their sentences, the length of README.m
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -27,8 +28,25 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.m
 GITHUB_PAGES = [ROOT / name for name in ("CODE_OF_CONDUCT.md", "ROADMAP.md", "SECURITY.md")]
 SKIPPED, NO_MKDOCS = 77, 69
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+HEADERS = sorted((ROOT / "include/penstock").glob("*.hpp"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = ("http:", "https:", "mailto:")
+
+
+def public_names() -> dict[str, list[str]]:
+    """The public modules of the package, each with the names in its __all__."""
+    found = {}
+    for source in sorted((ROOT / "python/penstock").rglob("*.py")):
+        parts = [part for part in source.relative_to(ROOT / "python").with_suffix("").parts if part != "__init__"]
+        if any(part.startswith("_") for part in parts):
+            continue
+        listed = [node.value for node in ast.walk(ast.parse(source.read_text())) if is_list_of_names(node)]
+        found[".".join(parts)] = ast.literal_eval(listed[0]) if listed else []
+    return found
+
+
+def is_list_of_names(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
 
 
 def in_site(page: Path, suffix: str) -> str:
@@ -138,6 +156,15 @@ class Links(unittest.TestCase):
         self.assertEqual(menu - there, set())
         self.assertEqual(there - menu, set(), "name it in mkdocs.yml")
 
+    def test_every_public_module_and_header_is_on_the_page_of_its_reference(self) -> None:
+        python, cpp = ((ROOT / f"docs/reference/{name}-api.md").read_text() for name in ("python", "cpp"))
+        for name in public_names():
+            if name.startswith("penstock.kvikio."):
+                name = "penstock.kvikio"
+            self.assertIn(f"[{name}](", python)
+        for header in HEADERS:
+            self.assertIn(f"[{header.name}](", cpp)
+
     def test_requirements_are_pinned(self) -> None:
         lines = [line for line in (ROOT / "tools/docs_requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
         self.assertGreater(len(lines), 10)
@@ -181,7 +208,26 @@ class Site(unittest.TestCase):
 
     def test_it_has_a_page_for_each_of_the_repository(self) -> None:
         names = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*.html")}
-        self.assertEqual({name for name in names if not name.startswith("source/")} - {"404.html"}, {in_site(page, ".html") for page in PAGES})
+        generated = ("source/", "reference/python/", "reference/cpp/")
+        self.assertEqual({name for name in names if not name.startswith(generated)} - {"404.html"}, {in_site(page, ".html") for page in PAGES})
+
+    def test_the_reference_has_every_public_module_and_its_names(self) -> None:
+        modules = public_names()
+        for name, names in modules.items():
+            anchors = self.pages[self.folder / f"reference/python/{name}.html"].anchors
+            self.assertEqual([each for each in names if f"{name}.{each}" not in anchors | modules.keys()], [], name)
+
+    def test_the_reference_has_every_public_header_and_its_classes(self) -> None:
+        for header in HEADERS:
+            text = header.read_text()
+            classes = re.findall(r"^(?:class|struct) (?:PENSTOCK_API |\[\[nodiscard\]\] )*(\w+) \{", text, re.MULTILINE)
+            shown = self.pages[self.folder / f"reference/cpp/{header.stem}.html"].anchors if header.stem != "penstock" else set()
+            self.assertEqual([each for each in classes if each not in shown and f"kv{each}" not in shown], [], header.name)
+
+    def test_the_reference_shows_docstrings_of_the_native_module(self) -> None:
+        page = (self.folder / "reference/python/penstock.html").read_text()
+        for words in ("Blocks. Raises", "moves it on; blocks"):
+            self.assertIn(words, page)
 
     def test_every_link_leads_to_a_file_and_a_place_in_it(self) -> None:
         count = 0
@@ -238,12 +284,13 @@ class Site(unittest.TestCase):
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("build*", ".git", ".cache", "dist"))
             (copy / "build").mkdir()
             shutil.copytree(ROOT / "build/docs_venv", copy / "build/docs_venv", symlinks=True)
-            for broken in ("[x](NOWHERE.md)", "[x](cpp.md#nowhere)", "[x](../../examples/nowhere.cc)"):
-                page = copy / "docs/guides/pipes.md"
-                page.write_text((ROOT / "docs/guides/pipes.md").read_text() + f"\n{broken}\n")
-                ended = subprocess.run([copy / "tools/docs_site"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-                self.assertNotEqual(ended.returncode, 0, broken)
-                self.assertIn("nowhere", ended.stdout.lower(), broken)
+            page = copy / "docs/guides/pipes.md"
+            broken = ("[x](NOWHERE.md)", "[x](cpp.md#nowhere)", "[x](../../examples/nowhere.cc)")
+            page.write_text("\n".join([(ROOT / "docs/guides/pipes.md").read_text(), *broken, ""]))
+            ended = subprocess.run([copy / "tools/docs_site"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertNotEqual(ended.returncode, 0)
+            for target in ("NOWHERE.md", "#nowhere", "nowhere.cc"):
+                self.assertIn(target, ended.stdout)
 
 
 if __name__ == "__main__":
