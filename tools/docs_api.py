@@ -47,10 +47,27 @@ def pages() -> dict[str, str]:
     return {**made, **{f"reference/cpp/{name}.md": content for name, content in docs_cpp.pages().items()}}
 
 
+def by_package(pages: dict[str, str]) -> list[Any]:
+    """Entries of the menu for the Python pages, with submodules below their package."""
+    entries: list[Any] = []
+    packages: dict[str, list[Any]] = {}
+    for name, page in pages.items():
+        package = ".".join(name.split(".")[:2])
+        below = [page for other, page in pages.items() if other.startswith(f"{package}.")]
+        if name == "penstock" or not below:
+            entries.append({name: page})
+            continue
+        if package not in packages:
+            packages[package] = []
+            entries.append({package: packages[package]})
+        packages[package].append({name.removeprefix("penstock."): page})
+    return entries
+
+
 def with_generated_pages(entry: Any) -> Any:
     """An entry of the menu; those of the two reference pages become groups."""
-    groups = {"reference/python-api.md": PYTHON_PAGES, "reference/cpp-api.md": CPP_PAGES}
+    groups = {"reference/python-api.md": by_package(PYTHON_PAGES), "reference/cpp-api.md": [{name: page} for name, page in CPP_PAGES.items()]}
     for title, page in entry.items() if isinstance(entry, dict) else ():
         if page in groups:
-            return {title: [page, *({name: generated} for name, generated in groups[page].items())]}
+            return {title: [{"Overview": page}, *groups[page]]}
     return entry

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,8 +248,7 @@ class Reference:
         makers = [each for each in makers if f"{own}&&" not in tight(words(each.find("argsstring"))) and (description(each) or words(each.find("argsstring")) not in ("()", "() noexcept=default", "()=default"))]
         makers = [each for each in makers if not ("core::" in words(each.find("argsstring")) or "shared_ptr< void >" in words(each.find("argsstring")))]
         if makers:
-            notes = [f"- `{declaration(each).rstrip(';')}`: {markdown_line(text)}" for each in makers if (text := " ".join(description(each).split()))]
-            parts += ["```cpp\n" + "\n".join(declaration(each) for each in sorted(makers, key=line_of)) + "\n```", self.linked("\n".join(notes))]
+            parts.append("```cpp\n" + "\n".join(with_comment(each) for each in sorted(makers, key=line_of)) + "\n```")
         rest = [
             each
             for each in functions
@@ -261,6 +261,16 @@ class Reference:
     def field_line(self, node: ElementTree.Element) -> str:
         meaning = self.linked(markdown_line(" ".join(description(node).split())))
         return f"- `{declaration(node).rstrip(';')}`{': ' if meaning else ''}{meaning}"
+
+
+def with_comment(node: ElementTree.Element) -> str:
+    """Its declaration as in the header, with its comment."""
+    code, text = declaration(node), " ".join(description(node).split())
+    if not text:
+        return code
+    if "\n" not in code and len(code) + len(text) < 84:
+        return f"{code} // {text}"
+    return "\n".join(f"// {line}" for line in textwrap.wrap(text, 80)) + f"\n{code}"
 
 
 def anchor(name: str) -> str:
