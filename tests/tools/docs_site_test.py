@@ -23,6 +23,7 @@ import tool_module
 
 ROOT = Path(__file__).resolve().parents[2]
 charts = tool_module.load(ROOT / "tools/readme_charts.py")
+count_words = tool_module.load(ROOT / "tools/count_words")
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages that GitHub shows, and the site does not.
 GITHUB_PAGES = [ROOT / name for name in ("CODE_OF_CONDUCT.md", "ROADMAP.md", "SECURITY.md")]
@@ -80,7 +81,7 @@ def prose(page: Path) -> list[str]:
 class Prose(unittest.TestCase):
     """Of the pages for users. Changes are shorter, and may leave words out."""
 
-    PAGES = [page for page in PAGES if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md")]
+    PAGES = [page for page in PAGES if page.name not in ("messages.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     # A clause as subject, which has to be read twice; and words that say less than plain ones.
     HARD = (
         (re.compile(r"^(?:What|Who|Whoever|Whatever|Of what|Of those)\b(?!.*\?$)"), "say who does what"),
@@ -103,11 +104,11 @@ class Prose(unittest.TestCase):
 class Readme(unittest.TestCase):
     """A stranger reads it in ninety seconds."""
 
-    MOST_WORDS = 900
     README = ROOT / "README.md"
 
     def test_it_is_short(self) -> None:
-        self.assertLessEqual(len(self.README.read_text().split()), self.MOST_WORDS, "words, with code; move what is left over to a page of docs")
+        words = len(self.README.read_text().split())
+        self.assertLessEqual(words, count_words.README_LIMIT, "words, with code; move what is left over to a page of docs")
 
 
 class Charts(unittest.TestCase):
@@ -164,6 +165,10 @@ class Links(unittest.TestCase):
             self.assertIn(f"[{name}](", python)
         for header in HEADERS:
             self.assertIn(f"[{header.name}](", cpp)
+
+    def test_the_page_of_messages_has_the_messages_of_the_sources(self) -> None:
+        ended = subprocess.run([ROOT / "tools/messages", "--check"], text=True, capture_output=True, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
 
     def test_requirements_are_pinned(self) -> None:
         lines = [line for line in (ROOT / "tools/docs_requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
