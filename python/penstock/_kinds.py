@@ -104,14 +104,14 @@ def _begins_with(*magic: bytes) -> Callable[[Content], bool]:
 
 
 def _is_safetensors(content: Content) -> bool:
-    """It begins with the length of a header, which is JSON and spaces."""
+    """True if the file begins with the length of a header, and the header looks like JSON."""
     beginning = content.beginning
     end = 8 + int.from_bytes(beginning[:8], "little")
     return beginning[8:10] in (b'{"', b"{}") and end <= content.size and content.bytes_at(end - 1, 1) in (b"}", b" ")
 
 
 def _is_index(content: Content) -> bool:
-    """JSON with a weight_map, which names the file of each tensor."""
+    """True for JSON with a weight_map, which names the file of each tensor."""
     if not content.beginning.lstrip().startswith(b"{") or content.size > _native.MOST_MODEL_INDEX_BYTES:
         return False
     text = content.bytes_at(0, content.size)
@@ -177,7 +177,7 @@ def _load_gguf(content: Content, request: Request) -> Any:
 
 
 def _load_checkpoint(content: Content, request: Request) -> Any:
-    """A checkpoint holds objects of PyTorch, whatever else the program has imported."""
+    """Loads a checkpoint. The result has PyTorch objects, whatever libraries the program has imported."""
     library, device = choose_library(request.device, request.framework or "pt")
     if library != "torch" or device.startswith("host:"):
         problem = f'{content.name} is a checkpoint of torch.save, which holds PyTorch tensors: use framework="pt" (or None), and a GPU or "cpu"'
@@ -202,7 +202,7 @@ def _load_checkpoint(content: Content, request: Request) -> Any:
 
 
 def _load_index(content: Content, request: Request) -> Any:
-    """The tensors of all files that the index names. One of safetensors files has a loader of its own."""
+    """Loads the tensors of all files that the index names. load_file() loads an index of safetensors files."""
     files, promised = _native.shards_of_index(content.bytes_at(0, content.size), request.path)
     if all(_native.shown_name(file).endswith(".safetensors") for file in files):
         from .safetensors import load_file

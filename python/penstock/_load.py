@@ -154,7 +154,7 @@ _NAMES_ARE_FOR = "names= selects arrays of a .npz file, and tensors of safetenso
 
 
 def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """The files of a model in a folder, or at a URL that stands for one; none if path is neither."""
+    """The model files of a folder, or of a URL that stands for one; empty if path is neither."""
     if isinstance(path, int):
         return []
     name = os.fsdecode(path)
@@ -164,7 +164,7 @@ def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str
 
 
 def _load_files(files: Sequence[str], request: Request) -> Any:
-    """The content of one file, or of the shards of a model."""
+    """Loads one file, or the shards of a model."""
     options = request.storage_options
     if len(files) > 1 and all(_native.shown_name(file).endswith(".safetensors") for file in files):
         from .safetensors import load_file
@@ -186,12 +186,12 @@ def _load_files(files: Sequence[str], request: Request) -> Any:
 
 
 def _text_of(path: Path) -> str:
-    """A path that other functions can open: a descriptor has one in /proc."""
+    """A path that other functions can open. A descriptor has one in /proc."""
     return f"/proc/self/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
 
 
 def _check_ending(name: str) -> None:
-    """Refuses a file of no known kind whose name claims one."""
+    """Raises InvalidArgument for a file of unknown kind whose name claims a known one."""
     ending = next((each for each in ENDINGS if name.lower().endswith(each)), None)
     if ending is not None:
         problem = f'{name}: it does not begin as {ending} files do: it is damaged, or of another kind; dtype="u1" (numpy.uint8) loads its bytes'
@@ -199,7 +199,7 @@ def _check_ending(name: str) -> None:
 
 
 def _name_of(path: Path) -> str:
-    """For messages."""
+    """The name of the file in messages."""
     return str(path) if isinstance(path, int) else _native.shown_name(path)
 
 
@@ -216,7 +216,7 @@ def _keys_of(names: Any) -> list[str] | None:
 
 
 def _shape_of(shape: int | Sequence[int] | None) -> tuple[int, ...]:
-    """-1 at most once."""
+    """Checks a shape: ints, with -1 at most once."""
     if shape is None:
         return (-1,)
     if isinstance(shape, (str, bytes)) or not (hasattr(shape, "__index__") or hasattr(shape, "__iter__")):
@@ -238,7 +238,7 @@ def _bytes_wanted(shape: tuple[int, ...], item_bytes: int) -> int | None:
 
 
 def _fitted(wanted: tuple[int, ...], there: int, item_bytes: int, exact: bool, path: Path, offset: int) -> tuple[int, ...]:
-    """The shape of what there is. Raises ShortRead where that is not what is wanted."""
+    """The shape that the bytes in the file allow. Raises ShortRead if they do not match the requested shape."""
     if -1 in wanted:
         row_bytes = item_bytes * math.prod(each for each in wanted if each != -1)
         rows, rest = divmod(there, row_bytes)

@@ -114,7 +114,7 @@ def _write_array(to: Any, label: str, value: Any, shown: str) -> None:
 
 
 def _on_host(label: str, value: Any, shown: str) -> Any:
-    """As an array of NumPy."""
+    """Converts the value to a NumPy array."""
     import numpy
 
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
@@ -138,7 +138,7 @@ def _unsupported(label: str, dtype: Any, shown: str) -> InvalidArgument:
 
 
 class _Bytes:
-    """The image of a file that is in memory already."""
+    """A file whose bytes are already in memory."""
 
     def __init__(self, content: Any) -> None:
         address, nbytes = _native.resolve(content)

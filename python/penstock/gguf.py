@@ -222,7 +222,7 @@ class _Source(Source):
 
 @contextlib.contextmanager
 def _told_as(kind: type[Error], other: type[Error]) -> Iterator[None]:
-    """Of other parts of the library, whose errors are others."""
+    """Raises errors of another part of the package as errors of the given kind."""
     try:
         yield
     except other as problem:

@@ -1,9 +1,4 @@
-"""Tensors of files for one device, one after the other: each batch of reads takes the next ones along before they are asked for.
-
-A program that moves tensors one by one would wait for each. The bytes of those that it is likely to ask for next are on their way meanwhile, each
-in an allocation of its own, so that the memory of a tensor that nobody asks for can be let go of by itself. Files that belong together, such as the
-shards of a model, are one Sequence: programs go through the tensors of all of them in the order of their names, from one file to another and back.
-"""
+"""Reads tensors of files ahead: each batch of reads includes the next tensors before the program asks for them."""
 
 from __future__ import annotations
 
@@ -34,13 +29,13 @@ _near = 8  # places: what comes so little later was foreseen, also where several
 
 
 def most_ahead_bytes() -> int:
-    """Of tensors that nobody has asked for yet, on one device, of all files together: PENSTOCK_SAFETENSORS_AHEAD_MIB."""
+    """The limit for bytes that are read ahead on one device, over all files: PENSTOCK_SAFETENSORS_AHEAD_MIB."""
     told = os.environ.get("PENSTOCK_SAFETENSORS_AHEAD_MIB", "")
     return int(told) << 20 if told.isascii() and told.isdigit() else _default_ahead_bytes
 
 
 class Ahead:
-    """Of one file and one device of PyTorch. Any thread may use it."""
+    """The read-ahead of one file into one PyTorch device. Thread-safe."""
 
     def __init__(
         self,
@@ -50,9 +45,9 @@ class Ahead:
         least_bytes: int = 0,
         sequence: Sequence | None = None,
     ) -> None:
-        """device: a torch.device with its number. rows_of: tensors of which only so many rows are wanted, each one run of bytes.
+        """device: a torch.device with its number. rows_of: the rows to read of some tensors; they must be one run of bytes.
 
-        least_bytes: smaller tensors are not read before they are asked for. sequence: of the files that belong together; None: it is alone.
+        least_bytes: smaller tensors are not read ahead. sequence: the sequence that the file belongs to; None for a file on its own.
         """
         self.source = source
         self._device = device
@@ -66,7 +61,7 @@ class Ahead:
         self.first = self._sequence.add(self)  # the number of its first tensor
 
     def take(self, row: int) -> Any:
-        """The tensor, of the file's type. Blocks until its bytes are there. Whoever has it is its only owner."""
+        """Returns the tensor, in the file's type. Blocks until it is read. The caller is its only owner."""
         with self._lock:
             batch = self._waiting.pop(row, None)
             was_waiting = batch is not None
@@ -87,31 +82,31 @@ class Ahead:
         return tensor
 
     def take_all(self, rows: Numbers[int]) -> dict[int, Any]:
-        """Several at once, as fast as a whole file."""
+        """Returns several tensors, which are read in one batch."""
         with self._lock:
             batch = self._start(rows)
         batch.wait()
         return batch.tensors
 
     def begin(self, rows: Numbers[int]) -> None:
-        """Begins to read these, and no others by itself: take() gives each then."""
+        """Starts to read these tensors, and no others. take() returns each of them."""
         with self._lock:
             self._asked.update(set(range(len(self.source.header))).difference(rows))
             self.wait_for([row for row in rows if row not in self._waiting])
 
     def forget(self, row: int) -> None:
-        """Nobody will ask this device for it."""
+        """Drops a tensor that this device will not be asked for."""
         with self._lock:
             self._drop(row)
             self._asked.add(row)
 
     def drop(self) -> None:
-        """Lets go of all that waits."""
+        """Drops all tensors that are read ahead."""
         with self._lock:
             self.drop_all()
 
     def end(self) -> None:
-        """Nobody will ask for any more."""
+        """Stops reading ahead."""
         with self._lock:
             self.drop_all()
             self._asked.update(range(len(self.source.header)))
@@ -121,13 +116,13 @@ class Ahead:
         return self._waiting_bytes
 
     def nbytes(self, row: int) -> int:
-        """Of what is wanted of the tensor."""
+        """The bytes to read of the tensor."""
         return self._pieces.nbytes(row)
 
     # --- under the sequence's lock
 
     def is_to_come(self, row: int) -> bool:
-        """Neither asked for nor read."""
+        """True if the tensor was neither requested nor read."""
         return row not in self._asked and row not in self._waiting
 
     def wait_for(self, rows: Iterable[int]) -> None:
@@ -138,7 +133,7 @@ class Ahead:
                 self._waits_for(self._pieces.nbytes(row))
 
     def drop_all(self) -> int:
-        """Returns the bytes."""
+        """Drops all tensors that are read ahead, and returns their bytes."""
         nbytes = self._waiting_bytes
         for row in list(self._waiting):
             self._drop(row)
@@ -179,7 +174,7 @@ class Ahead:
 
 
 class Sequence:
-    """The tensors of files that belong together, in the orders that a program may ask for them. Has no file alive."""
+    """The tensors of files that belong together, in the orders in which a program may ask for them. Does not keep a file open."""
 
     def __init__(self, device: Any) -> None:
         self.lock = threading.Lock()
@@ -199,7 +194,7 @@ class Sequence:
         _Neighbours.of(device).add(self)
 
     def add(self, file: Ahead) -> int:
-        """Returns the number of its first tensor. Files come in the order of their names, where they come together."""
+        """Adds a file, and returns the number of its first tensor. Add files that are opened together in the order of their names."""
         with self.lock:
             start = len(self._file_of)
             self._file_of += [len(self._files)] * len(file.source.header)
@@ -211,12 +206,12 @@ class Sequence:
 
     @property
     def has_lost(self) -> bool:
-        """Some of its files are gone."""
+        """True if some of the files are closed."""
         return self._has_lost
 
     @property
     def waiting_bytes(self) -> int:
-        """Of tensors that are read, or being read, and not asked for."""
+        """The bytes of tensors that are read, or being read, and were not requested."""
         return self._waiting_bytes
 
     def _lose(self, _: weakref.ref[Ahead]) -> None:
@@ -226,7 +221,7 @@ class Sequence:
     # --- under the lock
 
     def read_on(self, file: Ahead, row: int, was_waiting: bool) -> None:
-        """After a tensor was asked for."""
+        """Reads the next tensors, after one was requested."""
         nbytes = file.nbytes(row)
         if was_waiting:
             self._wanted_bytes += nbytes
@@ -259,7 +254,7 @@ class Sequence:
         self._waiting_bytes += nbytes
 
     def unwanted(self, nbytes: int) -> None:
-        """So many were read, and let go of."""
+        """Counts bytes that were read and then dropped."""
         self._unwanted_bytes += nbytes
         for each in self._orders:
             each.forget_begun()
@@ -430,7 +425,7 @@ _digits = re.compile(r"0*([0-9]+)")
 
 
 def natural_order(name: str) -> str:
-    """To sort by: layers.2 before layers.10, as programs go through layers. Numbers have their length before them, in a character."""
+    """A sort key that puts layers.2 before layers.10. Each number is preceded by its length, in one character."""
     return _digits.sub(lambda found: chr(min(len(found[1]), sys.maxunicode)) + found[1], name)
 
 

@@ -1,4 +1,4 @@
-"""device_map: which tensor goes to which device."""
+"""device_map: the device of each tensor."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DeviceMap = Mapping[str, Any] | Callable[[str], Any]
 
 
 class Places:
-    """By the name of a tensor, where it goes. What the map leaves out goes to device, if that is given.
+    """The device of each tensor, by name. Tensors that the map leaves out go to device, if there is one.
 
-    A mapping has names of modules or tensors, of which the longest counts that a tensor's name is or begins with, up to a dot; "" is for all
-    others. InvalidArgument: nothing says where a tensor goes.
+    The longest key decides that is the tensor's name, or its beginning up to a dot; "" stands for all others. Raises InvalidArgument if no key
+    matches and there is no device.
     """
 
     def __init__(self, framework: str | None, device: Any, device_map: DeviceMap | None = None) -> None:
@@ -38,7 +38,7 @@ class Places:
                 self._place(where)  # an unknown device is told before anything is read
 
     def devices(self) -> list[str]:
-        """Those that are known by now, but for the host."""
+        """The devices that are known so far, without the host."""
         return [each.device for each in self._by_name.values() if ":" in each.device]
 
     def of(self, name: str) -> Framework:
@@ -47,7 +47,7 @@ class Places:
         return self._place(self._longest(self._map, name) if isinstance(self._map, dict) else self._map(name))
 
     def split(self, header: Header, rows: Sequence[int]) -> dict[Framework, Sequence[int]]:
-        """Those of the rows that go to each."""
+        """The rows for each device."""
         if self._map is None:
             return {self._place(self._device): rows}
         found: dict[Framework, Sequence[int]] = {}

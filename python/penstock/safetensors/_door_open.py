@@ -1,7 +1,7 @@
-"""What stands for the safetensors library's safe_open once Penstock is installed in its place.
+"""The safe_open that takes the place of the safetensors library's while Penstock is installed.
 
-Each file is opened with the library too, which says what is in it, gives memory of the CPU, and raises what it raises. Penstock reads what goes to a
-GPU. So whatever Penstock does not know is the library's as before.
+Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads the tensors that
+go to a GPU. Everything that Penstock does not know stays with the library.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _count(what: str, number: int = 1) -> None:
 
 
 class safe_open:
-    """safetensors.safe_open, with Penstock reading what goes to a GPU.
+    """safetensors.safe_open, except that Penstock reads the tensors that go to a GPU.
 
-    filename, framework, device and every other argument are the library's, of any of its versions; backend is taken also where the library has none.
+    All arguments are those of the library, in any of its versions. backend is accepted even if the library lacks it.
     """
 
     def __init__(self, filename: Any, framework: Any, device: Any = None, **options: Any) -> None:
@@ -95,12 +95,12 @@ class safe_open:
         return list(self._inner.offset_keys())
 
     def metadata(self) -> dict[str, str] | None:
-        """What the file tells besides its tensors."""
+        """The metadata of the file."""
         found: dict[str, str] | None = self._inner.metadata()
         return found
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor. Blocks."""
+        """Returns a tensor. Blocks."""
         file, row = self._found(name)
         if file is None or row is None:
             tensor = self._inner.get_tensor(name)
@@ -111,7 +111,7 @@ class safe_open:
             return file.take(row, self._device)
 
     def get_tensors(self) -> dict[str, Any]:
-        """All of them, by their names, in the order of their bytes. Blocks."""
+        """Returns all tensors by name, in the order of their bytes. Blocks."""
         if self._file is None or self._closed:
             every = getattr(self._inner, "get_tensors", None)
             found = dict(every()) if every is not None else {name: self._inner.get_tensor(name) for name in self._inner.offset_keys()}
@@ -121,7 +121,7 @@ class safe_open:
             return self._file.take_all(self._device)
 
     def get_slice(self, name: str) -> Any:
-        """A tensor to take a part of, which is what is read then."""
+        """Returns an object that reads the part that you index."""
         file, row = self._found(name)
         inner = self._inner.get_slice(name)
         if self._noted is not None:
@@ -129,7 +129,7 @@ class safe_open:
         return inner if file is None or row is None else Slice(inner, file, row, self._device)
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
-        """What the header says of a tensor. Reads nothing. As safetensors 0.9."""
+        """Returns type, shape and offsets of a tensor from the header, as safetensors 0.9 does. Reads nothing."""
         theirs = getattr(self._inner, "get_tensor_meta", None)
         if theirs is not None:
             found: TensorMeta = theirs(name)
@@ -139,10 +139,10 @@ class safe_open:
         return tensor_meta(source.header, source.row(name))
 
     def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
-        """Begins to read tensors, or rows of them, into a GPU, and returns what hands them out. As safetensors 0.9.
+        """Starts to read tensors, or rows of them, into a GPU, as safetensors 0.9 does. Returns the loader that hands them out.
 
-        device: None is the one that the file was opened for. threads is ignored: Penstock has its own for all files.
-        Raises SafetensorError: there is no such GPU, or the plan names what the file has not.
+        device: None is the device that the file was opened for. threads is ignored: Penstock has its own threads.
+        Raises SafetensorError if the GPU does not exist, or the file lacks a tensor or rows of the plan.
         """
         gpu, reason = (self._device, "") if device is None else _gpu_of("pt", device)
         if gpu is None:
@@ -188,7 +188,7 @@ class _LibrarySlice:
 
 
 class SliceOnTheWay(_LibrarySlice):
-    """What get_slice() gives of a file that is opened for the CPU, where there is a GPU."""
+    """The result of get_slice() for a file that is opened for the CPU, if there is a GPU."""
 
     def __init__(self, inner: Any, file: DoorFile, name: str) -> None:
         super().__init__(inner)
@@ -208,7 +208,7 @@ class SliceOnTheWay(_LibrarySlice):
 
 
 class Slice(_LibrarySlice):
-    """What get_slice() gives of a file that is read into a GPU."""
+    """The result of get_slice() for a file that is read into a GPU."""
 
     def __init__(self, inner: Any, file: DoorFile, row: int, device: Any) -> None:
         super().__init__(inner)
@@ -228,10 +228,10 @@ class Slice(_LibrarySlice):
 
 
 class DoorFile:
-    """A file that Penstock reads tensors of, for any GPU. Any thread may use it. Who has a tensor that may go on to a GPU has the file, too."""
+    """A file that Penstock reads tensors from, for any GPU. Thread-safe. A tensor that may move to a GPU keeps the file open."""
 
     def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None, device: Any = None) -> None:
-        """device: the only one that its tensors go to; None: whatever they are moved to."""
+        """device: the only device for its tensors; None: any device that they are moved to."""
         self._descriptor = descriptor  # what is in the file is looked up when the first tensor goes to a GPU
         self._source = source
         self._lock = threading.Lock()
@@ -250,7 +250,7 @@ class DoorFile:
 
     @classmethod
     def find(cls, filename: Any, device: Any) -> tuple[DoorFile | None, str]:
-        """None, and why: Penstock does not read this file."""
+        """Returns None and the reason if Penstock does not read this file."""
         try:
             name = os.fspath(filename)
             return cls(name, source=Source(name), device=device), ""
@@ -259,7 +259,7 @@ class DoorFile:
 
     @classmethod
     def on_the_way(cls, filename: Any) -> DoorFile | None:
-        """Of a file that the library has opened. It stays this file, also where its name is another's later. None: it is gone already."""
+        """Wraps a file that the library has opened. Stays with this file even if its name moves to another. None if the file is gone."""
         try:
             name = os.fsdecode(filename)
             # Should a pipe have the name by now, nobody waits for who writes to it.
@@ -269,7 +269,7 @@ class DoorFile:
 
     @property
     def source(self) -> Source:
-        """Raises SafetensorError where Penstock refuses what is in the file."""
+        """Opens the file. Raises SafetensorError if Penstock rejects its content."""
         with self._lock:
             if self._source is None:
                 self._source = Source(self.name, descriptor=None if self._has_its_name() else self._descriptor)
@@ -285,7 +285,7 @@ class DoorFile:
             return False
 
     def row(self, name: str) -> int | None:
-        """None: there is none of this name, or PyTorch has not its type, which the library says."""
+        """The row of a tensor. None for an unknown name, or a type that PyTorch lacks; the library raises the error."""
         header = self.source.header
         if self._rows is None:
             self._rows = {each: row for row, each in enumerate(header.names)}
@@ -295,11 +295,11 @@ class DoorFile:
     # --- tensors that were asked for on the CPU
 
     def is_untouched(self, name: str) -> bool:
-        """Whether nobody can have changed this tensor in the CPU's memory, which all that ask for it share."""
+        """True if nobody can have changed the tensor's CPU memory, which all tensors of this name share."""
         return name not in self._touched
 
     def touch(self, name: str) -> None:
-        """Its bytes are the CPU's from now on."""
+        """From now on the tensor's values come from CPU memory."""
         self._touched.add(name)
         if self._aheads:
             row = self.row(name)
@@ -308,7 +308,7 @@ class DoorFile:
                     each.forget(row)
 
     def on_gpu(self, name: str, index: Any, device: Any) -> Any:
-        """A tensor, or the part of it that index names, in new memory of a GPU. None: Penstock does not read it."""
+        """A tensor, or the part that index selects, in new GPU memory. None if Penstock does not read it."""
         if not self.is_untouched(name):
             return None
         gpu = _known_gpu(device)
@@ -336,7 +336,7 @@ class DoorFile:
     # --- reading
 
     def take(self, row: int, device: Any) -> Any:
-        """All of a tensor. Blocks."""
+        """Returns the whole tensor. Blocks."""
         _count("tensors read into a GPU")
         _count("bytes read into a GPU", self.source.header.sizes[row])
         for each, ahead in list(self._aheads.items()):
@@ -352,7 +352,7 @@ class DoorFile:
         return {name: found[row] for row, name in enumerate(header.names)}
 
     def part(self, row: int, index: Any) -> Any:
-        """None: the library is to take it, or to say what is wrong with it."""
+        """None if the library must read the part, or report the error."""
         header = self.source.header
         shape, bits = header.shapes[row], BITS[header.types[row]]
         if bits % 8 or not is_plain(index, shape):
@@ -373,7 +373,7 @@ class DoorFile:
         return found
 
     def join(self, device: Any) -> None:
-        """Its tensors are among those that are read ahead into the device, if they may be asked for there. Raises as source."""
+        """Adds the tensors to the read-ahead of the device, if the program may ask for them there. Raises the errors of source."""
         if self._only_device not in (None, device):
             return
         source = self.source
@@ -382,12 +382,12 @@ class DoorFile:
                 self._aheads[device] = Ahead(source, device, least_bytes=self._least_bytes, sequence=_sequence_of(self.folder, device))
 
     def stop_reading_on(self) -> None:
-        """Lets go of all that was read and nobody has asked for."""
+        """Drops all tensors that were read ahead and not requested."""
         for each in list(self._aheads.values()):
             each.drop()
 
     def end(self) -> None:
-        """Nobody will ask for any more."""
+        """Stops reading ahead."""
         for each in list(self._aheads.values()):
             each.end()
 
@@ -423,14 +423,14 @@ def _join_all(file: DoorFile, device: Any) -> None:
 
 
 def takes_all(index: Any) -> bool:
-    """..., () and [:]."""
+    """True for the indexes ..., () and [:]."""
     if isinstance(index, slice):
         return index.start is None and index.stop is None and index.step is None
     return index is Ellipsis or (isinstance(index, tuple) and not index)
 
 
 def is_plain(index: Any, shape: tuple[int, ...]) -> bool:
-    """Ints and slices within the tensor, as all versions of the library take them."""
+    """True for ints and slices within the tensor, which all versions of the library accept."""
     items = index if isinstance(index, tuple) else (index,)
     if len(items) > len(shape):
         return False
@@ -445,7 +445,7 @@ def _is_within(each: Any, length: int) -> bool:
 
 
 def part_of_part(shape: tuple[int, ...], outer: Any, inner: Any) -> tuple[Any, ...]:
-    """The index of what inner takes of what outer takes of a tensor of this shape. Both are plain, for what they are taken of."""
+    """The index, in a tensor of this shape, of the part that inner selects within the part that outer selects. Both must be plain."""
     picks = list(inner) if isinstance(inner, tuple) else [inner]
     found: list[Any] = []
     of = outer if isinstance(outer, tuple) else (outer,)
@@ -525,7 +525,7 @@ def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:
 
 @contextmanager
 def error_of_the_library() -> Iterator[None]:
-    """Errors of Penstock's are the library's SafetensorError as well."""
+    """An error of Penstock that is also the library's SafetensorError."""
     try:
         yield
     except Error as problem:

@@ -1,4 +1,4 @@
-"""What goes wrong with tensor files, beside the errors of penstock itself."""
+"""The errors of tensor files, in addition to those of penstock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_file(filename: str, problem: str, kind: type[SafetensorError] = Safetenso
 
 
 def meant(missing: Iterable[str], there: Iterable[str]) -> str:
-    """ ": did you mean ...?", of names like those that are missing; empty where none is like them."""
+    """": did you mean ...?" with names that are similar to the missing ones; empty if no name is similar."""
     names = list(there)
     close = [found for each in itertools.islice(missing, 3) for found in difflib.get_close_matches(each, _alike(each, names), 1, 0.8)]
     return f": did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
@@ -43,7 +43,7 @@ def _alike(wrong: str, names: Iterable[str]) -> list[str]:
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:
-    """The names in quotes; of very many the first ones, and how many more there are."""
+    """The names in quotes: the first ones, and how many more there are."""
     every = list(names)
     told = ", ".join(f'"{each}"' for each in every[:most])
     return told if len(every) <= most else f"{told} and {len(every) - most} more"

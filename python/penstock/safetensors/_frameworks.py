@@ -1,6 +1,6 @@
-"""The libraries whose arrays tensors become: NumPy, PyTorch and CuPy, and without any, memory of a device.
+"""The libraries whose arrays tensors become: NumPy, PyTorch, CuPy, or none, which gives device memory.
 
-Each makes one allocation for many tensors (an Arena), which become views of it.
+Each library makes one allocation for many tensors (an Arena), and the tensors are views of it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ View = tuple[str, Any, tuple[int, ...], int, int]
 
 
 class Arena(Protocol):
-    """Memory for many tensors, made at once. Each starts at a multiple of the alignment that _layout.py has."""
+    """One allocation for many tensors. Each tensor starts at a multiple of the alignment."""
 
     @property
     def memory(self) -> Any:
-        """A buffer of all of it; of none where it has no bytes."""
+        """A buffer of the whole allocation."""
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
-        """Adds the tensors to found, by their names. Many thousands take few milliseconds."""
+        """Adds the tensors to found, by name. Thousands of tensors take a few milliseconds."""
 
     def settled(self) -> bool:
-        """Whether the memory may be written to: what the current stream had when it was made, in which it may have been used, has ended."""
+        """True if the memory may be written to: the work that the current stream held when the memory was allocated has ended."""
 
     def settle(self) -> None:
-        """Waits until it is settled()."""
+        """Waits until settled() is true."""
 
     def use(self) -> None:
-        """The tensors are used in the current stream from now on, which the library's allocator has to know."""
+        """Tells the library's allocator that the tensors are used in the current stream from now on."""
 
     def held(self) -> Callable[[], bool]:
-        """What tells whether anybody has any of the memory still, and holds none of it. To be asked for before the views are made."""
+        """Returns an object that says whether any of the memory is still referenced, without a reference of its own. Call it before views()."""
 
 
 class _Memory:
@@ -69,44 +69,44 @@ def _lives(what: Any) -> Callable[[], bool]:
 
 
 def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> Any:
-    """Of an arena of one tensor."""
+    """The view of an arena with one tensor."""
     found: dict[str, Any] = {}
     arena.views([("", dtype, shape, 0, nbytes)], found)
     return found[""]
 
 
 class Framework(Protocol):
-    """A library, and a device that it makes arrays on."""
+    """A library, and the device on which it makes arrays."""
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The name of the library in messages."""
 
     @property
     def device(self) -> str:
-        """The name of the device: one arena for each."""
+        """The name of the device. Each device has its own arena."""
 
     @property
     def indexes(self) -> bool:
-        """Whether what it makes can be indexed, and so cut after it is read."""
+        """True if the arrays can be indexed, and so cut after they are read."""
 
     def dtype(self, word: str) -> Any:
-        """Its type for one of safetensors'; None: it has none."""
+        """The library's type for a safetensors type; None if it lacks the type."""
 
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of its array, where a file tells this one. ValueError: it can have none."""
+        """The shape of the array for a shape in the file. Raises ValueError if there is no such array."""
 
     def arena(self, nbytes: int) -> Arena:
-        """Waits for what the current stream has, in which the memory may have been used before."""
+        """Allocates memory, and waits for the current stream, because the memory may have been in use there."""
 
     def unsettled_arena(self, nbytes: int) -> Arena:
-        """The same without waiting: it is to be written to once it is settled()."""
+        """The same without waiting. Write to it only once it is settled()."""
 
     def copied(self, array: Any) -> Any:
-        """A contiguous array of memory of its own."""
+        """A contiguous copy in its own memory."""
 
     def copied_into(self, arena: Arena, array: Any) -> Any:
-        """The same, in an arena of so many bytes. On a GPU in the order of the current stream, so that it need not be settled."""
+        """A copy in an arena of this many bytes. On a GPU it is made in order with the current stream, so the arena need not be settled."""
 
 
 class _Library:
@@ -199,7 +199,7 @@ def _numpy_dtype(word: str) -> Any:
 
 @functools.lru_cache(4096)
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """In elements, of a contiguous array. Models have few shapes, and many tensors of each."""
+    """The strides of a contiguous array, in elements. Cached, because a model has few shapes and many tensors."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])

@@ -1,7 +1,7 @@
-"""The ranks of load_rank() as a process group of torch.distributed has them.
+"""load_rank() over a process group of torch.distributed.
 
-Of what everyone gets each rank reads every so many pieces, by its number, and the group's broadcasts hand them on, in the order of the pieces. A rank
-that cannot read one takes part until the end, and says so then: the others would wait for its broadcasts.
+Each rank reads a share of the common tensors, by the number of the piece, and broadcasts pass the pieces on in order. A rank that cannot read a
+piece keeps taking part, and reports its error at the end; otherwise the other ranks would wait for its broadcasts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _most_under_way = 16  # pieces
 
 
 class Group:
-    """See _ranks.Ranks."""
+    """A process group as _ranks.Ranks."""
 
     reads = True
 
@@ -35,7 +35,7 @@ class Group:
         self.world = dist.get_world_size(group)
         self._met = False
         if self.rank < 0:
-            raise InvalidArgument("group: this process is none of it", code="invalid_argument")
+            raise InvalidArgument("group: this process is not a member", code="invalid_argument")
 
     def __enter__(self) -> Group:
         return self
@@ -92,7 +92,7 @@ class Group:
         return [each if isinstance(each, dict) else {} for each in words]
 
     def _gone(self, problem: RuntimeError) -> Closed:
-        return Closed(f"rank {self.rank}: the process group has failed, or another rank of it has gone: {problem}", code="closed")
+        return Closed(f"rank {self.rank}: the process group has failed, or another of its ranks has exited: {problem}", code="closed")
 
     def _raise_failure(self, words: list[dict[str, Any]]) -> None:
         for each in words:

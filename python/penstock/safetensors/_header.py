@@ -1,4 +1,4 @@
-"""What stands in front of a tensor file's bytes."""
+"""The header of a tensor file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Header", "header_of_bytes", "read_header"]
 
 
 class Header:
-    """The tensors in the order of their bytes, each a row of the columns.
+    """The tensors in the order of their bytes, as columns.
 
-    A column is made when it is first asked for: of thousands of tensors that takes about as long as their bytes.
+    A column is made when it is first used: for thousands of tensors this takes about as long as reading them.
     """
 
     def __init__(self, told: _native.TensorHeader) -> None:
@@ -30,7 +30,7 @@ class Header:
 
     @cached_property
     def types(self) -> list[str]:
-        """As the file has them, such as "BF16"."""
+        """The types as the file spells them, such as "BF16"."""
         return self.told.dtypes()
 
     @cached_property
@@ -39,7 +39,7 @@ class Header:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """In bytes, from the beginning of the file."""
+        """Bytes from the beginning of the file."""
         return self.told.offsets()
 
     @cached_property
@@ -53,7 +53,7 @@ class Header:
 
 
 def read_header(file: _native.File, name: str) -> Header:
-    """Raises SafetensorError for what is no such file, and what reading raises."""
+    """Reads the header of an open file. Raises SafetensorError if it is not a safetensors file."""
     try:
         return Header(_native.read_safetensors(file))
     except InvalidArgument as problem:

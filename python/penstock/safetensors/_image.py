@@ -1,4 +1,4 @@
-"""A safetensors file of tensors of PyTorch as penstock._saving.Image: what is written in the background."""
+"""A safetensors file of PyTorch tensors, for saving in the background."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TensorsImage"]
 
 
 class TensorsImage:
-    """Of copies of the tensors, which are made at once, or on a GPU queued in its current stream."""
+    """A file of copies of the tensors. The copies are made at once; on a GPU they are queued in the current stream."""
 
     def __init__(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None, snapshot: str) -> None:
         self._beginning, self._order = beginning_of(tensors, metadata)

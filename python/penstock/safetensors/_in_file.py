@@ -1,9 +1,9 @@
-"""Tensors of PyTorch that were asked for on the CPU, and may go on to a GPU: what they are read from is known until their bytes are wanted.
+"""PyTorch tensors on the CPU that remember their place in a file, so that Penstock can read them into a GPU.
 
-The library maps files, so that a tensor of the CPU costs nothing before its first byte is touched. Such a tensor is a plain tensor of PyTorch in all
-but its class: memory, strides and storage are those that the library gave. Its class notes which range of which file it is. Moving it to a GPU, or
-copying it into a tensor there, has Penstock read the file into the GPU's memory. Any other operation makes it an ordinary torch.Tensor (or
-Parameter) first, for good: no value is ever taken from the file that a program may have changed in memory.
+The library maps files, so a tensor on the CPU costs nothing until its first byte is used. Such a tensor keeps the memory, strides and storage of the
+library; only its class differs, and records the file and the byte range. When the tensor is moved to a GPU, or copied into a tensor there, Penstock
+reads the file into GPU memory. Any other operation first turns it into an ordinary torch.Tensor (or Parameter), for good: values that a program may
+have changed in memory are never read from the file again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class _Origin:
 
 
 def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None, shape: tuple[int, ...] | None = None) -> Any:
-    """The same tensor, as one that knows its file; or just the same, where that is of no use. index, shape: of a part, and of all of the tensor."""
+    """Returns the tensor as one that knows its file, or unchanged if that is of no use. index, shape: of the part, and of the whole tensor."""
     if type(tensor) is not torch.Tensor or tensor.nbytes < LEAST_BYTES or tensor.is_inference() or not file.is_untouched(name):
         return tensor
     return _noted(tensor, _Origin(file, name, tuple(tensor.shape if shape is None else shape), index, tensor._version))
 
 
 class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
-    """A tensor of the CPU whose bytes are those of a file, until any of them is wanted on the CPU."""
+    """A CPU tensor whose bytes come from a file, until the CPU uses any of them."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -69,10 +69,10 @@ class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
 
 
 class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
-    """What torch.nn.Parameter() makes of a TensorInFile, or of another ParameterInFile."""
+    """The result of torch.nn.Parameter() for a TensorInFile or ParameterInFile."""
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
-        """A torch.nn.Parameter: of this class only a tensor of a file can be."""
+        """Makes an ordinary torch.nn.Parameter; only a tensor of a file can have this class."""
         return torch.nn.Parameter(data, requires_grad)
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -375,5 +375,5 @@ ForkingPickler.register(ParameterInFile, _reduced)
 
 @functools.cache
 def gpus_may_be_used() -> bool:
-    """Whether this process has a GPU. Without a call of CUDA's, after which a process could not fork."""
+    """True if this process has a GPU. Makes no CUDA call, after which the process could not fork."""
     return torch.version.cuda is not None and torch.cuda.device_count() > 0

@@ -1,4 +1,4 @@
-"""load_into(): tensors of files into those that a program has."""
+"""load_into(): loads tensors of files into tensors that a program already has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""load_file(): tensors of one file or many, on one device or many, whole or in part."""
+"""load_file(): loads tensors of one or many files onto one or many devices, whole or in part."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_tensors(
     links: Links | None = None,
     most_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """most_bytes: under way at once."""
+    """Reads the tensors of open files. most_bytes: limit for the bytes in flight."""
     files = list(sources)
     check_wanted(files, names, slices)
     layouts = _Layouts()
@@ -137,7 +137,7 @@ class _Columns:
 
 
 class Layout:
-    """What goes to one device, one tensor after the other."""
+    """The tensors for one device, one after the other."""
 
     def __init__(self, place: Framework) -> None:
         self.place = place
@@ -185,14 +185,14 @@ class Layout:
         return itertools.chain.from_iterable(each.rows() for each in self._blocks)
 
     def started(self, reads: Reads) -> Arena:
-        """The memory, on its way to being filled."""
+        """Allocates the memory and starts to read into it."""
         arena = self.place.arena(self.nbytes)
         for source, ranges in self.ranges:
             reads.start(source, arena.memory, ranges)
         return arena
 
     def taken_ranges(self) -> list[tuple[Source, Ranges]]:
-        """What was added until now, for the caller to read."""
+        """Returns the ranges that were added so far; the caller reads them."""
         taken, self.ranges = self.ranges, []
         return taken
 
@@ -265,7 +265,7 @@ def _help_for(word: str, library: str) -> str:
 
 
 def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: Framework, dtype: Any) -> tuple[int, ...]:
-    """The shape that the tensor gets. Raises SafetensorError where the library has no such tensors."""
+    """Returns the shape of the tensor in the library. Raises SafetensorError if the library lacks the type or the shape."""
     if dtype is None:
         problem = f'tensor "{name}" is of type {word}, which {place.name} does not support: {_help_for(word, place.name)}'
         raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)
@@ -279,7 +279,7 @@ def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: F
 
 
 def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | None) -> None:
-    """Raises SafetensorError for names that no file has."""
+    """Raises SafetensorError for names that are in no file."""
     asked = dict.fromkeys(sorted(names) if names is not None else ())
     if isinstance(slices, Mapping):
         asked.update(dict.fromkeys(slices))
@@ -297,7 +297,7 @@ def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | N
 def part_wanted(
     source: Source, name: str, word: str, shape: tuple[int, ...], slices: Slices, exact: bool
 ) -> Part | None:
-    """What slices asks for of the tensor; None: all of it. InvalidArgument: there is no such part."""
+    """The part that slices requests; None for the whole tensor. Raises InvalidArgument if the tensor has no such part."""
     asked = slices.get(name) if isinstance(slices, Mapping) else slices(name, shape)
     if asked is None:
         return None

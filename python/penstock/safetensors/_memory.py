@@ -1,4 +1,4 @@
-"""load(): tensors of a file's content that is in memory already."""
+"""load(): the tensors in the content of a file that is already in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["loaded"]
 
 
 def loaded(data: Any, place: Framework) -> dict[str, Any]:
-    """Each a copy: what they are made from may be read-only, or of another alignment."""
+    """Copies each tensor, because the content may be read-only or differently aligned."""
     header = header_of_bytes(data)
     rows = []
     total = 0

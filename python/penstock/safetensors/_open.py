@@ -1,4 +1,4 @@
-"""safe_open(): a tensor file whose tensors, or parts of them, are read when they are asked for."""
+"""safe_open(): a tensor file whose tensors, or parts of them, are read on request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""load_into() in the usual case: PyTorch's tensors, one for each of the files', of its type and shape, contiguous, with memory of its own.
+"""load_into() in the common case: contiguous PyTorch tensors, each with the type and shape of the file and its own memory.
 
-Whether it is that is found out in C++ or, of older PyTorch, by columns, since tensor by tensor it would take as long as reading does. All other
-cases are _into.py's, which also tells what is wrong.
+C++ checks this, or, for older PyTorch, column-wise code, because a check per tensor would take as long as the reads. _into.py handles all other
+cases and reports the errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PlainTargets"]
 
 
 class PlainTargets:
-    """Of a mapping of names and tensors. find() makes one."""
+    """A mapping of names to tensors that load_into() can fill directly. find() makes one."""
 
     def __init__(self) -> None:
         self._devices: set[Any] = set()
@@ -32,7 +32,7 @@ class PlainTargets:
 
     @staticmethod
     def find(sources: Sources, targets: Mapping[str, Any]) -> PlainTargets | None:
-        """None: it is another case."""
+        """Returns None if it is not the common case."""
         torch = sys.modules.get("torch")
         if torch is None or sum(len(each.header) for each in sources) != len(targets):
             return None
@@ -40,7 +40,7 @@ class PlainTargets:
         return found if found._find_by_dlpack(torch, sources, targets) or found._find_by_columns(torch, sources, targets) else None
 
     def fill(self, links: Links | None) -> None:
-        """Blocks. When it fails, what is in the tensors is not known."""
+        """Fills the tensors. Blocks. After an error their content is undefined."""
         settle_torch(self._devices)
         reads = Reads(links)
         try:

@@ -1,4 +1,4 @@
-"""safe_open(...).prefetch() as safetensors 0.9 has it: tensors on their way to a GPU, each handed out once."""
+"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into a GPU, and hands out each once."""
 
 from __future__ import annotations
 

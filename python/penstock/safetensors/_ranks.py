@@ -1,8 +1,8 @@
-"""load_rank(): one model for the processes of a job, of which each calls for its part.
+"""load_rank(): loads one model in the processes of a job; each process calls it for its part.
 
-Rank 0 reads what everyone gets, and hands it on to rank 1 over a pipe, piece by piece; that one hands it on to rank 2, and so on. So it leaves the
-file once, and each process once. What only one rank gets it reads itself. In a process group of PyTorch each rank reads a part of what everyone gets, and
-the group hands it on (_group.py).
+Rank 0 reads the common tensors and sends them to rank 1 over a pipe, piece by piece; rank 1 sends them to rank 2, and so on. Each byte leaves the
+file once and each process once. Each rank reads its own tensors and parts. With a process group of PyTorch, each rank reads a share of the common
+tensors, and the group broadcasts it (_group.py).
 """
 
 from __future__ import annotations
@@ -90,20 +90,20 @@ def load_rank(
 
 
 class Ranks(Protocol):
-    """The ranks of a job, as one of them sees them. A context manager: whatever ends it is told to the others."""
+    """The ranks of a job, as one of them sees them. A context manager: an exception in it is reported to the other ranks."""
 
     rank: int
     world: int
 
     @property
     def reads(self) -> bool:
-        """Whether this one reads of what everyone gets."""
+        """True if this rank reads some of the common tensors."""
 
     def meet(self, digest: str) -> None:
-        """The others. InvalidArgument: theirs is another one."""
+        """Connects to the other ranks. Raises InvalidArgument if their digest differs."""
 
     def carry(self, pieces: list[Piece], own: Reads) -> None:
-        """Until all have come, and been taken, and own has ended: what this rank alone reads. The memory of the pieces is of each rank alike."""
+        """Passes on all pieces, and waits for own, the reads of this rank alone. The pieces have the same layout in each rank."""
 
     def __enter__(self) -> Ranks: ...
 
@@ -177,7 +177,7 @@ def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
 
 
 class Piece:
-    """Of the memory that every rank has alike; at rank 0 with what is read into it."""
+    """A part of the memory that all ranks have in common, with the reads that fill it at rank 0."""
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
@@ -257,7 +257,7 @@ def _word_of(message: pipe.Message) -> dict[str, Any]:
 
 
 def word_of_failure(rank: int, error: BaseException) -> dict[str, Any]:
-    """As a rank tells it to another: the rank that has failed, and why."""
+    """The message that tells another rank which rank has failed, and why."""
     if isinstance(error, Failed):
         return {"failed": error.rank, "reason": error.reason}
     return {"failed": rank, "reason": f"{type(error).__name__}: {error}"[:_most_reason]}

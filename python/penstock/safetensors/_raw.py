@@ -1,4 +1,4 @@
-"""serialize(), serialize_file() and deserialize(): tensors as memory at addresses, and as bytes, without a library of arrays."""
+"""serialize(), serialize_file() and deserialize(): tensors as memory addresses and bytes, without an array library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads under way, and what is said of tensors whose bytes did not come."""
+"""Reads in flight, and the errors for tensors whose bytes could not be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Links = int | Literal["auto"]
 
 
 class Ranges:
-    """Many parts of one file, on their way into one buffer. All in bytes."""
+    """Many parts of one file, to read into one buffer. All values are bytes."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
@@ -30,24 +30,24 @@ class Ranges:
         self.places = array("q")  # in the buffer
 
     def add_all(self, offsets: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> None:
-        """Those of no bytes are left out."""
+        """Adds ranges, without empty ones."""
         for column, values in ((self.offsets, offsets), (self.places, places), (self.sizes, sizes)):
             column.extend(values if all(sizes) else itertools.compress(values, sizes))
 
     def add_packed(self, packed: tuple[bytes, bytes, bytes]) -> None:
-        """Offsets, sizes and places of ranges that have bytes, as 64-bit integers."""
+        """Adds ranges from packed 64-bit offsets, sizes and places. None of them may be empty."""
         for column, values in zip((self.offsets, self.sizes, self.places), packed):
             column.frombytes(values)
 
     def add_part(self, offset: int, part: Part, place: int) -> None:
-        """Its runs, one after the other. offset: of the tensor in the file."""
+        """Adds the runs of a part, one after the other. offset: of the tensor in the file."""
         if part.run_bytes:
             self.offsets.extend([offset + each for each in part.starts])
             self.sizes.extend([part.run_bytes] * len(part.starts))
             self.places.extend(range(place, place + part.nbytes, part.run_bytes))
 
     def in_turns(self, nbytes: int) -> Iterator[Ranges]:
-        """The same, one after the other, each of so many bytes or the last range more."""
+        """Splits the ranges into groups of about this many bytes; a single range may be larger."""
         ends = list(itertools.accumulate(self.sizes))
         first = before = 0
         while first < len(ends):
@@ -58,7 +58,7 @@ class Ranges:
             first, before = past, ends[past - 1]
 
     def cut(self, most: int) -> Ranges:
-        """The same, in pieces of so many bytes at most."""
+        """Splits the ranges into pieces of at most this many bytes."""
         found = Ranges()
         for offset, size, place in zip(self.offsets, self.sizes, self.places):
             for at in range(0, size, most):
@@ -78,7 +78,7 @@ _TURNS = 4  # under way at once, where there is a limit
 
 
 def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | None:
-    """nbytes, once it is known to be a limit. what: the name of the argument. TypeError, InvalidArgument."""
+    """Returns nbytes if it is a valid limit. what: the name of the argument. Raises TypeError or InvalidArgument."""
     if nbytes is None:
         return None
     if isinstance(nbytes, bool) or not isinstance(nbytes, int):
@@ -102,9 +102,9 @@ class _Request(NamedTuple):
 
 
 class Reads:
-    """Batches under way. wait() ends them all, one way or another: after it nothing touches their memory any more.
+    """Batches in flight. After wait(), nothing writes to their memory.
 
-    links: as for File.pread_ranges(). most_bytes: under way at once, 1 MiB at least; start() waits until there is room.
+    links: as for File.pread_ranges(). most_bytes: limit for the bytes in flight, at least 1 MiB; start() waits until there is room.
     """
 
     def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
@@ -113,7 +113,7 @@ class Reads:
         self._batches: list[_Request] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
-        """copies: of other devices, which get the same from the one before. The file is read once."""
+        """Starts a batch. copies: buffers of other devices, each filled from the one before. The file is read once."""
         if not ranges.sizes:
             return
         if copies:
@@ -127,7 +127,7 @@ class Reads:
             self._start(source, memory, turn, copies)
 
     def wait(self) -> None:
-        """Raises as the first that failed, and what a handler of a signal raises; the others are cancelled then."""
+        """Waits for all batches. Raises the first error, or the exception of a signal handler, and cancels the others then."""
         try:
             wait([each.future for each in self._batches], return_when=FIRST_EXCEPTION)
             for each in self._batches:
@@ -137,18 +137,18 @@ class Reads:
             self.stop()
 
     def stop(self) -> None:
-        """Cancels what is under way still, and waits for its end."""
+        """Cancels the batches in flight, and waits for their end."""
         wait(self.cancel())
 
     def cancel(self) -> list[Any]:
-        """What is under way still, of which the memory is in use until it has ended."""
+        """Cancels the batches in flight. Their memory stays in use until they have ended."""
         running = [each.future for each in self._batches if not each.future.done()]
         for each in running:
             each.cancel()
         return running
 
     def done(self) -> bool:
-        """Whether nothing is under way any more."""
+        """True if no batch is in flight."""
         return all(each.future.done() for each in self._batches)
 
     def _start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any]) -> None:
@@ -169,7 +169,7 @@ class Reads:
 
 
 def read_now(source: Source, memory: Any, offset: int, size: int) -> None:
-    """One range, to the beginning of a buffer. Blocks."""
+    """Reads one range to the beginning of a buffer. Blocks."""
     if size == 0:
         return
     try:

@@ -1,4 +1,4 @@
-"""save() and save_file(): the bytes of a tensor file, the same as the safetensors library's for the same tensors."""
+"""save() and save_file(): tensor files with the same bytes as those of the safetensors library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUANTIZED = ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")  # types of P
 
 
 class Tensor(NamedTuple):
-    """One to be saved."""
+    """A tensor to save."""
 
     word: str  # its type
     shape: tuple[int, ...]  # in elements of this type
@@ -99,8 +99,11 @@ def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> 
 
 
 def tensor_of(name: Any, value: Any) -> Tensor:
-    """Of an array of any library. Raises SafetensorError if tensor files do not support its type or layout, BufferError if it has no memory
-    (NotImplementedError on PyTorch's meta device, as the library), and TypeError if it is no tensor. All name it."""
+    """Describes an array of any library. Each error names the tensor.
+
+    Raises SafetensorError if the format lacks its type or layout, BufferError if it has no memory (NotImplementedError on PyTorch's meta device, as
+    the library does), and TypeError if it is not a tensor.
+    """
     torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, name, value)
@@ -120,7 +123,7 @@ def _checked(tensors: Any) -> Mapping[str, Any]:
 
 
 def word_of(name: Any, dtype: str) -> str:
-    """Of NumPy's or PyTorch's name for a type, safetensors'. name: the tensor's, for the error; None: not known."""
+    """The safetensors type for a type name of NumPy or PyTorch. name: the tensor's, for the error; None: unknown."""
     word = WORDS.get(dtype)
     if word is None and dtype in _QUANTIZED:
         raise _wrong(name, "is quantized, and files have no scales for it: pass dequantize(), or int_repr() with the scales as tensors of their own")
@@ -131,7 +134,7 @@ def word_of(name: Any, dtype: str) -> str:
 
 
 def shape_in_file(name: Any, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a tensor of PyTorch, which counts two elements of four bits as one. name: the tensor's, for the error."""
+    """The shape in the file. PyTorch counts two 4-bit elements as one. name: the tensor's, for the error."""
     if word != "F4":
         return shape
     if not shape:
@@ -188,7 +191,7 @@ def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
 
 
 def settle(tensors: Iterable[Tensor]) -> None:
-    """Waits for what the current streams have: for the values of tensors, and for copies in C's order."""
+    """Waits for the current streams, which may still compute values or copies."""
     for library, number in {each.stream for each in tensors if each.stream is not None}:
         if library == "torch":
             sys.modules["torch"].cuda.current_stream(number).synchronize()
@@ -199,7 +202,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
 
 def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
-    """What the file begins with, and the names in the order of their bytes."""
+    """The header of the file, and the names in the order of their bytes."""
     for name in tensors:
         if not isinstance(name, str):
             raise TypeError(f"the names of tensors are str, not {type(name).__name__}")

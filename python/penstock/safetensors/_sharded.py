@@ -1,4 +1,4 @@
-"""load_sharded(): one model for several devices in one call, each of which gets its part."""
+"""load_sharded(): loads one model onto several devices in one call; each device gets its part."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_sharded(
 
 
 def dims_of(shard: Shard | None) -> Callable[[str, tuple[int, ...]], int | None]:
-    """By name and shape, the dimension."""
+    """Returns a function of name and shape that gives the dimension to split."""
     if shard is None:
         return lambda name, shape: None
     if callable(shard):
@@ -85,7 +85,7 @@ _TURN_BYTES = 64 << 20
 
 
 class Rank:
-    """What one of them gets: what all get first, at the same places everywhere, and its parts behind it."""
+    """The tensors of one rank: the common ones first, at the same places in every rank, and its own parts after them."""
 
     def __init__(self, number: int, place: Framework) -> None:
         self.number = number
@@ -94,7 +94,7 @@ class Rank:
         self.passing = Layout(place)  # tensors that are read as a whole and then cut
 
     def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The tensors, in the order of these names, and those that are to be cut."""
+        """The tensors, in the order of these names, and those that must still be cut."""
         found: dict[str, Any] = dict.fromkeys(names)
         uncut: dict[str, Any] = {}
         own.views(self.own.rows(), found)
@@ -108,7 +108,7 @@ class Rank:
 
 
 class Plan(NamedTuple):
-    """Of some of the ranks."""
+    """What to read for some of the ranks."""
 
     whole: list[tuple[Source, Ranges]]  # what everyone gets, at the same places of its own memory
     whole_bytes: int  # from the beginning of that memory

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch that share memory: they would be in a file more than once, and be apart once they are loaded."""
+"""PyTorch tensors that share memory. Saved as they are, they would be in the file more than once, and separate after loading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["removable", "sharing"]
 
 
 def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
-    """The names of tensors whose bytes overlap, and each of the others alone."""
+    """Groups the names of tensors whose bytes overlap. Other tensors are groups of one."""
     storages: dict[tuple[torch.device, int, int], list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
         if tensor.device.type == "meta" or tensor.layout != torch.strided or is_wrapper(tensor):
@@ -43,7 +43,7 @@ def _end_of(tensor: torch.Tensor) -> int:
 
 
 def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = None) -> dict[str, list[str]]:
-    """Of each group that shares memory, the name to keep: the others. preferred: names to keep rather than the first one."""
+    """For each group that shares memory, the name to keep and the others. preferred: names to keep, if possible."""
     found = {}
     for group in sharing(state):
         if len(group) < 2:

@@ -1,4 +1,4 @@
-"""Parts of tensors, and the ranges of bytes that they are."""
+"""Parts of tensors, and their byte ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Part", "part_of", "picks_of", "shard_of"]
 
 
 class Pick(NamedTuple):
-    """What is taken of one dimension."""
+    """The selection in one dimension."""
 
     start: int
     length: int
@@ -20,7 +20,7 @@ class Pick(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Runs of equal length in a tensor's bytes, one after the other in memory."""
+    """Runs of equal length in a tensor's bytes, which follow each other in memory."""
 
     shape: tuple[int, ...]  # of the array that the runs make
     starts: list[int]  # bytes, from the beginning of the tensor
@@ -43,9 +43,9 @@ _times_wanted = 4
 
 
 def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
-    """Of ints, slices with steps of 1 and more, and one Ellipsis. None: it is something else, which the array's library may know.
+    """The selection of ints, slices with positive steps and one Ellipsis. None for any other index, which the array's library may support.
 
-    IndexError: an int is out of bounds, or there are too many of them.
+    Raises IndexError if an int is out of bounds, or there are too many.
     """
     items = list(index) if isinstance(index, tuple) else [index]
     ellipses = [i for i, each in enumerate(items) if each is Ellipsis]
@@ -79,7 +79,7 @@ def _is_int(value: Any) -> bool:
 
 
 def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[slice, ...]:
-    """The part of a tensor that is rank's of so many. ValueError: there is none."""
+    """The part of one rank. Raises ValueError if the tensor cannot be split like this."""
     if not -len(shape) <= dim < len(shape):
         raise ValueError(f"dimension {dim} of {list(shape)}")
     if world < 1 or not 0 <= rank < world:
@@ -92,8 +92,11 @@ def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[sli
 
 
 def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact: bool = False, on_host: bool = False) -> Part:
-    """exact: nothing else is read, however short the runs are; else what lies between short ones is read with them.
-    on_host: it goes to memory of the host, where cutting it out of more is cheap."""
+    """The byte ranges of a selection.
+
+    exact: read only these bytes, even if the runs are short; otherwise short gaps are read too. on_host: the target is host memory, where cutting is
+    cheap.
+    """
     if any(each.length == 0 for each in picks):
         return Part(_kept(picks), [], 0, None)
     taken = list(picks)

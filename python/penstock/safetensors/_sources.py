@@ -1,4 +1,4 @@
-"""The files that tensors come from: one, several, or those that an index names; and their headers."""
+"""The files of a load (one, several, or those that an index names) and their headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_OPENED_AT_ONCE = 16  # of servers, each of which is waited for
 
 
 class Source:
-    """An open tensor file and what is in it. Closed when nobody has it any more: parts of tensors outlive who opened it."""
+    """An open tensor file and its header. It closes when the last reference is gone, because parts of tensors may outlive the caller's object."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Source:
         *,
         file: _native.File | None = None,
     ) -> None:
-        """descriptor: of the file of that name, which may be another's by now; the caller's own, to close any time. file: the open file itself."""
+        """descriptor: an open descriptor of the file, whose name may have moved to another; the caller closes it. file: the open file itself."""
         self.name = _native.shown_name(name)
         self.file = file if file is not None else _native.open(name if descriptor is None else descriptor, storage_options=storage_options)
         try:
@@ -51,19 +51,19 @@ class Source:
         return read_header(self.file, self.name)
 
     def keep(self, names: set[str]) -> None:
-        """Leaves the other tensors out."""
+        """Keeps only these tensors."""
         if not names.issuperset(self.header.names):
             self.header = Header(self.header.told.only(sorted(names)))
             self._rows = None
 
     def rows_of(self, names: set[str] | None) -> Sequence[int]:
-        """Of the tensors that are called so; None: all."""
+        """The rows of the tensors with these names; None: all rows."""
         if names is None:
             return range(len(self.header))
         return [row for row, name in enumerate(self.header.names) if name in names]
 
     def row(self, tensor: str) -> int:
-        """Raises SafetensorError where there is no such tensor."""
+        """The row of a tensor. Raises SafetensorError for an unknown name."""
         if self._rows is None:
             self._rows = {name: row for row, name in enumerate(self.header.names)}
         found = self._rows.get(tensor)
@@ -73,10 +73,13 @@ class Source:
 
 
 class Sources:
-    """Several of them, in which no tensor is twice; an index decides which tensors of its files count. A context manager. devices: that they will be read into."""
+    """Several files. No tensor may be in two of them; an index decides which tensors of its files count. A context manager.
+
+    devices: where the tensors will be read to.
+    """
 
     def __init__(self, paths: Paths, devices: Iterable[str] = (), storage_options: StorageOptions | None = None) -> None:
-        """storage_options: of URLs, as penstock.open() takes them."""
+        """storage_options: how to reach the servers of URLs, as for penstock.open()."""
         names: list[str] = []
         promised: dict[str, str] = {}  # tensor: the file that an index promises it in
         for path in _listed(paths):
@@ -108,7 +111,7 @@ class Sources:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name of the files in messages."""
         if len(self.files) == 1:
             return self.files[0].name
         return f"{self.files[0].name} and {len(self.files) - 1} more" if self.files else "no files"

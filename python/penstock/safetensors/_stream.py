@@ -1,7 +1,7 @@
-"""stream(): the tensors of files one after the other, in bounded memory, while more are read.
+"""stream(): yields the tensors of files one at a time, and reads ahead in bounded memory.
 
-They come in batches of many tensors, each batch one allocation and one request for each file. Memory is never used again by the stream: it goes back
-to the library that gave it when nobody has any of it, and only then is there room for another batch. So whatever a caller keeps stays as it is.
+Tensors are read in batches; each batch is one allocation, and one request for each file. The stream never reuses memory: an allocation returns to
+the library's allocator when nobody references it, and only then is there room for another batch. So a tensor that the caller keeps stays valid.
 """
 
 from __future__ import annotations

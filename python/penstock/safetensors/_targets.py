@@ -1,4 +1,4 @@
-"""Tensors that are there already and are to be filled."""
+"""Existing tensors, as targets of a load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Target", "count_changes", "crossing", "settle_torch", "span_of", "ta
 
 
 class Target:
-    """One of them. What it cannot be filled for is in problem."""
+    """A tensor to fill. problem says why it cannot be filled."""
 
     problem: str | None = None
     shape: tuple[int, ...] | None = None  # None: bytes without one
@@ -34,19 +34,19 @@ class Target:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Waits for what the current stream of its device has."""
+        """Waits for the current stream of its device."""
 
     def assign(self, array: Any) -> None:
-        """Copies an array of its library and shape into it, converting where the types differ."""
+        """Copies an array of the same library and shape into it, and converts the type if necessary."""
         raise NotImplementedError
 
     @staticmethod
     def have_changed(targets: list[Any]) -> None:
-        """The bytes of these, all of one class, are others now."""
+        """Notes that the bytes of these targets, all of one class, have changed."""
 
 
 def target_of(name: str, value: Any) -> Target:
-    """TypeError: it is no tensor."""
+    """Describes a target. Raises TypeError if it is not a tensor."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _OfTorch(value)
@@ -62,7 +62,7 @@ def target_of(name: str, value: Any) -> Target:
 
 
 def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
-    """The addresses of the first byte of an array, and behind its last. strides: in bytes."""
+    """The address of the first byte of an array, and the address after its last. strides: in bytes."""
     steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
     if any(length == 0 for length in shape):
         return (address, address)
@@ -70,7 +70,7 @@ def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize
 
 
 def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
-    """The numbers of those that may have memory in common with another. spans: device, first address, address behind the last, number."""
+    """The numbers of spans that may overlap another. spans: device, first address, address after the last byte, number."""
     found: set[int] = set()
     last: tuple[Any, int, int] | None = None  # device, end, number
     for device, start, end, number in sorted(each for each in spans if each[1] < each[2]):
@@ -82,14 +82,14 @@ def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
 
 
 def settle_torch(devices: Iterable[Any]) -> None:
-    """Waits for what the current streams of these have, as far as they are GPUs."""
+    """Waits for the current streams of the GPUs among these devices."""
     for device in devices:
         if device.type == "cuda":
             sys.modules["torch"].cuda.current_stream(device).synchronize()
 
 
 def count_changes(tensors: list[Any]) -> None:
-    """Autograd hears that the values of these, of PyTorch, are others now."""
+    """Tells autograd that the values of these PyTorch tensors have changed."""
     counted = [each for each in tensors if not each.is_inference()]
     increment = sys.modules["torch"].autograd.graph.increment_version
     try:

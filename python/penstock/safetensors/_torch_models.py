@@ -1,4 +1,4 @@
-"""A module's state to a file and back, as safetensors.torch has it: of tensors that share memory one is in the file."""
+"""Saves and loads the state of a module as safetensors.torch does: of tensors that share memory, one is in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing tensors of PyTorch: what penstock.safetensors.torch has for it."""
+"""The functions of penstock.safetensors.torch that write tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The types of elements, by the names that safetensors files give them."""
+"""The element types in the spelling of safetensors files."""
 
 from __future__ import annotations
 

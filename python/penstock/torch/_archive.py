@@ -1,4 +1,4 @@
-"""The zip archive that a checkpoint is: where in the file its records lie."""
+"""The zip archive of a checkpoint: the places of its records in the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CheckpointError(Error, RuntimeError):
 
 
 class Record(NamedTuple):
-    """A member of the archive, of which the bytes lie in the file as they are."""
+    """A member of the archive. If it is stored, its bytes are in the file as they are."""
 
     name: str  # without the archive's own, such as "data/0"
     header_offset: int
@@ -29,16 +29,16 @@ class Record(NamedTuple):
 
 
 def is_zip(file: Any) -> bool:
-    """As torch.load tells: by the file's first four bytes."""
+    """True if the first four bytes are those of a zip archive, which is also torch.load's test."""
     beginning = bytearray(4)
     return bool(file.read_into(beginning) == 4 and bytes(beginning) == _BEGINNING)
 
 
 class Archive:
-    """The directory of a zip archive in an open file. Raises CheckpointError where there is none that holds together."""
+    """The directory of a zip archive in an open file. Raises CheckpointError if it is missing or inconsistent."""
 
     def __init__(self, file: Any, path: str) -> None:
-        """file: a penstock.File, or what has its read_into(), read_many() and position."""
+        """file: a penstock.File, or an object with its read_into(), read_many() and position."""
         self._file = file
         self._path = path
         try:
@@ -66,7 +66,7 @@ class Archive:
         return found
 
     def read(self, name: str) -> bytes:
-        """The bytes of one record, which is stored."""
+        """The bytes of one stored record."""
         record = self.record(name)
         (offset,) = self.offsets([record])
         content = bytearray(record.nbytes)
@@ -76,7 +76,7 @@ class Archive:
         return bytes(content)
 
     def offsets(self, records: Iterable[Record]) -> list[int]:
-        """Where in the file their bytes begin, which their local headers tell: all of those are read at once."""
+        """Where the records' bytes begin in the file. Reads all their local headers at once."""
         records = list(records)
         step = _local_header.size
         headers = bytearray(step * len(records))

@@ -21,7 +21,7 @@ _EDGE_BYTES = 4096
 
 
 class Blob(NamedTuple):
-    """One tensor and where its storage lies."""
+    """A tensor, and the place of its storage."""
 
     tensor: Any  # on the meta device
     offset: int  # of its storage in the file
@@ -29,7 +29,10 @@ class Blob(NamedTuple):
 
 
 def blobs_of(file: Any, path: str, ranges: Sequence[tuple[int, int]]) -> list[Blob | None]:
-    """ranges: offset and bytes of each part. None: of what cannot be read straight into a tensor. Raises penstock.Error."""
+    """Describes the tensors. ranges: offset and bytes of each part. None for a part that cannot be read straight into a tensor.
+
+    Raises penstock.Error.
+    """
     windows = _windows(file, ranges)
     return [_blob_of(window, path, offset) for window, (offset, _) in zip(windows, ranges)]
 

@@ -1,4 +1,4 @@
-"""CRC-32, the one of zip, of host memory by zlib, and of a GPU's memory by the GPU."""
+"""CRC-32 as in zip: of host memory by zlib, and of GPU memory by the GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Matrix = tuple[int, ...]  # 32 columns, of a linear map of 32 bits
 
 
 def crcs32_of(contents: Sequence[Sequence[Memory]]) -> list[int]:
-    """Of each content: ranges of memory one after the other, which nothing is at work in. Blocks; several threads look at large ones."""
+    """The CRC-32 of each content, which is a list of memory ranges. Nothing may write to them. Blocks; uses several threads for large ones."""
     parts = [_Part(i, piece) for i, content in enumerate(contents) for each in content for piece in _chunks(each)]
     left = list(reversed(parts))
     threads = _helpers(left, sum(each.memory.nbytes for each in parts if each.memory.device.type == "cpu"))
@@ -93,7 +93,7 @@ def _helpers(left: list[_Part], host_bytes: int) -> list[threading.Thread]:
 
 
 def combined(first: int, second: int, second_nbytes: int) -> int:
-    """The CRC-32 of two ranges one after the other, from theirs."""
+    """The CRC-32 of two consecutive ranges, from theirs."""
     return _moved(first, second_nbytes) ^ second
 
 
@@ -111,7 +111,7 @@ def _of_gpu(memory: Memory) -> int:
 
 
 def bytes_of(memory: Memory) -> Any:
-    """A tensor of them."""
+    """A tensor of the bytes of a memory range."""
     offset = memory.address - memory.owner.data_ptr()
     return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner, offset, (memory.nbytes,), (1,))
 
@@ -123,10 +123,10 @@ def _stream_on(device: torch.device) -> Any:
 
 
 def crc32_of_tensor(content: Any) -> int:
-    """Of a tensor of bytes, in one dimension, on any device, by which it is computed in its current stream.
+    """The CRC-32 of a one-dimensional tensor of bytes on any device, computed in its current stream.
 
-    The CRC of bytes is linear in them but for the ones that it begins and ends with: so it is put together of those of pairs of words, of
-    pairs of pairs, and so on, each level at once.
+    Apart from the ones at its beginning and end, a CRC is linear in the bytes. So it is combined from the CRCs of pairs of words, of pairs of pairs,
+    and so on, one level at a time.
     """
     nbytes = content.numel()
     whole, rest = divmod(nbytes, _CHUNK_BYTES)

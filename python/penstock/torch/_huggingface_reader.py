@@ -1,4 +1,4 @@
-"""HuggingFaceStorageReader: tensors of safetensors files, or the parts of them that a rank needs, for torch.distributed.checkpoint."""
+"""HuggingFaceStorageReader: reads safetensors files, or the parts that a rank needs, for torch.distributed.checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HuggingFaceStorageWriter: safetensors files of torch.distributed.checkpoint, in shards, or whole and written by all ranks together."""
+"""HuggingFaceStorageWriter: writes safetensors files of torch.distributed.checkpoint, in shards, or whole by all ranks together."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ __all__ = ["CheckpointImage", "piece_of"]
 
 
 class CheckpointImage:
-    """The zip archive that torch.save would write, as a penstock._saving.Image; from some offset in a file on."""
+    """The zip archive that torch.save would write, from an offset in a file on."""
 
     def __init__(self, folder: str, pickled: bytes, contents: Snapshot, names: Sequence[str], crc32: bool, start: int = 0) -> None:
-        """folder: what the archive's members are in. names: of the storages, for errors. start: a multiple of the alignment."""
+        """folder: the folder of the archive's members. names: of the storages, for errors. start: a multiple of the alignment."""
         alignment = setting("save", "storage_alignment") or 64
         first = {"data.pkl": pickled, ".storage_alignment": str(alignment).encode(), "byteorder": sys.byteorder.encode()}
         last = {"version": b"3\n"}
@@ -65,6 +65,6 @@ class CheckpointImage:
 
 
 def piece_of(offset: int, content: Any, name: str = "the archive's directory") -> Piece:
-    """content: bytes, or what else is memory of the host."""
+    """content: bytes, or another object with host memory."""
     address, nbytes = _native.resolve(content)
     return Piece(name, offset, nbytes, address, content, torch.device("cpu"))

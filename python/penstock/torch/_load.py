@@ -1,4 +1,4 @@
-"""load(): a checkpoint of torch.save, its storages read straight to their devices."""
+"""load(): loads a checkpoint of torch.save, and reads its storages straight to their devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages as memory that Penstock moves, and copies of them that stay as they are while a program goes on."""
+"""Storages as memory that Penstock transfers, and copies of them that stay unchanged while a program continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Memory(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Copies of storages. They are complete once the events have come about."""
+    """Copies of storages. They are complete when the events have completed."""
 
     contents: list[list[Memory]]  # of each storage, one range after the other
     events: list[Any]
@@ -40,12 +40,12 @@ class Snapshot(NamedTuple):
 
 
 def reaches(device: torch.device) -> bool:
-    """Whether Penstock moves bytes from and to memory there."""
+    """True if Penstock can transfer bytes from and to memory of the device."""
     return device.type == "cpu" or (device.type == "cuda" and _reaches_gpus())
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether its elements are bytes at its address and strides: no subclass, no sparse or quantized one."""
+    """True if the tensor's elements are the bytes at its address and strides: not a subclass, not sparse, not quantized."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
 
 
@@ -62,30 +62,30 @@ def new_storage(nbytes: int, device: torch.device) -> Any:
 
 
 def memory_of(storage: Any) -> list[Memory]:
-    """The storage's own memory, or that of a copy on the CPU where Penstock does not reach it."""
+    """The storage's memory, or that of a copy on the CPU if Penstock does not reach the device."""
     if not reaches(storage.device):
         storage = storage.cpu()
     return [Memory(storage.data_ptr(), storage.nbytes(), storage, storage.device)] if storage.nbytes() else []
 
 
 def synchronize(devices: Iterable[torch.device]) -> None:
-    """Waits for PyTorch's current streams of the GPUs among them: memory of its allocator may be in use there until then."""
+    """Waits for PyTorch's current streams of the GPUs among the devices, because memory of the allocator may be in use there."""
     for device in set(devices):
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
 
 
 def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
-    """Copies of storages, made after what the current streams have, and before what they get from now on; of the CPU's at once.
+    """Copies storages, in order with the current streams; storages of the CPU at once.
 
-    where: "device": on the GPU that a storage is on; "host": in pinned memory; "auto": on the GPU where that leaves a sixteenth of its memory free,
-    else pinned. Raises InvalidArgument for another word; torch.OutOfMemoryError for "device".
+    where: "device" (the storage's own GPU), "host" (pinned memory), or "auto" (the GPU if 1/16 of its memory stays free, else pinned memory). Raises
+    InvalidArgument for another value, and torch.OutOfMemoryError for "device".
     """
     return snapshot_of_bytes([_bytes_of(each) if reaches(each.device) else _bytes_of(each.cpu()) for each in storages], where)
 
 
 def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
-    """The same of tensors of bytes, in one dimension, on devices that Penstock reaches."""
+    """The same for one-dimensional tensors of bytes, on devices that Penstock reaches."""
     if where not in ("auto", "device", "host"):
         raise InvalidArgument(f"snapshot is 'auto', 'device' or 'host', not {where!r}", code="invalid_argument")
     contents: list[list[Memory]] = [[] for _ in sources]
@@ -117,7 +117,7 @@ def _memory_of_copy(source: Any) -> list[Memory]:
 
 
 def has_room(device: torch.device, nbytes: int) -> bool:
-    """Whether so many bytes more on a GPU leave free there what a snapshot has to."""
+    """True if this many more bytes fit on a GPU, and enough memory stays free for a snapshot."""
     free, total = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # of what is cached some is in pieces too small

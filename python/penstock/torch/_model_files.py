@@ -1,4 +1,4 @@
-"""The safetensors files of a model that several ranks save together: which tensors each has, and where."""
+"""The safetensors files of a model that several ranks save together: the tensors of each file, and their places."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MetadataOf = Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, str]]
 
 
 class ModelFile(NamedTuple):
-    """One of them."""
+    """One of the files."""
 
     name: str
     beginning: bytes  # the header
@@ -53,9 +53,12 @@ class _Tensor:
 
 
 def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadata_of: MetadataOf) -> list[ModelFile]:
-    """Of the plans of all ranks, with the items that each will write. indexes: the number of each tensor's file, from 1 on; None: they are in one.
-    metadata_of: of the tensors of a file, by their shapes, what its header says beside them.
-    Raises InvalidArgument for plans that do not make whole tensors, and for what is no tensor; SafetensorError for types that safetensors files lack."""
+    """The files for the plans of all ranks, with the items that each will write.
+
+    indexes: the number of each tensor's file, from 1; None: all are in one file. metadata_of: returns the metadata of a file for the shapes of its
+    tensors. Raises InvalidArgument for plans that do not cover whole tensors, or have other items than tensors; SafetensorError for types that the
+    format lacks.
+    """
     check_plans(plans, indexes)
     tensors = _tensors_of(plans)
     files: dict[int, list[str]] = {}
@@ -76,7 +79,7 @@ def index_of(files: Sequence[ModelFile]) -> dict[str, Any]:
 
 
 def check_plans(plans: Sequence[Any], indexes: Mapping[str, int] | None) -> None:
-    """Raises InvalidArgument where a plan has something else than tensors, such as a number, or a tensor without a file."""
+    """Raises InvalidArgument if a plan has items that are not tensors, such as a number, or a tensor without a file."""
     objects = sorted({item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO})
     if objects:
         raise _wrong(f"safetensors files have tensors only, and no objects of Python: {listed(objects)}")

@@ -1,4 +1,4 @@
-"""Which bytes of one tensor are next to each other in another, too."""
+"""Runs of bytes that are contiguous in two tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHORT_BYTES = 4096
 
 
 class Run(NamedTuple):
-    """Bytes that follow each other in both."""
+    """Bytes that are contiguous in both tensors."""
 
     source: int  # offset in bytes from the beginning of the source's storage
     target: int  # offset in bytes from the target's first item
@@ -21,7 +21,10 @@ class Run(NamedTuple):
 
 
 def runs_of(source: Any, target: Any) -> list[Run] | None:
-    """Of two tensors of one shape and dtype, which have items. None: they are many and short, or the target has items that share memory."""
+    """The runs of two tensors of one shape and dtype, which are not empty.
+
+    None if there are many short runs, or if items of the target share memory.
+    """
     sizes = [size for size in source.size() if size != 1]
     strides = [stride for size, stride in zip(source.size(), source.stride()) if size != 1]
     wanted = [stride for size, stride in zip(target.size(), target.stride()) if size != 1]

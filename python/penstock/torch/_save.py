@@ -1,4 +1,4 @@
-"""save(), save_async(): checkpoints that torch.load reads, whole under their name or not there."""
+"""save(), save_async(): checkpoints that torch.load reads, each whole under its name or not there."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _image_of(path: str, plan: Plan, contents: Snapshot, crc32: bool) -> Checkpo
 
 
 class Plan(NamedTuple):
-    """What torch.save writes of an object."""
+    """The pickle and the storages that torch.save would write."""
 
     pickled: bytes
     storages: list[Any]  # by their keys, which count from 0

@@ -1,4 +1,4 @@
-"""Which storages a pickle asks for, found without running anything that it names."""
+"""Finds the storages that a pickle asks for, without running anything that it names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Wanted", "storage_type", "wanted_of", "wanted_storages"]
 
 
 class Wanted(NamedTuple):
-    """A storage as the pickle tells of it."""
+    """A storage, as the pickle describes it."""
 
     key: str
     dtype: torch.dtype
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
 
 def storage_type(name: Any) -> Any:
-    """What stands for torch.FloatStorage and its like, and has their dtype. None: no storage is called so."""
+    """A stand-in for torch.FloatStorage and similar classes, with their dtype. None if the name is not that of a storage."""
     if type(name) is str and "Storage" in name:
         try:
             return torch.serialization.StorageType(name)
@@ -33,7 +33,7 @@ def storage_type(name: Any) -> Any:
 
 
 def wanted_of(persistent_id: Any) -> Wanted:
-    """ValueError: it is none of a storage."""
+    """Raises ValueError if the persistent id is not that of a storage."""
     if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
         raise ValueError(f"a persistent id of a storage is a tuple of five, not {persistent_id!r:.100}")
     word, kind, key, location, count = persistent_id
@@ -48,9 +48,9 @@ def wanted_of(persistent_id: Any) -> Wanted:
 
 
 def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
-    """The storages, each once, in the order in which unpickling would ask for them; fewer or none where the pickle is not understood.
+    """The storages, each once, in the order in which unpickling asks for them; fewer or none if the pickle is not understood.
 
-    Nothing that the pickle names is imported or called: whatever it builds is built of one class that does nothing.
+    Nothing that the pickle names is imported or called: all objects that it builds are of one class that does nothing.
     """
     if not _is_bounded(pickled):
         return []

@@ -1,4 +1,4 @@
-"""What torch.utils.serialization.config says."""
+"""Settings of torch.utils.serialization.config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["setting"]
 
 
 def setting(part: str, name: str) -> Any:
-    """None before PyTorch 2.6, which has no such settings."""
+    """The value of a setting. None before PyTorch 2.6, which has no such settings."""
     try:
         from torch.utils.serialization import config
     except ImportError:

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint.async_save() copies before it returns: tensors of a GPU on that GPU, which takes no longer than its memory does."""
+"""The copies that torch.distributed.checkpoint.async_save() makes before it returns. Tensors of a GPU are copied on that GPU, at memory speed."""
 
 from __future__ import annotations
 

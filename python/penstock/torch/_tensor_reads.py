@@ -1,4 +1,4 @@
-"""Parts of tensors in files, on their way into tensors of PyTorch that are there already."""
+"""Reads parts of tensors in files into existing PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BESIDE_BYTES = 512 << 20  # of memory for what cannot be read in place, and as 
 
 
 class TensorRead(NamedTuple):
-    """A part of a tensor of a file, of the shape of its target."""
+    """A part of a tensor in a file, and the target of the same shape."""
 
     source: Source
     offset: int  # of the tensor in the file, in bytes
@@ -39,7 +39,7 @@ class TensorRead(NamedTuple):
         return part_of(self.shape, self.dtype.itemsize, picks)
 
     def runs(self) -> list[Run] | None:
-        """The bytes that follow each other in the file and in the target, which has another order of memory."""
+        """The runs of bytes that are contiguous in the file and in the target, whose memory order differs."""
         whole = torch.empty(self.shape, dtype=self.dtype, device="meta")
         for axis, (start, length) in enumerate(zip(self.starts, self.target.size())):
             whole = whole.narrow(axis, start, length)
@@ -47,9 +47,11 @@ class TensorRead(NamedTuple):
 
 
 def read_tensors(reads: Sequence[TensorRead]) -> None:
-    """Fills all targets; blocks. What has the file's type is read in place, all of it at once; the rest by way of memory on the target's device,
-    from which it is copied, while more comes. Where targets have memory in common, the last one counts. On a GPU this waits for what the current stream has. Raises penstock.Error; what is in the targets is not
-    known then.
+    """Fills all targets. Blocks.
+
+    Targets of the file's type are read in place, all at once. The others are read into temporary memory on their device and copied from there, while
+    more is read. If targets share memory, the last one wins. On a GPU, the call waits for the current stream. Raises penstock.Error; the content of
+    the targets is then undefined.
     """
     direct, beside = _sorted(reads)
     synchronize(each.target.device for each, _ in direct)

@@ -1,4 +1,4 @@
-"""Parts of tensors, written into a file that has the whole ones."""
+"""Writes parts of tensors into a file of the whole tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TensorWrite", "write_tensors"]
 
 
 class TensorWrite(NamedTuple):
-    """A part of a tensor, which has its bytes one after the other in memory."""
+    """A part of a tensor, contiguous in memory."""
 
     name: str
     tensor: Tensor  # the part
@@ -27,8 +27,10 @@ class TensorWrite(NamedTuple):
 
 
 def write_tensors(file: _native.File, label: str, writes: Sequence[TensorWrite]) -> None:
-    """Writes all of them at once; blocks. label: the file's name for errors. Raises penstock.Error, which names the tensor; nothing is written any more
-    then."""
+    """Writes all parts at once. Blocks. label: the file's name for errors.
+
+    Raises penstock.Error, which names the tensor. Nothing is being written when it returns.
+    """
     filled = [each for each in writes if each.tensor.nbytes]
     scattered = _Scattered(file, label)
     try:

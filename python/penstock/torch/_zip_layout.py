@@ -1,4 +1,4 @@
-"""Where the records of a checkpoint lie in its file: a zip archive with members that are not compressed, as torch.load and every zip tool read it."""
+"""The places of a checkpoint's records in its file: a zip archive without compression, as torch.load and zip tools read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PADDING = struct.Struct("<2sH")  # an extra field that means nothing
 
 
 class Placed(NamedTuple):
-    """A record, and where it lies."""
+    """A record and its place."""
 
     name: bytes
     nbytes: int
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 
 
 def place(records: Sequence[tuple[str, int]], alignment: int) -> list[Placed]:
-    """One after the other, in that order. records: name and bytes of each."""
+    """Places records one after the other, in order. records: name and bytes of each."""
     found, end = [], 0
     for name, nbytes in records:
         encoded = name.encode("ascii")
@@ -46,7 +46,7 @@ def place(records: Sequence[tuple[str, int]], alignment: int) -> list[Placed]:
 
 
 def header_of(record: Placed, crc: int) -> bytes:
-    """The local header, which reaches from header_offset to offset."""
+    """The local header, from header_offset to offset."""
     extra = _sizes64(record.nbytes)
     if record.padding:
         extra += _PADDING.pack(b"FB", record.padding - _PADDING.size) + b"Z" * (record.padding - _PADDING.size)
@@ -56,7 +56,7 @@ def header_of(record: Placed, crc: int) -> bytes:
 
 
 def directory_of(records: Sequence[Placed], crcs: Sequence[int]) -> bytes:
-    """What follows the last record's bytes, to the end of the file."""
+    """The end of the file, after the last record's bytes."""
     start = records[-1].offset + records[-1].nbytes
     entries = b"".join(_entry(each, crc) for each, crc in zip(records, crcs))
     count, end = len(records), start + len(entries)
