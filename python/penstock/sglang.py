@@ -57,7 +57,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Registers the pool "kv". Raises NotImplementedError for any other pool."""
         if getattr(host_pool_name, "value", host_pool_name) != "kv":
-            raise NotImplementedError(f"penstock.sglang stores models with one pool, and this one has the pool {host_pool_name} too")
+            raise NotImplementedError(f"penstock.sglang supports only the pool kv, and this model also has the pool {host_pool_name}")
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:

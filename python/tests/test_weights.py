@@ -232,7 +232,7 @@ def test_without_a_snapshot_the_weights_change_between_pause_and_update():
                 server.pause(timeout=0)
             assert half_way.ask_for_all()["it"].sum() == 0
         server.pause(timeout=30)  # it has gone
-        with pytest.raises(penstock.TimedOut, match="the next version has not come: the latest is 0"):
+        with pytest.raises(penstock.TimedOut, match="the next version was not published in time: the latest is 0"):
             load_weights(server.url, timeout=0.1)
         got = {}
         with Raw(server.url) as patient:
@@ -388,7 +388,7 @@ def test_servers_are_waited_for_until_they_have_the_same_version():
         loading.close()
         assert got[0].version == 1 and (got[0].tensors["it"] == 1).all() and got[0].tensors["it"].shape == (4, 10)
         assert second.update() == 2
-        with pytest.raises(penstock.TimedOut, match=f"{first.url}: version 2 has not come: the latest is 1"):
+        with pytest.raises(penstock.TimedOut, match=f"{first.url}: version 2 was not published in time: the latest is 1"):
             load_weights([first.url, second.url], timeout=0.2)
 
 
@@ -406,17 +406,17 @@ def test_what_no_server_has_is_named():
 @pytest.mark.parametrize(
     "part, message",
     [
-        (((4, 10), (slice(0, 3),)), r'"it" has the shape \[2, 10\] here, and its part is \[0:3, 0:10\] of \[4, 10\]'),
-        (((4, 10), (slice(0, 4, 2),)), "no slices of step 1"),
-        (((4, 10), (slice(0, 2), slice(0, 10), slice(0, 1))), "no slices of step 1"),
+        (((4, 10), (slice(0, 3),)), r'"it" has the shape \[2, 10\] here, but its part is \[0:3, 0:10\] of \[4, 10\]'),
+        (((4, 10), (slice(0, 4, 2),)), "must be slices of step 1"),
+        (((4, 10), (slice(0, 2), slice(0, 10), slice(0, 1))), "must be slices of step 1"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(part, message):
     with pytest.raises(penstock.InvalidArgument, match=message):
         serve_weights({"it": np.zeros((2, 10))}, parts={"it": part})
-    with pytest.raises(TypeError, match="a pair of the whole shape and of slices"):
+    with pytest.raises(TypeError, match="a pair of the whole shape and slices"):
         serve_weights({"it": np.zeros((2, 10))}, parts={"it": (4, 10)})
-    with pytest.raises(penstock.InvalidArgument, match='parts has "its", which weights has not: did you mean it'):
+    with pytest.raises(penstock.InvalidArgument, match='parts has "its", which weights does not have: did you mean it'):
         serve_weights({"it": np.zeros((2, 10))}, parts={"its": part})
 
 
@@ -492,7 +492,7 @@ def test_what_has_come_is_passed_on_before_the_rest_comes(monkeypatch, fails):
             assert (behind.receive(behind.catalog.rows[0]) == 1).all()
             go_on.set()
             if fails:
-                assert "does not have them all" in behind.hear()[0]["reason"]
+                assert "did not receive all weights" in behind.hear()[0]["reason"]
             else:
                 assert (behind.receive(behind.catalog.rows[1]) == 2).all()
                 assert behind.hear()[0] == {"sent": 0}
@@ -563,9 +563,9 @@ def test_arguments_that_make_no_sense():
     with pytest.raises(penstock.InvalidArgument, match="snapshot"):
         serve_weights({"a": np.zeros(3)}, snapshot=-1)
     for version in (-1, 1.5, "1", True, 1 << 53):
-        with pytest.raises(penstock.InvalidArgument, match="version is .*, which is no whole number"):
+        with pytest.raises(penstock.InvalidArgument, match="version is .*, which is not a whole number"):
             serve_weights({}, version=version)
-        with serve_weights({}) as server, pytest.raises(penstock.InvalidArgument, match="version is .*, which is no whole number"):
+        with serve_weights({}) as server, pytest.raises(penstock.InvalidArgument, match="version is .*, which is not a whole number"):
             server.update(version=version)
     with pytest.raises(penstock.NotFound):
         load_weights("unix:@penstock-nobody-is-here", timeout=5)
@@ -690,7 +690,7 @@ def test_who_comes_while_a_server_closes_is_told_so():
 def test_who_says_nothing_is_let_go(monkeypatch):
     monkeypatch.setattr(_talk, "_first_word", 0.01)
     with serve_weights({"it": np.zeros(10)}) as server, Raw(server.url) as stranger:
-        assert stranger.hear()[0] == {"failed": "timed_out", "reason": "the receiver has not gone on in time"}
+        assert stranger.hear()[0] == {"failed": "timed_out", "reason": "the receiver did not continue in time"}
 
 
 def test_a_version_is_held_for_so_long_only():
@@ -803,7 +803,7 @@ def test_a_version_that_was_not_asked_for_is_refused(word):
     asked = {"at_least": 4} if "version" in word else {"newer_than": 2}
     with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="version 3, which was not asked for"):
         load_weights(impostor.url, {"it": np.zeros(10)}, timeout=30, **asked)
-    with pytest.raises(penstock.InvalidArgument, match="at_least is 'two', which is no version"):
+    with pytest.raises(penstock.InvalidArgument, match="at_least is 'two', which is not a version"):
         load_weights("unix:@x", at_least="two")
 
 

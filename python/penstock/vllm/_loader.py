@@ -89,7 +89,7 @@ def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if type(options.get(name, 1)) is not int or options.get(name, 1) < 1:
             raise ValueError(f"model_loader_extra_config: {name} is a number of bytes for load format {_FORMAT}, not {options[name]!r}")
     if rest.get("enable_multithread_load") or "num_threads" in rest:
-        raise ValueError(f"model_loader_extra_config: load format {_FORMAT} has threads of its own, and takes no enable_multithread_load and num_threads")
+        raise ValueError(f"model_loader_extra_config: load format {_FORMAT} uses its own threads: remove enable_multithread_load and num_threads")
     return options, rest
 
 

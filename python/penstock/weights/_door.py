@@ -53,7 +53,7 @@ class Door:
                 come = self._listener.accept().result()
             except Error as problem:
                 if not self._closed:
-                    _log.warning("serve_weights: nobody else can connect to %s: %s", self._listener.url, problem)
+                    _log.warning("serve_weights: %s accepts no more receivers: %s", self._listener.url, problem)
                 return
             thread = threading.Thread(target=self._serve, args=(come,), name="penstock-weights", daemon=True)
             with self._lock:
@@ -69,7 +69,7 @@ class Door:
         try:
             thread.start()
         except RuntimeError as problem:  # the system has no thread left
-            _log.warning("serve_weights: a receiver of %s is turned away: %s", self._listener.url, problem)
+            _log.warning("serve_weights: %s rejected a receiver: %s", self._listener.url, problem)
             with self._lock:
                 self._inside.pop(come, None)
             come.close()
@@ -86,7 +86,7 @@ class Door:
     def _why_not(self) -> Error:
         if self._closed:
             return Closed("the server of weights is closed", code="closed")
-        return Error(f"{self._most} receivers are connected to {self._listener.url}, and more may not be", code="would_block")
+        return Error(f"{self._most} receivers are connected to {self._listener.url}, which is the limit (receivers=)", code="would_block")
 
     def _serve(self, come: pipe.Pipe) -> None:
         talk = Talk(come, self._versions, self._timeout)

@@ -59,7 +59,7 @@ class Holder:
         for kind, asked in (("names", self.names), ("parts", self.parts)):
             absent = [each for each in asked or () if each not in found]
             if absent:
-                raise _wrong(f"{kind} has {listed(sorted(map(str, absent)))}, which {self._argument} has not{meant(map(str, absent), found)}")
+                raise _wrong(f"{kind} has {listed(sorted(map(str, absent)))}, which {self._argument} does not have{meant(map(str, absent), found)}")
         return [_held(name, value, self.parts) for name, value in found.items() if self.names is None or name in self.names]
 
 
@@ -105,16 +105,16 @@ def _held(name: str, value: Any, parts: Parts | None) -> Held:
     local = local_of(name, value)
     if parts is not None and name in parts:
         if spread is not None:
-            raise _wrong(f'parts has "{name}", which is a DTensor and knows its part itself')
+            raise _wrong(f'parts has "{name}", which is a DTensor: leave it out, because Penstock finds its part')
         whole, box = part_of(name, parts[name])
         if local.shape is None:
-            raise _wrong(f'parts has "{name}", which is a DeviceBuffer: of parts, arrays have to tell the type')
+            raise _wrong(f'parts has "{name}", which is a DeviceBuffer and has no dtype: pass an array')
     elif spread is None:
         if local.shape is None:
             return Held(name, None, None, None, local)
         whole, box = local.shape, Box.whole(local.shape)
     if local.shape != box.shape:
-        raise _wrong(f'"{name}" has the shape {list(local.shape or ())} here, and its part is {box} of {list(whole)}')
+        raise _wrong(f'"{name}" has the shape {list(local.shape or ())} here, but its part is {box} of {list(whole)}')
     return Held(name, local.dtype, whole, box, local)
 
 
@@ -125,9 +125,9 @@ def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
         cuts = (slices,) if isinstance(slices, slice) else tuple(slices)
         ranges = [each.indices(extent) for each, extent in zip(cuts, whole)]
     except (TypeError, ValueError, AttributeError):
-        raise TypeError(f'parts["{name}"] is a pair of the whole shape and of slices, one for each dimension, not {part!r}') from None
+        raise TypeError(f'parts["{name}"] must be a pair of the whole shape and slices, one for each dimension, not {part!r}') from None
     if len(cuts) > len(whole) or any(step != 1 or stop < start for start, stop, step in ranges):
-        raise _wrong(f'parts["{name}"]: {slices!r} are no slices of step 1 within {list(whole)}')
+        raise _wrong(f'parts["{name}"]: {slices!r} must be slices of step 1 within {list(whole)}')
     ranges += [(0, extent, 1) for extent in whole[len(ranges) :]]
     return whole, Box(tuple(start for start, _, _ in ranges), tuple(stop - start for start, stop, _ in ranges))
 
@@ -146,7 +146,7 @@ def _spread_over_ranks(name: str, value: Any) -> tuple[tuple[int, ...], Box, Any
     whole = tuple(value.shape)
     for each in value.placements:
         if type(each) not in (tensor_module.Shard, tensor_module.Replicate):
-            raise _wrong(f'"{name}" is a DTensor with the placement {each}, of which ranks have no parts: redistribute() it first')
+            raise _wrong(f'"{name}" is a DTensor with the placement {each}, for which ranks hold no parts: call redistribute() first')
     coordinate = value.device_mesh.get_coordinate()
     local = value.detach().to_local()
     if coordinate is None:  # not of this mesh

@@ -125,14 +125,14 @@ class WeightsReceiver:
         relay: str | bool = False,
     ) -> None:
         if module is not None and (device is not None or framework is not None):
-            raise InvalidArgument("device and framework are for tensors that are made, and module has tensors already", code="invalid_argument")
+            raise InvalidArgument("device and framework apply to new tensors, and module has tensors already", code="invalid_argument")
         self._lines = [Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
         self._module, self._parts, self._names, self._strict = module, parts, names_of(names), strict
         self._device, self._framework = device, framework
         self._holder = Holder("module", None, parts)
         self._last: tuple[list[str], list[Held], Plan] | None = None
         if relay and module is None:
-            raise InvalidArgument("a relay passes on what is in a module or mapping, and there is none", code="invalid_argument")
+            raise InvalidArgument("a relay needs a module or mapping whose tensors it can pass on", code="invalid_argument")
         url_here = "unix:" if relay is True else relay
         self._relay = Relay(url_here, channels, secret_of(secret), connections) if url_here else None
 
@@ -162,7 +162,7 @@ class WeightsReceiver:
         arguments and the errors are those of `load_weights()`.
         """
         if self._module is not None:
-            raise InvalidArgument("load_in_groups() makes new tensors, and this receiver fills those of a module", code="invalid_argument")
+            raise InvalidArgument("load_in_groups() makes new tensors: create the receiver without a module", code="invalid_argument")
         return self._in_groups(most_bytes, newer_than, at_least, until(timeout))
 
     def _in_groups(self, most_bytes: int, newer_than: int | None, at_least: int, deadline: float) -> Iterator[dict[str, Any]]:
@@ -204,7 +204,7 @@ class WeightsReceiver:
     def _agreed(self, newer_than: int, at_least: int, deadline: float) -> tuple[int, bool]:
         for name, value in (("newer_than", newer_than), ("at_least", at_least)):
             if not isinstance(value, int) or not -1 <= value < 1 << 53:
-                raise InvalidArgument(f"{name} is {value!r}, which is no version", code="invalid_argument")
+                raise InvalidArgument(f"{name} is {value!r}, which is not a version", code="invalid_argument")
         for each in self._lines:
             each.version = None
         while True:
@@ -309,7 +309,7 @@ class WeightsReceiver:
 def _urls(url: str | Sequence[str]) -> list[str]:
     urls = [url] if isinstance(url, str) else list(url)
     if not urls or not all(isinstance(each, str) for each in urls):
-        raise TypeError("url is a str, or a sequence of them which is not empty")
+        raise TypeError("url is a str, or a non-empty sequence of them")
     return urls
 
 
@@ -322,7 +322,7 @@ def _settle_apart(batches: list[Batch], plan: Plan) -> None:
 
 def _wait_for_one(futures: list[_native.Future[Any]], deadline: float) -> None:
     if not wait(futures, left_until(deadline), FIRST_COMPLETED).done:
-        raise TimedOut("the weights have not come in time", code="timed_out")
+        raise TimedOut("the weights did not arrive in time", code="timed_out")
 
 
 def _reason_of(error: BaseException, tracks: list[Track]) -> BaseException:
@@ -340,4 +340,4 @@ def _touched(plan: Plan, tracks: list[Track]) -> str:
     if not begun:
         return "no tensor has been written"
     others = f", and {listed(torn, 5)} may be written in part" if torn else ""
-    return f"of {len({each.name for each in plan.landings})} tensors {len(new)} have the new values{others}; the rest is as it was"
+    return f"of {len({each.name for each in plan.landings})} tensors {len(new)} have the new values{others}; the others are unchanged"

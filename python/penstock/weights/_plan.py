@@ -181,7 +181,7 @@ def _landings(wanted: _Fitted, source: _Source, box: Box, apart: bool) -> list[L
     together = lands_in_a_run and not apart and row.is_contiguous and box.is_run_in(row.box)
     boxes = [box] if together else box.pieces(max(1, GATHERED_BYTES // wanted.itemsize))
     if local.shape is None and not lands_in_a_run:
-        raise InvalidArgument(f'"{wanted.name}" is a DeviceBuffer, into which {box} of {list(wanted.whole)} does not go in one run', code="invalid_argument")
+        raise InvalidArgument(f'"{wanted.name}" is a DeviceBuffer, in which {box} of {list(wanted.whole)} is not one contiguous range', code="invalid_argument")
     return [_landing(wanted, source, each, apart) for each in boxes]
 
 
@@ -215,7 +215,7 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
         whole, box = parts.get(name, (row.whole, Box.whole(row.whole)))
         dtype = place.dtype(WORDS.get(row.dtype, row.dtype))
         if dtype is None or getattr(dtype, "itemsize", row.itemsize) != row.itemsize:
-            problems.append(f'"{name}" is {_told(row)}, of which no arrays of {place.name} are made: a mapping that has one can be filled')
+            problems.append(f'"{name}" is {_told(row)}, which {place.name} does not support: pass a mapping with a tensor for it')
         elif whole != row.whole:
             problems.append(f'"{name}" has the shape {list(row.whole)} at the server and {list(whole)} in parts')
         boxes[name] = row, box
@@ -234,7 +234,7 @@ def _check_room(nbytes: int, place: Framework) -> None:
     """Of the host the kernel would promise memory that there is none of, to whatever a server claims to have."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if nbytes > there and ":" not in place.device:
-        raise OutOfMemory(f"the weights are {nbytes} bytes, and this machine has {there} bytes of memory", code="out_of_memory")
+        raise OutOfMemory(f"the weights need {nbytes} bytes, and this machine has {there} bytes of memory", code="out_of_memory")
 
 
 def _held_of_made(name: str, array: Any, row: Row, box: Box) -> Held:

@@ -48,9 +48,9 @@ class Landed:
             while any(self._left[key] > 0 for key in keys):
                 left = left_until(deadline)
                 if self._failed is not None:
-                    raise Closed(f"the server that passes the weights on does not have them all: {self._failed}", code="closed")
+                    raise Closed(f"the relay did not receive all weights: {self._failed}", code="closed")
                 if not left:
-                    raise TimedOut("the server that passes the weights on has not got them in time", code="timed_out")
+                    raise TimedOut("the relay did not receive the weights in time", code="timed_out")
                 self._changed.wait(left)
 
 

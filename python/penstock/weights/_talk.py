@@ -45,7 +45,7 @@ class Talk:
             except Closed:
                 return
             except TimeoutError:
-                raise TimedOut("the receiver has not gone on in time", code="timed_out") from None
+                raise TimedOut("the receiver did not continue in time", code="timed_out") from None
             asked = self._pipe.next()  # it ends when the receiver goes
             self._answer(word_of(message), message.payloads, asked)
             deadline = self._deadline if self._leased is not None else None

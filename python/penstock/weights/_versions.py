@@ -170,10 +170,10 @@ class Versions:
                     return found
                 left = left_until(deadline)
                 if gone():
-                    raise Closed("the receiver has gone", code="closed")
+                    raise Closed("the receiver has disconnected", code="closed")
                 if not left:
                     wanted = f"version {at_least}" if at_least > self.latest else "the next version"
-                    raise TimedOut(f"{wanted} has not come: the latest is {self.latest}", code="timed_out")
+                    raise TimedOut(f"{wanted} was not published in time: the latest is {self.latest}", code="timed_out")
                 self._changed.wait(left)
 
     def release(self, version: Version) -> None:
@@ -232,7 +232,7 @@ class Versions:
             self._check()
             left = left_until(deadline)
             if not left:
-                raise TimedOut(f"{sum(each.readers for each in self._reading)} receivers still read", code="timed_out")
+                raise TimedOut(f"{sum(each.readers for each in self._reading)} receivers still read the weights", code="timed_out")
             self._changed.wait(left)
 
     def _check(self) -> None:

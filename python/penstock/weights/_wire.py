@@ -168,7 +168,7 @@ def _piece(rows: Sequence[Row], numbers: _Numbers) -> Piece:
     dims = len(rows[row].whole)
     box = Box(tuple(numbers.take(dims)), tuple(numbers.take(dims)))
     if min(box.shape, default=1) < 1 or not rows[row].box.contains(box):
-        raise malformed(f'a piece {box} of "{rows[row].name}", of which {rows[row].box} is here')
+        raise malformed(f'a piece {box} of "{rows[row].name}", but this end has {rows[row].box}')
     return Piece(row, box)
 
 
