@@ -15,7 +15,7 @@ class Converter(NamedTuple):
     finish: Callable[[Any], Any] | None
 
 
-_lock = threading.Lock()  # for who registers; who looks takes a tuple that does not change
+_lock = threading.Lock()  # for registering; lookups read an immutable tuple
 _known: tuple[tuple[type, Converter], ...] = ()
 
 

@@ -21,7 +21,7 @@ from ._libraries import choose_library
 if TYPE_CHECKING:
     import numpy as np
 
-_Told = tuple[int, bytes, str, str]  # of the native module: bytes, metadata, device, target device
+_Told = tuple[int, bytes, str, str]  # from the native module: bytes, metadata, device, target device
 
 
 class TensorFacts(NamedTuple):
@@ -41,7 +41,7 @@ class TensorFacts(NamedTuple):
     target_device: str = ""
 
 
-# What the other end has to know of a tensor to make one like it: JSON, since its length is nothing beside the tensor's.
+# Describes a tensor so that the other end can make one like it. JSON, because its size does not matter beside the tensor's.
 def describe(tensor: Any) -> bytes:
     interface = getattr(tensor, "__array_interface__", None)
     if isinstance(interface, dict) and "descr" in interface:
@@ -53,19 +53,19 @@ def describe(tensor: Any) -> bytes:
         if dtype is None or shape is None:
             return b""
         lengths = tuple(int(each) for each in shape)
-    except Exception:  # of PyTorch's nested and uninitialized tensors, which sending them will refuse
+    except Exception:  # nested and uninitialized tensors of PyTorch, which fail later when they are sent
         return b""
     return _described(str(dtype).removeprefix("torch."), lengths)
 
 
 @functools.lru_cache(4096)
 def _described(word: str, shape: tuple[int, ...]) -> bytes:
-    """Models have few shapes, and many tensors of each."""
+    """Cached, because models have few shapes and many tensors of each."""
     return json.dumps({"dtype": word, "shape": list(shape)}).encode()
 
 
 def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
-    """Whatever the other end said: what does not hold together counts as not known."""
+    """Decodes a description. Returns None if the other end sent something inconsistent."""
     try:
         told = json.loads(metadata) if metadata else {}
         shape = tuple(int(each) for each in told["shape"])
@@ -75,7 +75,7 @@ def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
     return None if any(each < 0 for each in shape) else (word, shape)
 
 
-# NumPy takes whole expressions for a dtype, some of which it fails on with a SyntaxError.
+# numpy.dtype() accepts expressions, and some of them raise SyntaxError.
 _one_dtype = re.compile(r"[<>|=]?[A-Za-z?]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
 
 
@@ -88,7 +88,7 @@ def _dtype_of(word: str) -> np.dtype[Any] | None:
         dtype = np.dtype(word)
     except (TypeError, ValueError):
         return None  # such as bfloat16
-    if dtype.isbuiltin == 2:  # such as bfloat16, once ml_dtypes is imported: its typestr is only that of bytes
+    if dtype.isbuiltin == 2:  # for example bfloat16 of ml_dtypes, whose typestr only says bytes
         return None
     return None if dtype.hasobject or dtype.itemsize == 0 else dtype
 
@@ -113,7 +113,7 @@ def array_of(memory: Any, facts: TensorFacts) -> Any:
 
 
 def buffers_of(value: Any, argument: str) -> list[Any]:
-    """A list of buffers. TypeError: it is no iterable, or one buffer, of which the rows would be taken."""
+    """Returns a list of buffers. Raises TypeError for a single buffer, whose rows would be taken otherwise, and for other values."""
     memory = (str, bytes, bytearray, memoryview, _native.DeviceBuffer, _native.Pointer)
     if isinstance(value, memory) or hasattr(value, "__dlpack__") or not hasattr(value, "__iter__"):
         raise TypeError(f"{argument} is a list of buffers, not {type(value).__name__}")
@@ -135,7 +135,7 @@ def bytes_of(value: Any, argument: str) -> bytes:
 
 
 def _name_of_device_of(tensor: Any) -> str:
-    """That it lies on; "host" also for what is no memory, which sending it will tell."""
+    """Returns the device of a tensor. Also "host" for objects without memory, which fail when they are sent."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return str(tensor.device) if tensor.is_cuda else "host"
@@ -153,7 +153,7 @@ def _name_of_device_of(tensor: Any) -> str:
 
 
 def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
-    """For each tensor the name of the receiver's device that it is for; empty: none."""
+    """Returns for each tensor the name of the receiver's device; empty if it may go anywhere."""
     if devices is None:
         return []
     if isinstance(devices, Mapping):
@@ -167,7 +167,7 @@ def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
 
 
 def _name_there(device: Any, argument: str) -> str:
-    """Of a device of the receiver's, who alone knows which GPU "cuda" is there."""
+    """Returns the name of a receiver's device. Only the receiver knows which GPU "cuda" is."""
     return "cuda" if (isinstance(device, str) or is_torch_device(device)) and str(device) == "cuda" else device_name(device, argument)
 
 
@@ -175,7 +175,7 @@ def _name_there(device: Any, argument: str) -> str:
 
 
 def handle_of(stream: Any) -> int | None:
-    """The handle of a stream: an int, an object with __cuda_stream__, or one of PyTorch's or CuPy's. None: the current one of each tensor."""
+    """Returns the handle of a stream: an int, an object with __cuda_stream__, or a stream of PyTorch or CuPy. None stays None."""
     if stream is None or isinstance(stream, bool):
         if stream is None:
             return None
@@ -192,15 +192,15 @@ def handle_of(stream: Any) -> int | None:
 
 
 def streams_for(stream: Any, tensors: Sequence[Any]) -> list[int]:
-    """The handle of the stream for each; where none is given, of the one that works on it now."""
+    """Returns the handle of the stream for each tensor: the given one, or the current stream of its library."""
     handle = handle_of(stream)
     return streams_of(tensors) if handle is None else [handle] * len(tensors)
 
 
 def streams_of(tensors: Iterable[Any]) -> list[int]:
-    """For each the handle of the stream that works on it now; 0 for the default stream, and for memory of the host."""
+    """Returns the handle of the current stream of each tensor; 0 for the default stream and for host memory."""
     torch = sys.modules.get("torch")
-    of_torch: dict[Any, int] = {}  # by the device, of which PyTorch is asked once
+    of_torch: dict[Any, int] = {}  # cached by device
     found = []
     for each in tensors:
         if torch is None or not isinstance(each, torch.Tensor):
@@ -218,19 +218,19 @@ def streams_of(tensors: Iterable[Any]) -> list[int]:
 def _stream_told_by(array: Any) -> int:
     interface = getattr(array, "__cuda_array_interface__", None)
     stream = interface.get("stream") if isinstance(interface, dict) else None
-    return stream if isinstance(stream, int) and stream != 1 else 0  # 1 names the default stream
+    return stream if isinstance(stream, int) and stream != 1 else 0  # 1 is the default stream
 
 
 # --- room for what comes
 
 def _module_for(device: Any) -> Any:
-    """The library that makes arrays on a GPU; None: DeviceBuffers."""
+    """Returns the library that makes arrays on a GPU; None for DeviceBuffers."""
     library = choose_library(device).library
     return None if library == "penstock" else importlib.import_module(library)
 
 
 def torch_dtype(torch: Any, word: str) -> Any:
-    """None: PyTorch has no such type."""
+    """Returns the dtype of PyTorch, or None if it has none."""
     found = vars(torch).get(word)
     if not isinstance(found, torch.dtype):
         dtype = _dtype_of(word)
@@ -239,18 +239,17 @@ def torch_dtype(torch: Any, word: str) -> Any:
 
 
 class Room:
-    """Makes memory for the tensors of a message: on a device, or where the sender would have them.
+    """Makes arrays for the tensors of a message, on the given device or where the sender wants them.
 
-    NumPy arrays for the host, DeviceBuffers for the host device, and PyTorch tensors for a torch.device. On a GPU the library is that of
-    choose_library(). A tensor of a type that the library does not support becomes bytes. On a GPU
-    it is made in the library's stream of the moment, for which this remembers the one of the thread that asks for a device; or
-    in the one that is given.
+    They are NumPy arrays on the host, DeviceBuffers on the host device, and PyTorch tensors for a `torch.device`. On other GPUs `choose_library()`
+    decides. A tensor of a type that the library does not support becomes bytes. GPU arrays are made on the given stream, or on the stream that is
+    current in the thread that asked for the device.
     """
 
     def __init__(self, device: Any = None, stream: Any = None, kind: Any = None) -> None:
         self._device = None
         self._converter = None if kind is None else converter_of(kind)
-        self._handle = handle_of(stream)  # of the stream that they are made and written in; None: the library's
+        self._handle = handle_of(stream)  # the stream for new arrays; None: the current one of the library
         self._library: Any = None
         self._stream: Any = None
         self._made: list[tuple[Any, int]] = []
@@ -265,17 +264,17 @@ class Room:
 
     @property
     def device(self) -> str:
-        """The name of the device that was asked for; "host" where none was."""
+        """The name of the requested device; "host" by default."""
         return self._device or "host"
 
     @property
     def library(self) -> Any:
-        """The module that makes the arrays; None: NumPy on the host, DeviceBuffers elsewhere."""
+        """The module that makes the arrays; None for NumPy on the host and DeviceBuffers elsewhere."""
         return self._library
 
     @property
     def asks(self) -> bool | None:
-        """Whether this is asked once the message is there: always, never (memory of the host), or where the sender names a device."""
+        """Whether this is called when the message has arrived: always, never (host memory), or if the sender names a device."""
         if self._converter is not None:
             return True
         if self._device is None:
@@ -286,7 +285,7 @@ class Room:
         return any(each.target_device not in ("", "host") for each in tensors) if self.asks is None else self.asks
 
     def __call__(self, native: _native._PipeMessage) -> tuple[list[Any], list[int]]:
-        """Buffers for the tensors, and their streams. Raises NotFound where the sender names a device that there is none of."""
+        """Returns buffers for the tensors, and their streams. Raises NotFound if the sender names a device that does not exist."""
         told = native.tensors
         names = [self._device if self._device is not None else known_device(each[3] or "host") for each in told]
         if self._converter is not None:
@@ -307,7 +306,7 @@ class Room:
         return memory, streams
 
     def arrays(self) -> list[Any]:
-        """What was made, for the calling thread: PyTorch's allocator hears of the stream that it works in."""
+        """Returns the arrays. PyTorch's allocator is notified of the stream that uses them."""
         torch = sys.modules.get("torch")
         for array, stream in self._made:
             if torch is not None and isinstance(array, torch.Tensor) and array.is_cuda:
@@ -337,7 +336,7 @@ class Room:
         facts = facts_of(*told)
         if library is not None:
             return self._made_by_cupy(library, name, facts)
-        if name == "host" or facts.nbytes == 0:  # of nothing there is no DeviceBuffer
+        if name == "host" or facts.nbytes == 0:  # empty tensors have no DeviceBuffer
             import numpy as np
 
             return np.empty(facts.shape if facts.dtype else (facts.nbytes,), facts.dtype or "u1"), 0

@@ -36,7 +36,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
     """
 
     def __init__(self, settings: dict[str, Any], l1_memory_desc: Any = None) -> None:
-        super().__init__(max_capacity_bytes=0)  # LMCache drops nothing by itself: the store makes room
+        super().__init__(max_capacity_bytes=0)  # 0: the store makes room, not LMCache
         self._store = _opened(settings)
         self._numbers = itertools.count(1)
         self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
@@ -127,7 +127,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
             tasks.close()
 
     def _run(self, tasks: _Tasks, start: Callable[[], Future[list[Any]]], result: Callable[[list[Any]], Any], failed: Any) -> int:
-        """Starts a call of the store; when it ends, the task has the result, or failed where anything raises."""
+        """Starts a call of the store. When it ends, the task gets the result, or `failed` if something raises."""
         task = next(self._numbers)
         future = _tried("start a task", start, None)
         if future is None:
@@ -152,7 +152,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
 
 
 class _Tasks:
-    """The results of tasks of one kind until they are fetched, and the descriptor that tells of new ones."""
+    """The results of one kind of task until they are fetched, and the descriptor that signals new ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ class _Tasks:
 
     def end(self, task: int, result: Any) -> None:
         with self._lock:
-            if not self._closed:  # else its descriptor may be somebody else's by now
+            if not self._closed:  # once closed, the descriptor number may be reused
                 self._results[task] = result
                 self._notifier.notify()
 
@@ -191,12 +191,12 @@ def _opened(settings: dict[str, Any]) -> kv.Store:
 
 
 def _name(key: Any) -> bytes:
-    """An ObjectKey in the store. No part of one has an @."""
+    """Returns the key for an ObjectKey. No part of one contains an @."""
     return key_of(f"{key.model_name}@{key.kv_rank:x}@{key.object_group_id:x}@{key.chunk_hash.hex()}@{key.cache_salt}")
 
 
 def _memory(each: Any) -> Any:
-    """The bytes of a MemoryObj where they are, on the host or a GPU. Behind them the tensor may have some that are only there to align."""
+    """Returns the bytes of a MemoryObj in place, on the host or a GPU, without the padding at the tensor's end."""
     if not each.is_valid():
         raise ValueError("an object of LMCache is no longer valid")
     if each.raw_tensor is None:
@@ -213,7 +213,7 @@ def _bitmap(found: list[Any]) -> Any:
 
 
 def _tried(what: str, call: Callable[[], Any], failed: Any) -> Any:
-    """What call returns, or failed. Everything is caught: an exception would end the thread of LMCache that asks, and with it all its caching."""
+    """Returns the result of a call, or `failed`. It catches every exception, because one would end LMCache's thread and its caching."""
     try:
         return call()
     except Exception as problem:

@@ -39,10 +39,10 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         extra = storage_config.extra_config or {}
         self._settings = _checked(extra.get("store"))
         self._folder = os.path.join(self._settings.pop("folder"), _rank(storage_config))
-        # SGLang's two interfaces have the pieces of a page in different orders.
+        # SGLang's two interfaces order the pieces of a page differently.
         self._kind = f"{storage_config.model_name}@{'v1' if extra.get('interface_v1') else 'flat'}"
         self._writes = bool(storage_config.is_storage_writer)
-        self._lock = threading.Lock()  # of the next one
+        self._lock = threading.Lock()  # guards _store and _closed
         self._store: kv.Store | None = None
         self._closed = False
         if self._writes:
@@ -127,7 +127,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return _only_true("storing", self._tried("store pages", put, [False] * len(keys)))
 
     def _pages(self, keys: list[str], host_indices: Any) -> list[list[memoryview]]:
-        """The memory of each page in the host's pool, piece by piece."""
+        """Returns the pieces of memory of each page in the host's pool."""
         if len(host_indices) != len(keys) * self.mem_pool_host.page_size:
             raise ValueError(f"{len(host_indices)} slots for {len(keys)} pages of {self.mem_pool_host.page_size}")
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
@@ -140,7 +140,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return [key_of(f"{key}@{self._kind}") for key in keys]
 
     def _emptied(self, store: kv.Store) -> bool:
-        """Calls under way end first. The next call makes the store anew."""
+        """Deletes the files after calls in progress have ended. The next call creates the store again."""
         with self._lock:
             if self._store is not store:
                 return False
@@ -160,14 +160,14 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
             return self._store
 
     def _tried(self, what: str, call: Callable[[kv.Store], Any], failed: Any) -> Any:
-        """What call returns, or failed. Everything is caught: an exception would end the thread of SGLang that asks."""
+        """Returns the result of a call, or `failed`. It catches every exception, because one would end SGLang's thread."""
         try:
             return call(self._opened())
         except Exception as problem:
-            if self._writes or not isinstance(problem, NotFound):  # else the rank that writes has not made the store yet
+            if self._writes or not isinstance(problem, NotFound):  # else the writing rank has not created the store yet
                 LOG.warning("SGLang: Penstock could not %s: %s", what, problem)
             if not self._writes:
-                self._forget()  # its files may have been made anew
+                self._forget()  # its files may have been created again
             return failed
 
     def _forget(self) -> None:
@@ -185,7 +185,7 @@ def _checked(settings: Any) -> dict[str, Any]:
 
 
 def _rank(config: Any) -> str:
-    """The name of the folder of ranks that hold the same bytes: one of them writes."""
+    """Returns the folder name for ranks that hold the same bytes. One of them writes."""
     parts = [("dcp", config.dcp_rank, config.dcp_size)] if config.is_mla_model else [("tp", config.tp_rank, config.tp_size)]
     parts += [("pp", config.pp_rank, config.pp_size), ("cp", config.attn_cp_rank, config.attn_cp_size)]
     return "-".join([f"{name}{rank}of{size}" for name, rank, size in parts] + [f"dp{config.dp_rank}"])
@@ -196,7 +196,7 @@ def _bytes_of(tensor: Any) -> Any:
 
 
 def _only_true(doing: str, results: list[Any]) -> list[bool]:
-    """Results without errors, of which one line warns."""
+    """Maps results to bools, and logs one warning for all errors."""
     warn_of_errors(f"SGLang: {doing}", results, "pages")
     return [each is True for each in results]
 

@@ -22,11 +22,11 @@ from ._weights import Bar, Skip, parts_of, streamed
 __all__ = ["PenstockLoader", "registered"]
 
 _FORMAT = "penstock"
-_ITERATOR = "safetensors_weights_iterator"  # of vLLM, by which its loader reads files
+_ITERATOR = "safetensors_weights_iterator"  # the function by which vLLM's loader reads files
 _OPTIONS = ("read", "max_device_bytes", "max_host_bytes")
 
 _replacing = threading.Lock()
-getattr(default_loader, _ITERATOR)  # AttributeError: another vLLM than this is for
+getattr(default_loader, _ITERATOR)  # AttributeError: an unsupported vLLM
 
 
 class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
@@ -48,13 +48,13 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         with _replacing:
             theirs = getattr(default_loader, _ITERATOR)
             setattr(default_loader, _ITERATOR, functools.partial(self._weights, theirs))
-            try:  # which calls the iterator by its name, and returns before anything is read
+            try:  # vLLM looks the iterator up by name, and returns before it reads
                 return super()._get_weights_iterator(source)
             finally:
                 setattr(default_loader, _ITERATOR, theirs)
 
     def _weights(self, theirs: Any, files: list[str], *arguments: Any, local_expert_ids: set[int] | None = None, **others: Any) -> Iterator[tuple[str, Any]]:
-        """What vLLM's safetensors_weights_iterator() yields. It takes other arguments in each version."""
+        """Yields what vLLM's safetensors_weights_iterator() yields. Its arguments differ between versions."""
         device = _device(self.load_config.device)
         if "torchao" in (*arguments, *others.values()) or device.type not in ("cpu", "cuda"):
             if local_expert_ids is not None:
@@ -78,7 +78,7 @@ def registered() -> None:
 
 
 def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of this loader, and of vLLM's. ValueError, as vLLM raises for its own."""
+    """Returns the options of this loader and those of vLLM. Raises ValueError, as vLLM does."""
     if not isinstance(extra_config, Mapping):
         raise ValueError(f"model_loader_extra_config is a dict for load format {_FORMAT}, not {type(extra_config).__name__}")
     options = {name: value for name, value in extra_config.items() if name in _OPTIONS}
@@ -94,7 +94,7 @@ def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _device(told: Any) -> Any:
-    """That tensors are read into. told: in vLLM's load config."""
+    """Returns the device for the tensors. `told` is the device in vLLM's load config."""
     if told is not None and torch.device(told).type != "cuda":
         return torch.device(told)
     if _native.cuda_status() is not None or torch.version.cuda is None or not torch.cuda.is_available():
@@ -108,7 +108,7 @@ def _ranks() -> int:
 
 
 def _bar(wanted: bool) -> Bar:
-    """As vLLM shows one: by its first rank."""
+    """Returns a progress bar like that of vLLM, which only the first rank shows."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
     from vllm.model_executor.model_loader.weight_utils import enable_tqdm  # type: ignore[import-not-found,unused-ignore]
 
@@ -116,7 +116,7 @@ def _bar(wanted: bool) -> Bar:
 
 
 def _skip(local_expert_ids: set[int] | None) -> Skip | None:
-    """Of the experts that are other ranks', by vLLM's rule."""
+    """Returns vLLM's filter for experts of other ranks, or None."""
     if local_expert_ids is None:
         return None
     from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight  # type: ignore[import-not-found,unused-ignore]

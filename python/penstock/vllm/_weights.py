@@ -1,4 +1,4 @@
-"""Tensors of safetensors files for vLLM's models, each with its name: whole, or as what reads the parts that are taken of it."""
+"""Yields the tensors of safetensors files to vLLM's models, whole or as objects that read only the parts that the model takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..safetensors._ahead import natural_order
 
 __all__ = ["Bar", "Skip", "parts_of", "streamed"]
 
-Skip = Callable[[str], bool]  # by its name, whether a tensor is left out
-Bar = Callable[..., Iterable[Any]]  # of an iterable, with total= and unit=: the same, with a bar of progress, as tqdm makes it
+Skip = Callable[[str], bool]  # says by name whether a tensor is left out
+Bar = Callable[..., Iterable[Any]]  # wraps an iterable in a progress bar: tqdm, with total= and unit=
 
 
 def _no_bar(of: Iterable[Any], **options: Any) -> Iterable[Any]:
@@ -29,7 +29,7 @@ def streamed(
     max_device_bytes: int | None = None,
     max_host_bytes: int | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """In the memory of the device, the next ones on their way. device: a torch.device."""
+    """Yields tensors in device memory, and reads ahead. `device` is a `torch.device`."""
     limits = {"max_device_bytes": max_device_bytes, "max_host_bytes": max_host_bytes}
     for flow in _streams(_sorted(files), skip, {"device": device, **limits}):
         with flow:
@@ -37,7 +37,9 @@ def streamed(
 
 
 def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Iterator[tuple[str, Any]]:
-    """Of the CPU, and not read yet: what a model narrows out of a tensor, and copies into a parameter on a GPU, is read from the file into the GPU."""
+    """Yields tensors on the CPU that are not read yet. If a model narrows one and copies the result into a GPU parameter, that part is read into the
+    GPU.
+    """
     from ..safetensors._door_open import safe_open as safe_open_of_the_library
 
     for file in bar(_sorted(files), total=len(files), unit=" files"):
@@ -48,12 +50,12 @@ def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Ite
 
 
 def _sorted(files: Sequence[str]) -> list[str]:
-    """As vLLM reads them: should a tensor be in two files, the last one counts."""
+    """Sorts files as vLLM does. If two files have the same tensor, the last one counts."""
     return sorted(files, key=lambda file: natural_order(os.path.basename(file)))
 
 
 def _streams(files: list[str], skip: Skip | None, how: dict[str, Any]) -> Iterator[Stream]:
-    """One of all files; or one of each, where a tensor is in two of them, which vLLM takes as it is."""
+    """Yields one stream for all files; or one for each file if a tensor is in two of them, which vLLM permits."""
     names = [None if skip is None else _names_of(file, skip) for file in files]
     try:
         together = stream(files, None if skip is None else [name for each in names for name in each or ()], **how)

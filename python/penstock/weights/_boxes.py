@@ -1,4 +1,4 @@
-"""Boxes: the parts of tensors that ranks have, and how they overlap."""
+"""Boxes: the parts of tensors that ranks hold, and how these overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Box", "chunk_of"]
 
 
 class Box(NamedTuple):
-    """A part of a tensor: where it starts in each dimension, and its extent there, in elements."""
+    """A part of a tensor: its first index and its extent in each dimension, in elements."""
 
     starts: tuple[int, ...]
     shape: tuple[int, ...]
@@ -21,11 +21,11 @@ class Box(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def common(self, other: Box) -> Box | None:
-        """What both have; None: nothing."""
+        """Returns the box that both share, or None."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = tuple(min(a + n, b + m) for a, n, b, m in zip(self.starts, self.shape, other.starts, other.shape))
         if any(start >= end for start, end in zip(starts, ends)):
@@ -33,7 +33,7 @@ class Box(NamedTuple):
         return Box(starts, tuple(end - start for start, end in zip(starts, ends)))
 
     def without(self, inner: Box) -> list[Box]:
-        """What is left where a box within this one is taken out, as boxes that do not overlap."""
+        """Returns the rest of this box without an inner one, as boxes that do not overlap."""
         left = []
         starts, shape = list(self.starts), list(self.shape)
         for axis, (start, extent) in enumerate(zip(inner.starts, inner.shape)):
@@ -48,18 +48,18 @@ class Box(NamedTuple):
         return all(a <= b and b + m <= a + n for a, n, b, m in zip(self.starts, self.shape, other.starts, other.shape))
 
     def index_in(self, frame: Box) -> tuple[slice, ...]:
-        """Of this box in an array of the frame."""
+        """Returns the slices of this box in an array that holds the frame."""
         return tuple(slice(start - first, start - first + extent) for start, extent, first in zip(self.starts, self.shape, frame.starts))
 
     def offset_in(self, frame: Box) -> int:
-        """Of its first element in a contiguous array of the frame, in elements."""
+        """Returns the index of the first element in a contiguous array that holds the frame."""
         offset = 0
         for start, first, extent in zip(self.starts, frame.starts, frame.shape):
             offset = offset * extent + start - first
         return offset
 
     def is_run_in(self, frame: Box) -> bool:
-        """Whether a contiguous array of the frame has it in one run."""
+        """True if the box is one contiguous range of an array that holds the frame."""
         cut = False
         for extent, full in zip(reversed(self.shape), reversed(frame.shape)):
             if cut and extent != 1:
@@ -68,7 +68,7 @@ class Box(NamedTuple):
         return True
 
     def pieces(self, most: int) -> list[Box]:
-        """It as boxes of at most that many elements, which is at least one."""
+        """Splits the box into boxes of at most `most` elements, and at least one element."""
         if self.size <= most:
             return [self]
         axis = next(axis for axis, extent in enumerate(self.shape) if extent > 1)
@@ -81,14 +81,15 @@ class Box(NamedTuple):
         return found
 
     def __str__(self) -> str:
-        """As an index: [0:4, 8:16]."""
+        """Formats the box as an index: [0:4, 8:16]."""
         return "[" + ", ".join(f"{start}:{start + extent}" for start, extent in zip(self.starts, self.shape)) + "]"
 
 
 def chunk_of(shape: Sequence[int], cuts: Sequence[tuple[int | None, int, int]]) -> Box:
-    """The part of one rank: for each axis of its mesh the dimension that is cut there (None: none is), the axis' extent and the rank's place.
+    """Returns the part of one rank.
 
-    Parts are those of torch.chunk(): all but the last are equal, and the last may be smaller or empty.
+    `cuts` has a triple for each axis of the rank's mesh: the dimension that the axis cuts (None: no dimension), the extent of the axis, and the
+    position of the rank. Parts are those of `torch.chunk()`: all but the last have the same size, and the last may be smaller or empty.
     """
     starts, extents = [0] * len(shape), list(shape)
     for dim, world, rank in cuts:

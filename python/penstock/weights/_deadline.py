@@ -10,11 +10,11 @@ from .._tensors import seconds_of
 
 __all__ = ["left_until", "until"]
 
-_most = 1e8  # seconds: some years, which every clock and wait takes
+_most = 1e8  # seconds: about three years, which every clock and wait accepts
 
 
 def until(timeout: Any) -> float:
-    """That many seconds from now. TypeError: it is no number; InvalidArgument: it is not one of seconds."""
+    """Returns the time that lies `seconds` ahead. Raises TypeError if it is not a number, InvalidArgument if it is not a valid number of seconds."""
     seconds = seconds_of(timeout)
     if seconds is None:
         raise TypeError("timeout is a number of seconds, not None")
@@ -24,5 +24,5 @@ def until(timeout: Any) -> float:
 
 
 def left_until(deadline: float) -> float:
-    """Seconds; 0 once it has passed."""
+    """Returns the seconds left; 0 after the deadline."""
     return max(0.0, deadline - time.monotonic())

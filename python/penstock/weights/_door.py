@@ -1,4 +1,4 @@
-"""Where receivers of weights connect."""
+"""Accepts the connections of receivers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from ._wire import failure_word
 
 __all__ = ["Door"]
 
-_moment = 2.0  # seconds that whoever is turned away has to ask, and hear why
-_most_leaving = 64  # who are turned away, and have not gone
+_moment = 2.0  # seconds for a rejected receiver to ask and read the reason
+_most_leaving = 64  # rejected receivers that are still connected
 _most_joining = 10.0  # seconds that close() waits for each thread
 
 _log = logging.getLogger("penstock")
 
 
 class Door:
-    """Where receivers connect, with a thread that lets them in and one for each. It knows nothing of the server, which may be dropped."""
+    """Accepts receivers in one thread, and serves each in a thread of its own. It holds no reference to the server, so that the server can be
+    dropped.
+    """
 
     def __init__(self, listener: pipe.Listener, versions: Versions, most: int, timeout: float) -> None:
         self._listener = listener
@@ -32,7 +34,7 @@ class Door:
         self._most = most
         self._timeout = timeout
         self._process = os.getpid()
-        self._lock = threading.RLock()  # close() may come amid it: where a server is garbage, any thread collects it
+        self._lock = threading.RLock()  # reentrant: the garbage collector may call close() in any thread
         self._inside: dict[pipe.Pipe, threading.Thread] = {}
         self._leaving: collections.deque[pipe.Pipe] = collections.deque()
         self._closed = False
@@ -68,14 +70,14 @@ class Door:
     def _start(self, thread: threading.Thread, come: pipe.Pipe) -> None:
         try:
             thread.start()
-        except RuntimeError as problem:  # the system has no thread left
+        except RuntimeError as problem:  # the system cannot start another thread
             _log.warning("serve_weights: %s rejected a receiver: %s", self._listener.url, problem)
             with self._lock:
                 self._inside.pop(come, None)
             come.close()
 
     def _turn_away(self, come: pipe.Pipe) -> None:
-        """With a word, for which it has to have spoken: it is closed once it has, or after a moment."""
+        """Sends the reason, and closes the connection when the receiver has sent its first message, or after a moment."""
         come.send(failure_word(self._why_not()))
         leaving = self._leaving
         leaving.append(come)

@@ -1,4 +1,4 @@
-"""The tensors of a module or a mapping by their names: which part of each whole tensor this process has, and in which array."""
+"""Finds the tensors of a module or mapping: their names, their parts of whole tensors, and their arrays."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from ._memory import Local, local_of
 
 __all__ = ["Held", "Holder", "Parts", "names_of", "part_of"]
 
-# For a tensor's name the shape of all of it, and the slices that this process has: one for each dimension, from the first on.
+# Maps a tensor's name to the shape of the whole tensor and this process's slices, one for each dimension from the first on.
 Parts = Mapping[str, tuple[Iterable[int], Any]]
 
 
 class Held(NamedTuple):
-    """One of them."""
+    """A tensor of this process. `dtype` and `whole` are None for a DeviceBuffer, whose bytes may hold any type. `box` is the part of the whole
+    tensor that is here; None for a DeviceBuffer.
+    """
 
     name: str
-    dtype: str | None  # None: bytes, which hold any
-    whole: tuple[int, ...] | None  # None: likewise
-    box: Box | None  # of the whole: what is here; None: likewise, all of it
+    dtype: str | None
+    whole: tuple[int, ...] | None
+    box: Box | None
     local: Local
 
 
@@ -37,16 +39,18 @@ def names_of(names: Iterable[str] | None) -> set[str] | None:
 
 
 class Holder:
-    """Finds what is held, and is quick where it is the same as the time before: the list is that of before then."""
+    """Finds the tensors of a module or mapping. If nothing has changed, it quickly returns the same list again."""
 
     def __init__(self, argument: str, names: set[str] | None, parts: Parts | None) -> None:
-        self._argument = argument  # for errors
+        self._argument = argument  # the name in error messages
         self.names, self.parts = names, parts
         self._values: list[tuple[str, Any, Any]] = []
         self._held: list[Held] | None = None
 
     def held(self, weights: Any) -> list[Held]:
-        """In the order of the module or mapping. Raises TypeError, and InvalidArgument for names that are not there and parts that do not fit."""
+        """Returns the tensors in the order of the module or mapping. Raises TypeError, and InvalidArgument for unknown names and parts that do not
+        fit.
+        """
         found = _tensors_of(weights, self._argument)
         values = [(name, value, _layout_of(value)) for name, value in found.items()]
         if self._held is None or not _are_same(values, self._values):
@@ -64,7 +68,7 @@ class Holder:
 
 
 def _layout_of(value: Any) -> Any:
-    """What may change of an array while it is the same object, such as by param.data = ...; None: it has to be looked at again."""
+    """Returns what can change while the object stays the same, for example by `param.data = ...`. None: the array must be examined again."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is None or not isinstance(value, torch.Tensor):
         return (value.shape, value.strides, value.dtype) if numpy is not None and isinstance(value, numpy.ndarray) else ()
@@ -75,7 +79,7 @@ def _layout_of(value: Any) -> Any:
         return None
     try:
         return value.data_ptr(), value.shape, value.stride(), value.dtype
-    except RuntimeError:  # such as the ones that vmap() passes to its function
+    except RuntimeError:  # for example tensors inside vmap()
         return None
 
 
@@ -133,13 +137,13 @@ def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
 
 
 def _is_spread(value: Any) -> bool:
-    """Whether it is a DTensor."""
+    """True for a DTensor."""
     tensor_module = sys.modules.get("torch.distributed.tensor")
     return tensor_module is not None and isinstance(value, tensor_module.DTensor)
 
 
 def _spread_over_ranks(name: str, value: Any) -> tuple[tuple[int, ...], Box, Any] | None:
-    """Of a DTensor: its shape, this rank's part, and the tensor of that; None: it is none."""
+    """Returns a DTensor's shape, the part of this rank and the local tensor. None for other values."""
     if not _is_spread(value):
         return None
     tensor_module = sys.modules["torch.distributed.tensor"]
@@ -149,7 +153,7 @@ def _spread_over_ranks(name: str, value: Any) -> tuple[tuple[int, ...], Box, Any
             raise _wrong(f'"{name}" is a DTensor with the placement {each}, for which ranks hold no parts: call redistribute() first')
     coordinate = value.device_mesh.get_coordinate()
     local = value.detach().to_local()
-    if coordinate is None:  # not of this mesh
+    if coordinate is None:  # this rank is not in the mesh
         return whole, Box((0,) * len(whole), tuple(local.shape)), local
     cuts = [
         (each.dim if isinstance(each, tensor_module.Shard) else None, value.device_mesh.size(axis), coordinate[axis])

@@ -16,20 +16,20 @@ from ._wire import PROTOCOL, Catalog, failure_of, malformed, number_in, word_of
 
 __all__ = ["GRACE", "Line"]
 
-GRACE = 1.0  # seconds that a server has to say what it could not do in time
+GRACE = 1.0  # seconds after the deadline for the server to report what was late
 
 
 class Line:
-    """The connection to one server, and what is known of what it has."""
+    """The connection to one server, and what the receiver knows about its tensors."""
 
     def __init__(self, url: str, secret: str | bytes, channels: list[str], connections: int) -> None:
         self.url = url
         self._settings = channels, secret, connections
         self._pipe: pipe.Pipe | None = None
-        self.version: int | None = None  # that it keeps for this end; or its latest, where that is not newer
+        self.version: int | None = None  # leased for this receiver, or the latest if that is not newer
         self.catalog: Catalog | None = None
         self.digest = ""
-        self.asked: list[Batch] | None = None  # for which it knows the pieces
+        self.asked: list[Batch] | None = None  # the batches whose pieces the server knows
 
     def _open(self) -> pipe.Pipe:
         if self._pipe is None:
@@ -65,7 +65,7 @@ class Line:
                 raise malformed("no catalog")
 
     def done(self) -> None:
-        """It may let go of the version."""
+        """Lets the server release the version."""
         if self._pipe is not None:
             self._pipe.send(json.dumps({"ask": "done"}).encode())
 
@@ -86,7 +86,7 @@ class Line:
             return word, message.payloads
 
     def hear_failure(self) -> Error | None:
-        """What the server says instead of an answer, where it does so at once."""
+        """Returns the server's error if it has sent one instead of an answer."""
         said = _last_word_of(self._open())
         return None if said is None else self.named(said)
 
@@ -109,7 +109,7 @@ class Line:
 
 
 def _last_word_of(ended: pipe.Pipe) -> Error | None:
-    """Why the server has ended it, where it has said so before."""
+    """Returns the error that the server sent before it closed the connection, or None."""
     try:
         return failure_of(word_of(ended.next(GRACE).result()))
     except Error:

@@ -192,7 +192,9 @@ class WeightsReceiver:
 
     @contextlib.contextmanager
     def _version(self, newer_than: int | None, at_least: int, deadline: float) -> Iterator[tuple[int, bool]]:
-        """That all servers keep meanwhile, and whether it is newer. Errors close the connections: whatever is under way there ends."""
+        """Yields the version that all servers keep during the block, and whether it is new. An error closes the connections, which ends all
+        transfers.
+        """
         try:
             yield self._agreed(-1 if newer_than is None else newer_than, at_least, deadline)
             for each in self._lines:
@@ -224,7 +226,7 @@ class WeightsReceiver:
         return [each.catalog for each in self._lines if each.catalog is not None]
 
     def _plan(self) -> Plan:
-        """For the module; that of the time before where nothing has changed."""
+        """Returns the plan for the module. Reuses the last one if nothing has changed."""
         held = self._holder.held(self._module)
         digests = [each.digest for each in self._lines]
         if self._last is None or self._last[0] != digests or self._last[1] is not held:
@@ -235,14 +237,14 @@ class WeightsReceiver:
         return self._last[2]
 
     def _made(self, names: set[str] | None, version: int, deadline: float) -> dict[str, Any]:
-        """New tensors, which are the caller's alone."""
+        """Loads new tensors, and keeps no reference to them."""
         catalogs = self._catalogs()
         self._check_names(set(), catalogs)
         parts = {name: part_of(name, part) for name, part in (self._parts or {}).items()}
         made, held = made_for(catalogs, framework_on(self._framework, self._device), names, parts)
         self._fill(planned(held, catalogs, names, True, "arrays that were made for them"), version, deadline)
         for each in self._lines:
-            each.asked = None  # it holds on to them
+            each.asked = None  # it refers to the new tensors
         return made
 
     def _check_names(self, here: set[str], catalogs: list[Catalog]) -> None:
@@ -314,7 +316,7 @@ def _urls(url: str | Sequence[str]) -> list[str]:
 
 
 def _settle_apart(batches: list[Batch], plan: Plan) -> None:
-    """Waits until what came by way of other memory is where it belongs."""
+    """Waits until tensors that passed through temporary buffers are in their place."""
     if any(batch.room for batch in batches):
         for mark in marks_of(plan.places):
             mark.synchronize()
@@ -326,12 +328,12 @@ def _wait_for_one(futures: list[_native.Future[Any]], deadline: float) -> None:
 
 
 def _reason_of(error: BaseException, tracks: list[Track]) -> BaseException:
-    """What a server says it failed for, if it does."""
+    """Returns the error that the server sent, if there is one, else the given error."""
     return next((said for said in (each.failure() for each in tracks if each.broken_by is error) if said is not None), error)
 
 
 def _touched(plan: Plan, tracks: list[Track]) -> str:
-    """What the tensors hold after an error."""
+    """Describes which tensors have new values after an error."""
     done = [each for track in tracks for batch in track.done for each in batch.landings]
     begun = {each.name for track in tracks for batch in (*track.done, *track.failed) for each in batch.landings}
     left = {each.name for track in tracks for batch in (*track.failed, *track.left) for each in batch.landings}

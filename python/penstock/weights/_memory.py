@@ -1,4 +1,4 @@
-"""The arrays that weights are in, of PyTorch, NumPy, CuPy, and DeviceBuffers: looked at, cut, copied, in the order of their streams."""
+"""The arrays that hold weights (PyTorch, NumPy, CuPy and DeviceBuffers): examines, cuts and copies them in the order of their streams."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def _word_for(dtype: Any) -> str:
 class Local:
     """An array of this process."""
 
-    dtype: str | None = None  # None: bytes, which hold elements of any type
-    shape: tuple[int, ...] | None = None  # likewise
+    dtype: str | None = None  # None: bytes of any type
+    shape: tuple[int, ...] | None = None  # None: bytes
     itemsize = 1  # bytes
     nbytes = 0
     device = "host"  # "host", "host:0" or "cuda:1"
     library = "penstock"
-    key: Any  # equal for those that are one and the same memory
-    problem: str | None = None  # why it has no bytes to take or to fill
+    key: Any  # equal for arrays that share the same memory
+    problem: str | None = None  # why it cannot be read or filled
     readonly = False
     is_contiguous = True
-    repeats = False  # some of its elements may be one and the same memory
-    span: tuple[int, int] = (0, 0)  # the addresses of its first byte, and behind its last
+    repeats = False  # elements may share memory
+    span: tuple[int, int] = (0, 0)  # the first address, and the one after the last
 
     def __init__(self, array: Any) -> None:
         self.array = array
         self.key = id(self)
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
-        """The view of a box, where all of this is that frame."""
+        """Returns the view of a box, if this array holds the frame."""
         return self.array if box == frame else self.array[box.index_in(frame)]
 
     @staticmethod
@@ -54,22 +54,22 @@ class Local:
 
     @staticmethod
     def memory(view: Any) -> Any:
-        """Of a contiguous view what pipes take quickest."""
+        """Returns the memory of a contiguous view in the form that pipes process fastest."""
         return view
 
     @staticmethod
     def copied(view: Any) -> Any:
-        """A contiguous copy, in the current stream."""
+        """Returns a contiguous copy, queued on the current stream."""
         raise AssertionError("DeviceBuffers are contiguous")
 
     @staticmethod
     def room_for(view: Any) -> Any:
-        """Contiguous memory like it."""
+        """Returns contiguous memory of the same shape and type."""
         raise AssertionError("DeviceBuffers are contiguous")
 
     @staticmethod
     def put(view: Any, source: Any) -> None:
-        """Copies into the view, in the current stream."""
+        """Copies into the view on the current stream."""
         raise AssertionError("DeviceBuffers are contiguous")
 
 
@@ -84,7 +84,7 @@ class _OfTorch(Local):
             self.problem = "is quantized, and its scales would stay behind: pass int_repr() and the scales as tensors of their own"
         try:
             self.shape = tuple(tensor.shape)
-        except RuntimeError:  # it has none
+        except RuntimeError:  # the tensor has no shape
             self.shape = ()
         if self.problem is not None:
             return
@@ -206,13 +206,13 @@ class _OfBuffer(Local):
         self.key = (self.device, buffer.ptr, self.nbytes)
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
-        """Of a run: what lies apart in these bytes is not cut out of them."""
+        """Returns a contiguous range of bytes. Other boxes cannot be cut out of bytes."""
         start = box.offset_in(frame) * itemsize
         return self.array[start : start + box.size * itemsize]
 
 
 def local_of(name: str, value: Any) -> Local:
-    """TypeError: it is no tensor."""
+    """Returns the array as a Local. Raises TypeError if the value is not an array."""
     torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
     if torch is not None and isinstance(value, torch.Tensor):
         return _OfTorch(value)
@@ -232,7 +232,7 @@ _ALIGNMENT = _native.MODEL_ALIGNMENT
 
 
 def copy_all(locals_: list[Local], copies: list[Any]) -> None:
-    """Into memory that rooms_for() made for arrays like these; of PyTorch and CuPy in the current streams."""
+    """Copies arrays into memory of `rooms_for()`. PyTorch and CuPy copy on their current streams."""
     by_torch: dict[str, tuple[list[Any], list[Any]]] = {}
     for copy, each in zip(copies, locals_):
         if each.library == "pt":
@@ -249,7 +249,7 @@ def copy_all(locals_: list[Local], copies: list[Any]) -> None:
 
 
 def rooms_for(locals_: list[Local]) -> list[Any]:
-    """Contiguous arrays like these, in their order: views of one allocation for each device."""
+    """Returns contiguous arrays like these, in the same order, as views of one allocation for each device."""
     rows: dict[tuple[str, str], list[View]] = {}
     ends: dict[tuple[str, str], int] = {}
     for at, each in enumerate(locals_):
@@ -266,7 +266,7 @@ def rooms_for(locals_: list[Local]) -> list[Any]:
 
 
 def _ordinary_tensors() -> contextlib.AbstractContextManager[Any]:
-    """What PyTorch makes is no tensor of its inference mode, which could not be written to outside of it."""
+    """Turns off inference mode, because PyTorch refuses writes to inference tensors outside of it."""
     torch = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None else torch.inference_mode(False)
 
@@ -285,7 +285,7 @@ def _copy_of_torch(targets: list[Any], sources: list[Any]) -> None:
 # --- streams
 
 
-Places = list[tuple[str, str]]  # libraries, and GPUs that they have arrays on
+Places = list[tuple[str, str]]  # pairs of a library and a GPU that it has arrays on
 
 
 def places_of(locals_: Iterable[Local]) -> Places:
@@ -293,12 +293,12 @@ def places_of(locals_: Iterable[Local]) -> Places:
 
 
 def marks_of(places: Places) -> list[Any]:
-    """Events of what their current streams have now, each with synchronize()."""
+    """Records an event on each current stream, and returns the events."""
     return [_mark(*each) for each in places]
 
 
 def streams_of(places: Places) -> dict[tuple[str, str], int]:
-    """The handles of their current streams."""
+    """Returns the handle of each current stream."""
     return {each: _current_stream(*each) for each in places}
 
 
@@ -311,7 +311,7 @@ def _current_stream(library: str, device: str) -> int:
 
 
 def handles_for(locals_: Iterable[Local], streams: dict[tuple[str, str], int]) -> list[int]:
-    """Of each array's stream; empty: none has any but the default one."""
+    """Returns the handle of each array's stream. The list is empty if all use the default stream."""
     return [streams.get((each.library, each.device), 0) for each in locals_] if streams else []
 
 
@@ -334,7 +334,7 @@ def _quiet_stream(library: str, device: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_streams(places: Places) -> Iterator[None]:
-    """Streams of Penstock's are this thread's current ones: what it sends does not wait for what the program has queued in the default stream."""
+    """Makes streams of Penstock's own current in this thread, so that sending does not wait for the program's work on the default stream."""
     with contextlib.ExitStack() as stack:
         for library, device in places:
             stream = _quiet_stream(library, device)
@@ -347,7 +347,7 @@ def quiet_streams(places: Places) -> Iterator[None]:
 
 
 def have_changed(locals_: Iterable[Local]) -> None:
-    """PyTorch's autograd hears that the values are others now."""
+    """Notifies PyTorch's autograd that the values have changed."""
     tensors = [each.array for each in locals_ if each.library == "pt"]
     if tensors:
         count_changes(tensors)

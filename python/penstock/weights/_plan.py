@@ -1,4 +1,4 @@
-"""What a receiver asks whom for: of each tensor that it wants the parts that servers have, every byte once."""
+"""Plans which server sends which part of each tensor, so that each byte is sent once."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ._wire import BATCH_BYTES, GATHERED_BYTES, Catalog, Piece, Row, in_batches
 
 __all__ = ["Batch", "Landing", "Plan", "made_for", "planned"]
 
-_most_of_one = 4096  # pieces of a tensor
+_most_of_one = 4096  # pieces per tensor
 _alignment = _native.MODEL_ALIGNMENT
 
 
 class Landing(NamedTuple):
-    """A piece, and where it goes."""
+    """A piece of a tensor and its target."""
 
     piece: Piece
     nbytes: int
     name: str
     local: Local
-    view: Any  # of the array
-    memory: Any  # of the view; None: it does not lie together, and is received by way of memory that does
-    in_runs: bool  # it is sent and received as it is: at neither end it has to be gathered
+    view: Any  # part of the array
+    memory: Any  # of the view; None: not contiguous, so a temporary buffer receives it
+    in_runs: bool  # contiguous at both ends: no temporary buffer
 
     @property
     def direct(self) -> bool:
@@ -41,19 +41,19 @@ class Landing(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What comes in one message."""
+    """The pieces that arrive in one message."""
 
     landings: list[Landing]
-    room: int  # bytes of memory that it takes beside the tensors
+    room: int  # bytes of temporary buffers
 
 
 class Plan(NamedTuple):
-    batches: list[list[Batch]]  # for each server
+    batches: list[list[Batch]]  # one list for each server
     missing: list[str]
     unexpected: list[str]
     filled: list[Local]
     places: Places
-    held: list[Held]  # what is filled, with all of its names
+    held: list[Held]  # the filled tensors, with all their names
 
     @property
     def landings(self) -> list[Landing]:
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
 class _Source(NamedTuple):
     server: int
-    number: int  # of its row
+    number: int  # of the row
     row: Row
 
 
@@ -86,7 +86,7 @@ def _told(row: Row) -> str:
 
 
 def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | None, strict: bool, into: str) -> Plan:
-    """Raises InvalidArgument with everything that does not fit."""
+    """Plans a load into existing tensors. Raises InvalidArgument with a list of everything that does not fit."""
     problems: list[str] = []
     sources = _sources_of(catalogs, names, problems)
     loads = [0] * len(catalogs)
@@ -100,7 +100,7 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
             problems.append(f'"{each.name}" {fitted}')
             continue
         fits.pop((each.local.key, each.box), None)
-        fits[each.local.key, each.box] = fitted  # the last of several names for the same memory counts, as if they were copied one after the other
+        fits[each.local.key, each.box] = fitted  # of several names for the same memory the last counts
     filled = {key: each.local for key, each in fits.items()}
     together = crossing((each.local.device, *each.local.span, i) for i, each in enumerate(fits.values()) if each.local.shape is not None)
     for i, fitted in enumerate(fits.values()):
@@ -120,7 +120,7 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
 
 
 class _Fitted(NamedTuple):
-    """What is wanted of a tensor, with its type and shape."""
+    """A wanted tensor after the comparison of type and shape."""
 
     name: str
     itemsize: int
@@ -130,7 +130,7 @@ class _Fitted(NamedTuple):
 
 
 def _fitted(held: Held, row: Row) -> _Fitted | str:
-    """Or what is wrong."""
+    """Compares a tensor with the server's row. Returns the problem as text if they differ."""
     local = held.local
     if local.problem is not None:
         return f"cannot be filled: it {local.problem}"
@@ -153,8 +153,10 @@ def _fitted(held: Held, row: Row) -> _Fitted | str:
 def _find_pieces(
     wanted: _Fitted, sources: list[_Source], loads: list[int], landings: list[list[Landing]], problems: list[str], *, apart: bool
 ) -> None:
-    """From the servers that have the least to send so far, where several have the same. apart: by way of other memory, from which they are copied in
-    the order of the names."""
+    """Assigns the pieces of a tensor to servers. If several servers have a piece, the one with the fewest bytes to send gets it.
+
+    `apart`: the pieces pass through temporary buffers and are copied in the order of the names.
+    """
     left = [wanted.box] if wanted.box.size else []
     for source in sorted(sources, key=lambda each: loads[each.server]):
         still: list[Box] = []
@@ -193,7 +195,7 @@ def _landing(wanted: _Fitted, source: _Source, box: Box, apart: bool) -> Landing
 
 
 def _batches(landings: list[Landing]) -> list[Batch]:
-    """Those first that go from tensor to tensor as they are, which need no other memory."""
+    """Groups pieces into messages. Pieces that need no temporary buffer come first."""
     in_runs = [each for each in landings if each.in_runs]
     gathered = [each for each in landings if not each.in_runs]
     together = [Batch(each, 0) for each in in_batches(in_runs, BATCH_BYTES)]
@@ -204,7 +206,7 @@ def _batches(landings: list[Landing]) -> list[Batch]:
 
 
 def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | None, parts: Any) -> tuple[dict[str, Any], list[Held]]:
-    """New tensors for all that the servers have, or for those of these names: of the whole, or of the parts."""
+    """Makes new tensors for everything that the servers have, or for the tensors in `names`; for tensors in `parts`, only the part."""
     problems: list[str] = []
     sources = _sources_of(catalogs, names, problems)
     rows: list[View] = []
@@ -231,12 +233,12 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
 
 
 def _check_room(nbytes: int, place: Framework) -> None:
-    """Of the host the kernel would promise memory that there is none of, to whatever a server claims to have."""
+    """Refuses sizes above the memory of the machine. The kernel would promise memory for any size that a server claims."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if nbytes > there and ":" not in place.device:
         raise OutOfMemory(f"the weights need {nbytes} bytes, and this machine has {there} bytes of memory", code="out_of_memory")
 
 
 def _held_of_made(name: str, array: Any, row: Row, box: Box) -> Held:
-    local = Local(array) if isinstance(array, bytes) else local_of(name, array)  # of nothing there is no DeviceBuffer
+    local = Local(array) if isinstance(array, bytes) else local_of(name, array)  # empty tensors have no DeviceBuffer
     return Held(name, None, None, None, local) if local.shape is None else Held(name, row.dtype, row.whole, box, local)

@@ -1,4 +1,4 @@
-"""A receiver that passes on what it gets, while more comes."""
+"""Serves the tensors of a receiver while more of them arrive."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Relay"]
 
 
 _receivers = 256
-_timeout = 300.0  # seconds that each may hold a version for
+_timeout = 300.0  # seconds for which a receiver may hold a version
 
 
 class Landed:
-    """Which of a version's tensors have come. Thread-safe."""
+    """Tracks which of a version's tensors have arrived. Thread-safe."""
 
     def __init__(self, pieces: Iterable[Local]) -> None:
-        """The array of each piece that is to come."""
+        """`pieces` has the target array of each piece that will arrive."""
         self._changed = threading.Condition()
         self._left = collections.Counter(each.key for each in pieces)
         self._failed: str | None = None
@@ -42,7 +42,7 @@ class Landed:
             self._changed.notify_all()
 
     def wait_for(self, locals_: Iterable[Local], deadline: float) -> None:
-        """Raises Closed where no more will come, and TimedOut."""
+        """Waits until arrays are complete. Raises Closed if the rest will not arrive, and TimedOut."""
         keys = [each.key for each in locals_]
         with self._changed:
             while any(self._left[key] > 0 for key in keys):
@@ -55,7 +55,7 @@ class Landed:
 
 
 class Relay:
-    """Serves a receiver's tensors: those of the version that it has, or is about to have."""
+    """Serves a receiver's tensors of the version that it has or is loading."""
 
     def __init__(self, url: str, channels: Sequence[str], secret: str | bytes, connections: int) -> None:
         self._versions = Versions()
@@ -64,7 +64,9 @@ class Relay:
         self.close = weakref.finalize(self, Door.close, self._door)
 
     def begin(self, number: int, held: list[Held], pieces: Iterable[Local], deadline: float) -> Landed:
-        """Waits until nobody reads what will be overwritten: raises TimedOut, and all is as before. Then serves what is to come."""
+        """Waits until no process reads the tensors that will be overwritten, and then serves the new version. Raises TimedOut, and nothing has
+        changed.
+        """
         check_sendable(held)
         self._versions.withdraw(deadline)
         landed = Landed(pieces)
@@ -72,6 +74,6 @@ class Relay:
         return landed
 
     def fail(self, landed: Landed, problem: BaseException) -> None:
-        """Nobody begins to read, and those that read get an error."""
+        """Stops new readers, and sends an error to current ones."""
         landed.fail(str(problem) or type(problem).__name__)
         self._versions.withdraw_now()

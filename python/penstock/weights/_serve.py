@@ -100,7 +100,7 @@ class WeightsServer:
         listener = pipe.listen("unix:" if url is None else url, channels, secret_of(secret), connections)
         self.url: str = listener.url
         self._door = Door(listener, self._versions, receivers, timeout)
-        self._close = weakref.finalize(self, Door.close, self._door)  # at the end of the interpreter too
+        self._close = weakref.finalize(self, Door.close, self._door)  # also called when the interpreter exits
 
     @property
     def version(self) -> int:

@@ -1,4 +1,4 @@
-"""What a server of weights says to one receiver, and sends it."""
+"""Answers the requests of one receiver."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, num
 
 __all__ = ["Talk"]
 
-_first_word = 10.0  # seconds that whoever connects has to ask for something
+_first_word = 10.0  # seconds until the first request
 _most_under_way = 16  # messages
-_most_gathered = 4 * GATHERED_BYTES  # at once
-_last_words = 1.0  # seconds more that it has to hear how the sending ended
+_most_gathered = 4 * GATHERED_BYTES  # bytes of temporary buffers at once
+_last_words = 1.0  # seconds after the deadline to report how the sending ended
 _most_wait = 86_400.0  # seconds that a receiver may wait for a version
 
 
 class Talk:
-    """With one receiver."""
+    """The conversation with one receiver."""
 
     def __init__(self, with_: pipe.Pipe, versions: Versions, timeout: float) -> None:
         self._pipe = with_
         self._versions = versions
         self._timeout = timeout
         self._leased: Version | None = None
-        self._deadline = 0.0  # when it has to be given back
-        self._digest = ""  # of the catalog that the pieces are of
+        self._deadline = 0.0  # when the lease ends
+        self._digest = ""  # of the pieces' catalog
         self._batches: list[list[Piece]] = []
 
     def go_on(self) -> None:
-        """Until it goes."""
+        """Answers requests until the receiver disconnects."""
         asked = self._pipe.next()
         deadline: float | None = until(_first_word)
         while True:
@@ -46,7 +46,7 @@ class Talk:
                 return
             except TimeoutError:
                 raise TimedOut("the receiver did not continue in time", code="timed_out") from None
-            asked = self._pipe.next()  # it ends when the receiver goes
+            asked = self._pipe.next()  # ends when the receiver disconnects
             self._answer(word_of(message), message.payloads, asked)
             deadline = self._deadline if self._leased is not None else None
 
@@ -81,7 +81,7 @@ class Talk:
         self._pipe.send(told, [] if known else found.catalog.payloads, timeout=self._timeout).result()
 
     def _send(self, version: Version, payloads: list[bytes]) -> None:
-        """The pieces that are asked for, or without any those of the time before."""
+        """Sends the requested pieces; without a list, the pieces of the last request."""
         if payloads:
             self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
         elif self._digest != version.catalog.digest:
@@ -93,7 +93,7 @@ class Talk:
             end = json.dumps({"sent": version.number}).encode()
         except Exception as problem:
             end = failure_word(problem)
-            for _ in self._batches[sending.begun :]:  # each is waited for
+            for _ in self._batches[sending.begun :]:  # the receiver waits for each
                 self._pipe.send(end, timeout=left_until(last)).result()
         finally:
             sending.end()
@@ -105,24 +105,24 @@ class Talk:
             self._leased = None
 
     def tell(self, problem: Exception) -> None:
-        """Why this ends."""
+        """Sends the reason why the server ends the connection."""
         with contextlib.suppress(Error):
             self._pipe.send(failure_word(problem), timeout=1.0).result()
 
 
 class _Sending:
-    """Messages that are under way, and what was copied together for them."""
+    """Messages in progress, and the temporary buffers that they use."""
 
     def __init__(self, to: pipe.Pipe, version: Version, deadline: float) -> None:
         self._pipe = to
         self._version = version
         self._deadline = deadline
         self._going: collections.deque[tuple[_native.Future[int], int]] = collections.deque()
-        self._gathered = 0  # bytes
-        self.begun = 0  # messages
+        self._gathered = 0  # bytes of temporary buffers
+        self.begun = 0  # messages sent or in progress
 
     def send(self, batches: list[list[Piece]], memory: list[list[Any]]) -> None:
-        """memory: of each piece; None: it does not lie together."""
+        """Sends the batches. `memory` has the memory of each piece; None if the piece is not contiguous."""
         self._version.settle()
         with quiet_streams(self._version.places):
             streams = streams_of(self._version.places)
@@ -138,7 +138,7 @@ class _Sending:
             self._finish_one()
 
     def _wait_for_room(self, batch: list[Piece], memory: list[Any]) -> int:
-        """For a message more, and for what is copied together for it: that many bytes."""
+        """Waits until another message and its temporary buffers fit the limits. Returns the bytes of these buffers."""
         rows = self._version.catalog.rows
         gathered = sum(each.box.size * rows[each.row].itemsize for each, found in zip(batch, memory) if found is None)
         if gathered > GATHERED_BYTES:
@@ -158,7 +158,7 @@ class _Sending:
         self._gathered -= gathered
 
     def end(self) -> None:
-        """Nothing reads the memory any more."""
+        """Cancels what is in progress. When it returns, nothing reads the memory."""
         for future, _ in self._going:
             future.cancel()
             future.exception()

@@ -1,4 +1,4 @@
-"""The messages that come from one server, into the tensors that they are for."""
+"""Receives the messages of one server into their tensors."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ._wire import GATHERED_BYTES, malformed, packed_pieces
 
 __all__ = ["Track"]
 
-_most_posted = 16  # messages of a server that are received at once
-_most_room = 2 * GATHERED_BYTES  # of a server, beside the tensors
+_most_posted = 16  # receives posted at once per server
+_most_room = 2 * GATHERED_BYTES  # bytes of temporary buffers per server
 
 
 class Track:
-    """What comes from one server. Receives are posted before it is asked to send, in the order that it sends in."""
+    """Receives from one server. Receives are posted in the order of the messages, before the server is asked to send."""
 
     def __init__(self, line: Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
         self.line = line
         self._streams = streams
         self._batches = batches
-        self._next = 0  # to be posted
+        self._next = 0  # index of the next batch to post
         self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[None]]] = collections.deque()
-        self._room = 0  # bytes beside the tensors that those take
+        self._room = 0  # bytes of temporary buffers in use
         self.done: list[Batch] = []
-        self.failed: list[Batch] = []  # posted, and not done
+        self.failed: list[Batch] = []  # posted, but not received
         self.broken_by: BaseException | None = None
 
     def begin(self, deadline: float) -> None:
@@ -50,7 +50,7 @@ class Track:
 
     @property
     def left(self) -> list[Batch]:
-        """Those that were never posted."""
+        """The batches whose receive was not posted."""
         return self._batches[self._next :]
 
     def _post(self, deadline: float) -> None:
@@ -66,7 +66,7 @@ class Track:
             self._next += 1
 
     def go_on(self, deadline: float) -> list[Batch]:
-        """Takes what has come, which it returns, and posts more."""
+        """Handles the messages that have arrived, returns their batches, and posts more receives."""
         before = len(self.done)
         while self._posted and self.head.done():
             batch, rooms, future = self._posted[0]
@@ -90,7 +90,7 @@ class Track:
             raise self.line.named(malformed(f"another version than {version}"))
 
     def failure(self) -> Error | None:
-        """Why the server sends nothing, where it says so in place of what was posted."""
+        """Returns the error that the server sent instead of tensors, or None."""
         if not isinstance(self.broken_by, InvalidArgument):
             return None
         deadline = until(GRACE)
@@ -101,7 +101,7 @@ class Track:
         return None
 
     def stop(self) -> None:
-        """Once the connection is closed: nothing is written any more when this returns."""
+        """Ends the receives after the connection was closed. When it returns, nothing is written."""
         for batch, _, future in self._posted:
             future.cancel()
             future.exception()

@@ -1,4 +1,4 @@
-"""Versions of weights: one after the other is current, and each stays as it is while somebody reads it."""
+"""Versions of weights. One is current; each stays unchanged while a receiver reads it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MemoryFor = weakref.WeakKeyDictionary[object, tuple[list[list[Piece]], list[lis
 
 
 class Version:
-    """Tensors with a number. What is queued in their devices' streams when it is made belongs to it."""
+    """Tensors with a version number. Work that is queued on the streams of their devices at construction belongs to the version."""
 
     def __init__(self, number: int, held: list[Held], snapshot: Snapshot | None, before: Version | None, coming: Coming | None = None) -> None:
-        """coming: what of it is not there yet."""
+        """`coming` tracks tensors that have not arrived yet."""
         self.number = number
         self.held = held
         self.snapshot = snapshot
@@ -38,23 +38,25 @@ class Version:
         self.locals: list[Local] = [each.local for each in held] if same is None else same.locals
         self.places: Places = places_of(self.locals) if same is None else same.places
         self.catalog: Catalog = _catalog_of(held, before) if same is None else same.catalog
-        # For whom messages were made up, those, and the memory of their pieces. It goes with the tensors, which a receiver that stays does not keep.
+        # For each receiver its messages and the memory of their pieces. Weak keys: a receiver does not keep old tensors alive.
         self._memory: _MemoryFor = weakref.WeakKeyDictionary() if same is None else same._memory
         self._marks = marks_of(self.places)
 
     def settle(self) -> None:
-        """Blocks until the values are there."""
+        """Blocks until the GPU has written the values."""
         for mark in self._marks:
             mark.synchronize()
         self._marks = []
 
     def wait_for(self, pieces: list[Piece], deadline: float) -> None:
-        """Until these are there. Raises TimedOut, and Closed where they will not come."""
+        """Waits until these pieces have arrived. Raises TimedOut, and Closed if they will not arrive."""
         if self._coming is not None:
             self._coming.wait_for([self.locals[each.row] for each in pieces], deadline)
 
     def memory_for(self, asker: object, messages: list[list[Piece]]) -> list[list[Any]]:
-        """What is sent of each piece; None: it does not lie together, and is copied first. Found once for an asker who sends the same again."""
+        """Returns the memory of each piece; None if the piece is not contiguous and must be copied first. The result is cached for a receiver that
+        sends the same request again.
+        """
         found = self._memory.get(asker)
         if found is None or found[0] is not messages:
             found = self._memory[asker] = messages, [[self._memory_of(each) for each in message] for message in messages]
@@ -76,14 +78,14 @@ def _catalog_of(held: list[Held], before: Version | None) -> Catalog:
 
 def _row(held: Held) -> Row:
     local = held.local
-    if held.whole is None or held.box is None:  # bytes
+    if held.whole is None or held.box is None:  # a DeviceBuffer
         whole = (local.nbytes,)
         return Row(held.name, "uint8", 1, True, whole, Box.whole(whole))
     return Row(held.name, held.dtype or "uint8", local.itemsize, local.is_contiguous, held.whole, held.box)
 
 
 def check_sendable(held: list[Held]) -> None:
-    """Raises InvalidArgument."""
+    """Raises InvalidArgument if a tensor cannot be served."""
     if len(held) > MOST_TENSORS:
         raise InvalidArgument(f"{len(held)} tensors; at most {MOST_TENSORS} can be served", code="invalid_argument")
     for each in held:
@@ -93,7 +95,7 @@ def check_sendable(held: list[Held]) -> None:
 
 
 class Snapshot:
-    """Memory for the copies of one version, which later ones of the same tensors are copied over."""
+    """Memory for the copy of one version. A later version of the same tensors overwrites it."""
 
     def __init__(self) -> None:
         self._of: list[Held] | None = None
@@ -102,7 +104,7 @@ class Snapshot:
         self._held: list[Held] = []
 
     def take(self, held: list[Held]) -> list[Held]:
-        """Queues the copying in the current streams. Tensors that are one and the same memory are copied once."""
+        """Queues the copies on the current streams. Tensors that share memory are copied once."""
         distinct = {each.local.key: each.local for each in held}
         if held is not self._of:
             self._make_room(list(distinct.values()))
@@ -123,11 +125,11 @@ class Snapshot:
 
 
 def _local_like(held: Held, copy: Any) -> Local:
-    return held.local if isinstance(copy, bytes) else local_of(held.name, copy)  # of nothing there is no DeviceBuffer
+    return held.local if isinstance(copy, bytes) else local_of(held.name, copy)  # empty tensors have no DeviceBuffer
 
 
 class Versions:
-    """The current one and who reads which. Thread-safe."""
+    """The current version, and the receivers of each version. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -138,12 +140,12 @@ class Versions:
 
     @property
     def latest(self) -> int:
-        """Its number; -1: there has been none."""
+        """The number of the last version; -1 if there was none."""
         return -1 if self._last is None else self._last.number
 
     @property
     def last(self) -> Version | None:
-        """The current one, or the one before a withdraw()."""
+        """The current version, or the one before `withdraw()`."""
         return self._last
 
     @property
@@ -157,7 +159,9 @@ class Versions:
             self._changed.notify_all()
 
     def lease(self, at_least: int, newer_than: int, deadline: float, gone: Callable[[], bool]) -> Version | int:
-        """The current version, which stays until release(); or its number, where that is not newer. Waits for one; raises TimedOut, Closed."""
+        """Returns the current version, which stays until `release()`, or its number if it is not newer than `newer_than`. Waits for version
+        `at_least`. Raises TimedOut, Closed.
+        """
         with self._changed:
             while True:
                 self._check()
@@ -184,12 +188,12 @@ class Versions:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Those who wait look again at what they wait for."""
+        """Wakes all waiting threads."""
         with self._changed:
             self._changed.notify_all()
 
     def withdraw(self, deadline: float) -> None:
-        """Nobody begins to read, and once this returns nobody reads. Raises TimedOut, and all is as before; Closed."""
+        """Stops new readers and waits for current ones. Raises TimedOut, and nothing has changed; Closed."""
         with self._changed:
             self._check()
             withdrawn, self._current = self._current, None
@@ -201,12 +205,14 @@ class Versions:
                 raise
 
     def withdraw_now(self) -> None:
-        """Nobody begins to read."""
+        """Stops new readers."""
         with self._changed:
             self._current = None
 
     def free_snapshot(self, among: list[Snapshot], deadline: float) -> Snapshot:
-        """One that is neither current nor read; where there is only one, its version is withdrawn. Raises as withdraw()."""
+        """Returns a snapshot that is neither current nor being read. If there is only one, its version is withdrawn. Raises the errors of
+        `withdraw()`.
+        """
         if len(among) == 1:
             self.withdraw(deadline)
             return among[0]

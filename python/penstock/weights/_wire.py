@@ -1,13 +1,13 @@
-"""What servers of weights and their receivers say to each other, over a pipe.
+"""The protocol between servers of weights and their receivers, over a pipe.
 
-A receiver asks with a word, which is a small JSON object in the metadata of a message; the answer is a word too:
+A receiver asks with a word: a small JSON object in the metadata of a message. The answer is a word too:
 
     {"weights": 1, "ask": "catalog", ...}    {"version": 3, ...}, and the catalog: which tensors, and which part of each
-    {"ask": "send"}, and the pieces          the pieces as tensors of messages, in the order asked for; then {"sent": 3}
-    {"ask": "done"}                          nothing: the version may go
+    {"ask": "send"}, and the pieces          the pieces as tensors of messages, in the requested order; then {"sent": 3}
+    {"ask": "done"}                          no answer: the server may release the version
 
-A server that cannot answer says {"failed": code, "reason": ...}. Where it fails amid the pieces, each message that is left has this word
-instead of its tensors. Catalogs and pieces are not JSON: what they come to in memory is bounded by their bytes.
+A server that cannot answer sends {"failed": code, "reason": ...}. If it fails between pieces, each remaining message has this word instead of its
+tensors. Catalogs and pieces are not JSON, so that their size in memory is bounded by their bytes.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-BATCH_BYTES = 256 << 20  # of tensors in a message, at most, where it has several
-MOST_IN_BATCH = 4096  # tensors of a message: what may be told of posted receives has room for them
-GATHERED_BYTES = 64 << 20  # of a message's tensors that do not lie in one run at both ends
+BATCH_BYTES = 256 << 20  # limit for a message with several tensors
+MOST_IN_BATCH = 4096  # tensors per message: a posted receive can describe this many
+GATHERED_BYTES = 64 << 20  # limit for the non-contiguous tensors of a message
 MOST_TENSORS = 1 << 18
 MOST_PIECES = 1 << 18
 _most_batches = 1 << 16
@@ -54,20 +54,20 @@ _most_catalog = 32 << 20  # bytes
 _most_word = 8192
 _most_dims = 32
 _most_name = 4096
-_most_bytes = 1 << 48  # of a tensor, and of one without elements those that its other extents would come to: no library has larger shapes
+_most_bytes = 1 << 48  # per tensor; for an empty one, of its other extents. No library has larger shapes
 _most_reason = 2000
 _codes = {"closed", "timed_out", "invalid_argument", "out_of_memory", "unsupported", "io", "would_block", "internal"}
 
 
 class Row(NamedTuple):
-    """A tensor of a catalog."""
+    """A tensor in a catalog. `is_contiguous`: in the memory of the server. `box`: the part of the whole tensor that the server has."""
 
     name: str
     dtype: str
     itemsize: int
-    is_contiguous: bool  # where it lies
+    is_contiguous: bool
     whole: tuple[int, ...]
-    box: Box  # that is there, of the whole
+    box: Box
 
 
 def malformed(problem: str) -> Error:
@@ -75,7 +75,7 @@ def malformed(problem: str) -> Error:
 
 
 class Catalog:
-    """Rows, and what they are on the wire."""
+    """The tensors of a server, and their encoded form."""
 
     def __init__(self, rows: list[Row], payloads: list[bytes]) -> None:
         self.rows = rows
@@ -93,7 +93,7 @@ class Catalog:
 
     @staticmethod
     def read(payloads: Sequence[bytes]) -> Catalog:
-        """Raises Error (io)."""
+        """Decodes a catalog. Raises Error (io)."""
         if len(payloads) != 3 or sum(map(len, payloads)) > _most_catalog:
             raise malformed(f"a catalog of {len(payloads)} payloads with {sum(map(len, payloads))} bytes")
         names, words = _split(payloads[0], MOST_TENSORS), _split(payloads[1], 256)
@@ -106,7 +106,7 @@ class Catalog:
 
 
 def problem_for_catalog(name: str, dims: int) -> str | None:
-    """Why a tensor cannot be in one."""
+    """Returns why a tensor cannot be in a catalog, or None."""
     try:
         named = 0 < len(name.encode()) <= _most_name and "\0" not in name
     except UnicodeEncodeError:
@@ -128,7 +128,7 @@ def _row(name: str, words: list[str], numbers: _Numbers) -> Row:
 
 
 class Piece(NamedTuple):
-    """A part of the tensor of that row."""
+    """A part of a row's tensor."""
 
     row: int
     box: Box
@@ -145,7 +145,7 @@ def packed_pieces(batches: Iterable[Sequence[Piece]]) -> list[bytes]:
 
 
 def unpacked_pieces(payloads: Sequence[bytes], rows: Sequence[Row]) -> list[list[Piece]]:
-    """Each within the part that its row has. Raises Error (io)."""
+    """Decodes pieces, and checks that each lies within its row. Raises Error (io)."""
     if len(payloads) != 1:
         raise malformed(f"{len(payloads)} payloads with pieces")
     numbers, count = _Numbers(payloads[0]), 0
@@ -185,7 +185,7 @@ _Sized = TypeVar("_Sized", bound=_HasBytes)
 
 
 def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Sized]]:
-    """As many as go into a message, in their order."""
+    """Groups pieces into messages, in their order."""
     batch: list[_Sized] = []
     total = 0
     for each in pieces:
@@ -202,7 +202,7 @@ def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Size
 
 
 def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
-    """Raises Error (io): it is none, or has tensors."""
+    """Returns the word of a message. Raises Error (io) if the message has none, or has tensors."""
     if message.tensors or len(message.metadata) > _most_word:
         raise malformed(f"{len(message.tensors)} tensors and {len(message.metadata)} bytes of metadata where a word was expected")
     try:
@@ -215,7 +215,7 @@ def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
 
 
 def number_in(word: dict[str, Any], name: str, otherwise: int | None = None) -> int:
-    """Raises Error (io): it is no count."""
+    """Returns a count from a word. Raises Error (io) if it is not one."""
     value = word.get(name, otherwise)
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 1 << 53:
         raise malformed(f"{str(value)[:100]!r} for {name}")
@@ -229,7 +229,7 @@ def failure_word(error: BaseException) -> bytes:
 
 
 def failure_of(word: dict[str, Any]) -> Error | None:
-    """What the other end says instead of an answer."""
+    """Returns the error that a word reports, or None."""
     code, reason = word.get("failed"), word.get("reason")
     if not isinstance(code, str) or not isinstance(reason, str):
         return None
@@ -259,7 +259,7 @@ def _as_bytes(numbers: array.array[int]) -> bytes:
 
 
 class _Numbers:
-    """Integers of 8 bytes, little-endian, that are taken one after the other."""
+    """Reads little-endian integers of 8 bytes one after the other."""
 
     def __init__(self, packed: bytes) -> None:
         if len(packed) > _most_catalog or len(packed) % 8:
