@@ -1,4 +1,4 @@
-"""Penstock: bytes between files, GPU memory and host memory at the speed of the hardware.
+"""Penstock reads files into GPU memory and host memory, writes them back, and sends tensors between processes.
 
     import numpy as np
     import penstock
@@ -6,10 +6,10 @@
     array = np.empty(1 << 20, dtype=np.uint8)
     with penstock.open("data.bin") as file:
         count = file.read_into(array)              # blocks
-        future = file.pread(array, offset=4096)    # does not: future.result(), or await future
+        future = file.pread(array, offset=4096)    # does not block: future.result(), or await future
 
-A buffer is anything that is memory: NumPy and CuPy arrays, PyTorch tensors, bytearray, memoryview, what has __cuda_array_interface__ or
-__dlpack__, memory of penstock.device("cuda:0").empty(nbytes), and penstock.Pointer(address, nbytes).
+A buffer is a NumPy or CuPy array, a PyTorch tensor, a bytearray or memoryview, a DeviceBuffer from `penstock.device("cuda:0").empty(nbytes)`, a
+`penstock.Pointer(address, nbytes)`, or any object with `__cuda_array_interface__` or `__dlpack__`.
 """
 
 from __future__ import annotations
@@ -208,9 +208,9 @@ def open(
 # Without its first line, which is a signature with fewer types.
 open.__doc__ = (_native.open.__doc__ or "").partition("\n\n")[2] + """
 
-A File can be pickled and copied, for example with the dataset of a DataLoader: its path, mode, options and position travel, and the file is opened
-again on arrival. TypeError: it is closed, was opened from a descriptor, has a mode that would empty or create the file ("w", "x"), or its URL or
-storage_options may hold a secret. Credentials from the environment or from a profile do not travel; each process finds its own."""
+A File can be pickled and copied, for example with the dataset of a DataLoader. Its path, mode, options and position travel, and the receiving process
+opens the file again. Pickling raises TypeError if the file is closed, was opened from a descriptor, has mode "w" or "x" (which would empty or create
+the file), or if its URL or storage_options may hold a secret. Credentials from the environment or a profile do not travel: each process finds its own."""
 
 
 def _reduce_file(file: File) -> tuple[_Callable[..., File], tuple[_Any, ...]]:

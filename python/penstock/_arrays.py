@@ -1,4 +1,4 @@
-"""fromfile() and tofile(): whole arrays, as numpy.fromfile() and numpy.ndarray.tofile()."""
+"""fromfile() and tofile(): whole arrays, as with numpy.fromfile() and numpy.ndarray.tofile()."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ def fromfile(
     exact: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An array of the file's items from offset (bytes) on: count of them, or all for -1.
+    """Returns an array of the items in a file, from offset (in bytes) on. Blocks.
 
-    Without more, and with device="host" or "cpu", a NumPy array; with device="cuda:N" (or N, "cuda", a torch.device), or like= a CuPy array, a CuPy
-    array on that device; with device="host:0" a penstock.DeviceBuffer of the bytes, which must be some. On a GPU this waits for what CuPy's current stream has, in which the memory may
-    have been used before.
-    exact: a file that ends before count items, or within one, raises ShortRead; else there are fewer items, and the part of one is left out,
-    as with numpy.fromfile().
-    storage_options: how the server of a URL is reached, as penstock.open() takes them.
-    Raises penstock.Error; ImportError where NumPy or CuPy is needed and missing.
+    - `count`: the number of items; -1 reads to the end of the file.
+    - `device`: None, "host" or "cpu" returns a NumPy array. "cuda:N", N, "cuda" or a torch.device returns a CuPy array on that GPU. "host:0" returns
+      a penstock.DeviceBuffer, which must have at least one byte.
+    - `like`: a CuPy array returns a CuPy array.
+    - `exact`: if the file ends before count items, or within an item, True raises ShortRead. False returns the complete items, as numpy.fromfile()
+      does.
+    - `storage_options`: how to reach the server of a URL, as for penstock.open().
+
+    On a GPU this waits for CuPy's current stream, because the memory may have been used there before.
+
+    Raises penstock.Error, or ImportError if NumPy or CuPy is needed and not installed.
     """
     if count < -1:
         raise InvalidArgument(f"count is {count}; -1 means all", code="invalid_argument")
     where = _target(like, device)
     item_size = _item_size(dtype, where)
     if offset < 0:
-        raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
+        raise InvalidArgument(f"offset is {offset}: it must be 0 or more, counted from the beginning of the file", code="invalid_argument")
     with _native.open(path, storage_options=storage_options) as file:
         size = file.size()
         if size == 0:
@@ -88,11 +92,16 @@ def tofile(
     priority: Literal["normal", "background"] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes an array's bytes, in C's order, to the file at offset (bytes). Returns their number.
+    """Writes the bytes of an array, in C order, to a file at offset (in bytes), and returns their number. Blocks.
 
-    A file that is not there is created. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at another offset what is around
-    stays. Of a GPU's array this waits for what the current stream of its library has. priority: as for File.pwrite(). Raises penstock.Error.
-    path may be the URL of an object of S3, which is there, whole, once this returns (s3://BUCKET/KEY); storage_options: as for penstock.open().
+    The file is created if it does not exist. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at any other offset the rest of the
+    file stays.
+
+    - `path`: a file, or the URL of an S3 object (s3://BUCKET/KEY), which is complete when this returns.
+    - `priority`: as for File.pwrite().
+    - `storage_options`: as for penstock.open().
+
+    For an array on a GPU this waits for the current stream of the array's library. Raises penstock.Error.
     """
     array = _in_c_order(array)
     _native.resolve(array)  # what cannot be written leaves the file as it is
@@ -100,7 +109,7 @@ def tofile(
     if is_url(path):
         return _to_object(array, path, offset, priority, storage_options)
     if storage_options is not None:
-        raise InvalidArgument(f"storage_options: they are for URLs, and {path!r:.200} is none", code="invalid_argument")
+        raise InvalidArgument(f"storage_options: they are for URLs, and {path!r:.200} is not a URL", code="invalid_argument")
     anew = not isinstance(path, int) and (offset == 0 or not os.path.exists(path))
     with _native.open(path, "w" if anew else "r+") as file:
         return file.write_from(array, offset, priority=priority)
@@ -108,7 +117,7 @@ def tofile(
 
 def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options: Mapping[str, Any] | None) -> int:
     if offset != 0:
-        raise InvalidArgument(f"offset is {offset}: an object is written as a whole, from 0 on", code="invalid_argument")
+        raise InvalidArgument(f"offset is {offset}: an object is always written from offset 0", code="invalid_argument")
     _, nbytes = _native.resolve(array)
     with _native.PendingFile(url, storage_options={"size": nbytes, **(storage_options or {})}) as pending:
         with pending.open() as file:

@@ -1,20 +1,19 @@
-"""The documented cufile module of cuda-python, over Penstock: files by descriptor, memory by address.
+"""The cufile module of cuda-python's documentation, over Penstock: files by descriptor, memory by address.
 
-Pointers, streams and handles are plain integers. A pointer may be to host memory, to memory of a GPU, or to memory of the host device.
-As in C, nothing keeps alive what an address points to: it must stay allocated until the call, or what was queued, has ended.
-Registering memory is never required. The first call that needs the driver opens it. Thread-safe.
+Pointers, streams and handles are integers. A pointer may be to host memory, to memory of a GPU, or to memory of the host device. As in C, a pointer
+keeps nothing alive: memory must stay allocated until the call, or the queued operation, has ended. Registering memory is never required. The first
+call that needs the driver opens it. Thread-safe.
 
-What fails raises cuFileError, whose status is one of cuFile's numbers (docs.nvidia.com/gpudirect-storage, API reference). Programs
-written for cuda.bindings.cufile 13.x, of whose functions some take other arguments, import penstock.cuda_bindings.cufile, or run unchanged
-on Penstock's C library (`penstock run`).
+A call that fails raises cuFileError, whose status is one of cuFile's numbers (docs.nvidia.com/gpudirect-storage, API reference). Programs written for
+cuda.bindings.cufile 13.x, some of whose functions take other arguments, import penstock.cuda_bindings.cufile, or run unchanged under `penstock run`.
 
 Batches (batch_io_...), statistics (stats_..., get_stats_...), parameters (get_parameter_..., set_parameter_...), the driver's settings
-(driver_set_...), streams (stream_register) and their structs and enumerations are those of penstock.cuda_bindings.cufile, which are imported
-when first asked for and need NumPy. Operations of a batch name files by the handles of this module. Statistics count what this module does.
+(driver_set_...), streams (stream_register), and their structs and enumerations come from penstock.cuda_bindings.cufile. They are imported on first
+use and need NumPy. Batches use the handles of this module. Statistics count the calls of this module.
 
-Settings are read when the driver opens, as the C library reads them: what set_parameter_...() said, the CUFILE_ variables, then cufile.json
-(CUFILE_ENV_PATH_JSON, else /etc/cufile.json). Obeyed are properties.allow_compat_mode, force_compat_mode and allow_system_memory,
-execution.parallel_io and max_io_threads, profile.cufile_stats and those of the log; docs/guides/cufile.md says what they do.
+Settings are read when the driver opens: first set_parameter_...(), then the CUFILE_ variables, then cufile.json (CUFILE_ENV_PATH_JSON, else
+/etc/cufile.json). This module obeys properties.allow_compat_mode, force_compat_mode and allow_system_memory, execution.parallel_io and
+max_io_threads, profile.cufile_stats, and the settings of the log. The page "cufile.json and variables" says what they do.
 """
 
 from __future__ import annotations
@@ -88,7 +87,10 @@ __all__ = [
 class IOVec:
     """One piece of a scattered read or write.
 
-    ptr: address. size: bytes. file_offset: added to that of the call. buf_offset: added to ptr.
+    - `ptr`: an address.
+    - `size`: in bytes.
+    - `file_offset`: in bytes, added to that of the call.
+    - `buf_offset`: in bytes, added to ptr.
     """
 
     ptr: int = 0
@@ -98,33 +100,38 @@ class IOVec:
 
 
 def driver_open() -> None:
-    """Opens the driver, as cuFileDriverOpen does. May be nested: each call wants a driver_close(). Never required.
+    """Opens the driver, as cuFileDriverOpen does. Never required. Calls may be nested: each needs a driver_close().
 
-    cuFileError: CU_FILE_DRIVER_INVALID_PROPS, where cufile.json cannot be read or is not one; so does the first use.
+    Raises cuFileError with CU_FILE_DRIVER_INVALID_PROPS if cufile.json cannot be read or is not valid; the first use of the driver does so too.
     """
     _driver.open()
 
 
 def driver_close() -> None:
-    """Undoes one driver_open(), or the opening that the first use did by itself.
+    """Undoes one driver_open(), or the automatic opening by the first use.
 
-    The last one deregisters every file and buffer, waiting for what runs on them. cuFileError: CU_FILE_DRIVER_NOT_INITIALIZED, not open.
+    The last call deregisters every file and buffer, and waits for their operations. Raises cuFileError with CU_FILE_DRIVER_NOT_INITIALIZED if the
+    driver is not open.
     """
     check(_driver.close(), "driver_close")
 
 
 def use_count() -> int:
-    """How often the driver is open: by this module, penstock.gds, penstock.kvikio and penstock.cuda_bindings together."""
+    """Returns how often the driver is open, counting this module, penstock.gds, penstock.kvikio and penstock.cuda_bindings."""
     return calls.use_count()
 
 
 def driver_get_properties(props: int = 0) -> dict[str, Any]:
-    """What the driver goes by. Opens it, where it is not open.
+    """Returns the properties of the driver as a dict. Opens the driver if it is not open.
 
-    props: an address where the same is stored as a CUfileDrvProps_t, 56 bytes; 0: nowhere. Sizes are in KiB.
-    nvfs: the version of the kernel module nvidia-fs, as (major, minor), (0, 0) where it is not loaded; poll_thresh_size, max_direct_io_size,
-    max_device_cache_size, per_buffer_cache_size, max_device_pinned_mem_size; max_batch_io_size, in operations; max_batch_io_timeout_msecs;
-    dstatusflags, dcontrolflags and fflags, as cuFile's bits; features: what there is, as FeatureFlags.
+    - `props`: an address to which the properties are also written as a CUfileDrvProps_t (56 bytes); 0 writes nothing.
+
+    The dict has these entries; sizes are in KiB:
+
+    - `nvfs`: the version of the nvidia-fs kernel module as (major, minor), or (0, 0) if it is not loaded.
+    - `poll_thresh_size`, `max_direct_io_size`, `max_device_cache_size`, `per_buffer_cache_size`, `max_device_pinned_mem_size`.
+    - `max_batch_io_size`, in operations; `max_batch_io_timeout_msecs`.
+    - `dstatusflags`, `dcontrolflags`, `fflags`: cuFile's bits. `features`: the available features, as FeatureFlags.
     """
     stored = ctypes.create_string_buffer(_properties_struct.size)
     check(calls.driver_get_properties(ctypes.addressof(stored)), "driver_get_properties")
@@ -137,42 +144,53 @@ def driver_get_properties(props: int = 0) -> dict[str, Any]:
 
 
 def get_version() -> int:
-    """The version of cuFile that this stands in for: 1000 x major + 10 x minor."""
+    """Returns the version of cuFile that this module replaces: 1000 x major + 10 x minor."""
     return 1170
 
 
 def handle_register(descr: int) -> int:
     """Registers an open file and returns its handle.
 
-    descr: a file descriptor, opened with or without O_DIRECT, or the address of a cuFile descriptor struct (CUfileDescr_t) that holds
-    one. The descriptor may be closed afterwards: the handle has its own. cuFileError: CU_FILE_INVALID_VALUE (no open descriptor),
-    CU_FILE_IO_NOT_SUPPORTED (another kind of struct), CU_FILE_INVALID_FILE_TYPE (not a regular file or block device),
-    CU_FILE_INVALID_FILE_OPEN_FLAG (O_APPEND), CU_FILE_HANDLE_ALREADY_REGISTERED, CU_FILE_IO_NOT_SUPPORTED (allow_compat_mode is false,
-    and the file cannot be GPU-direct).
+    - `descr`: a file descriptor, opened with or without O_DIRECT, or the address of a CUfileDescr_t that holds one. You may close the descriptor
+      afterwards: the handle has its own.
+
+    Raises cuFileError with:
+
+    - CU_FILE_INVALID_VALUE: not an open descriptor.
+    - CU_FILE_IO_NOT_SUPPORTED: another kind of struct, or allow_compat_mode is false and the file cannot be GPU-direct.
+    - CU_FILE_INVALID_FILE_TYPE: not a regular file or block device.
+    - CU_FILE_INVALID_FILE_OPEN_FLAG: O_APPEND.
+    - CU_FILE_HANDLE_ALREADY_REGISTERED.
     """
     return counted("handle_register", lambda: _driver.add_file(_descriptor_in(descr)))
 
 
 def handle_deregister(fh: int) -> None:
-    """Forgets a handle, after what still runs on it. The caller's descriptor stays open. cuFileError: CU_FILE_INVALID_HANDLE."""
+    """Releases a handle after its running operations. Your descriptor stays open. Raises cuFileError with CU_FILE_INVALID_HANDLE."""
     counted("handle_deregister", lambda: _driver.remove_file(fh))
 
 
 def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803 - the documented name
-    """Registers size bytes of memory at devPtr_base, and what may be done with them. Never required.
+    """Registers size bytes of memory at devPtr_base, and the directions they may be used for. Never required.
 
-    Memory of a device is looked up once instead of for each request, and the first GPU-direct transfer of it registers it with NVIDIA's
-    library. It must stay allocated until buf_deregister(). Host memory is checked and remembered only.
-    flags: CU_FILE_BUF_REGISTER_FLAGS_NONE; _READ_ONLY takes reads of files only, _WRITE_ONLY writes only.
-    cuFileError: CU_FILE_INVALID_VALUE (null, no bytes, unknown flags), CU_FILE_MEMORY_ALREADY_REGISTERED (the same base),
-    CU_FILE_CUDA_POINTER_RANGE_ERROR (more than was allocated on the device), CU_FILE_CUDA_POINTER_INVALID (nothing was),
-    CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED (host memory, and allow_system_memory is false).
+    Device memory is looked up once instead of for each request, and the first GPU-direct transfer registers it with NVIDIA's library. It must stay
+    allocated until buf_deregister(). Host memory is only checked and remembered.
+
+    - `flags`: CU_FILE_BUF_REGISTER_FLAGS_NONE, _READ_ONLY (only reads of files) or _WRITE_ONLY (only writes).
+
+    Raises cuFileError with:
+
+    - CU_FILE_INVALID_VALUE: null, no bytes, or unknown flags.
+    - CU_FILE_MEMORY_ALREADY_REGISTERED: the same base.
+    - CU_FILE_CUDA_POINTER_RANGE_ERROR: more bytes than the device allocation has.
+    - CU_FILE_CUDA_POINTER_INVALID: nothing is allocated there.
+    - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, and allow_system_memory is false.
     """
     counted("buf_register", lambda: _register_buffer(devPtr_base, size, flags))
 
 
 def buf_deregister(devPtr_base: int) -> None:  # noqa: N803
-    """Forgets a registered buffer. cuFileError: CU_FILE_MEMORY_NOT_REGISTERED; CU_FILE_INVALID_VALUE for null."""
+    """Releases a registered buffer. Raises cuFileError with CU_FILE_MEMORY_NOT_REGISTERED, or CU_FILE_INVALID_VALUE for null."""
     if not 0 < devPtr_base < _addresses:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_deregister: address {devPtr_base:#x}")
     _driver.remove_buffer(devPtr_base)
@@ -181,21 +199,29 @@ def buf_deregister(devPtr_base: int) -> None:  # noqa: N803
 def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> None:
     """Reads size bytes at file_offset into memory at buf_ptr_base + buf_ptr_offset. Blocks.
 
-    Short at end of file only, which is no error: pread() tells the count. cuFileError: CU_FILE_INVALID_HANDLE, CU_FILE_INVALID_VALUE
-    (null or a negative number), CU_FILE_INVALID_FILE_OPEN_FLAG (open for writing only), CU_FILE_PERMISSION_DENIED (buffer registered
-    for writes only), CU_FILE_INVALID_MAPPING_RANGE (past the registered buffer), CU_FILE_CUDA_POINTER_INVALID (past what is allocated,
-    or not memory), CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED (host memory, and allow_system_memory is false), CU_FILE_IO_ERROR. Where it had moved some bytes, CU_FILE_OP_PARTIAL_COMPLETION, with their number in bytes_done.
+    At end of file it reads fewer bytes without an error; pread() returns the count. Raises cuFileError with:
+
+    - CU_FILE_INVALID_HANDLE.
+    - CU_FILE_INVALID_VALUE: null or a negative number.
+    - CU_FILE_INVALID_FILE_OPEN_FLAG: the file is open for writing only.
+    - CU_FILE_PERMISSION_DENIED: the buffer is registered for writes only.
+    - CU_FILE_INVALID_MAPPING_RANGE: the range leaves the registered buffer.
+    - CU_FILE_CUDA_POINTER_INVALID: the range leaves its allocation, or is not memory.
+    - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, and allow_system_memory is false.
+    - CU_FILE_IO_ERROR, or CU_FILE_OP_PARTIAL_COMPLETION if some bytes were moved; bytes_done has their number.
     """
     pread(fh, buf_ptr_base, size, file_offset, buf_ptr_offset)
 
 
 def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> None:
-    """Writes size bytes of memory at buf_ptr_base + buf_ptr_offset at file_offset. Blocks. Errors as for read(), the other way round."""
+    """Writes size bytes of memory at buf_ptr_base + buf_ptr_offset to the file at file_offset. Blocks. Errors as for read(), with the directions
+    reversed.
+    """
     pwrite(fh, buf_ptr_base, size, file_offset, buf_ptr_offset)
 
 
 def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """As read(), and returns the bytes really read: fewer than size at end of file, 0 past it."""
+    """Like read(), but returns the number of bytes read: fewer than size at end of file, 0 after it."""
     used = _driver.find_file(fh)
 
     def move() -> int:
@@ -206,7 +232,7 @@ def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
 
 
 def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """As write(), and returns the bytes written: size."""
+    """Like write(), but returns the number of bytes written, which is size."""
     used = _driver.find_file(fh)
 
     def move() -> int:
@@ -221,11 +247,14 @@ def read_async(
 ) -> None:
     """Queues a read on a stream of the device that owns the memory: after its earlier work, before its later work. Does not block.
 
-    bytes_read_ptr: address, in host or device memory, of 8 bytes that are set before later work of the stream starts: the bytes read,
-    or -1 for a failure. 0: not wanted. Buffer and result must stay allocated until then.
-    stream: a CUstream; 0 is the default stream. cuFileError, when nothing was queued: as for read(), and
-    CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED for host memory, which has no stream; CU_FILE_ASYNC_NOT_SUPPORTED where
-    set_file_properties() names another path than "staged", which is that of streams, or the settings allow none.
+    - `bytes_read_ptr`: the address, in host or device memory, of 8 bytes that are set before later work of the stream starts: to the bytes read, or
+      to -1 if the read failed. 0 writes nothing. The buffer and the 8 bytes must stay allocated until then.
+    - `stream`: a CUstream; 0 is the default stream.
+
+    Raises cuFileError if nothing was queued, with the codes of read() and:
+
+    - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, which has no stream.
+    - CU_FILE_ASYNC_NOT_SUPPORTED: the settings allow no stream-ordered calls, or set_file_properties() selected a path other than "staged".
     """
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
@@ -235,16 +264,16 @@ def read_async(
 def write_async(
     fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int, bytes_written_ptr: int, stream: int
 ) -> None:
-    """Queues a write on a stream, as read_async() does a read."""
+    """Queues a write on a stream, as read_async() queues a read."""
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, True)
     _queue(used, used.file.write_on_stream, memory, file_offset, bytes_written_ptr, stream)
 
 
 def synchronize(stream: int = 0) -> None:
-    """Waits for all that read_async() and write_async() queued on a stream. Raises nothing for what failed: the result pointers tell.
+    """Waits for everything that read_async() and write_async() queued on a stream. Raises nothing for failed operations: see their result pointers.
 
-    Not in cuda-python. For streams of a GPU CUDA's own call does it too; the host device has no other.
+    cuda-python does not have this call. For streams of a GPU you may use CUDA's own call; the host device has no other.
     """
     _driver.wait_for(stream)
 
@@ -252,10 +281,12 @@ def synchronize(stream: int = 0) -> None:
 def readv(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, bytes_read_ptr: int) -> None:
     """Reads many pieces, scattered in the file and in memory, as one batch. Blocks.
 
-    iov: the pieces, of which the first iovcnt are read: each size bytes at file_offset + its own file_offset into ptr + buf_offset.
-    Pieces must not overlap in memory. bytes_read_ptr: address, in host or device memory, where the total is stored in 8 bytes; 0: not
-    wanted. Pieces at end of file are short, which is no error. cuFileError: CU_FILE_INVALID_VALUE (iovcnt larger than iov), else as for
-    read(), of the first piece that failed, whose bytes_done it tells; then nothing is stored.
+    - `iov`: the pieces. The first iovcnt are read: each size bytes at file_offset + its own file_offset into ptr + buf_offset. They must not overlap
+      in memory.
+    - `bytes_read_ptr`: the address, in host or device memory, of 8 bytes for the total; 0 writes nothing.
+
+    Pieces at end of file are short without an error. Raises cuFileError with CU_FILE_INVALID_VALUE if iovcnt is larger than iov, else as read() for
+    the first piece that failed, with its bytes_done; the total is not written then.
     """
     used = _driver.find_file(fh)
     _scatter(used, iov, iovcnt, file_offset, bytes_read_ptr, False)
@@ -268,13 +299,16 @@ def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int,
 
 
 def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
-    """Starts nr operations of a batch from batch_io_set_up(), and does not wait for them: batch_io_get_status() does.
+    """Starts nr operations of a batch from batch_io_set_up() without waiting for them; batch_io_get_status() waits.
 
-    iocbp: IOParams, or the address of the first; fh is a handle of this module. Memory must stay until the operation's event.
-    cuFileError, when nothing was started: CU_FILE_INVALID_HANDLE; CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR (no such batch, no room in it, no
-    operations); CU_FILE_INVALID_VALUE (flags other than 0); CU_FILE_IO_NOT_SUPPORTED (set_file_properties() names a path for a file).
-    An operation whose memory, range or direction is wrong is started, and fails by its
-    event.
+    - `iocbp`: IOParams, or the address of the first; fh is a handle of this module. Memory must stay allocated until the operation's event.
+
+    Raises cuFileError if nothing was started. An operation with wrong memory, range or direction is started and fails in its event.
+
+    - CU_FILE_INVALID_HANDLE.
+    - CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR: no such batch, no room in it, or no operations.
+    - CU_FILE_INVALID_VALUE: flags other than 0.
+    - CU_FILE_IO_NOT_SUPPORTED: set_file_properties() selected a path for a file.
     """
     if not 0 < nr <= _most_operations:
         raise cuFileError(OpError.CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR, f"batch_io_submit: {nr} operations")
@@ -283,40 +317,48 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
 
 
 def set_stats_level(level: int) -> None:
-    """Sets what is counted: 0 nothing, 1 operations, 2 their sizes too, 3 each GPU's too. cuFileError: CU_FILE_INVALID_VALUE."""
+    """Sets the level of the statistics: 0 nothing, 1 operations, 2 also their sizes, 3 also per GPU. Raises cuFileError with CU_FILE_INVALID_VALUE.
+    """
     check(calls.set_stats_level(level), f"set_stats_level: {level}")
 
 
 def stats_start() -> None:
-    """Begins to count, where the level is 1 or more. Counted are reads and writes that block, batches, and buffers."""
+    """Starts counting, if the level is 1 or more: blocking reads and writes, batches, and buffers."""
     check(calls.stats_start(), "stats_start")
 
 
 def stats_stop() -> None:
-    """Stops counting. The counters stay."""
+    """Stops counting. The counters keep their values."""
     check(calls.stats_stop(), "stats_stop")
 
 
 def get_file_properties(fh: int) -> dict[str, Any]:
-    """What is known of a registered file. cuFileError: CU_FILE_INVALID_HANDLE.
+    """Returns the properties of a registered file as a dict. Raises cuFileError with CU_FILE_INVALID_HANDLE.
 
-    name; size (bytes); file_system and mount (as /proc/self/mountinfo names them); direct_io_alignment: what O_DIRECT demands of memory
-    and of offset, in bytes, (0, 0) where there is none; residency: bytes in the page cache; read_paths and write_paths: how the whole
-    file would move to and from device memory (host memory, with path "posix"), as (offset, length, path, reason), for what the file is
-    open for; remarks: what keeps it from a faster path; nvidia_fs: the version of the kernel module nvidia-fs, "" where it is not loaded;
-    gpu_direct: whether this file may be GPU-direct. And what set_file_properties() can set: path, direct_io, priority.
+    - `name`; `size` in bytes; `file_system` and `mount`, as in /proc/self/mountinfo.
+    - `direct_io_alignment`: the alignment in bytes that O_DIRECT requires of memory and of offsets; (0, 0) if O_DIRECT is not supported.
+    - `residency`: the bytes in the page cache.
+    - `read_paths`, `write_paths`: how the whole file would move to and from device memory, as (offset, length, path, reason), for the directions that
+      the file is open for. With path "posix": to and from host memory.
+    - `remarks`: what keeps the file from a faster path.
+    - `nvidia_fs`: the version of the kernel module, or "" if it is not loaded. `gpu_direct`: whether this file may be GPU-direct.
+    - `path`, `direct_io`, `priority`: the values of set_file_properties().
     """
     return _driver.find_file(fh).properties()
 
 
 def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
-    """Changes how a file is used from now on; all values are checked before the first is set.
+    """Changes how a file is used from now on. All values are checked before the first is set.
 
-    path: "automatic", or the one path that is to be taken: "posix", "staged", "mapped", "direct" or "dma_buf"; what it cannot serve fails.
-    direct_io: True: large aligned writes bypass the page cache. priority: "automatic", "speed", or "cpu" for the fewest CPU seconds per
-    byte. All three hold for read(), write(), readv(), writev() and their relatives. Streams, whose path is "staged", refuse any other, and
-    have no priority; batches refuse every path but "automatic", and have no priority either. cuFileError: CU_FILE_INVALID_VALUE (unknown key, or value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io
-    where the file system has none), CU_FILE_INVALID_HANDLE.
+    - `path`: "automatic", or one of "posix", "staged", "mapped", "direct" and "dma_buf". A forced path that cannot serve a request makes it fail.
+    - `direct_io`: True lets large aligned writes bypass the page cache.
+    - `priority`: "automatic", "speed", or "cpu" for the least CPU time per byte.
+
+    They apply to read(), write(), readv(), writev() and their variants. Stream-ordered calls accept only the paths "automatic" and "staged", batches
+    only "automatic"; neither has a priority.
+
+    Raises cuFileError with CU_FILE_INVALID_VALUE (an unknown key or a value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io, and
+    the file system does not support it), or CU_FILE_INVALID_HANDLE.
     """
     used = _driver.find_file(fh)
     for key, value in props.items():
@@ -577,7 +619,7 @@ def _queue(
     if attempt(lambda: penstock.describe(memory))["kind"] != "device":
         raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, "host memory has no stream")
     if used.path not in (None, "staged"):
-        reason = f"{used.name} is set to the path {used.path}, and streams have none but staged"
+        reason = f"{used.name} is set to the path {used.path}, but stream-ordered calls support only staged"
         raise cuFileError(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, reason)
     if not _driver.settings().streams:
         reason = "execution.parallel_io is false, or execution.max_io_threads is 0"

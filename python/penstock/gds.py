@@ -1,10 +1,16 @@
-"""The interface of torch.cuda.gds over Penstock: `from penstock import gds as torch_gds` in place of `from torch.cuda import gds`.
+"""The interface of torch.cuda.gds: replace `from torch.cuda import gds` by `from penstock import gds`.
 
-Takes PyTorch's untyped storages, and whatever else has data_ptr() and nbytes(): of a GPU or of the CPU, also where PyTorch was built
-without cuFile, and memory of the host device. Does not import torch. Names, arguments, results and the types of errors are those of
-torch/cuda/gds.py (PyTorch 2.7 and later): RuntimeError where cuFile fails, AssertionError for a file in the wrong state, OSError where the
-file cannot be opened, TypeError for what is no storage. The settings of cuFile (cufile.json and its variables) are those of penstock.cufile,
-whose driver this opens.
+It takes PyTorch's untyped storages, and any object with data_ptr() and nbytes(), on a GPU, on the CPU or on the host device. It does not import
+torch, and works if PyTorch was built without cuFile.
+
+Names, arguments, results and exception types are those of torch/cuda/gds.py (PyTorch 2.7 and later):
+
+- RuntimeError: cuFile fails.
+- AssertionError: the file is in the wrong state.
+- OSError: the file cannot be opened.
+- TypeError: the argument is not a storage.
+
+This module opens the driver of penstock.cufile, and so reads the same settings (cufile.json and the CUFILE_ variables).
 """
 
 from __future__ import annotations
@@ -31,22 +37,22 @@ __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer
 
 
 class Fallbacks(NamedTuple):
-    """How many files of this process were opened without O_DIRECT, and why the latest was; empty when none."""
+    """How many files this process opened without O_DIRECT, and why the latest one was; the reason is empty if there was none."""
 
     files: int
     reason: str
 
 
 def direct_io_fallbacks() -> Fallbacks:
-    """How often a file system refused O_DIRECT, so that a GdsFile went without. Not in PyTorch, which raises there."""
+    """Returns how many GdsFile objects were opened without O_DIRECT because the file system refused it. PyTorch raises an error instead."""
     with _lock:
         return _fallbacks
 
 
 def is_available() -> bool:
-    """Whether a GdsFile can take storages of a GPU: whether one can be used, and cufile.json can be read.
+    """Returns whether a GdsFile can use storages on a GPU: a GPU is usable, and cufile.json can be read.
 
-    Of PyTorch 2.11 and later, where it means no more either. Whether bytes bypass the CPU is told by penstock.gpu_direct_status().
+    As in PyTorch 2.11 and later, this does not say whether bytes bypass the CPU. penstock.gpu_direct_status() does.
     """
     try:
         return penstock.cuda_status() is None and bool(_settings("is_available"))
@@ -55,10 +61,12 @@ def is_available() -> bool:
 
 
 def gds_register_buffer(s: Any) -> None:
-    """Registers a storage for repeated use, as penstock.cufile.buf_register() does. Never required.
+    """Registers a storage that you use repeatedly, as penstock.cufile.buf_register() does. Never required.
 
-    Its memory must stay allocated until gds_deregister_buffer(): nothing keeps it. RuntimeError: memory at its address is registered, or it
-    has no bytes; it is memory of the host, and cufile.json allows none; cufile.json cannot be read.
+    The memory must stay allocated until gds_deregister_buffer(): the registration does not keep it.
+
+    Raises RuntimeError if memory at this address is already registered, the storage is empty, the storage is in host memory and cufile.json forbids
+    that, or cufile.json cannot be read.
     """
     address, nbytes = _place_of("gds_register_buffer", s)
     if _settings("cuFileBufRegister").refuses(address):
@@ -73,7 +81,7 @@ def gds_register_buffer(s: Any) -> None:
 
 
 def gds_deregister_buffer(s: Any) -> None:
-    """Undoes gds_register_buffer(), after the GPU-direct transfers of its memory. RuntimeError: the storage is not registered."""
+    """Undoes gds_register_buffer() and waits for GPU-direct transfers of the memory. Raises RuntimeError if it is not registered."""
     address, _ = _place_of("gds_deregister_buffer", s)
     if address == 0 or calls.buf_deregister(address) != 0:
         raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
@@ -82,15 +90,17 @@ def gds_deregister_buffer(s: Any) -> None:
 class GdsFile:
     """A file that whole storages are loaded from and saved to. A context manager. Thread-safe, except for close().
 
-    filename, flags: as given. fd: its descriptor; -1 once closed. handle: an integer while it is registered, else None.
-    fallback_reason: why it was opened without O_DIRECT; empty when it was opened with it.
+    - `filename`, `flags`: the arguments.
+    - `fd`: the descriptor; -1 once closed.
+    - `handle`: an integer while the file is registered, else None.
+    - `fallback_reason`: why the file was opened without O_DIRECT; empty if it was opened with it.
     """
 
     def __init__(self, filename: str | os.PathLike[str], flags: int) -> None:
-        """Opens filename with os.open()'s flags and O_DIRECT (new files: 0777 less the umask, as PyTorch), and registers it.
+        """Opens filename with the flags of os.open() and O_DIRECT, and registers it. New files get mode 0777 less the umask, as in PyTorch.
 
-        Where the file system refuses O_DIRECT, without: counted by direct_io_fallbacks(), explained by fallback_reason. OSError as from
-        os.open(). RuntimeError: as from register_handle().
+        If the file system refuses O_DIRECT, the file is opened without it: direct_io_fallbacks() counts this, and fallback_reason says why. Raises
+        OSError as os.open() does, and RuntimeError as register_handle() does.
         """
         self.filename = filename
         self.flags = flags
@@ -103,10 +113,11 @@ class GdsFile:
         self.register_handle()
 
     def register_handle(self) -> None:
-        """Readies the file for load_storage() and save_storage(), which it is from the start.
+        """Registers the file for load_storage() and save_storage(). A new GdsFile is already registered.
 
-        AssertionError: it is registered already. RuntimeError: it is no regular file or block device, or was opened with O_APPEND, which
-        ignores offsets; it cannot be GPU-direct, and cufile.json allows nothing else; cufile.json cannot be read.
+        - AssertionError: the file is already registered.
+        - RuntimeError: it is not a regular file or block device, it was opened with O_APPEND, cufile.json cannot be read, or cufile.json allows only
+          GPU-direct transfers and the file cannot use them.
         """
         assert self.handle is None, "Cannot register a handle that is already registered."
         self._settings = _settings("cuFileHandleRegister")
@@ -122,28 +133,29 @@ class GdsFile:
         self.handle = next(_handles)
 
     def deregister_handle(self) -> None:
-        """Undoes register_handle(), after what still runs. AssertionError: it is not registered."""
+        """Undoes register_handle() and waits for running transfers. Raises AssertionError if the file is not registered."""
         assert self.handle is not None, "Cannot deregister a handle that is not registered."
         file, self._file, self.handle = self._file, None, None
         if file is not None:
             file.close()
 
     def load_storage(self, storage: Any, offset: int = 0) -> None:
-        """Fills the storage with the bytes of the file from offset on. Blocks; releases the GIL.
+        """Fills the storage with bytes of the file from offset (in bytes) on. Blocks and releases the GIL.
 
-        AssertionError: the file is not registered. RuntimeError: it was not filled, at end of file too; the message tells how far it got.
+        - AssertionError: the file is not registered.
+        - RuntimeError: the storage was not filled, for example at end of file. The message says how many bytes were read.
         """
         assert self._file is not None, "Cannot load data from a file that is not registered."
         self._complete("load_storage", "cuFileRead", self._file.read_into, storage, offset)
 
     def save_storage(self, storage: Any, offset: int = 0) -> None:
-        """Writes all bytes of the storage to the file from offset on. Blocks; releases the GIL. Errors as for load_storage()."""
+        """Writes all bytes of the storage to the file from offset (in bytes) on. Blocks and releases the GIL. Errors as for load_storage()."""
         assert self._file is not None, "Cannot save data to a file that is not registered."
         _settle(storage)
         self._complete("save_storage", "cuFileWrite", self._file.write_from, storage, offset)
 
     def close(self) -> None:
-        """Deregisters and closes the file. A second time does nothing. Not in PyTorch, where only the destructor does it."""
+        """Deregisters and closes the file. Does nothing if it is closed. In PyTorch only the destructor closes a file."""
         if self.handle is not None:
             self.deregister_handle()
         if self.fd >= 0:

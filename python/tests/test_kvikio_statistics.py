@@ -175,7 +175,7 @@ def test_summaries_survive_as_bytes_and_words(file: pathlib.Path) -> None:
     assert again == seen == pickle.loads(pickle.dumps(seen)) == copy.deepcopy(seen)
     assert monitor.since(again).num_ops == 0
     for wrong in (data[:-1], b"other", data[:19] + b"{}"):
-        with pytest.raises(ValueError, match="no summary"):
+        with pytest.raises(ValueError, match="not a summary"):
             kvikio.Summary.deserialize(wrong)
     told = json.loads(seen.to_json())
     assert told["num_ops"] == 1 and abs(time.time_ns() - told["start_unix_ns"]) < 60e9 and "_span" not in told

@@ -482,9 +482,9 @@ def test_explains_who_decodes(tmp_path: Path) -> None:
     told = explain(array, (slice(4, 60), slice(0, 5)))
     assert (told.direct, told.decoder, told.chunks, told.ranges, told.files, told.staged_chunks) == (True, "cpu", 8, 8, 8, 0)
     assert str(told).endswith(f"its chunks in local files are decoded (zstd) by {_coded.threads()} threads of the CPU")
-    with pytest.raises(ValueError, match="decode is 'fast'; it is one of 'auto', 'cpu', 'gpu'"):
+    with pytest.raises(ValueError, match="decode is 'fast'; it must be one of 'auto', 'cpu', 'gpu'"):
         load(array, decode="fast")
-    with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: the result lies on host'):
+    with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: the result is on host'):
         load(array, decode="gpu")
 
 
@@ -493,8 +493,8 @@ def test_the_gpu_decodes_by_itself_only_what_damage_harms_least(tmp_path: Path, 
     zstd = layout_of(make2(tmp_path / "zstd", (64, 64), (8, 64), "f4", numcodecs.Zstd()))
     lz4 = layout_of(make2(tmp_path / "lz4", (64, 64), (8, 64), "f4", numcodecs.LZ4()))
     assert why_not_gpu(zstd, "cuda:0", "auto") is None
-    assert "past the room of a damaged lz4 chunk" in str(why_not_gpu(lz4, "cuda:0", "auto"))
-    assert "these are a server's" in str(why_not_gpu(replace(zstd, open_far=penstock.open), "cuda:0", "auto"))
+    assert "outside the memory of a damaged lz4 chunk" in str(why_not_gpu(lz4, "cuda:0", "auto"))
+    assert "these chunks come from a server" in str(why_not_gpu(replace(zstd, open_far=penstock.open), "cuda:0", "auto"))
     assert why_not_gpu(replace(lz4, open_far=penstock.open), "cuda:0", "gpu") is None
 
 
@@ -906,7 +906,7 @@ class TestWaitingForNvcomp:
 
     def test_a_lost_context_is_an_error_that_says_what_to_do(self, answers: list[int]) -> None:
         answers += [600, 700]
-        with pytest.raises(penstock.Error, match=r'one of 3 chunks of 1000 bytes.*CUDA cannot be used .*decode="cpu" tells') as raised:
+        with pytest.raises(penstock.Error, match=r'one of 3 chunks of 1000 bytes.*CUDA cannot be used .*decode="cpu" names') as raised:
             _nvcomp._wait(SimpleNamespace(ptr=0), 3, 1000)
         assert (raised.value.domain, raised.value.native) == ("cuda", 700)
 

@@ -196,7 +196,7 @@ def test_who_decodes_is_set_for_arrays_that_are_opened_then(tmp_path: Path, monk
     for each in (careful, pickle.loads(pickle.dumps(careful)), reopened(array)):
         np.testing.assert_array_equal(each[...], array[...])
     assert asked[0] == "cpu" and asked[-1] == "auto"
-    with pytest.raises(ValueError, match="decode is 'fast'; it is one of"):
+    with pytest.raises(ValueError, match="decode is 'fast'; it must be one of"):
         install(decode="fast")
 
 
@@ -204,9 +204,9 @@ def test_where_the_gpu_has_to_decode_all_else_is_an_error(tmp_path: Path) -> Non
     array = made(tmp_path, shards=(20, 14))
     with install(decode="gpu"):
         again = zarr.open_array(array.store, mode="r")
-    with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: the result lies on host'):
+    with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: the result is on host'):
         again[...]
-    with pytest.raises(ValueError, match='decode is "gpu", and nvCOMP cannot: zarr has to read .*, because the selection has a step'):
+    with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: zarr has to read .*, because the selection has a step'):
         again[::2]
 
 
@@ -218,7 +218,7 @@ def test_a_log_line_tells_once_why_zarr_reads_an_array(tmp_path: Path, caplog: p
     again[::2]
     again[::3]
     (line,) = caplog.messages
-    assert line.startswith("penstock.zarr: zarr reads the array of chunk c/") and line.endswith("because the selection has a step, a mask or a list of numbers")
+    assert line.startswith("penstock.zarr: zarr reads the array of chunk c/") and line.endswith("because the selection has a step, a mask or a list of indices")
     other = reopened(zarr.create_array(zarr.storage.MemoryStore(), shape=(9,), chunks=(2,), dtype="i4"))
     other[...]
     assert "its store is a MemoryStore" in caplog.messages[-1] and len(caplog.messages) == 2

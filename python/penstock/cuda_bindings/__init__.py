@@ -1,4 +1,4 @@
-"""What programs written for NVIDIA's cuda-python import from cuda.bindings: `from penstock.cuda_bindings import cufile`."""
+"""For programs that import from NVIDIA's cuda.bindings: `from penstock.cuda_bindings import cufile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The enumerations of cuda.bindings.cufile (cuda-python 13), by its names and cuFile's numbers. Used through penstock.cuda_bindings.cufile."""
+"""The enumerations of cuda.bindings.cufile (cuda-python 13), with its names and cuFile's numbers. Use them through penstock.cuda_bindings.cufile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class OpError(enum.IntEnum):
-    """What a call failed with."""
+    """The status of a failed call."""
 
     SUCCESS = 0
     DRIVER_NOT_INITIALIZED = 5001
@@ -76,7 +76,7 @@ class OpError(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Of an operation of a batch."""
+    """The status of a batch operation."""
 
     WAITING = 1
     PENDING = 2
@@ -88,20 +88,20 @@ class Status(enum.IntEnum):
 
 
 class Opcode(enum.IntEnum):
-    """What an operation of a batch does."""
+    """The direction of a batch operation."""
 
     READ = 0
     WRITE = 1
 
 
 class BatchMode(enum.IntEnum):
-    """The only mode of an operation of a batch."""
+    """The mode of a batch operation; there is only one."""
 
     BATCH = 1
 
 
 class FileHandleType(enum.IntEnum):
-    """Of a Descr. Only OPAQUE_FD can be registered."""
+    """The type of a Descr. Only OPAQUE_FD can be registered."""
 
     OPAQUE_FD = 1
     OPAQUE_WIN32 = 2
@@ -109,7 +109,7 @@ class FileHandleType(enum.IntEnum):
 
 
 class FeatureFlags(enum.IntEnum):
-    """Positions of the bits of fflags in the properties of the driver."""
+    """Bit positions in fflags of the driver's properties."""
 
     DYN_ROUTING_SUPPORTED = 0
     BATCH_IO_SUPPORTED = 1
@@ -119,7 +119,7 @@ class FeatureFlags(enum.IntEnum):
 
 
 class DriverControlFlags(enum.IntEnum):
-    """Positions of the bits of dcontrolflags in the properties of the driver."""
+    """Bit positions in dcontrolflags of the driver's properties."""
 
     USE_POLL_MODE = 0
     ALLOW_COMPAT_MODE = 1
@@ -129,7 +129,7 @@ class DriverControlFlags(enum.IntEnum):
 
 
 class DriverStatusFlags(enum.IntEnum):
-    """Positions of the bits of dstatusflags in the properties of the driver."""
+    """Bit positions in dstatusflags of the driver's properties."""
 
     LUSTRE_SUPPORTED = 0
     WEKAFS_SUPPORTED = 1
@@ -159,7 +159,7 @@ class P2PFlags(enum.IntEnum):
 
 
 class SizeTConfigParameter(enum.IntEnum):
-    """Parameters that are numbers."""
+    """Numeric parameters."""
 
     PROFILE_STATS = 0
     EXECUTION_MAX_IO_QUEUE_DEPTH = 1
@@ -176,7 +176,7 @@ class SizeTConfigParameter(enum.IntEnum):
 
 
 class BoolConfigParameter(enum.IntEnum):
-    """Parameters that are switches."""
+    """Boolean parameters."""
 
     PROPERTIES_USE_POLL_MODE = 0
     PROPERTIES_ALLOW_COMPAT_MODE = 1
@@ -195,7 +195,7 @@ class BoolConfigParameter(enum.IntEnum):
 
 
 class StringConfigParameter(enum.IntEnum):
-    """Parameters that are texts."""
+    """Text parameters."""
 
     LOGGING_LEVEL = 0
     ENV_LOGFILE_PATH = 1
@@ -204,7 +204,7 @@ class StringConfigParameter(enum.IntEnum):
 
 
 class ArrayConfigParameter(enum.IntEnum):
-    """Parameters that are tables of slabs."""
+    """Parameters that are arrays of slabs."""
 
     POSIX_POOL_SLAB_SIZE_KB = 0
     POSIX_POOL_SLAB_COUNT = 1

@@ -1,6 +1,6 @@
-"""The structs of cuda.bindings.cufile (cuda-python 13), by its names, over memory of NumPy. Used through penstock.cuda_bindings.cufile.
+"""The structs of cuda.bindings.cufile (cuda-python 13), with its names, in memory of NumPy. Use them through penstock.cuda_bindings.cufile.
 
-An object is one struct or an array of them: its attributes read and set the fields, an index gives one of an array, and ptr is the address.
+An object is one struct or an array of them. Its attributes read and set the fields, an index returns one struct of an array, and ptr is the address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Made = TypeVar("_Made", bound="Struct")
 
 
 class Struct:
-    """size: how many structs; one has numbers for attributes, an array of them has arrays of NumPy."""
+    """`size` is the number of structs. One struct has numbers as attributes, an array of structs has NumPy arrays."""
 
     dtype: ClassVar[np.dtype[Any]]
     parts: ClassVar[dict[str, type[Struct]]] = {}  # fields that are structs
@@ -39,7 +39,7 @@ class Struct:
 
     @classmethod
     def from_data(cls: type[_Made], data: Any) -> _Made:
-        """Over the memory of an array of the same dtype, or of another object of this class."""
+        """Returns an object over the memory of a NumPy array of the same dtype, or of another object of this class."""
         held = data._data if isinstance(data, Struct) else np.atleast_1d(data)
         if held.dtype != cls.dtype:
             raise ValueError(f"{cls.__name__}: data is of dtype {held.dtype}")
@@ -47,12 +47,12 @@ class Struct:
 
     @classmethod
     def from_buffer(cls: type[_Made], buffer: Any) -> _Made:
-        """Over the memory of a buffer, which holds structs and nothing else."""
+        """Returns an object over the memory of a buffer, which holds only structs."""
         return cls._over(np.frombuffer(buffer, cls.dtype), buffer)
 
     @classmethod
     def from_ptr(cls: type[_Made], ptr: int, size: int = 1, readonly: bool = False, owner: Any = None) -> _Made:
-        """Over memory at an address, which must stay; owner is kept."""
+        """Returns an object over memory at an address, which must stay allocated; owner is kept alive."""
         if ptr == 0:
             raise ValueError("ptr must not be null (0)")
         if not is_reachable(ptr, size * cls.dtype.itemsize):
@@ -73,12 +73,12 @@ class Struct:
         return len(self._data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """The structs as an array of NumPy over the same memory, unless another dtype or a copy is asked for."""
+        """Returns the structs as a NumPy array over the same memory, unless you request another dtype or a copy."""
         wanted: np.ndarray[Any, Any] = self._data if dtype is None else self._data.astype(dtype, copy=False)
         return wanted.copy() if copy else wanted
 
     def __getitem__(self: _Made, index: int | slice | str) -> Any:
-        """One struct, several, or a field of all of them as an array of NumPy."""
+        """Returns one struct, several, or one field of all of them as a NumPy array."""
         if isinstance(index, str):
             return self._data[index]
         if isinstance(index, slice):
@@ -216,14 +216,14 @@ class Descr(Struct):
 
 
 class IOParams(Struct):
-    """CUfileIOParams_t, an operation of a batch: mode, u.batch (dev_ptr_base, file_offset, dev_ptr_offset, size_), fh, opcode, cookie."""
+    """CUfileIOParams_t, a batch operation: mode, u.batch (dev_ptr_base, file_offset, dev_ptr_offset, size_), fh, opcode, cookie."""
 
     dtype = io_params_dtype
     parts = {"u": _Union}
 
 
 class IOEvents(Struct):
-    """CUfileIOEvents_t, the end of an operation of a batch: cookie, status, ret."""
+    """CUfileIOEvents_t, the end of a batch operation: cookie, status, ret."""
 
     dtype = io_events_dtype
 
@@ -247,7 +247,7 @@ class PerGpuStats(Struct):
 
 
 class StatsLevel1(Struct):
-    """CUfileStatsLevel1_t, as of cuFile 1.19."""
+    """CUfileStatsLevel1_t, in the layout of cuFile 1.19."""
 
     dtype = stats_level1_dtype
     parts = {name: OpCounter for name in stats_level1_dtype.names or () if stats_level1_dtype[name] == op_counter_dtype}
@@ -273,12 +273,12 @@ _present: dict[int, type[Struct]] = {1: StatsLevel1, 2: StatsLevel2, 3: StatsLev
 
 
 def earlier_stats(level: int) -> np.ndarray[Any, Any]:
-    """Memory for the statistics of a library that stands for a cuFile before 1.19."""
+    """Returns memory for the statistics in the layout before cuFile 1.19."""
     return np.zeros(1, _earlier[level])
 
 
 def fill_stats(level: int, ptr: int, found: np.ndarray[Any, Any]) -> None:
-    """Stores what a library before 1.19 told at ptr, in the present struct; what that lacks is 0."""
+    """Copies statistics in the layout before 1.19 to ptr, in the current layout; missing fields are 0."""
     _copy_fields(_present[level].from_ptr(ptr)._data, found)
 
 

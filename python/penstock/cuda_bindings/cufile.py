@@ -1,12 +1,13 @@
-"""cuda.bindings.cufile of cuda-python 13 over Penstock: `from penstock.cuda_bindings import cufile` in place of the same of cuda.bindings.
+"""cuda.bindings.cufile of cuda-python 13 over Penstock: `from penstock.cuda_bindings import cufile` in place of `from cuda.bindings import cufile`.
 
-Names, signatures, structs, enumerations and numbers are those of cuda-python; docs/guides/cufile.md says what each function does, since each is
-one of the C library's, on the engine that penstock.cufile uses too. Pointers, handles and streams are plain integers, and nothing keeps
-alive what one points to. penstock.cufile has the calls of cuda-python's documentation, of which some take other arguments. Handles of files belong to the module that gave them; buffers, batches,
-parameters, statistics and the count of openings are shared by both.
+Names, signatures, structs, enumerations and numbers are those of cuda-python, and each function does what the cuFile call of its name does. Pointers,
+handles and streams are integers; a pointer keeps nothing alive.
 
-Each call that fails raises cuFileError with one of cuFile's numbers, or of the system's. TypeError and OverflowError: an argument is no
-integer, or none that C's type holds. Thread-safe; calls release the GIL. Needs NumPy.
+File handles belong to the module that returned them. Buffers, batches, parameters, statistics and the number of openings are shared with
+penstock.cufile, which has the calls of cuda-python's documentation.
+
+A call that fails raises cuFileError with one of cuFile's numbers, or an errno. TypeError and OverflowError: an argument is not an integer, or does
+not fit C's type. Thread-safe; calls release the GIL. Needs NumPy.
 """
 
 from __future__ import annotations
@@ -141,10 +142,11 @@ __all__ = [
 
 
 class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python's name
-    """What failed: status is an OpError, or a number of the system's (errno). A penstock.cufile.cuFileError too.
+    """A failed call. It is a penstock.cufile.cuFileError too.
 
-    cuda_error: the CUresult that came with it; 0 where CUDA reported none; None of reads and writes, which tell none.
-    detail: what was wrong with the call, where more is known than the status says.
+    - `status`: an OpError, or an errno.
+    - `cuda_error`: the CUresult; 0 if CUDA reported none, None for reads and writes.
+    - `detail`: what was wrong with the call, if more is known than the status says.
     """
 
     def __init__(self, status: int, cu_err: int | None = None, detail: str = "") -> None:
@@ -165,37 +167,37 @@ class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python'
 
 
 def op_status_error(status: int) -> str:
-    """What a status means."""
+    """Returns the meaning of a status as text."""
     return words(status) if status == 0 or status >= _cufile_base else os.strerror(status)
 
 
 def driver_open() -> None:
-    """Opens the driver and counts one use. Never required: the first registration opens it too."""
+    """Opens the driver and counts one use. Never required: the first registration also opens it."""
     _check(calls.driver_open())
 
 
 def driver_close() -> None:
-    """Drops one use; the last one releases all that is registered."""
+    """Undoes one use; the last one releases everything that is registered."""
     _check(driver.close())
 
 
 def use_count() -> int:
-    """The uses that are counted. (cuda-python returns None.)"""
+    """Returns the number of uses. (cuda-python returns None.)"""
     return calls.use_count()
 
 
 def get_version() -> int:
-    """The version of cuFile that this stands for: 1000 x major + 10 x minor."""
+    """Returns the version of cuFile that this module replaces: 1000 x major + 10 x minor."""
     return _told(calls.get_version)
 
 
 def driver_get_properties(props: int) -> None:
-    """Stores the properties at an address (CUfileDrvProps_t, 56 bytes)."""
+    """Writes the properties to an address (CUfileDrvProps_t, 56 bytes)."""
     _check(calls.driver_get_properties(props))
 
 
 def driver_set_poll_mode(poll: bool, poll_threshold_size: int) -> None:
-    """Sets whether, and up to how many KiB, completion is polled for."""
+    """Sets whether to poll for completion, and up to which size in KiB."""
     _check(calls.driver_set_poll_mode(poll, poll_threshold_size))
 
 
@@ -205,24 +207,24 @@ def driver_set_max_direct_io_size(max_direct_io_size: int) -> None:
 
 
 def driver_set_max_cache_size(max_cache_size: int) -> None:
-    """Sets the memory of a GPU for bounce buffers, in KiB."""
+    """Sets the GPU memory for bounce buffers, in KiB."""
     _check(calls.driver_set_max_cache_size(max_cache_size))
 
 
 def driver_set_max_pinned_mem_size(max_pinned_size: int) -> None:
-    """Sets how much memory of a GPU may be registered, in KiB."""
+    """Sets how much GPU memory may be registered, in KiB."""
     _check(calls.driver_set_max_pinned_mem_size(max_pinned_size))
 
 
 def get_bar_size_in_kb(gpu_index: int) -> int:
-    """The size of a GPU's largest PCI memory window, in KiB."""
+    """Returns the size of a GPU's largest PCI memory window, in KiB."""
     size = ctypes.c_size_t()
     _check(calls.get_bar_size_in_kb(gpu_index, ctypes.addressof(size)))
     return size.value
 
 
 def handle_register(descr: int | Descr) -> int:
-    """Registers an open file, and returns its handle. descr: a Descr, the address of one, or the file's descriptor."""
+    """Registers an open file and returns its handle. `descr` is a Descr, the address of one, or the file's descriptor."""
     handle = ctypes.c_void_p()
     if not isinstance(descr, Struct) and 0 < operator.index(descr) < lowest_address:
         number, descr = operator.index(descr), Descr()
@@ -232,27 +234,27 @@ def handle_register(descr: int | Descr) -> int:
 
 
 def handle_deregister(fh: int) -> None:
-    """Forgets a handle, after what still runs on it; another number does nothing."""
+    """Releases a handle after its running operations. Does nothing for another number."""
     calls.handle_deregister(fh)
 
 
 def buf_register(buf_ptr_base: int, length: int, flags: int) -> None:
-    """Registers memory for repeated use. flags change nothing."""
+    """Registers memory for repeated use. `flags` change nothing."""
     _check(calls.buf_register(buf_ptr_base, length, flags))
 
 
 def buf_deregister(buf_ptr_base: int) -> None:
-    """Forgets registered memory."""
+    """Releases registered memory."""
     _check(calls.buf_deregister(buf_ptr_base))
 
 
 def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """Reads into memory at buf_ptr_base + buf_ptr_offset, and returns the bytes read: fewer than size at end of file only. Blocks."""
+    """Reads into memory at buf_ptr_base + buf_ptr_offset and returns the bytes read: fewer than size only at end of file. Blocks."""
     return _count(calls.read(fh, buf_ptr_base, size, file_offset, buf_ptr_offset))
 
 
 def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """Writes from memory at buf_ptr_base + buf_ptr_offset, and returns the bytes written. Blocks."""
+    """Writes from memory at buf_ptr_base + buf_ptr_offset and returns the bytes written. Blocks."""
     return _count(calls.write(fh, buf_ptr_base, size, file_offset, buf_ptr_offset))
 
 
@@ -269,83 +271,86 @@ def writev(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
 def read_async(
     fh: int, buf_ptr_base: int, size_p: int, file_offset_p: int, buf_ptr_offset_p: int, bytes_read_p: int, stream: int
 ) -> None:
-    """Queues a read onto a stream. The last but one are addresses: what is there is read in the stream's turn, but for bytes_read_p, which is written."""
+    """Queues a read on a stream. The arguments with names that end in _p are addresses: their values are read when the stream reaches the request,
+    and bytes_read_p is written then.
+    """
     _check(calls.read_async(fh, buf_ptr_base, size_p, file_offset_p, buf_ptr_offset_p, bytes_read_p, stream))
 
 
 def write_async(
     fh: int, buf_ptr_base: int, size_p: int, file_offset_p: int, buf_ptr_offset_p: int, bytes_written_p: int, stream: int
 ) -> None:
-    """Queues a write onto a stream, as read_async() does a read."""
+    """Queues a write on a stream, as read_async() queues a read."""
     _check(calls.write_async(fh, buf_ptr_base, size_p, file_offset_p, buf_ptr_offset_p, bytes_written_p, stream))
 
 
 def stream_register(stream: int, flags: int) -> None:
-    """Tells what is fixed of the requests of a stream: 1 the offset in memory, 2 that in the file, 4 the size; 8 that all are aligned."""
+    """Declares which values of a stream's requests do not change: 1 the memory offset, 2 the file offset, 4 the size; 8 that all are aligned."""
     _check(calls.stream_register(stream, flags))
 
 
 def stream_deregister(stream: int) -> None:
-    """Forgets what was told of a stream."""
+    """Undoes stream_register()."""
     _check(calls.stream_deregister(stream))
 
 
 def batch_io_set_up(nr: int) -> int:
-    """Makes a batch of up to nr operations at a time, and returns its handle."""
+    """Creates a batch of up to nr concurrent operations and returns its handle."""
     batch = ctypes.c_void_p()
     _check(calls.batch_io_set_up(ctypes.addressof(batch), nr))
     return batch.value or 0
 
 
 def batch_io_submit(batch_idp: int, nr: int, iocbp: int | IOParams, flags: int) -> None:
-    """Starts nr operations: the address of the first IOParams, or these. Does not wait for them."""
+    """Starts nr operations without waiting for them. `iocbp` is the address of the first IOParams, or the IOParams."""
     _check(calls.batch_io_submit(batch_idp, nr, _address(iocbp), flags))
 
 
 def batch_io_get_status(batch_idp: int, min_nr: int, nr: int, iocbp: int | IOEvents, timeout: int) -> None:
-    """Waits until min_nr operations have ended. nr: the address of an unsigned int, room for so many events at iocbp, and then how many there are.
+    """Waits until min_nr operations have ended.
 
-    timeout: the address of a struct timespec; 0: none.
+    - `nr`: the address of an unsigned int: the room for events at iocbp, and on return their number.
+    - `timeout`: the address of a struct timespec; 0 means no timeout.
     """
     _check(calls.batch_io_get_status(batch_idp, min_nr, nr, _address(iocbp), timeout))
 
 
 def batch_io_cancel(batch_idp: int) -> None:
-    """Cancels what has not begun."""
+    """Cancels operations that have not begun."""
     _check(calls.batch_io_cancel(batch_idp))
 
 
 def batch_io_destroy(batch_idp: int) -> None:
-    """Cancels what has not begun, waits for the rest, and forgets the batch; another number does nothing."""
+    """Cancels operations that have not begun, waits for the others, and releases the batch. Does nothing for another number."""
     calls.batch_io_destroy(batch_idp)
 
 
 def get_parameter_size_t(param: int) -> int:
-    """A parameter that is a number."""
+    """Returns a numeric parameter."""
     value = ctypes.c_size_t()
     _check(calls.get_parameter_size_t(param, ctypes.addressof(value)))
     return value.value
 
 
 def set_parameter_size_t(param: int, value: int) -> None:
-    """Sets a parameter that is a number, from the next opening of the driver on. OpError.DRIVER_ALREADY_OPEN: it is open."""
+    """Sets a numeric parameter for the next opening of the driver. Raises cuFileError with OpError.DRIVER_ALREADY_OPEN if it is open."""
     _check(calls.set_parameter_size_t(param, value))
 
 
 def get_parameter_bool(param: int) -> bool:
-    """A parameter that is a switch."""
+    """Returns a boolean parameter."""
     value = ctypes.c_bool()
     _check(calls.get_parameter_bool(param, ctypes.addressof(value)))
     return value.value
 
 
 def set_parameter_bool(param: int, value: bool) -> None:
-    """Sets a parameter that is a switch, as set_parameter_size_t() does a number."""
+    """Sets a boolean parameter, as set_parameter_size_t() sets a number."""
     _check(calls.set_parameter_bool(param, value))
 
 
 def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-python's name
-    """A parameter that is a text, of less than len bytes."""
+    """Returns a text parameter of less than len bytes."""
     if len <= 0:
         raise cuFileError(OpError.INVALID_VALUE)
     room = min(len, _longest_text)
@@ -355,44 +360,44 @@ def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-pyth
 
 
 def set_parameter_string(param: int, desc_str: int) -> None:
-    """Sets a parameter that is a text: the address of its bytes, which end with a zero."""
+    """Sets a text parameter from the address of its bytes, which end with a zero."""
     _check(calls.set_parameter_string(param, desc_str))
 
 
 def get_parameter_min_max_value(param: int) -> tuple[int, int]:
-    """The least and the greatest value of a parameter that is a number."""
+    """Returns the smallest and the largest value of a numeric parameter."""
     least, most = ctypes.c_size_t(), ctypes.c_size_t()
     _check(calls.get_parameter_min_max_value(param, ctypes.addressof(least), ctypes.addressof(most)))
     return least.value, most.value
 
 
 def get_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
-    """Stores the table of slabs at two addresses with room for len numbers of 8 bytes each."""
+    """Writes the slab sizes and counts to two addresses with room for len numbers of 8 bytes each."""
     _check(calls.get_parameter_posix_pool_slab_array(size_values, count_values, len))
 
 
 def set_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
-    """Sets the table of slabs from two addresses of len numbers of 8 bytes each."""
+    """Sets the slab sizes and counts from two addresses of len numbers of 8 bytes each."""
     _check(calls.set_parameter_posix_pool_slab_array(size_values, count_values, len))
 
 
 def get_stats_level() -> int:
-    """What is counted: 0 nothing, 1 operations, 2 sizes too, 3 each GPU too."""
+    """Returns the level of the statistics: 0 nothing, 1 operations, 2 also sizes, 3 also per GPU."""
     return _told(calls.get_stats_level)
 
 
 def set_stats_level(level: int) -> None:
-    """Sets what is counted: 0 to 3."""
+    """Sets the level of the statistics, 0 to 3."""
     _check(calls.set_stats_level(level))
 
 
 def stats_start() -> None:
-    """Begins to count, at level 1 and above."""
+    """Starts counting, at level 1 and above."""
     _check(calls.stats_start())
 
 
 def stats_stop() -> None:
-    """Stops counting. The counters stay."""
+    """Stops counting. The counters keep their values."""
     _check(calls.stats_stop())
 
 
@@ -402,17 +407,17 @@ def stats_reset() -> None:
 
 
 def get_stats_l1(stats: int | StatsLevel1) -> None:
-    """Stores the counters of level 1 at the address of a StatsLevel1."""
+    """Writes the counters of level 1 to the address of a StatsLevel1."""
     _store_stats(1, _address(stats), calls.get_stats_l1)
 
 
 def get_stats_l2(stats: int | StatsLevel2) -> None:
-    """Stores the counters of level 2 at the address of a StatsLevel2."""
+    """Writes the counters of level 2 to the address of a StatsLevel2."""
     _store_stats(2, _address(stats), calls.get_stats_l2)
 
 
 def get_stats_l3(stats: int | StatsLevel3) -> None:
-    """Stores the counters of level 3 at the address of a StatsLevel3."""
+    """Writes the counters of level 3 to the address of a StatsLevel3."""
     _store_stats(3, _address(stats), calls.get_stats_l3)
 
 

@@ -1,6 +1,6 @@
-"""KvikIO's Python interface over Penstock: `import penstock.kvikio as kvikio` in place of `import kvikio`.
+"""KvikIO's Python interface: replace `import kvikio` by `import penstock.kvikio as kvikio`.
 
-Both generations of KvikIO's settings are there (kvikio.defaults), and remote files where libcurl is: is_remote_file_available().
+It has both generations of KvikIO's settings (kvikio.defaults). Remote files need libcurl: see is_remote_file_available().
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page cache of files: what is in it, and how to empty it. Linux only, as KvikIO is."""
+"""The page cache of files: what it holds, and how to empty it. Linux only, as in KvikIO."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _drop_caches_file = "/proc/sys/vm/drop_caches"
 
 
 def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[int, int]:
-    """How much of a file is in the page cache: (pages there, pages of the range), as mincore(2) tells.
+    """Returns how much of a file is in the page cache, as (cached pages, pages of the range) from mincore(2).
 
-    file: a path, a descriptor open for reading, or a file object. offset, length: the range in bytes, widened to whole pages; length 0
-    is the rest of the file. A range past the end is cut there; (0, 0) when nothing is left.
-    RuntimeError: "Unable to open file". ValueError: file is none of those. OverflowError: a negative number.
+    - `file`: a path, a descriptor open for reading, or a file object.
+    - `offset`, `length`: the range in bytes, extended to whole pages and cut at the end of the file. Length 0 is the rest of the file. An empty range
+      returns (0, 0).
+
+    Raises RuntimeError ("Unable to open file"), ValueError if file is none of these, and OverflowError for a negative number.
     """
     _check_range(offset, length)
     with _descriptor_of(file) as descriptor:
@@ -43,10 +45,11 @@ def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[i
 
 
 def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_first: bool = True) -> None:
-    """Asks the kernel to forget the cached pages that lie wholly in a range of a file (fdatasync, then posix_fadvise DONTNEED).
+    """Asks the kernel to drop the cached pages of a range of a file (fdatasync, then posix_fadvise DONTNEED). Needs no privilege.
 
-    Needs no privilege. sync_first: write changed pages out first; the kernel keeps those that are not. file, offset, length and errors as
-    for get_page_cache_info().
+    - `sync_first`: write changed pages to the disk first; the kernel keeps changed pages.
+
+    Other arguments and errors as for get_page_cache_info().
     """
     _check_range(offset, length)
     with _descriptor_of(file) as descriptor:
@@ -56,9 +59,10 @@ def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_firs
 
 
 def drop_system_page_cache(reclaim_dentries_and_inodes: bool = True, sync_first: bool = True) -> bool:
-    """Empties the page cache of the whole machine, for all processes. True when that was done: it needs root, or sudo without a password.
+    """Empties the page cache of the whole machine and returns True if that was done. Needs root, or sudo without a password.
 
-    reclaim_dentries_and_inodes: also the kernel's caches of names and inodes. sync_first: write changed pages out first.
+    - `reclaim_dentries_and_inodes`: also drop the kernel's caches of names and inodes.
+    - `sync_first`: write changed pages to the disk first.
     """
     if sync_first:
         os.sync()

@@ -1,4 +1,4 @@
-"""KvikIO's registration of buffers, which Penstock never requires."""
+"""Registration of buffers as in KvikIO. Penstock never requires it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
 
 
 def memory_register(buf: Any) -> None:
-    """Registers the whole allocation of device memory that buf lies in, as penstock.cufile.buf_register() does.
+    """Registers the whole device allocation that buf lies in, as penstock.cufile.buf_register() does.
 
-    The allocation must stay until as many memory_deregister() of it. One that another module has registered stays that one's. ValueError: "Non-CUDA buffers not supported" for
-    host memory. RuntimeError: its memory cannot be used, or cufile.json cannot be read.
+    The allocation must stay valid until you call memory_deregister() as often as memory_register(). A registration by another module stays as it is.
+
+    Raises ValueError ("Non-CUDA buffers not supported") for host memory, and RuntimeError if the memory cannot be used or cufile.json cannot be read.
     """
     require_device_memory(buf)
     base, nbytes = _allocation_of(buf)
@@ -39,9 +40,9 @@ def memory_register(buf: Any) -> None:
 
 
 def memory_deregister(buf: Any) -> None:
-    """Undoes one memory_register() of any buffer of that allocation. What this module has not registered is accepted, and stays as it is.
+    """Undoes one memory_register() of any buffer in that allocation. Does nothing if this module did not register it.
 
-    ValueError as for memory_register().
+    Raises ValueError as memory_register() does.
     """
     require_device_memory(buf)
     base, _ = _allocation_of(buf)
@@ -109,10 +110,10 @@ def _check(what: str, status: int, *accepted: int) -> None:
 
 
 def bounce_buffer_free() -> int:
-    """Gives pinned staging memory that no request is using back to the system, as penstock.trim(), and returns its bytes.
+    """Frees pinned staging memory that no request uses, as penstock.trim() does, and returns its bytes.
 
-    Where the program has set bounce_buffer_size, it returns what KvikIO would: the bytes of as many buffers of that size as its threads
-    would have used since. How much memory Penstock holds is told by penstock.stats()["pinned_bytes"].
+    If the program has set bounce_buffer_size, this returns the bytes that KvikIO would: one buffer of that size for each of its threads that has
+    worked since. penstock.stats()["pinned_bytes"] says how much memory Penstock holds.
     """
     return free()
 

@@ -1,9 +1,12 @@
-"""KvikIO's file handle and its futures, over Penstock.
+"""KvikIO's file handle and futures over Penstock.
 
-The names, arguments, defaults, error types and the words of messages that programs match on are KvikIO's (rapidsai/kvikio, 26.x). What
-is safer here: a future keeps its buffer and its file alive, and may be asked any number of times; every offset is checked against the
-buffer; a buffer that may only be read is no target; and a read that meets the end of the file returns the bytes there were, in every
-mode.
+Names, arguments, defaults, exception types and the texts of messages that programs match on are those of KvikIO (rapidsai/kvikio, 26.x). Penstock is
+safer in these cases:
+
+- A future keeps its buffer and its file alive, and may be asked any number of times.
+- Every offset is checked against the buffer.
+- Reading into a read-only buffer is an error.
+- A read at end of file returns the bytes up to the end, in every mode.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ Outcome = TypeVar("Outcome")
 
 
 class MissingFile(RuntimeError, FileNotFoundError):
-    """What KvikIO raises for a file that is not there, and what NumPy and Python do, in one."""
+    """The file does not exist: KvikIO's RuntimeError and Python's FileNotFoundError in one."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
@@ -56,7 +59,7 @@ class MissingFile(RuntimeError, FileNotFoundError):
 
 
 class IOFuture:
-    """A read or write under way, from pread() and pwrite(). Thread-safe. Dropping it is safe and stops nothing."""
+    """A running read or write, from pread() or pwrite(). Thread-safe. Dropping it is safe and does not stop the operation."""
 
     __slots__ = ("_counted", "_future", "_keep", "_name")
 
@@ -69,21 +72,21 @@ class IOFuture:
             future.add_done_callback(functools.partial(_end_of, counted))
 
     def get(self) -> int:
-        """Blocks until the operation has ended and returns its bytes; fewer than asked for at end of file only. Any number of times.
+        """Waits for the operation and returns its bytes: fewer than requested only at end of file. May be called any number of times.
 
-        RuntimeError: it failed (the cause is the penstock.Error); its buffer is quiet by then.
+        Raises RuntimeError if the operation failed; its cause is the penstock.Error, and the buffer is no longer in use.
         """
         if self._counted is not None:
             return _attempt(self._name, lambda: _count(self._counted, self._future.result, True))
         return _attempt(self._name, self._future.result)
 
     def done(self) -> bool:
-        """Whether the operation has ended. Does not block."""
+        """Returns whether the operation has ended. Does not block."""
         return self._future.done()
 
 
 class IOFutureStream:
-    """A stream-ordered read or write, from raw_read_async() and raw_write_async(). It keeps buffer and file alive; dropping it is safe."""
+    """A stream-ordered read or write, from raw_read_async() or raw_write_async(). It keeps the buffer and the file alive; dropping it is safe."""
 
     __slots__ = ("_counted", "_keep", "_name", "_result")
 
@@ -94,19 +97,23 @@ class IOFutureStream:
         self._keep = keep
 
     def check_bytes_done(self) -> int:
-        """Blocks until the stream has passed the operation and returns its bytes. Any number of times. RuntimeError: it failed."""
+        """Waits until the stream has passed the operation and returns its bytes. May be called any number of times. Raises RuntimeError if the
+        operation failed.
+        """
         return _attempt(self._name, lambda: _count(self._counted, self._result.wait, True))
 
 
 class CuFile:
-    """A file to read and write at offsets, from and to host and device memory. A context manager. Thread-safe, except for close()."""
+    """A file that you read and write at offsets, from and to host and device memory. A context manager. Thread-safe, except for close()."""
 
     def __init__(self, file: str | os.PathLike[str], flags: str = "r") -> None:
-        """Opens file for binary I/O.
+        """Opens a file for binary I/O.
 
-        flags: "r" reads; "w" writes an empty or new file (access rights 0644); a "+" after either does both; other letters after the
-        first, such as "b", mean nothing (KvikIO's rules).
-        RuntimeError: "Unable to open file", with the system's reason; where there is no such file it is a FileNotFoundError too. ValueError: "a", which has no offset, and any other first letter.
+        - `flags`: "r" reads; "w" writes a new or emptied file (mode 0644); "r+" and "w+" do both. Other letters after the first, such as "b", are
+          ignored, as in KvikIO.
+
+        Raises RuntimeError ("Unable to open file") with the system's reason; if the file does not exist, this is a FileNotFoundError too. Raises
+        ValueError for "a" and any other first letter.
         """
         self._backend = ""  # for the statistics: that of the request
         self._may_be_direct: bool | None = None  # not asked yet
@@ -135,7 +142,7 @@ class CuFile:
             raise RuntimeError(message) from error
 
     def close(self) -> None:
-        """Waits for operations under way, then closes the file. A second time does nothing."""
+        """Waits for running operations, then closes the file. Does nothing if it is closed."""
         with self._closing:
             if self.closed:
                 return
@@ -150,19 +157,19 @@ class CuFile:
         return self._descriptor < 0
 
     def fileno(self) -> int:
-        """The file descriptor, opened without O_DIRECT. RuntimeError: the file is closed."""
+        """Returns the file descriptor, opened without O_DIRECT. Raises RuntimeError if the file is closed."""
         if self.closed:
             raise RuntimeError(f"{self._name} is closed")
         return self._descriptor
 
     def open_flags(self) -> int:
-        """The flags of fileno(), as open(2) takes them. RuntimeError: the file is closed."""
+        """Returns the open(2) flags of fileno(). Raises RuntimeError if the file is closed."""
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
 
     def is_direct_io_supported(self) -> bool:
-        """Whether the file can be opened with O_DIRECT, and the settings auto_direct_io_read and _write were not both off when it was.
+        """Returns whether the file can be opened with O_DIRECT, and auto_direct_io_read or auto_direct_io_write was on when it was opened.
 
-        RuntimeError: the file is closed, or there is no room for a further open file.
+        Raises RuntimeError if the file is closed or no descriptor is left.
         """
         if not self._tries_direct:
             return False
@@ -189,26 +196,29 @@ class CuFile:
     def pread(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> IOFuture:
-        """Starts to read size bytes at file_offset into buf, host or device memory, and returns at once.
+        """Starts to read size bytes at file_offset into buf, which is host or device memory, and returns at once.
 
-        size: bytes; None fills buf. task_size: bytes of KvikIO's pool tasks, checked and otherwise not needed.
-        ValueError: buf is read-only, not contiguous or shorter than size. OverflowError: a negative number. RuntimeError: from get().
+        - `size`: in bytes; None fills buf.
+        - `task_size`: in bytes, for KvikIO's thread pool. Checked, otherwise ignored.
+
+        Raises ValueError if buf is read-only, not contiguous or shorter than size, and OverflowError for a negative number. IOFuture.get() raises
+        RuntimeError if the read fails.
         """
         return self._start(self._file.pread, buf, size, file_offset, task_size)
 
     def pwrite(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> IOFuture:
-        """Starts to write size bytes of buf at file_offset and returns at once; otherwise as pread()."""
+        """Starts to write size bytes of buf at file_offset and returns at once. Otherwise like pread()."""
         return self._start(self._file.pwrite, buf, size, file_offset, task_size)
 
     def read(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
-        """Reads size bytes at file_offset into buf and returns their number: fewer than size at end of file only. Blocks.
+        """Reads size bytes at file_offset into buf and returns their number: fewer than size only at end of file. Blocks.
 
-        Zero for a range beyond the end (KvikIO raises "EOF" in its POSIX mode and is short in its cuFile mode). Arguments as for
-        pread(). RuntimeError: it failed; "Operation not permitted" when the file is open for writing only.
+        A range after the end of the file returns 0 (KvikIO raises "EOF" in its POSIX mode). Arguments as for pread(). Raises RuntimeError if the read
+        fails; the message is "Operation not permitted" if the file is open for writing only.
         """
         _check_task_size(task_size)
         return self._run(self._file.read_into, buf, size, file_offset, 0, defaults.current("gds_threshold"))
@@ -216,21 +226,23 @@ class CuFile:
     def write(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
-        """Writes size bytes of buf at file_offset and returns their number. Blocks. Otherwise as read()."""
+        """Writes size bytes of buf at file_offset and returns their number. Blocks. Otherwise like read()."""
         _check_task_size(task_size)
         return self._run(self._file.write_from, buf, size, file_offset, 0, defaults.current("gds_threshold"))
 
     def raw_read(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
         """Reads size bytes at file_offset into device memory, from dev_offset of buf on. Blocks.
 
-        size: None fills the rest of buf. ValueError: "Non-CUDA buffers not supported" for host memory (the host device's counts as
-        device memory), or the range does not fit buf. Otherwise as read().
+        - `size`: in bytes; None fills the rest of buf.
+
+        Raises ValueError if the range does not fit buf, or for host memory ("Non-CUDA buffers not supported"; memory of the host device counts as
+        device memory). Otherwise like read().
         """
         require_device_memory(buf)
         return self._run(self._file.read_into, buf, size, file_offset, dev_offset)
 
     def raw_write(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
-        """Writes size bytes of device memory, from dev_offset of buf on, at file_offset. Blocks. Otherwise as raw_read()."""
+        """Writes size bytes of device memory, from dev_offset of buf on, at file_offset. Blocks. Otherwise like raw_read()."""
         require_device_memory(buf)
         return self._run(self._file.write_from, buf, size, file_offset, dev_offset)
 
@@ -239,8 +251,9 @@ class CuFile:
     ) -> IOFutureStream:
         """Queues a read on a stream of the device that owns buf, after its earlier work and before its later work. Does not block.
 
-        raw_stream: the stream as an int (0: the default stream), or an object that holds one. Otherwise as raw_read(); RuntimeError
-        here means that nothing was queued, and a failure of the read itself is raised by check_bytes_done().
+        - `raw_stream`: the stream as an int (0 is the default stream), or an object that holds one.
+
+        Otherwise like raw_read(). RuntimeError means that nothing was queued; check_bytes_done() raises if the read itself fails.
         """
         require_device_memory(buf)
         return self._queue(self._file.read_on_stream, buf, raw_stream, size, file_offset, dev_offset)
@@ -248,7 +261,7 @@ class CuFile:
     def raw_write_async(
         self, buf: Any, raw_stream: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
     ) -> IOFutureStream:
-        """Queues a write on a stream, as raw_read_async() does a read."""
+        """Queues a write on a stream, as raw_read_async() queues a read."""
         require_device_memory(buf)
         return self._queue(self._file.write_on_stream, buf, raw_stream, size, file_offset, dev_offset)
 
@@ -392,7 +405,7 @@ def _check_offsets(size: int | None, file_offset: int, dev_offset: int) -> None:
         if value is not None and value < 0:
             raise OverflowError(f"{name}: can't convert negative value {value}")
         if value is not None and value >= 1 << 63:
-            raise OverflowError(f"{name}: {value} is more than 64 bits hold")
+            raise OverflowError(f"{name}: {value} does not fit in 64 bits")
 
 
 def _end_of(counted: Any, ended: "penstock.Future[int]") -> None:

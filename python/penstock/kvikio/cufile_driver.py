@@ -1,8 +1,7 @@
 """KvikIO's view of the cuFile driver.
 
-Penstock needs no driver: it uses GPU-direct I/O where the machine has it, and is complete without. Opening and closing is counted.
-Properties start as cufile.json has them (in KiB), are checked and kept, and change nothing: setting one to another value says so once in a
-process, by a RuntimeWarning.
+Penstock needs no driver: it uses GPU-direct I/O if the machine has it. driver_open() and driver_close() are only counted. Properties start with the
+values in cufile.json (in KiB). Setting one is checked and remembered, and changes nothing; a RuntimeWarning says so once per process.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ __all__ = [
 
 
 class DriverProperties:
-    """The properties of the driver as attributes: four that can be set, the rest read-only (AttributeError). Sizes are in KiB.
+    """The properties of the driver as attributes. Four can be set, the others are read-only (AttributeError). Sizes are in KiB.
 
-    RuntimeError: cufile.json, which is read when the first of them is asked for, cannot be read or is not one.
+    Raises RuntimeError if cufile.json, which is read on first use, cannot be read or is not valid.
     """
 
     def __init__(self) -> None:
@@ -46,32 +45,32 @@ class DriverProperties:
 
     @property
     def is_gds_available(self) -> bool:
-        """Whether the nvidia-fs kernel module is loaded, which is what KvikIO asks. penstock.File.explain() tells what a file can have."""
+        """Whether the nvidia-fs kernel module is loaded, as in KvikIO. penstock.File.explain() says whether a file can be GPU-direct."""
         return self._version() != (0, 0)
 
     @property
     def major_version(self) -> int:
-        """Of the nvidia-fs kernel module; 0 where it is not loaded."""
+        """Major version of the nvidia-fs kernel module; 0 if it is not loaded."""
         return self._version()[0]
 
     @property
     def minor_version(self) -> int:
-        """Of the nvidia-fs kernel module; 0 where it is not loaded."""
+        """Minor version of the nvidia-fs kernel module; 0 if it is not loaded."""
         return self._version()[1]
 
     @property
     def allow_compat_mode(self) -> bool:
-        """Whether I/O works without GPU-direct: unless cufile.json says that it must not."""
+        """Whether I/O works without GPU-direct: True unless cufile.json forbids it."""
         return bool(self._told("properties.allow_compat_mode"))
 
     @property
     def per_buffer_cache_size(self) -> int:
-        """Of one bounce buffer on a GPU, in KiB."""
+        """Size of one bounce buffer on a GPU, in KiB."""
         return int(self._told("properties.per_buffer_cache_size_kb"))
 
     @property
     def poll_mode(self) -> bool:
-        """Whether completion is polled for."""
+        """Whether waiting polls for completion."""
         return bool(self._changed.get("poll_mode", self._told("properties.use_poll_mode")))
 
     @poll_mode.setter
@@ -80,7 +79,7 @@ class DriverProperties:
 
     @property
     def poll_thresh_size(self) -> int:
-        """Up to this size, in KiB, completion is polled for in poll mode."""
+        """The largest request, in KiB, that is polled for in poll mode."""
         return int(self._changed.get("poll_thresh_size", self._told("properties.poll_mode_max_size_kb")))
 
     @poll_thresh_size.setter
@@ -89,7 +88,7 @@ class DriverProperties:
 
     @property
     def max_device_cache_size(self) -> int:
-        """Memory of a GPU for bounce buffers, in KiB."""
+        """GPU memory for bounce buffers, in KiB."""
         return int(self._changed.get("max_device_cache_size", self._told("properties.max_device_cache_size_kb")))
 
     @max_device_cache_size.setter
@@ -98,7 +97,7 @@ class DriverProperties:
 
     @property
     def max_pinned_memory_size(self) -> int:
-        """Memory of a GPU that may be registered, in KiB."""
+        """The largest amount of GPU memory that may be registered, in KiB."""
         return int(self._changed.get("max_pinned_memory_size", self._told("properties.max_device_pinned_mem_size_kb")))
 
     @max_pinned_memory_size.setter
@@ -139,9 +138,9 @@ def set(key: str, value: Any, /) -> ConfigContextManager: ...
 
 
 def set(*config: Any) -> ConfigContextManager:
-    """Sets one property, set(name, value), or several, set({name: value}), at once; in a with statement, until its end.
+    """Sets one property with set(name, value), or several at once with set({name: value}). In a with statement, until the end of the block.
 
-    KeyError: unknown name, or one that is read-only. OverflowError: a negative value. ValueError: arguments of neither form.
+    Raises KeyError for an unknown or read-only name, OverflowError for a negative value, and ValueError for other arguments.
     """
     wanted = wanted_values(config)
     for name in wanted:
@@ -153,37 +152,37 @@ def set(*config: Any) -> ConfigContextManager:
 
 
 def get(config_name: str) -> Any:
-    """The value of a property. KeyError: unknown name."""
+    """Returns the value of a property. Raises KeyError for an unknown name."""
     if config_name not in _settable + _read_only:
         raise KeyError(config_name)
     return getattr(properties, config_name)
 
 
 def libcufile_version() -> tuple[int, int]:
-    """The (major, minor) version of cuFile that Penstock stands in for: that of penstock.cufile.get_version()."""
+    """Returns the (major, minor) version of cuFile that Penstock replaces: that of penstock.cufile.get_version()."""
     major, rest = divmod(cufile.get_version(), 1000)
     return major, rest // 10
 
 
 def driver_open() -> None:
-    """Opens the driver, which is never needed; each call wants a driver_close(). RuntimeError: cufile.json cannot be read or is not one."""
+    """Opens the driver. Never required. Each call needs a driver_close(). Raises RuntimeError if cufile.json cannot be read or is not valid."""
     _attempt(cufile.driver_open)
 
 
 def driver_close() -> None:
-    """Undoes one driver_open(). RuntimeError: there was none."""
+    """Undoes one driver_open(). Raises RuntimeError if there was none."""
     _attempt(cufile.driver_close)
 
 
 def initialize() -> None:
-    """Opens the driver now and closes it when the process ends. RuntimeError as from driver_open()."""
+    """Opens the driver now and closes it when the process ends. Raises RuntimeError as driver_open() does."""
     driver_open()
     atexit.register(driver_close)
 
 
-_OWN_WAITING = "whoever waits polls for a while, and then sleeps"
-_OWN_MEMORY = "bytes pass through pinned memory of the host, which PENSTOCK_PINNED_MIB bounds"
-_OWN_REGISTRATIONS = "what is registered is bounded by NVIDIA's library alone, which reads cufile.json itself"
+_OWN_WAITING = "waiting threads poll briefly, then sleep"
+_OWN_MEMORY = "bytes pass through pinned host memory, which PENSTOCK_PINNED_MIB limits"
+_OWN_REGISTRATIONS = "only NVIDIA's library registers GPU memory with the kernel, and it reads cufile.json itself"
 
 # Why each changes nothing.
 _UNUSED = {

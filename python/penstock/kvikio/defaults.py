@@ -1,11 +1,11 @@
-"""KvikIO's settings, both generations: get() and set(), and a function for each.
+"""KvikIO's settings in both generations: get() and set(), and a function for each setting.
 
-Values come from KvikIO's environment variables, read and checked when a setting is first needed, all of them when a file is opened: a
-malformed one is a ValueError that names it. They belong to the process; every function is thread-safe. docs/guides/kvikio.md has the table of all
-settings and variables, with what each does here.
+Values come from KvikIO's environment variables. A variable is read and checked when its setting is first needed, and all of them when a file is
+opened; a malformed one raises a ValueError that names it. Settings belong to the process. Every function is thread-safe.
 
-What changes nothing says so once in a process, by a RuntimeWarning for each name: a setting when it is set to another value (task_size also
-when pread() or another call is given one), a variable of the environment when the first file is opened.
+A setting or variable that changes nothing in Penstock raises a RuntimeWarning once per process and name: a setting when you set it to another value
+(`task_size` also when you pass it to pread() or another call), a variable when the first file is opened. The guide "KvikIO and cuDF" lists all
+settings.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class CompatMode(enum.IntEnum):
-    """Whether GPU-direct I/O may be used; KvikIO's names and numbers."""
+    """Whether GPU-direct I/O may be used, with KvikIO's names and numbers."""
 
     OFF = 0
     ON = 1
@@ -76,10 +76,10 @@ def set(key: str, value: Any, /) -> ConfigContextManager: ...
 
 
 def set(*config: Any) -> ConfigContextManager:
-    """Sets one setting, set(name, value), or several, set({name: value}), at once; in a with statement, until its end.
+    """Sets one setting with set(name, value), or several at once with set({name: value}). In a with statement, until the end of the block.
 
-    All values are checked before the first is set. KeyError: unknown name. ValueError: zero where a positive integer is needed, or
-    arguments of neither form. OverflowError: a negative value. TypeError: a value of another type.
+    All values are checked before the first is set. Raises KeyError for an unknown name, ValueError for zero if a positive integer is needed or for
+    other arguments, OverflowError for a negative value, and TypeError for a value of another type.
     """
     wanted = wanted_values(config)
     checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
@@ -90,25 +90,27 @@ def set(*config: Any) -> ConfigContextManager:
 
 
 def get(config_name: str) -> Any:
-    """The value of a setting. KeyError: unknown name. ValueError: its environment variable is malformed."""
+    """Returns the value of a setting. Raises KeyError for an unknown name, and ValueError if its environment variable is malformed."""
     with _lock:
         value = _value(config_name)
     return list(value) if isinstance(value, list) else value
 
 
 def current(config_name: str) -> Any:
-    """As get(), of a number or a switch, and without the lock once it is known: each request asks. Not a name of KvikIO's."""
+    """Like get(), for a number or a switch, but without the lock once the value is known. Not part of KvikIO."""
     value = _values.get(config_name)
     return get(config_name) if value is None else value
 
 
 def default_of(config_name: str) -> Any:
-    """What the setting is where nobody has set it. Not a name of KvikIO's."""
+    """Returns the value of a setting that nobody has set. Not part of KvikIO."""
     return _SETTINGS[config_name].initial
 
 
 def is_compat_mode_preferred() -> bool:
-    """Whether no I/O is GPU-direct: compat_mode is ON, or AUTO where no file of this machine can be (penstock.gpu_direct_status())."""
+    """Returns whether no I/O is GPU-direct: compat_mode is ON, or AUTO while no file of this machine can be GPU-direct
+    (penstock.gpu_direct_status()).
+    """
     mode = get("compat_mode")
     return bool(mode == CompatMode.ON or (mode == CompatMode.AUTO and penstock.gpu_direct_status() is not None))
 
@@ -117,14 +119,14 @@ def is_compat_mode_preferred() -> bool:
 
 
 def compat_mode() -> bool:
-    """Whether the setting "compat_mode", with AUTO resolved, is ON: True and False are equal to CompatMode.ON and OFF, which KvikIO 24.12 to 25.02
-    returned in their place. The newer generation has get("compat_mode"), which tells the CompatMode.
+    """Returns whether the setting "compat_mode", with AUTO resolved, is ON. True and False equal CompatMode.ON and OFF, which KvikIO 24.12 to 25.02
+    returned. The newer get("compat_mode") returns the CompatMode.
     """
     return is_compat_mode_preferred()
 
 
 def compat_mode_reset(enable: bool | CompatMode) -> ConfigContextManager:
-    """Sets "compat_mode": True is ON, False is OFF."""
+    """Sets "compat_mode"; True means ON, False means OFF."""
     return set("compat_mode", enable)
 
 
@@ -132,7 +134,7 @@ set_compat_mode = compat_mode_reset
 
 
 def get_num_threads() -> int:
-    """The setting "num_threads"."""
+    """Returns the setting "num_threads"."""
     return int(get("num_threads"))
 
 
@@ -140,7 +142,7 @@ num_threads = get_num_threads
 
 
 def reset_num_threads(nthreads: int) -> ConfigContextManager:
-    """Sets "num_threads": a positive integer."""
+    """Sets "num_threads" to a positive integer."""
     return set("num_threads", nthreads)
 
 
@@ -149,12 +151,12 @@ set_num_threads = reset_num_threads
 
 
 def task_size() -> int:
-    """The setting "task_size", in bytes."""
+    """Returns the setting "task_size", in bytes."""
     return int(get("task_size"))
 
 
 def reset_task_size(nbytes: int) -> ConfigContextManager:
-    """Sets "task_size": a positive number of bytes."""
+    """Sets "task_size" to a positive number of bytes."""
     return set("task_size", nbytes)
 
 
@@ -163,12 +165,12 @@ set_task_size = reset_task_size
 
 
 def gds_threshold() -> int:
-    """The setting "gds_threshold", in bytes."""
+    """Returns the setting "gds_threshold", in bytes."""
     return int(get("gds_threshold"))
 
 
 def gds_threshold_reset(nbytes: int) -> ConfigContextManager:
-    """Sets "gds_threshold": bytes, zero or more."""
+    """Sets "gds_threshold" to a number of bytes, zero or more."""
     return set("gds_threshold", nbytes)
 
 
@@ -176,12 +178,12 @@ set_gds_threshold = gds_threshold_reset
 
 
 def bounce_buffer_size() -> int:
-    """The setting "bounce_buffer_size", in bytes."""
+    """Returns the setting "bounce_buffer_size", in bytes."""
     return int(get("bounce_buffer_size"))
 
 
 def bounce_buffer_size_reset(nbytes: int) -> ConfigContextManager:
-    """Sets "bounce_buffer_size": a positive number of bytes."""
+    """Sets "bounce_buffer_size" to a positive number of bytes."""
     return set("bounce_buffer_size", nbytes)
 
 
@@ -189,12 +191,12 @@ set_bounce_buffer_size = bounce_buffer_size_reset
 
 
 def http_max_attempts() -> int:
-    """The setting "http_max_attempts"."""
+    """Returns the setting "http_max_attempts"."""
     return int(get("http_max_attempts"))
 
 
 def http_max_attempts_reset(attempts: int) -> ConfigContextManager:
-    """Sets "http_max_attempts": a positive integer."""
+    """Sets "http_max_attempts" to a positive integer."""
     return set("http_max_attempts", attempts)
 
 
@@ -202,12 +204,12 @@ set_http_max_attempts = http_max_attempts_reset
 
 
 def http_status_codes() -> list[int]:
-    """The setting "http_status_codes"."""
+    """Returns the setting "http_status_codes"."""
     return list(get("http_status_codes"))
 
 
 def http_status_codes_reset(status_codes: list[int]) -> ConfigContextManager:
-    """Sets "http_status_codes": a list of integers."""
+    """Sets "http_status_codes" to a list of integers."""
     return set("http_status_codes", status_codes)
 
 
@@ -215,12 +217,12 @@ set_http_status_codes = http_status_codes_reset
 
 
 def http_timeout() -> int:
-    """The setting "http_timeout", in seconds."""
+    """Returns the setting "http_timeout", in seconds."""
     return int(get("http_timeout"))
 
 
 def http_timeout_reset(timeout: int) -> ConfigContextManager:
-    """Sets "http_timeout": a positive number of seconds."""
+    """Sets "http_timeout" to a positive number of seconds."""
     return set("http_timeout", timeout)
 
 
@@ -326,10 +328,10 @@ _SETTINGS = {
     "http_timeout": _counted(60, "KVIKIO_HTTP_TIMEOUT"),
 }
 
-_OWN_THREADS = "Penstock has as many threads at work as the links in use need; PENSTOCK_LANES sets their number"
-_OWN_SIZES = "Penstock cuts a request into pieces whose size follows its length and what is in the page cache"
-_OWN_MEMORY = "PENSTOCK_PINNED_MIB bounds the memory that bytes pass through"
-_OWN_SERVERS = "Penstock finds out how many connections serve a server best (docs/guides/object-storage.md)"
+_OWN_THREADS = "Penstock uses as many threads as the links need; PENSTOCK_LANES sets their number"
+_OWN_SIZES = "Penstock splits a request by its size and by the bytes in the page cache"
+_OWN_MEMORY = "PENSTOCK_PINNED_MIB limits pinned memory"
+_OWN_SERVERS = "Penstock adapts the number of connections to the server"
 
 # Why each changes nothing.
 _UNUSED = {
@@ -345,7 +347,7 @@ _UNUSED_VARIABLES = {
     "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _OWN_SERVERS,
 }
-# Those that act, or ask for what Penstock does anyway, so that there is nothing to warn of.
+# Those that have an effect, or ask for what Penstock does anyway: no warning is needed.
 _USED_VARIABLES = (
     "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD",
     "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE",
@@ -370,13 +372,13 @@ def _level_of_the_caller() -> int:
 
 
 def tell_of_unused(name: str, value: Any) -> None:
-    """Warns once that a setting changes nothing, where the value given is another than it has."""
+    """Warns once that a setting changes nothing, if the value differs from its current one."""
     if name not in _warned and value != get(name):
         warn_once(name, _UNUSED[name])
 
 
 def tell_of_unused_variables() -> None:
-    """Warns once of each variable of the environment that changes nothing. ValueError: one is malformed."""
+    """Warns once about each environment variable that changes nothing. Raises ValueError if one is malformed."""
     for name in _SETTINGS:
         if name not in _values:
             get(name)

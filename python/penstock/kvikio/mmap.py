@@ -1,4 +1,4 @@
-"""KvikIO's memory-mapped file. Here its reads go through Penstock's engine, which chooses by itself whether to map."""
+"""KvikIO's memory-mapped file. Penstock's engine does the reads and decides itself whether to map the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Mmap"]
 
 
 class Mmap:
-    """A region of a file, to read from. Thread-safe, except for close(). Unlike a mapping, it survives that the file is cut short."""
+    """A region of a file, for reading. Thread-safe, except for close(). Unlike a mapping, it survives if the file becomes shorter."""
 
     def __init__(
         self,
@@ -24,9 +24,10 @@ class Mmap:
     ) -> None:
         """Opens a region of a file: initial_map_size bytes (None: to the end) at initial_map_offset.
 
-        mode and map_flags are KvikIO's, for files that would be created and for mmap(2), and are not needed. RuntimeError: "Unable to
-        open file". ValueError: flags that start otherwise than with "r", or a region of no bytes. IndexError: a region that does not
-        lie in the file.
+        `mode` and `map_flags` are accepted for KvikIO's sake and ignored.
+
+        Raises RuntimeError ("Unable to open file"), ValueError if flags does not start with "r" or the region is empty, and IndexError if the region
+        is not within the file.
         """
         if flags[:1] == "w":
             raise ValueError("File-backed mmap write is not supported")
@@ -42,37 +43,37 @@ class Mmap:
             raise
 
     def initial_map_size(self) -> int:
-        """Bytes of the region; 0 once closed."""
+        """Returns the bytes of the region; 0 once closed."""
         return 0 if self.closed() else self._size
 
     def initial_map_offset(self) -> int:
-        """Where the region starts in the file, in bytes; 0 once closed."""
+        """Returns the offset of the region in the file, in bytes; 0 once closed."""
         return 0 if self.closed() else self._offset
 
     def file_size(self) -> int:
-        """Bytes of the file now; 0 once closed."""
+        """Returns the current size of the file in bytes; 0 once closed."""
         return 0 if self.closed() else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Waits for reads under way, then closes the file. A second time does nothing."""
+        """Waits for running reads, then closes the file. Does nothing if it is closed."""
         self._file.close()
 
     def closed(self) -> bool:
-        """Whether close() was called. A method here and a property of CuFile, as in KvikIO."""
+        """Returns whether close() was called. As in KvikIO, this is a method here and a property of CuFile."""
         return self._file.closed
 
     def read(self, buf: Any, size: int | None = None, offset: int = 0) -> int:
-        """Reads size bytes (None: to the end of the file) at offset of the file into buf, host or device memory. Blocks.
+        """Reads size bytes (None: to the end of the file) at offset of the file into buf, which is host or device memory. Blocks.
 
-        Returns the bytes read. IndexError: the range does not lie in the region. ValueError: it does not fit buf. RuntimeError: closed,
-        or the read failed.
+        Returns the bytes read. Raises IndexError if the range is not within the region, ValueError if it does not fit buf, and RuntimeError if the
+        file is closed or the read fails.
         """
         return self._file.read(buf, self._checked(size, offset), offset)
 
     def pread(
         self, buf: Any, size: int | None = None, offset: int = 0, task_size: int | None = None
     ) -> IOFuture:
-        """Starts what read() does and returns at once. task_size as for CuFile.pread()."""
+        """Starts what read() does and returns at once. `task_size` is as for CuFile.pread()."""
         return self._file.pread(buf, self._checked(size, offset), offset, task_size)
 
     def _checked(self, size: int | None, offset: int) -> int:

@@ -1,6 +1,6 @@
-"""Reading and writing arrays by file name, as numpy.fromfile() and ndarray.tofile() do, for NumPy's, CuPy's and similar arrays.
+"""Reads and writes arrays by file name, as numpy.fromfile() and ndarray.tofile() do, for arrays of NumPy, CuPy and similar libraries.
 
-Needs NumPy. The functions and their rules are KvikIO's; what differs is said where it does.
+This module needs NumPy. The functions and their rules are those of KvikIO.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FileLike(Protocol):
 
 
 class LikeWrapper:
-    """For the argument like of np.fromfile(): the file is read into an array of the wrapped one's type.
+    """For the argument `like` of np.fromfile(): the file is read into an array of the type of the wrapped one.
 
     np.fromfile("x", dtype=int, like=LikeWrapper(cupy.empty(()))) reads straight into device memory.
     """
@@ -55,11 +55,17 @@ def fromfile(
     *,
     like: Any = None,
 ) -> Any:
-    """Reads count items of dtype from offset of a file on (bytes from its start); -1 reads to the end. Blocks.
+    """Reads count items of dtype from a file, from offset (in bytes) on; -1 reads to the end. Blocks.
 
-    file: a path, or a file object, of which only the name is used. like: an array of the type to be returned; None is NumPy's.
-    Fewer items where the file ends earlier, none where offset lies past the end. NotImplementedError: sep is not empty. FileNotFoundError,
-    which is a RuntimeError here: there is no such file. RuntimeError: it cannot be opened or read. ValueError: a negative offset, or a count below -1.
+    - `file`: a path, or a file object, whose name is used.
+    - `like`: an array of the type to return; None returns a NumPy array.
+
+    Returns fewer items if the file ends earlier, and none if offset is after its end. Raises:
+
+    - NotImplementedError: sep is not empty.
+    - FileNotFoundError, which is a RuntimeError here: the file does not exist.
+    - RuntimeError: the file cannot be opened or read.
+    - ValueError: offset is negative, or count is below -1.
     """
     if sep != "":
         raise NotImplementedError("Non-default value of the `sep` argument is not supported")
@@ -86,7 +92,9 @@ def fromfile(
 def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
     """Writes an array, in C order, as the whole content of a file. Blocks.
 
-    file: a path, or a file object, of which only the name is used. RuntimeError: the file cannot be opened or written.
+    - `file`: a path, or a file object, whose name is used.
+
+    Raises RuntimeError if the file cannot be opened or written.
     """
     check_array("ary", ary)
     array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)

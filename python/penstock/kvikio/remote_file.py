@@ -1,9 +1,10 @@
-"""KvikIO's remote files over Penstock: objects of S3, files of web servers and of WebHDFS.
+"""KvikIO's remote files over Penstock: objects of S3, and files of web servers and of WebHDFS.
 
-The names, arguments, defaults, error types and the words of messages that programs match on are KvikIO's (rapidsai/kvikio, 26.x). What is
-safer here: all bytes are of one version of the object, of the range that was asked for, or there is an error (docs/guides/object-storage.md). http_max_attempts,
-http_status_codes and http_timeout are what they are when a file is opened; the last is how long a server may send next to nothing, and not how
-long a whole answer may take. A key of S3 is percent-encoded by the caller, as with KvikIO.
+Names, arguments, defaults, exception types and the texts of messages that programs match on are those of KvikIO (rapidsai/kvikio, 26.x). In Penstock
+all reads of a file return bytes of one version of the object, or raise an error.
+
+http_max_attempts, http_status_codes and http_timeout are read when a file is opened. The timeout limits stalls: a slow but steady download does not
+time out. As with KvikIO, the caller percent-encodes the keys of S3 objects.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Outcome = TypeVar("Outcome")
 
 
 class RemoteEndpointType(enum.Enum):
-    """What a URL stands for; KvikIO's names and numbers."""
+    """The kind of a URL, with KvikIO's names and numbers."""
 
     AUTO = 0
     S3 = 1
@@ -53,7 +54,7 @@ _S3_HOSTS = re.compile(r"(.+\.)?s3([.-][a-z0-9-]+)?\.amazonaws\.com")
 
 @functools.cache
 def is_remote_file_available() -> bool:
-    """Whether files can be read over the network: where libcurl is installed."""
+    """Returns whether files can be read over the network: whether libcurl is installed."""
     try:
         ctypes.CDLL("libcurl.so.4")
     except OSError:
@@ -62,9 +63,10 @@ def is_remote_file_available() -> bool:
 
 
 def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
-    """What a URL stands for, as far as it tells by itself: S3 for s3:// and for hosts of Amazon's; S3_PRESIGNED_URL for such with a signature.
+    """Returns the kind of a URL, as far as the URL says: S3 for s3:// and for Amazon's hosts, S3_PRESIGNED_URL for URLs of Amazon's hosts with a
+    signature.
 
-    RuntimeError: "Bad scheme", "Unsupported endpoint URL".
+    Raises RuntimeError: "Bad scheme", "Unsupported endpoint URL".
     """
     return _fitting(url)[0]
 
@@ -74,7 +76,7 @@ def _fitting(url: str) -> list[RemoteEndpointType]:
     from urllib.parse import parse_qs, urlsplit  # 2 ms, which programs without URLs need not wait for
 
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url):
-        raise RuntimeError(f"KvikIO: Bad scheme: {_shown(url)} is no URL")
+        raise RuntimeError(f"KvikIO: Bad scheme: {_shown(url)} is not a URL")
     if url.lower().startswith("s3://"):
         return [RemoteEndpointType.S3, RemoteEndpointType.S3_PUBLIC]
     parts = urlsplit(url)
@@ -98,7 +100,7 @@ def _shown(url: str) -> str:
 
 
 class RemoteFile:
-    """An object on a server, to read at offsets into host and device memory. From open() and its kin. Thread-safe."""
+    """An object on a server that you read at offsets into host and device memory. Created by open() and the other class methods. Thread-safe."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class RemoteFile:
         retries: _RemoteRetries,
         open_whole: Callable[[], penstock.File],
     ) -> None:
-        """Not to be called by users."""
+        """Not for users: call open()."""
         self._file = handle
         self._open_whole = open_whole
         self._retries = retries
@@ -117,7 +119,7 @@ class RemoteFile:
 
     @classmethod
     def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """A file of a web server. nbytes: its size; None asks the server. RuntimeError: "URL returned error: 404", and others."""
+        """Opens a file of a web server. `nbytes` is its size; None asks the server. Raises RuntimeError, such as "URL returned error: 404"."""
         return cls._open(url, RemoteEndpointType.HTTP, nbytes)
 
     @classmethod
@@ -132,7 +134,7 @@ class RemoteFile:
         aws_endpoint_url: str | None = None,
         aws_session_token: str | None = None,
     ) -> RemoteFile:
-        """An object of S3. What is None is looked for where the AWS tools do, in the environment first."""
+        """Opens an object of S3. Arguments that are None are looked up where the AWS tools do, first in the environment."""
         return cls.open_s3_url(
             f"s3://{bucket_name}/{object_name}",
             nbytes,
@@ -154,7 +156,7 @@ class RemoteFile:
         aws_endpoint_url: str | None = None,
         aws_session_token: str | None = None,
     ) -> RemoteFile:
-        """An object of S3 by s3://BUCKET/KEY, or by an http(s) URL of Amazon's. ValueError: "Unsupported protocol"."""
+        """Opens an object of S3 by s3://BUCKET/KEY, or by an http(s) URL of Amazon's. Raises ValueError: "Unsupported protocol"."""
         scheme = url.partition("://")[0].lower()
         if scheme not in ("http", "https", "s3"):
             raise ValueError(f"Unsupported protocol: {_shown(url)}")
@@ -171,17 +173,17 @@ class RemoteFile:
 
     @classmethod
     def open_s3_public(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """An object of S3 that anybody may read: requests are not signed."""
+        """Opens a public object of S3, with unsigned requests."""
         return cls._open(url, RemoteEndpointType.S3_PUBLIC, nbytes)
 
     @classmethod
     def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
-        """An object of S3 by a URL that has its signature in the query."""
+        """Opens an object of S3 by a URL that has its signature in the query."""
         return cls._open(presigned_url, RemoteEndpointType.S3_PRESIGNED_URL, nbytes)
 
     @classmethod
     def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """A file of HDFS: http://HOST:PORT/webhdfs/v1/PATH. The user is that of `user.name=` in the query or of KVIKIO_WEBHDFS_USERNAME."""
+        """Opens a file of HDFS: http://HOST:PORT/webhdfs/v1/PATH. The user comes from `user.name=` in the query or from KVIKIO_WEBHDFS_USERNAME."""
         return cls._open(url, RemoteEndpointType.WEBHDFS, nbytes)
 
     @classmethod
@@ -192,10 +194,10 @@ class RemoteFile:
         allow_list: Sequence[RemoteEndpointType] | None = None,
         nbytes: int | None = None,
     ) -> RemoteFile:
-        """Whatever the URL stands for. allow_list: the types that may be taken; None is all.
+        """Opens a file of any kind of URL. `allow_list` has the accepted kinds; None accepts all.
 
-        An object of S3 that its owner may not read is opened as a public one, as KvikIO does; a RuntimeWarning says so.
-        RuntimeError: "Unsupported endpoint URL", "Invalid URL" (of another type), "not in the allowlist".
+        An object of S3 that the credentials may not read is opened as a public one, as in KvikIO; a RuntimeWarning says so. Raises RuntimeError:
+        "Unsupported endpoint URL", "Invalid URL" (for another kind), "not in the allowlist".
         """
         allowed = list(RemoteEndpointType) if allow_list is None else list(allow_list)
         if remote_endpoint_type is not RemoteEndpointType.AUTO:
@@ -219,7 +221,7 @@ class RemoteFile:
         defaults.tell_of_unused_variables()
         _log.set_up()
         if kind not in _fitting(url):
-            raise RuntimeError(f"KvikIO: Invalid URL: {_shown(url)} is none of {kind.name}")
+            raise RuntimeError(f"KvikIO: Invalid URL: {_shown(url)} is not of type {kind.name}")
         if url.lower().startswith("s3://"):
             from urllib.parse import unquote
 
@@ -243,7 +245,7 @@ class RemoteFile:
             _print(retries)
 
     def close(self) -> None:
-        """Does nothing, as with KvikIO: the object is let go of with this."""
+        """Does nothing, as in KvikIO: the object is released with this file."""
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -255,23 +257,25 @@ class RemoteFile:
         return f'<RemoteFile "{self._url}">'
 
     def remote_endpoint_type(self) -> RemoteEndpointType:
-        """What the URL was opened as."""
+        """Returns the kind that the URL was opened as."""
         return self._endpoint_type
 
     def nbytes(self) -> int:
-        """The size of the object."""
+        """Returns the size of the object in bytes."""
         return self._file.size()
 
     def read(self, buf: Any, size: int | None = None, file_offset: int = 0) -> int:
-        """Reads size bytes at file_offset into buf (None fills it), and returns their number. Blocks.
+        """Reads size bytes at file_offset into buf, and returns their number. None fills buf. Blocks.
 
-        ValueError: "cannot read ... bytes into a ... bytes file", where the range does not lie in the object; buf is read-only, not
-        contiguous or shorter than size. OverflowError: a negative number; "maybe the server doesn't support file ranges?". RuntimeError: it failed.
+        - ValueError: the range is not within the object ("cannot read ... bytes into a ... bytes file"), or buf is read-only, not contiguous or
+          shorter than size.
+        - OverflowError: a negative number, or "maybe the server doesn't support file ranges?".
+        - RuntimeError: the read failed.
         """
         return self.pread(buf, size, file_offset).get()
 
     def pread(self, buf: Any, size: int | None = None, file_offset: int = 0) -> IOFuture:
-        """Starts to read and returns at once; otherwise as read()."""
+        """Starts to read and returns at once. Otherwise like read()."""
         for name, value in (("size", size), ("file_offset", file_offset)):
             if value is not None and value < 0:
                 raise OverflowError(f"{name}: can't convert negative value {value}")

@@ -1,7 +1,6 @@
-"""KvikIO's totals of what its calls did, for as long as a SummaryMonitor exists. penstock.stats() tells more, and always.
+"""KvikIO's totals of its calls, counted while a SummaryMonitor exists. penstock.stats() has more, and always counts.
 
-One call of CuFile or Mmap is one operation. A stream-ordered one ends, here, when check_bytes_done() is called. While there is no monitor
-nothing is counted.
+One call of CuFile or Mmap is one operation. A stream-ordered operation ends when check_bytes_done() is called.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MAGIC = b"penstock summary 1\n"
 
 
 class BackendTotals(TypedDict):
-    """What one backend carried."""
+    """The totals of one backend."""
 
     num_ops: int
     bytes_transferred: int
@@ -35,9 +34,11 @@ class BackendTotals(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The totals at one time, or of an interval. Names that end in _ns are nanoseconds, those in _unix_ns since 1970.
+    """The totals at one time, or of an interval. Names that end in _ns are nanoseconds, those in _unix_ns nanoseconds since 1970.
 
-    busy_ns: the time in which at least one operation was under way. total_duration_ns: their durations, added up. busy_fraction: of wall_ns.
+    - `busy_ns`: the time with at least one running operation.
+    - `total_duration_ns`: the sum of the durations of all operations.
+    - `busy_fraction`: busy_ns divided by wall_ns.
     """
 
     start_unix_ns: int
@@ -61,9 +62,11 @@ class Summary:
     _span: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def since(self, previous: Summary) -> Summary:
-        """The totals from an earlier reading of the same monitor to this one. ValueError: previous is none, or was read before a reset()."""
+        """Returns the totals from an earlier reading of the same monitor to this one. Raises ValueError if previous is not a Summary, or was read
+        before a reset().
+        """
         if self._span is None or previous._span != self._span or previous.end_unix_ns > self.end_unix_ns:
-            raise ValueError("previous is not an earlier reading of the same span")
+            raise ValueError("previous is not an earlier reading of the same monitor")
         totals = {name: getattr(self, name) - getattr(previous, name) for name in _COUNTED}
         backends = {
             name: {key: of[key] - previous.by_backend[name][key] for key in of} for name, of in self.by_backend.items()  # type: ignore[literal-required]
@@ -71,27 +74,27 @@ class Summary:
         return _summary(previous.end_unix_ns, self.end_unix_ns, totals, backends, None)
 
     def to_json(self) -> str:
-        """All fields as a JSON object."""
+        """Returns all fields as a JSON object."""
         return json.dumps({name: value for name, value in dataclasses.asdict(self).items() if name != "_span"})
 
     def serialize(self) -> bytes:
-        """As bytes, from which deserialize() makes an equal one, that since() takes too."""
+        """Returns the summary as bytes for deserialize(). since() accepts the result of deserialize()."""
         return _MAGIC + json.dumps(dataclasses.asdict(self)).encode()
 
     @staticmethod
     def deserialize(data: bytes) -> Summary:
-        """What serialize() made bytes of. ValueError: it did not make these."""
+        """Returns the summary that serialize() wrote. Raises ValueError for other bytes."""
         if not data.startswith(_MAGIC):
-            raise ValueError("these bytes are no summary")
+            raise ValueError("these bytes are not a summary")
         try:
             told = json.loads(data[len(_MAGIC) :])
             span = told.pop("_span")
             return Summary(**told, _span=None if span is None else (span[0], span[1]))
         except (TypeError, KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"these bytes are no summary: {error}") from None
+            raise ValueError(f"these bytes are not a summary: {error}") from None
 
     def report(self) -> str:
-        """All of it in words, a line for each."""
+        """Returns the summary as text, one line per total."""
         lines = [
             f"KvikIO I/O summary, by Penstock: {self.wall_ns / 1e9:.3f} s, busy {self.busy_fraction:.1%} of them",
             f"  operations: {self.num_ops} ({self.num_reads} reads, {self.num_writes} writes, {self.num_errors} failed)",
@@ -136,7 +139,7 @@ def _summary(start: int, end: int, totals: dict[str, int], backends: Any, span: 
 
 
 class SummaryMonitor:
-    """Counts what this process does through penstock.kvikio, until stop(), the end of its with block, or its own. Thread-safe."""
+    """Counts what this process does through penstock.kvikio, until stop(), the end of its with block, or its deletion. Thread-safe."""
 
     def __init__(self) -> None:
         self._number = next(_numbers)
@@ -152,7 +155,7 @@ class SummaryMonitor:
             _monitors.append(self._entry)
 
     def get(self) -> Summary:
-        """The totals so far."""
+        """Returns the totals so far."""
         with _lock:
             now = time.monotonic_ns() if self._stopped is None else self._stopped
             totals = dict(self._totals)
@@ -163,17 +166,17 @@ class SummaryMonitor:
             return _summary(start, end, totals, backends, (self._number, self._span))
 
     def reset(self) -> None:
-        """Begins anew, from nothing."""
+        """Sets the totals to zero."""
         with _lock:
             self._span += 1
             self._clear(max(time.monotonic_ns(), self._start + 1))
 
     def since(self, previous: Summary) -> Summary:
-        """get().since(previous)."""
+        """The same as get().since(previous)."""
         return self.get().since(previous)
 
     def stop(self) -> None:
-        """Counts no more; the span ends here. A second time does nothing."""
+        """Stops counting; the interval ends here. Does nothing if it has stopped."""
         with _lock:
             if self._entry in _monitors:
                 _monitors.remove(self._entry)
@@ -248,7 +251,7 @@ class _Operation:
 
 
 def begin(backend: str, is_write: bool, requested: int) -> _Operation | None:
-    """For penstock.kvikio: an operation begins. None: nobody counts."""
+    """Called by penstock.kvikio when an operation begins. Returns None if there is no monitor."""
     return _Operation(backend, is_write, requested) if _monitors else None
 
 

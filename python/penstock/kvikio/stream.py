@@ -1,4 +1,4 @@
-"""KvikIO's registration of streams. Penstock needs none: streams may be used without."""
+"""Registration of streams as in KvikIO. Penstock uses streams without it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ _known_flags = 0xF  # cuFile's: fixed buffer offset, fixed file offset, fixed si
 
 
 def stream_register(stream: Any, flags: int) -> None:
-    """Accepts a stream and what is promised of its operations; the promises (cuFile's stream flags, 0 to 15) save nothing here.
-
-    ValueError: another flag.
-    """
+    """Accepts a stream and cuFile's stream flags (0 to 15), which change nothing here. Raises ValueError for other flags."""
     if flags & ~_known_flags:
         raise ValueError(f"stream_register: flags are 0 to {_known_flags}, not {flags}")
 

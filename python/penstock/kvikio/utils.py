@@ -1,4 +1,4 @@
-"""Small decorators and the web server of a folder that KvikIO's users import."""
+"""Decorators and a web server for tests that KvikIO's users import."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def call_once(func: Callable[..., Result]) -> Callable[..., Result]:
-    """Makes func run on its first call only; later calls return what the first returned, whatever their arguments.
+    """Runs func on its first call only; later calls return the first result, whatever their arguments.
 
-    When func raises, it counts as not called. Thread-safe: callers wait for the one that runs.
+    If func raises, it counts as not called. Thread-safe: other callers wait for the running call.
     """
     lock = forkable_lock()
     kept: list[Result] = []
@@ -40,9 +40,10 @@ def call_once(func: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def kvikio_deprecation_notice(msg: str, *, since: str) -> Callable[[Decorated], Decorated]:
-    """Marks a function or class as deprecated: each call warns with FutureWarning, and its docstring says so.
+    """Marks a function or class as deprecated: each call raises a FutureWarning, and its docstring says so.
 
-    msg: what to use instead. since: the version that deprecated it.
+    - `msg`: what to use instead.
+    - `since`: the version that deprecated it.
     """
 
     def decorate(target: Decorated) -> Decorated:
@@ -59,16 +60,16 @@ def kvikio_deprecation_notice(msg: str, *, since: str) -> Callable[[Decorated], 
 
 
 def kvikio_deprecate_module(msg: str, *, since: str) -> None:
-    """Warns with FutureWarning that the module which calls this is deprecated. For the top of that module."""
+    """Raises a FutureWarning that the calling module is deprecated. Call it at the top of that module."""
     caller = inspect.stack()[1].frame.f_globals.get("__name__", "this module")
     warnings.warn(f"{caller} is deprecated since {since}. {msg}", FutureWarning, stacklevel=3)
 
 
 class LocalHttpServer:
-    """Serves a folder at a port of 127.0.0.1, for tests. A context manager: `with LocalHttpServer(folder) as server: ... server.url`.
+    """Serves a folder on a port of 127.0.0.1, for tests. A context manager: `with LocalHttpServer(folder) as server: ... server.url`.
 
-    ip, port, url: where, while the block lasts. Runs on threads of this process (KvikIO's is a process of its own), and ends with the block,
-    or with the process, or when max_lifetime has passed.
+    `ip`, `port` and `url` say where, during the block. The server runs on threads of this process (KvikIO's is a separate process). It ends with the
+    block, with the process, or after max_lifetime.
     """
 
     ip: str
@@ -76,7 +77,10 @@ class LocalHttpServer:
     url: str
 
     def __init__(self, root_path: str | pathlib.Path, range_support: bool = True, max_lifetime: int = 120) -> None:
-        """root_path: the folder. range_support: answer requests for a part of a file with that part. max_lifetime: in seconds."""
+        """- `root_path`: the folder.
+        - `range_support`: whether to answer range requests with the range.
+        - `max_lifetime`: in seconds.
+        """
         self.root_path = root_path
         self.range_support = range_support
         self.max_lifetime = max_lifetime

@@ -1,4 +1,4 @@
-"""`kvikio.zarr`: GDSStore, for the zarr that is installed (2 or 3). See penstock.zarr. No compressors of nvCOMP's."""
+"""`kvikio.zarr`: GDSStore for the installed zarr (2 or 3). See penstock.zarr. nvCOMP's compressors are not available."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if not TYPE_CHECKING and hasattr(penstock.zarr, "open_cupy_array"):  # with zarr
     __all__ += ["open_cupy_array"]
 
 supported = True
-"""Whether the zarr that is installed is one of those: importing this fails where none is."""
+"""Whether the installed zarr is supported. Always True: importing this module fails otherwise."""
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,13 @@
-"""zarr arrays through penstock: `GDSStore`, a store for zarr, and `load`, which reads and decodes past zarr.
+"""Zarr arrays through Penstock: `load` reads and decodes a whole array or a part of it, `GDSStore` and `RemoteStore` are stores for zarr.
 
-    store = penstock.zarr.GDSStore("data.zarr")             # zarr 2 or 3, whichever is installed
+    store = penstock.zarr.GDSStore("data.zarr")             # for zarr 2 or 3, whichever is installed
     array = zarr.open_array(store, path="temperature")
-    values = penstock.zarr.load(array, device="cuda:0")     # a cupy array
+    values = penstock.zarr.load(array, device="cuda:0")     # a CuPy array
     print(penstock.zarr.explain(array))                     # how load() reads it, and why
     penstock.zarr.install()                                 # zarr's array[...] reads and decodes as load() does; zarr 3
-    store = penstock.zarr.RemoteStore("s3://bucket/data.zarr")  # for reading; zarr 3
+    store = penstock.zarr.RemoteStore("s3://bucket/data.zarr")  # read-only; zarr 3
 
-Importing this needs zarr: `pip install "penstock[zarr]"`.
+This module needs zarr: `pip install "penstock[zarr]"`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _DECODERS = ("auto", "cpu", "gpu")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What load() would do. `str()` is a sentence."""
+    """How load() would read an array. `str()` gives it as a sentence."""
 
     direct: bool  # False: zarr's own pipeline reads it
     reason: str
@@ -45,9 +45,9 @@ class Explanation:
 
 
 def explain(array: Any, selection: Any = ..., *, device: Place = None, decode: str = "auto") -> Explanation:
-    """Whether load() reads a selection of an array by itself or leaves it to zarr, and why. Opens no chunk.
+    """Says whether load() reads a selection of an array itself or leaves it to zarr, and why. Opens no chunk.
 
-    device, decode: as for load(). Raises TypeError when array is no zarr array.
+    `device` and `decode` are as for load(). Raises TypeError if array is not a zarr array.
     """
     check_decode(decode)
     name = "host" if device is None else known_device(device)
@@ -91,43 +91,53 @@ def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
     if decode == "cpu":
         return 'decode is "cpu"'
     if not is_gpu(device):
-        return f"the result lies on {device}"
+        return f"the result is on {device}"
     payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
     if isinstance(payload, str):
         return payload
     if decode == "auto" and payload.whole is None:
-        return f'nvCOMP writes past the room of a damaged {layout.codecs[0].name} chunk (decode="gpu" lets it decode them all the same)'
+        return f'nvCOMP writes outside the memory of a damaged {layout.codecs[0].name} chunk (decode="gpu" allows it)'
     if decode == "auto" and layout.far:
-        return 'nvCOMP is made for chunks that nobody has forged, and these are a server\'s (decode="gpu" trusts it)'
+        return 'nvCOMP trusts its input, and these chunks come from a server (decode="gpu" allows it)'
     return _nvcomp.problem()
 
 
 def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = None, decode: str = "auto") -> Any:
     """Reads a zarr array, or a selection of it, into memory. Blocks.
 
-    Chunks in local files, or on the server of a RemoteStore, go past zarr: uncompressed ones in C order straight from their files to their places
-    in the result, compressed ones through a decoder, both as few large batches. Of shards, the indexes and the chunks that are wanted are read.
-    zarr reads the rest, such as strings of any length, and it is then moved; explain() says which, and why. Missing chunks give the fill value.
+    Chunks in local files, or on the server of a RemoteStore, are read without zarr, in a few large batches. Uncompressed chunks in C order are copied
+    straight to their place in the result, others are decoded. Of a shard, only the index and the selected chunks are read. zarr reads everything
+    else, such as variable-length strings, and load() then copies it to the device; explain() says which, and why. Missing chunks have the fill value.
 
-    array: a zarr.Array (zarr 2 or 3).
-    selection: what array[...] takes; numbers, slices with step 1 and an ellipsis go past zarr.
-    device: where the result goes: None, "cpu" or "host" for a NumPy array, "cuda:N", N or "cuda" for a cupy array, "host:0" for a
-        penstock.DeviceBuffer of the host device, an imitation of a GPU in host memory; it holds the elements in C order.
-    out: memory to fill and return instead: a NumPy or cupy array of the result's shape and dtype, or any buffer that
-        penstock takes, of exactly the result's bytes. C-contiguous.
-    decode: "auto": nvCOMP on the GPU, where the result goes to one, nvCOMP (pip install nvidia-libnvcomp-cu12) and cupy are installed, zstd is
-        the only codec of its bytes, and the chunks are in local files; otherwise threads, one for each core. "cpu": always these. "gpu": nvCOMP
-        for lz4, gzip and zlib too, which writes past a chunk's memory where the chunk is damaged, and for chunks of a server; an error where
-        nvCOMP cannot. Chunks of zstd whose frame or blocks are not whole are not given to nvCOMP; other damage may end the process's CUDA
-        context or keep the GPU busy (penstock.Error, penstock.TimedOut): let the CPU decode what you do not trust.
+    - `array`: a zarr.Array (zarr 2 or 3).
+    - `selection`: as in array[...]. Integers, slices with step 1 and an ellipsis are read without zarr.
+    - `device`: None, "cpu" or "host" returns a NumPy array; "cuda:N", N or "cuda" a CuPy array; "host:0" a penstock.DeviceBuffer with the elements in
+      C order.
+    - `out`: C-contiguous memory to fill and return: a NumPy or CuPy array of the result's shape and dtype, or a buffer with exactly the result's
+      bytes.
+    - `decode`: who decodes, as below.
 
-    The result is C-contiguous; of a selection of one element it is an array with no axes. Where an axis is selected by a
-    number it is gone, as with NumPy. On a device its elements are in this machine's byte order, on the host in that of array.dtype.
+    Values of `decode`:
 
-    Raises TypeError when array is no zarr array, out has another dtype, or only NumPy has arrays of such elements; ValueError when out has another
-    size or shape, is not contiguous, or does not fit device; ImportError when "cuda:N" is asked for without cupy; penstock.Error when a file cannot
-    be read; InvalidArgument, which is a ValueError too, when a chunk file does not have the size of a chunk or cannot be decoded (all other chunks
-    are in out then), or when an empty result is asked for on "host:0", where memory has at least one byte. What is in out is then undefined.
+    - "auto": nvCOMP on the GPU if the result is on a GPU, nvCOMP (`pip install nvidia-libnvcomp-cu12`) and CuPy are installed, the chunks are in
+      local files, and zstd is their only codec. Otherwise CPU threads, one per core.
+    - "cpu": always CPU threads. Use it for data that you do not trust.
+    - "gpu": nvCOMP also for lz4, gzip and zlib, and for chunks on a server. An error if nvCOMP cannot decode the array.
+
+    nvCOMP is not given zstd chunks whose frame or blocks are incomplete. Other damage may end the CUDA context of the process or block the GPU
+    (penstock.Error, penstock.TimedOut). nvCOMP also writes outside the memory of damaged lz4, gzip and zlib chunks.
+
+    The result is C-contiguous. An axis that is selected by an integer is removed, as with NumPy; a single element is an array without axes. Elements
+    have this machine's byte order on a device, and that of array.dtype on the host.
+
+    After an error the contents of out are undefined. Raises:
+
+    - TypeError: array is not a zarr array, out has another dtype, or only NumPy has arrays of such elements.
+    - ValueError: out has another size or shape, is not contiguous, or does not fit device.
+    - ImportError: a GPU is requested and CuPy is not installed.
+    - penstock.Error: a file cannot be read.
+    - InvalidArgument (a ValueError): a chunk file has the wrong size or cannot be decoded; all other chunks are in out by then. Also for an empty
+      result on "host:0", where memory has at least one byte.
     """
     check_decode(decode)
     try:
@@ -135,7 +145,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
         region = region_of(selection, layout.shape)
     except Unsupported as reason:
         if decode == "gpu":
-            raise ValueError(f'decode is "gpu", and nvCOMP cannot: zarr has to read it, because {reason}') from None
+            raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: zarr has to read it, because {reason}') from None
         return _load_by_zarr(array, selection, device, out)
     target = target_for(region.shape, layout.dtype, device, out)
     if target.nbytes:
@@ -146,7 +156,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
 def check_decode(decode: str) -> None:
     """Raises ValueError."""
     if decode not in _DECODERS:
-        raise ValueError(f"decode is {decode!r}; it is one of {', '.join(map(repr, _DECODERS))}")
+        raise ValueError(f"decode is {decode!r}; it must be one of {', '.join(map(repr, _DECODERS))}")
 
 
 def _load_by_zarr(array: Any, selection: Any, device: Place, out: Any) -> Any:
@@ -187,7 +197,7 @@ def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
         read_on_gpu(layout, parts, target, box, _nvcomp.Nvcomp(payload.algorithm, number_of(target.device)), payload)
         return
     if decode == "gpu":
-        raise ValueError(f'decode is "gpu", and nvCOMP cannot: {why}')
+        raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: {why}')
     read_coded(layout, parts, target, box)
 
 

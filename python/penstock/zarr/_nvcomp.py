@@ -179,7 +179,7 @@ def _wait(stream: Any, count: int, chunk_bytes: int) -> None:
     began = time.monotonic()
     most = _SECONDS_AT_LEAST + count * chunk_bytes / _SLOWEST
     what = f"one of {count} chunks of {chunk_bytes} bytes, most likely because it is damaged"
-    then = 'Start the process anew; decode="cpu" tells which chunk it is'
+    then = 'Restart the process; decode="cpu" names the damaged chunk'
     while (status := cupy.cuda.runtime.streamQuery(stream.ptr)) == _NOT_READY:
         elapsed = time.monotonic() - began
         if elapsed > most:

@@ -33,21 +33,21 @@ _Range = tuple[int, int, int]  # of an axis: first element in the file, how many
 
 
 def install(decode: str = "auto") -> Any:
-    """Has zarr read the arrays that are opened from now on through penstock: `array[...]` then reads and decodes as load() does.
+    """Makes zarr 3 read arrays that are opened from now on through Penstock: `array[...]` then reads and decodes as load() does.
 
-    That is for arrays in local files or a RemoteStore, with codecs that load() decodes, and selections of numbers and slices with step 1; all else,
-    and writing, is left to zarr, of which the logger "penstock" tells at level DEBUG, with the reason, once for each array. With
-    `zarr.config.enable_gpu()` the bytes go straight to the GPU, and nvCOMP decodes them there where it is installed.
+    This applies to arrays in local files or a RemoteStore whose codecs load() decodes, and to selections of integers and slices with step 1. zarr
+    still does all other reads, and all writes; the logger "penstock" reports the reason at level DEBUG, once per array. After
+    `zarr.config.enable_gpu()` the bytes go straight to the GPU, where nvCOMP decodes them if it is installed.
 
-    decode: as for load(), of these arrays; it is kept in zarr's configuration as "penstock.decode". "cpu" for what you do not trust,
-    though zarr limits nothing of what it reads itself. With "gpu" a read that zarr or the CPU would decode is a ValueError.
+    - `decode`: as for load(). It is stored in zarr's configuration as "penstock.decode". "cpu" is for data that you do not trust; zarr does not limit
+      what it reads itself. "gpu" raises ValueError for reads that zarr or the CPU would decode.
 
-    Gives zarr's configuration, which as a context manager takes the settings back at its end:
+    Returns zarr's configuration. Used as a context manager, it restores the settings at the end of the block:
 
         with penstock.zarr.install():
             array = zarr.open_array("data.zarr")
 
-    Raises ValueError for another decode.
+    Raises ValueError for another value of decode.
     """
     check_decode(decode)
     return zarr.config.set({"codec_pipeline.path": f"{CodecPipeline.__module__}.{CodecPipeline.__qualname__}", _DECODE: decode})
@@ -55,7 +55,7 @@ def install(decode: str = "auto") -> Any:
 
 @dataclass(frozen=True)
 class CodecPipeline(BatchedCodecPipeline):
-    """zarr's own pipeline, but for reading what load() could read. See install()."""
+    """zarr's own pipeline, except that Penstock does the reads that load() could do. See install()."""
 
     origin: Any = field(default=None, compare=False, repr=False)  # metadata and store of an array, where it has been told
     decoder: str = field(default="auto", compare=False, repr=False)  # install()'s decode
@@ -84,7 +84,7 @@ class CodecPipeline(BatchedCodecPipeline):
             selected = self._selected(batch, out, drop_axes)
         except Unsupported as why:
             if self.decoder == "gpu":
-                raise ValueError(f'decode is "gpu", and nvCOMP cannot: zarr has to read {self._name(batch)}, because {why}') from None
+                raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: zarr has to read {self._name(batch)}, because {why}') from None
             self._tell(f"zarr reads {self._name(batch)}, because {why}")
             return await super().read(batch, out, drop_axes)
         await asyncio.to_thread(selected)
@@ -98,16 +98,16 @@ class CodecPipeline(BatchedCodecPipeline):
         if not isinstance(first, StorePath) or first.store is not self.origin[1]:
             raise Unsupported("its chunks come from another store")
         if not getattr(spec.config, "read_missing_chunks", True):
-            raise Unsupported("its configuration makes missing chunks an error")
+            raise Unsupported("its configuration forbids missing chunks")
         array = out.as_ndarray_like()
         if array.dtype != layout.dtype or not array.flags.c_contiguous:
-            raise Unsupported("the result has another dtype than the array, or another order")
+            raise Unsupported("the result's dtype or order differs from the array's")
         file_shape = layout.file_shape
         plans: list[tuple[str, list[_Range]]] = []
         for getter, _, inner, outer, *_ in batch:
             ranges = None if drop_axes else _ranges(inner, outer, file_shape)
             if ranges is None:
-                raise Unsupported("the selection has a step, a mask or a list of numbers")
+                raise Unsupported("the selection has a step, a mask or a list of indices")
             plans.append((getter.path, ranges))
         lengths = _lengths(batch[0][2], array.shape)
         target = target_for(tuple(array.shape), layout.dtype, None, array)

@@ -48,19 +48,21 @@ class _Objects(HandleCache):
 
 
 class RemoteStore(GatheringStore, Store):
-    """A zarr store on a server, for reading: a bucket of S3, or what a web server has below a URL.
+    """A read-only zarr 3 store on a server: a bucket of S3, or the files below the URL of a web server.
 
-    What zarr asks for with a GPU buffer prototype (`zarr.config.enable_gpu()`) is received into pinned memory and copied to the GPU from there.
-    All requests that arrive in one turn of the event loop are under way together, so let zarr have many: `zarr.config.set({"async.concurrency":
-    128})`. A web server lists nothing: of what it has, open arrays by their names, or groups with consolidated metadata.
+    If zarr requests GPU memory (`zarr.config.enable_gpu()`), bytes are received into pinned memory and copied to the GPU. All requests of one turn of
+    the event loop run concurrently, so let zarr issue many: `zarr.config.set({"async.concurrency": 128})`. A web server cannot list files: open
+    arrays by name, or groups with consolidated metadata.
 
-    url: s3://BUCKET/FOLDER, http:// or https://, with or without a slash at its end.
-    storage_options: how the server is reached, as penstock.open() takes them.
-    max_open_files: how many objects are remembered with their sizes, of which the server is asked once.
+    - `url`: s3://BUCKET/FOLDER, http:// or https://, with or without a trailing slash.
+    - `storage_options`: how to reach the server, as for penstock.open().
+    - `max_open_files`: how many objects, with their sizes, the store remembers.
 
-    Errors: a key that is not there gives None; writes raise ValueError; penstock.Error (an OSError) names the URL and the cause. An object that is
-    replaced while it is read is an error, and the next read finds the new one. Safe to use from any thread and any event loop; a pickled store opens
-    objects of its own, and has the storage_options, secrets and all.
+    A missing key gives None. Writes raise ValueError. penstock.Error (an OSError) names the URL and the cause. If an object is replaced while it is
+    read, that read fails and the next one finds the new object.
+
+    You may use a store from any thread and any event loop. A pickled store opens its own objects, and contains the storage_options, including
+    secrets.
     """
 
     supports_writes = False
@@ -71,7 +73,7 @@ class RemoteStore(GatheringStore, Store):
     ) -> None:
         super().__init__(read_only=True)
         if not isinstance(url, str) or "://" not in url:
-            raise ValueError(f"RemoteStore: {url if not isinstance(url, str) else penstock._native.shown_name(url)!r} is no URL")
+            raise ValueError(f"RemoteStore: {url if not isinstance(url, str) else penstock._native.shown_name(url)!r} is not a URL")
         scheme, _, rest = url.partition("://")
         self._by_key = scheme.lower() in ("s3", "s3a", "s3n", "gs", "gcs")
         if self._by_key:
@@ -88,7 +90,7 @@ class RemoteStore(GatheringStore, Store):
 
     @property
     def url(self) -> str:
-        """Without a query, a user name and a password."""
+        """The URL without query, user name and password."""
         return without_url_secrets(self._base)
 
     @property
@@ -96,9 +98,9 @@ class RemoteStore(GatheringStore, Store):
         return self._by_key
 
     def with_read_only(self, read_only: bool = False) -> RemoteStore:
-        """Raises ValueError for what is not read-only."""
+        """Returns the same store. Raises ValueError if read_only is False."""
         if not read_only:
-            raise ValueError("RemoteStore is for reading only")
+            raise ValueError("RemoteStore is read-only")
         return RemoteStore(
             self._base + (f"?{self._query}" if self._query else ""),
             storage_options=self._storage_options,
@@ -117,7 +119,7 @@ class RemoteStore(GatheringStore, Store):
     __hash__ = None  # type: ignore[assignment]
 
     def close(self) -> None:
-        """Forgets the objects. Reads under way end first."""
+        """Forgets the objects, after running reads have ended."""
         self._files.clear()
         super().close()
 
@@ -136,7 +138,7 @@ class RemoteStore(GatheringStore, Store):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """As GDSStore.get()."""
+        """Like GDSStore.get()."""
         check(key, byte_range)
         self._is_open = True
         try:
@@ -148,7 +150,7 @@ class RemoteStore(GatheringStore, Store):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """As GDSStore.get_partial_values()."""
+        """Like GDSStore.get_partial_values()."""
         gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
         return list(await asyncio.gather(*gets))
 
@@ -156,7 +158,7 @@ class RemoteStore(GatheringStore, Store):
         return await asyncio.to_thread(self._size, key) is not None
 
     async def getsize(self, key: str) -> int:
-        """In bytes. Raises FileNotFoundError."""
+        """Returns the size of a value in bytes. Raises FileNotFoundError if the key does not exist."""
         size = await asyncio.to_thread(self._size, key)
         if size is None:
             raise FileNotFoundError(key)
@@ -188,7 +190,7 @@ class RemoteStore(GatheringStore, Store):
 
     async def _listed(self, beginning: str, one_level: bool) -> Iterable[tuple[str, int | None]]:
         if not self._by_key:
-            raise NotImplementedError(f"{self.url}: a web server lists nothing")
+            raise NotImplementedError(f"{self.url}: a web server cannot list files")
         return await asyncio.to_thread(
             penstock.list_remote, beginning, storage_options=self._storage_options, one_level=one_level
         )

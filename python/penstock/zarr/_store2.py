@@ -25,24 +25,23 @@ _zarr_storage: Any = zarr.storage
 
 
 class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
-    """A zarr 2 store in a folder of the local file system, read and written by penstock.
+    """A zarr 2 store in a local folder, read and written by Penstock.
 
-    All chunks of a selection are read as a few large batches, into memory of the array's `meta_array`: open an array with
-    `zarr.open_array(store, meta_array=cupy.empty(()))`, and its uncompressed chunks are read straight into GPU memory. To
-    read a whole uncompressed array, `penstock.zarr.load` is several times faster still.
+    The chunks of a selection are read in a few large batches, into memory of the array's `meta_array`: after `zarr.open_array(store,
+    meta_array=cupy.empty(()))`, uncompressed chunks are read straight into GPU memory. For a whole uncompressed array `penstock.zarr.load` is several
+    times faster still.
 
-    path, normalize_keys, dimension_separator: as for DirectoryStore.
-    compressor_config_overwrite: what the compressor is called in the metadata of arrays that are made, in place of what the array says.
-    decompressor_config_overwrite: by what arrays are decompressed that have a compressor, in place of what their metadata says. Both are
-    configurations as numcodecs has them, and KvikIO's.
-    fsync: return from a write only when the value and its name are on the disk. A value is renamed into place either way.
+    - `path`, `normalize_keys`, `dimension_separator`: as for DirectoryStore.
+    - `compressor_config_overwrite`: the compressor to record in the metadata of new arrays, in place of the array's own.
+    - `decompressor_config_overwrite`: the compressor to decode arrays with, in place of the one in their metadata. Both are numcodecs configurations,
+      as with KvikIO.
+    - `fsync`: whether a write returns only when the value and its name are on the disk. Values are renamed into place in either case.
 
-    Errors: KeyError for a key that is not there; penstock.Error (an OSError) names the file, the offset and the cause.
-    Thread-safe. Keeps no file open.
+    Raises KeyError for a missing key, and penstock.Error (an OSError) with the file, the offset and the cause. Thread-safe. Keeps no file open.
     """
 
     default_meta_array: Any = np.empty(())
-    """Like this is what getitems() gives where nothing else is asked for; an instance or a subclass may have cupy.empty(()) instead."""
+    """An example of the arrays that getitems() returns by default. Set it to cupy.empty(()) on an instance or a subclass for CuPy arrays."""
 
     def __init__(
         self,
@@ -60,15 +59,15 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
         self.fsync = fsync
 
     def __getitem__(self, key: str) -> Any:
-        """The value of a key, in host memory: a uint8 NumPy array for a chunk, bytes for what is JSON."""
+        """Returns the value of a key in host memory: a uint8 NumPy array for a chunk, bytes for JSON."""
         values = self._read([key], HOST)
         if key not in values:
             raise KeyError(key)
         return self._recompressed(key, values[key].tobytes(), self.decompressor_config_overwrite) if _is_metadata(key) else values[key]
 
     def getitems(self, keys: Sequence[str], *, contexts: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """The values of the keys that are there, each in memory of the kind of its context's meta_array, or else of default_meta_array:
-        uint8 arrays of CuPy or NumPy.
+        """Returns the values of the keys that exist, as uint8 arrays of CuPy or NumPy: like the meta_array of the key's context, or like
+        default_meta_array.
         """
         values: dict[str, Any] = {}
         for place, some in _by_place(keys, contexts, self.default_meta_array):
@@ -78,7 +77,7 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
         return {key: values[key] for key in keys if key in values}
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Writes a value, straight from GPU memory where it lies there."""
+        """Writes a value. A value in GPU memory is written straight from there."""
         super().__setitem__(key, self._recompressed(key, value, self.compressor_config_overwrite))
         if self.fsync:
             sync_folder(os.path.dirname(self._path(key)))
@@ -126,10 +125,13 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
 def open_cupy_array(
     store: str | os.PathLike[str], mode: str = "a", *, compressor: Any = None, meta_array: Any = None, **options: Any
 ) -> Any:
-    """zarr.open_array() of a folder through a GDSStore, for an array whose values are in GPU memory; KvikIO's function of that name.
+    """Like zarr.open_array() for a folder, with a GDSStore and values in GPU memory. KvikIO has a function of this name.
 
-    mode, options: as for zarr.open_array(). compressor: of an array that is made; none unless given, so that chunks go straight to and from the GPU,
-    where KvikIO has nvCOMP's Snappy. meta_array: memory like this in place of cupy's. Raises ImportError without cupy, TypeError for what is no path.
+    - `mode`, options: as for zarr.open_array().
+    - `compressor`: of a new array. The default is none, so chunks go straight to and from the GPU; KvikIO's default is nvCOMP's Snappy.
+    - `meta_array`: an example of the memory to use, in place of CuPy's.
+
+    Raises ImportError without CuPy, and TypeError if the path is not a path.
     """
     if meta_array is None:
         import cupy

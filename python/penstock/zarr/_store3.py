@@ -268,9 +268,9 @@ def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
 
 
 _ARGUMENTS_OF_ZARR2 = {
-    "normalize_keys": "zarr 3 uses keys as they are written; write them in lower case yourself",
-    "dimension_separator": 'with zarr 3 it belongs to the array: zarr.create_array(..., chunk_key_encoding={"name": "default", "separator": "/"}), '
-    "and arrays that are there know theirs",
+    "normalize_keys": "zarr 3 does not change keys; write them in lower case yourself",
+    "dimension_separator": 'with zarr 3 it is a property of the array: zarr.create_array(..., chunk_key_encoding={"name": "default", "separator": "/"}), '
+    "and existing arrays have theirs",
 }
 
 
@@ -287,22 +287,26 @@ def _check_arguments_of_zarr2(positional: tuple[Any, ...], named: dict[str, Any]
 
 
 class GDSStore(GatheringStore, LocalStore):
-    """A zarr store in a folder of the local file system, read and written by penstock.
+    """A zarr 3 store in a local folder, read and written by Penstock.
 
-    What zarr asks for with a GPU buffer prototype (`zarr.config.enable_gpu()`) is read straight into GPU memory. All
-    requests that arrive in one turn of the event loop are submitted together, so let zarr have more chunks under way. With
-    `zarr.config.set({"codec_pipeline.batch_size": 16})` (zarr's default is 1) before an array is opened it has up to the square
-    of its "async.concurrency" (10), and half the work of its own per chunk; with {"async.concurrency": 64} alone it has 64. To
-    spare most of that work, call `penstock.zarr.install()`, after which zarr hands whole selections to penstock, or `penstock.zarr.load`.
+    If zarr requests GPU memory (`zarr.config.enable_gpu()`), chunks are read straight into it. All requests of one turn of the event loop are
+    submitted together, so let zarr have more chunks in progress:
 
-    root: the folder, made when missing unless read_only; path= is another name of it.
-    read_only: refuse writes with ValueError.
-    fsync: return from a write only when the value and its name are on the disk. Without, a crash of the machine may lose
-        the latest values, but never leaves a part of one: a value is written under a temporary name and renamed.
-    max_open_files: how many files are kept open for the next read; 0 closes each after use. A replaced file is noticed.
+    - `zarr.config.set({"async.concurrency": 64})`: 64 chunks.
+    - `zarr.config.set({"codec_pipeline.batch_size": 16})` before you open an array: up to the square of "async.concurrency" (10), with half of zarr's
+      own work per chunk.
+    - `penstock.zarr.install()` or `penstock.zarr.load` avoid most of that work.
 
-    Errors: a key that is not there gives None; penstock.Error (an OSError) names the file, the offset and the cause.
-    Safe to use from any thread and any event loop; a pickled store opens files of its own.
+    Arguments:
+
+    - `root`: the folder. It is created unless read_only is set. `path` is another name for it.
+    - `read_only`: refuse writes with ValueError.
+    - `fsync`: whether a write returns only when the value and its name are on the disk. Without it, a crash of the machine may lose the latest
+      values, but a value is never incomplete: it is written under a temporary name and renamed.
+    - `max_open_files`: how many files stay open for the next read; 0 closes each after use. Replaced files are noticed.
+
+    A missing key gives None. penstock.Error (an OSError) names the file, the offset and the cause. You may use a store from any thread and any event
+    loop; a pickled store opens its own files.
     """
 
     def __init__(
@@ -338,9 +342,9 @@ class GDSStore(GatheringStore, LocalStore):
         fsync: bool = False,
         max_open_files: int = DEFAULT_OPEN_FILES,
     ) -> Self:
-        """Makes a store and opens it; arguments as for the class, mode as for LocalStore.open.
+        """Creates a store and opens it. Arguments as for the class, mode as for LocalStore.open().
 
-        Raises FileNotFoundError when the folder is missing and read_only, or mode is "r" or "r+".
+        Raises FileNotFoundError if the folder does not exist and read_only is set or mode is "r" or "r+".
         """
         must_exist = read_only if mode is None else mode in ("r", "r+")
         store = cls(root, read_only=must_exist, fsync=fsync, max_open_files=max_open_files)
@@ -353,14 +357,14 @@ class GDSStore(GatheringStore, LocalStore):
         return store
 
     def with_read_only(self, read_only: bool = False) -> Self:
-        """The same folder and options, opened for reading only or not."""
+        """Returns a store with the same folder and options, read-only or not."""
         return type(self)(self.root, read_only=read_only, fsync=self.fsync, max_open_files=self.max_open_files)
 
     def __repr__(self) -> str:
         return f"GDSStore('{self}')"
 
     def close(self) -> None:
-        """Closes the store and the files that it kept open. Reads under way end first."""
+        """Closes the store and its open files, after running reads have ended."""
         self._files.clear()
         super().close()
 
@@ -372,9 +376,9 @@ class GDSStore(GatheringStore, LocalStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """The value of a key, or a range of it (clipped to the value), in memory of the prototype; None when there is none.
+        """Returns the value of a key, or a range of it, in memory of the prototype; None if the key does not exist.
 
-        Raises TypeError for a byte range of another type, penstock.Error when the file cannot be read.
+        A range is clipped to the value. Raises TypeError for another type of byte range, and penstock.Error if the file cannot be read.
         """
         check(key, byte_range)
         if not self._is_open:
@@ -386,7 +390,7 @@ class GDSStore(GatheringStore, LocalStore):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """The values of several keys or ranges, in order, read as one batch; None for each key that is not there."""
+        """Returns the values of several keys or ranges, in order, read as one batch; None for each key that does not exist."""
         gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
         return list(await asyncio.gather(*gets))
 
@@ -397,7 +401,7 @@ class GDSStore(GatheringStore, LocalStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """As get(), blocking, without an event loop."""
+        """Like get(), but blocks and needs no event loop."""
         check(key, byte_range)
         if not self._is_open:
             self._make_root()
@@ -429,15 +433,14 @@ class GDSStore(GatheringStore, LocalStore):
     # Writing.
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Writes a value, straight from GPU memory where it lies there. The old value stays in place until the new is whole.
+        """Writes a value. A value in GPU memory is written straight from there. Readers see the old value until the new one is complete.
 
-        Raises ValueError when the store is read-only, TypeError when value is no Buffer, penstock.Error or OSError when it
-        cannot be written.
+        Raises ValueError if the store is read-only, TypeError if value is not a Buffer, and penstock.Error or OSError if it cannot be written.
         """
         await self._set(key, value)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """As set(), and nothing where the key has a value: of several writers at once, one wins."""
+        """Like set(), but does nothing if the key has a value. If several writers try at once, one succeeds."""
         with contextlib.suppress(FileExistsError):
             await self._set(key, value, exclusive=True)
 
@@ -448,7 +451,7 @@ class GDSStore(GatheringStore, LocalStore):
         await asyncio.to_thread(self._write, path, value, exclusive)
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """As set(), blocking, without an event loop."""
+        """Like set(), but blocks and needs no event loop."""
         if not self._is_open:
             self._make_root()
         self._write(self._path_for_write(key, value), value, False)
@@ -467,12 +470,12 @@ class GDSStore(GatheringStore, LocalStore):
     # Deleting: the kept files are let go, so that their space is returned.
 
     async def delete(self, key: str) -> None:
-        """Removes a key, or a folder with all in it; nothing where there is none. Raises ValueError when read-only."""
+        """Removes a key, or a folder with its contents. Does nothing if it does not exist. Raises ValueError if the store is read-only."""
         self._check_writable()
         await asyncio.to_thread(self._delete, key)
 
     def delete_sync(self, key: str) -> None:
-        """As delete(), blocking, without an event loop."""
+        """Like delete(), but blocks and needs no event loop."""
         if not self._is_open:
             self._make_root()
         self._check_writable()
@@ -496,6 +499,6 @@ class GDSStore(GatheringStore, LocalStore):
         self._files.clear()
 
     async def move(self, dest_root: Path | str) -> None:
-        """Moves the folder; the store is that of the new place."""
+        """Moves the folder. The store then uses the new place."""
         self._files.clear()
         await super().move(dest_root)

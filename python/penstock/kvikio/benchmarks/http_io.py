@@ -1,4 +1,4 @@
-"""KvikIO's benchmark of remote files. Penstock has none, and this says so: penstock.kvikio.is_remote_file_available() is False."""
+"""KvikIO's benchmark of remote files, which Penstock does not have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Raises SystemExit, with the reason."""
+    """Raises SystemExit with the reason."""
     raise SystemExit("http_io: Penstock reads no files over HTTP; single_node_io and zarr_io are the benchmarks that run here")
 
 

@@ -1,8 +1,8 @@
-"""Writes an array to files and reads it back, by KvikIO's interface over Penstock and by plain files, and tells how fast each was.
+"""Writes an array to files and reads it back, with KvikIO's interface over Penstock and with plain files, and prints the speed of both.
 
     python -m penstock.kvikio.benchmarks.single_node_io --nbytes "1 GiB" --dir /mnt/nvme --api all
 
-The options are those of KvikIO's benchmark of this name, less --zarr-compressor: there is no nvCOMP here.
+It has the options of KvikIO's benchmark of this name, except --zarr-compressor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the benchmarks share: their arrays, their arguments, and how they print."""
+"""What the benchmarks share: arrays, arguments and output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def array_module() -> Any:
-    """CuPy where it is installed and a GPU can be used, else NumPy."""
+    """Returns CuPy if it is installed and a GPU can be used, else NumPy."""
     if penstock.cuda_status() is None:
         with contextlib.suppress(ImportError):
             import cupy
@@ -42,7 +42,7 @@ def array_module() -> Any:
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes: "4096", "10 MiB", "1.5GB". ValueError: none of those."""
+    """Parses a number of bytes such as "4096", "10 MiB" or "1.5GB". Raises ValueError for other texts."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgtp]?)(i?)b?\s*", text.lower())
     if not found:
         raise ValueError(f"{text!r} is no number of bytes, such as 4096, 10 MiB or 1.5GB")
@@ -51,7 +51,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(nbytes: float) -> str:
-    """As "10.00 MiB"."""
+    """Formats bytes as "10.00 MiB"."""
     for unit in _UNITS[:-1]:
         if nbytes < 1024:
             break
@@ -62,7 +62,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def parse_directory(text: str | None) -> pathlib.Path | None:
-    """For argparse: a folder that is there. None stays None."""
+    """For argparse: an existing folder. None stays None."""
     if text is None:
         return None
     folder = pathlib.Path(text)
@@ -73,7 +73,7 @@ def parse_directory(text: str | None) -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def folder_for(given: pathlib.Path | None) -> Iterator[pathlib.Path]:
-    """The folder given, or one that lasts as long as the block."""
+    """Yields the given folder, or a temporary one for the block."""
     if given is not None:
         yield given
     else:
@@ -82,13 +82,13 @@ def folder_for(given: pathlib.Path | None) -> Iterator[pathlib.Path]:
 
 
 def drop_vm_cache() -> None:
-    """Empties the page cache of the machine. RuntimeError: that needs root, or sudo without a password."""
+    """Empties the page cache of the machine. Raises RuntimeError unless the process is root or may use sudo without a password."""
     if not kvikio.drop_system_page_cache():
         raise RuntimeError("the page cache of the machine could not be dropped: that needs root, or sudo without a password")
 
 
 def pprint_sys_info() -> None:
-    """Prints what the figures depend on."""
+    """Prints the system properties that the figures depend on."""
     major, minor = kvikio.cufile_driver.libcufile_version()
     properties = kvikio.cufile_driver.properties
     gpu = next((device for device in penstock.devices() if device.name.startswith("cuda:")), None)
@@ -111,7 +111,7 @@ def print_facts(told: dict[str, Any]) -> None:
 
 
 def print_rates(name: str, rates: Sequence[float]) -> None:
-    """Prints the mean of some rates, in bytes a second, and how far they lie apart."""
+    """Prints the mean of some rates, in bytes per second, and their spread."""
     mean = statistics.mean(rates)
     line = f"{name:<19} | {format_bytes(mean):>11}/s"
     if len(rates) > 1:
@@ -124,7 +124,7 @@ Roundtrip = Callable[[Any], tuple[float, float]]
 
 
 def run_all(args: argparse.Namespace, api: dict[str, Roundtrip], warm_ups: int = 0) -> None:
-    """Runs the roundtrips that were asked for, each as often as was asked, and prints what they read and wrote a second."""
+    """Runs the selected roundtrips as often as requested, and prints their read and write speeds."""
     for name in args.api:
         for _ in range(warm_ups):
             api[name](args)
@@ -134,7 +134,7 @@ def run_all(args: argparse.Namespace, api: dict[str, Roundtrip], warm_ups: int =
 
 
 def chosen(args: argparse.Namespace, api: dict[str, Roundtrip]) -> list[str]:
-    """What --api names; "all" is every one."""
+    """Returns the selection of --api; "all" selects every roundtrip."""
     return list(api) if "all" in args.api else list(args.api)
 
 

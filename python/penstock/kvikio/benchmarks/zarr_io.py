@@ -1,8 +1,8 @@
-"""Writes a zarr array and reads it back, through penstock's GDSStore and through zarr's own, and tells how fast each was.
+"""Writes a zarr array and reads it back, with Penstock's GDSStore and with zarr's own store, and prints the speed of both.
 
     python -m penstock.kvikio.benchmarks.zarr_io --nbytes "1 GiB" --chunksize "16 MiB" --dir /mnt/nvme
 
-The options are those of KvikIO's benchmark of this name. Needs zarr.
+It has the options of KvikIO's benchmark of this name. Needs zarr.
 """
 
 from __future__ import annotations
