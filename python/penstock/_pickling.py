@@ -1,4 +1,4 @@
-"""Pickling of open files: a file travels as its path, mode and options, and is opened again on arrival. Nothing that gives access travels with it."""
+"""Pickles open files: the path, mode and options travel, and the receiver opens the file again. No secret travels with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _without_secrets = frozenset(
 
 
 def reduce_file(file: _native.File) -> tuple[Callable[..., _native.File], tuple[Any, ...]]:
-    """What pickle and copy need to open the file again. Raises TypeError for a file that cannot be opened again as it is."""
+    """Returns what pickle and copy need to open the file again. Raises TypeError if the file cannot be opened again."""
     description = f"File {file.name if isinstance(file.name, int) else _native.shown_name(file.name)}"
     if file.closed:
         refuse(description, "it is closed")
@@ -58,7 +58,7 @@ def refuse(description: str, reason: str) -> NoReturn:
 
 
 def path_to_pickle(description: str, path: Any) -> Any:
-    """A path that means the same file in another working directory. Raises TypeError for a URL with a secret in it."""
+    """Returns a path that names the same file from any working directory. Raises TypeError if a URL contains a secret."""
     text = os.fsdecode(path)
     if _native.is_url(path):
         if _native.shown_name(text) != text and ("?" in text or "@" in text):
@@ -71,7 +71,7 @@ def path_to_pickle(description: str, path: Any) -> Any:
 
 
 def storage_options_to_pickle(description: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the options. Raises TypeError if one of them may be a secret."""
+    """Returns a copy of the options. Raises TypeError if one of them may be a secret."""
     secrets = [name for name, value in options.items() if _may_hold_secret(name, value)]
     if secrets:
         reason = f"its storage_options may hold secrets ({', '.join(secrets)}); take credentials from the environment or a profile, or open it in each process"
