@@ -149,7 +149,8 @@ class PENSTOCK_API store {
     return get_async(std::span(items.begin(), items.size()), std::move(done));
   }
 
-  // The length of each value in bytes. Does not count as use. In a read-only store: as the index says now.
+  // The length of each value in bytes. Counts as use of the values, the first key as the most recent. In a read-only store: as the index
+  // says now.
   [[nodiscard]] std::vector<key_result> sizes(std::span<const std::string_view> keys) const;
   // Whether each key has a value. Errors: io, closed, forked, out_of_memory.
   [[nodiscard]] result<std::vector<bool>> exists(std::span<const std::string_view> keys) const;
