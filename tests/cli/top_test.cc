@@ -137,7 +137,7 @@ TEST_F(top_command, obeys_keys_and_gives_the_terminal_back) {
   shown.press("j");
   shown.press("\x1b[A");
   shown.resize(30);
-  EXPECT_TRUE(shown.wait_for("PROGRAM         +8\x1b[K")) << shown.text();
+  EXPECT_TRUE(shown.wait_for("PROGRAM        +10\x1b[K")) << shown.text();
   shown.press("q");
   EXPECT_EQ(shown.finish(), 0);
   EXPECT_TRUE(shown.text().ends_with(restored_)) << shown.text();
@@ -162,6 +162,22 @@ TEST_F(top_command, shows_advice_in_the_line_of_a_process_and_in_words_below) {
   EXPECT_TRUE(shown.wait_for("came in file order")) << shown.text();
   shown.press("q");
   EXPECT_EQ(shown.finish(), 0);
+}
+
+TEST_F(top_command, draws_blocks_only_in_a_utf8_locale) {
+  auto file = *engine_.open(directory_.make_file("more", 65536));
+  std::array<std::byte, 4096> memory;
+  for (const bool has_blocks : {false, true}) {
+    const scoped_variable locale("LC_ALL", has_blocks ? "C.UTF-8" : "C");
+    live_terminal shown({"top", "--pid", own_, "--interval", "0.1"});
+    ASSERT_TRUE(shown.wait_for("HISTORY")) << shown.text();
+    // A look without reads shows the lowest level, which differs in both.
+    ASSERT_TRUE(file.read(memory.data(), memory.size(), 0).ok());
+    EXPECT_TRUE(shown.wait_for(has_blocks ? "▁" : "_  ")) << shown.text();
+    shown.press("q");
+    EXPECT_EQ(shown.finish(), 0);
+    EXPECT_EQ(contains(shown.text(), "▁"), has_blocks);
+  }
 }
 
 TEST_F(top_command, gives_the_terminal_back_after_signals) {

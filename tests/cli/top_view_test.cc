@@ -68,7 +68,7 @@ TEST(top_view, those_that_have_ended_come_last_in_one_line_until_they_are_asked_
   EXPECT_TRUE(any_has(few, "penstock top: 2 processes, by speed"));
   EXPECT_FALSE(any_has(few, " 1000 "));
   const auto listed = top_lines(all, {}, {.columns = 119, .shows_ended = true});
-  EXPECT_TRUE(any_has(listed, "1000 program               0.00    0.00     -       -"));
+  EXPECT_TRUE(any_has(listed, "1000 program           0.00    0.00 ")) << listed.back();
   EXPECT_TRUE(any_has(listed, " ended"));
   const auto table = top_table(all, false);
   EXPECT_EQ(table.size(), 4U);
@@ -89,10 +89,66 @@ TEST(top_view, columns_without_room_are_dropped_with_a_sign) {
   auto all = many(1);
   all[0].by_path = {{"staged", 1.5}};
   const auto lines = top_lines(all, {}, {.columns = 79});
-  EXPECT_EQ(lines[1], "       PID PROGRAM            RD GB/s WR GB/s  REQS  OLDEST PATHS            +3");
+  EXPECT_EQ(lines[1], "       PID PROGRAM        RD GB/s WR GB/s SPEED    HISTORY     REQS PATHS    +4");
   EXPECT_TRUE(any_has(lines, "staged 1.50")) << lines[2];
   EXPECT_TRUE(lines[0].ends_with("j/k select") || lines[0].ends_with("p pause") || lines[0].ends_with("s sort")) << lines[0];
   EXPECT_FALSE(any_has(top_lines(all, {}, {.columns = 119}), " +"));
+}
+
+TEST(top_view, bars_and_histories_share_one_scale) {
+  auto all = many(3);
+  all[0].read_gigabytes_per_second = 4;
+  all[0].history = {0, 2, 8, 4};
+  all[1].written_gigabytes_per_second = 1;
+  all[1].history = {1};
+  const auto ascii = top_lines(all, {}, {.columns = 79});
+  EXPECT_TRUE(any_has(ascii, "   4.00    0.00 ########       _:#=     1 ")) << ascii[2];
+  EXPECT_TRUE(any_has(ascii, "   0.00    1.00 ##                .     1 ")) << ascii[3];
+  EXPECT_TRUE(any_has(ascii, "   0.00    0.00                         1 ")) << ascii[4];
+  const auto blocks = top_lines(all, {}, {.columns = 79, .has_blocks = true});
+  EXPECT_TRUE(any_has(blocks, "   4.00    0.00 ████████       ▁▃█▅     1 ")) << blocks[2];
+  EXPECT_TRUE(any_has(blocks, "   0.00    1.00 ██                ▂     1 ")) << blocks[3];
+  for (const auto& line : blocks) EXPECT_LE(width_of(line), 79U) << line;
+}
+
+TEST(top_view, wide_screens_show_a_longer_history) {
+  auto all = many(1);
+  all[0].history.assign(speed_histories::most, 1.0);
+  const auto longest = [&](std::size_t columns) {
+    const auto line = top_lines(all, {}, {.columns = columns})[2];
+    return std::count(line.begin(), line.end(), '#');
+  };
+  EXPECT_EQ(longest(79), 10);
+  EXPECT_GT(longest(159), 25);
+  EXPECT_LE(longest(500), 120);
+}
+
+TEST(top_view, bars_end_at_eighths_and_never_outgrow_their_column) {
+  EXPECT_EQ(bar(1, 16, 8, true), "▌       ");
+  EXPECT_EQ(bar(1, 2, 8, true), "████    ");
+  EXPECT_EQ(bar(9, 2, 4, true), "████");
+  EXPECT_EQ(bar(1, 2, 8, false), "####    ");
+  EXPECT_EQ(bar(0, 0, 3, true), "   ");
+  EXPECT_EQ(sparkline({}, 0, 3, true), "   ");
+  const std::vector<double> speeds{9, 0, 1};
+  EXPECT_EQ(sparkline(speeds, 1, 2, true), "▁█");
+}
+
+TEST(top_view, a_history_is_kept_while_the_process_is_seen) {
+  speed_histories histories;
+  auto all = many(2);
+  for (int i = 0; i < 130; ++i) {
+    all[0].read_gigabytes_per_second = i;
+    histories.add(all);
+  }
+  EXPECT_EQ(all[0].history.size(), speed_histories::most);
+  EXPECT_EQ(all[0].history.back(), 129);
+  auto others = many(1);
+  others[0].now.pid = 5;
+  histories.add(others);
+  EXPECT_EQ(others[0].history.size(), 1U);
+  histories.add(all);
+  EXPECT_EQ(all[0].history.size(), 1U) << "it was forgotten";
 }
 
 TEST(top_view, says_of_whom_there_are_none) {

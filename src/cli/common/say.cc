@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 
 namespace penstock::cli {
@@ -82,6 +83,17 @@ bool has_colour() {
   const char* kind = std::getenv("TERM");
   const bool can = kind != nullptr && *kind != '\0' && std::string_view(kind) != "dumb";
   return can && ::isatty(STDOUT_FILENO) == 1 && (refused == nullptr || *refused == '\0');
+}
+
+bool is_utf8_locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string locale(value);
+    std::ranges::transform(locale, locale.begin(), [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return false;
 }
 
 void put_exactly(std::string_view text) { print_output(text); }

@@ -1,7 +1,7 @@
-// All that the command tells people goes out here. What others have named or written (files, tensors, processes, the words of an error) may
-// hold what a terminal obeys: it is made printable, also where the output is no terminal, since logs are read on one. The URLs in it are
-// shown without what gives access: queries, user names and passwords. On a terminal, lines
-// that are wider than it are broken between words. One thread at a time for each stream.
+// Everything that the command says to people goes out here. What others have named or written (files, tensors, processes, the words of an
+// error) may hold what a terminal obeys: it is made printable, also where the output is no terminal, since logs are read on one. The URLs
+// in it are shown without what gives access: queries, user names and passwords. On a terminal, lines that are wider than it are broken
+// between words. One thread at a time for each stream.
 #pragma once
 
 #include <fmt/format.h>
@@ -36,6 +36,9 @@ std::size_t width_of(std::string_view text);
 
 // Whether stdout is a terminal that has colours, and the user wants them (https://no-color.org).
 bool has_colour();
+
+// Whether the user's locale is UTF-8, by LC_ALL, LC_CTYPE and LANG: only then are block characters printed.
+bool is_utf8_locale();
 
 // Exactly these bytes, for programs: JSON, lists of checksums, pages.
 void put_exactly(std::string_view text);

@@ -42,6 +42,7 @@ class watch {
     if (!pids_.empty()) std::erase_if(now.processes, std::not_fn(is_wanted));
     const auto at = steady::now();
     seen_ = speeds_between(before_, now, std::chrono::duration<double>(at - at_).count());
+    histories_.add(seen_);
     before_ = std::move(now);
     at_ = at;
   }
@@ -53,6 +54,7 @@ class watch {
   process_list before_;
   steady::time_point at_ = steady::now();
   std::vector<process_speed> seen_;
+  speed_histories histories_;
 };
 
 // False: it was interrupted.
@@ -113,6 +115,7 @@ int show_screen(const top_options& wanted) {
   const auto interval = std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(wanted.interval_seconds));
   top_screen view;
   view.of_those_named = !wanted.pids.empty();
+  view.has_blocks = is_utf8_locale();
   watch over(wanted.pids);
   const screen on;
   for (auto next = steady::now(); !interrupted();) {
@@ -135,18 +138,18 @@ int show_screen(const top_options& wanted) {
 
 void add_top(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<top_options>();
-  CLI::App& sub = *app.add_subcommand("top", "Watch what running processes do; plain lines in a pipe");
-  sub.add_option("--interval", wanted->interval_seconds, "Time from look to look (default 1)")
+  CLI::App& sub = *app.add_subcommand("top", "Watch the speeds of running processes, with their history; plain lines in a pipe");
+  sub.add_option("--interval", wanted->interval_seconds, "Time between two measurements (default 1)")
       ->check(number_of_seconds(0.05, 3600))
       ->type_name("SECONDS");
   sub.add_option("-p,--pid", wanted->pids, "Processes to show (default: all of this user)")
       ->check(whole_number(1, 1 << 30))
       ->type_name("PID,...")
       ->delimiter(',');
-  auto* once = sub.add_flag("--once", wanted->once, "Print lines, once");
-  sub.add_option("--count", wanted->count, "Print lines, so many times")->check(whole_number(1, 1000000))->excludes(once);
+  auto* once = sub.add_flag("--once", wanted->once, "Print lines once");
+  sub.add_option("--count", wanted->count, "Print lines this many times")->check(whole_number(1, 1000000))->excludes(once);
   add_output_options(sub, wanted->output);
-  sub.get_option("--json")->description("Print JSON, a document each time");
+  sub.get_option("--json")->description("Print JSON, one document for each measurement");
   sub.callback([wanted, &chosen] {
     chosen.run = [wanted] {
       if (wanted->once) wanted->count = 1;

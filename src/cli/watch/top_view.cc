@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -124,23 +125,30 @@ void add_wrapped(std::vector<std::string>& to, std::string_view text, std::size_
   }
 }
 
+enum class drawn : std::uint8_t { text, bar, history };
+
 struct top_column {
   std::string_view title;
   std::size_t width;
   bool is_left;   // aligned
   unsigned keep;  // the higher, the longer it stays where the screen is narrow
   std::string (*text)(const process_speed& of);
+  drawn as = drawn::text;
 };
 
 std::string number_of(double value, int decimals) { return fmt::format("{:.{}f}", value, decimals); }
 
+double total_of(const process_speed& of) { return of.read_gigabytes_per_second + of.written_gigabytes_per_second; }
+
 // The last one takes what room is left.
-constexpr std::array<top_column, 10> top_columns{{
-    {"PID", 8, false, 9, [](const process_speed& of) { return std::to_string(of.now.pid); }},
-    {"PROGRAM", 18, true, 8, [](const process_speed& of) { return printable_text(of.now.program); }},
-    {"RD GB/s", 7, false, 7, [](const process_speed& of) { return number_of(of.read_gigabytes_per_second, 2); }},
-    {"WR GB/s", 7, false, 6, [](const process_speed& of) { return number_of(of.written_gigabytes_per_second, 2); }},
-    {"REQS", 5, false, 5,
+constexpr std::array<top_column, 12> top_columns{{
+    {"PID", 8, false, 11, [](const process_speed& of) { return std::to_string(of.now.pid); }},
+    {"PROGRAM", 14, true, 10, [](const process_speed& of) { return printable_text(of.now.program); }},
+    {"RD GB/s", 7, false, 9, [](const process_speed& of) { return number_of(of.read_gigabytes_per_second, 2); }},
+    {"WR GB/s", 7, false, 8, [](const process_speed& of) { return number_of(of.written_gigabytes_per_second, 2); }},
+    {"SPEED", 8, true, 5, nullptr, drawn::bar},
+    {"HISTORY", 10, true, 6, nullptr, drawn::history},
+    {"REQS", 5, false, 4,
      [](const process_speed& of) { return of.now.ended      ? "-"
                                           : of.now.requests ? std::to_string(under_way(of))
                                                             : "?"; }},
@@ -148,45 +156,79 @@ constexpr std::array<top_column, 10> top_columns{{
     {"P50 us", 7, false, 2, [](const process_speed& of) { return number_of(of.half_below_us, 0); }},
     {"P99 us", 7, false, 1, [](const process_speed& of) { return number_of(of.most_below_us, 0); }},
     {"FALLB", 6, false, 0, [](const process_speed& of) { return std::to_string(of.fallbacks); }},
-    {"PATHS", 18, true, 4, [](const process_speed& of) { return notes_of(of); }},
+    {"PATHS", 11, true, 7, [](const process_speed& of) { return notes_of(of); }},
 }};
 
-// Which columns there is room for, behind the mark of the selected line.
-std::vector<const top_column*> columns_for(std::size_t room) {
-  std::vector<const top_column*> all;
-  for (const auto& each : top_columns) all.push_back(&each);
-  const auto width = [&] {
-    std::size_t sum = 1;
-    for (const auto* each : all) sum += each->width + 1;
-    return sum;
-  };
-  while (all.size() > 1 && width() > room) all.erase(std::ranges::min_element(all, {}, [](const auto* each) { return each->keep; }));
+using top_layout = std::vector<top_column>;
+
+std::size_t layout_width(const top_layout& columns) {
+  std::size_t sum = 1;  // the mark of the selected line
+  for (const auto& each : columns) sum += each.width + 1;
+  return sum;
+}
+
+// The columns that have room. The history takes half of the spare room.
+top_layout columns_for(std::size_t room) {
+  top_layout all(top_columns.begin(), top_columns.end());
+  while (all.size() > 1 && layout_width(all) > room) all.erase(std::ranges::min_element(all, {}, &top_column::keep));
+  const auto history = std::ranges::find(all, drawn::history, &top_column::as);
+  const auto spare = room - std::min(room, layout_width(all));
+  if (history != all.end()) history->width = std::min(speed_histories::most, history->width + spare / 2);
+  return all;
+}
+
+// All but the drawings, with room for long names.
+top_layout columns_of_text() {
+  constexpr std::size_t name_width = 18;
+  top_layout all;
+  std::ranges::copy_if(top_columns, std::back_inserter(all), [](const top_column& each) { return each.as == drawn::text; });
+  for (auto& each : all) {
+    if (each.is_left) each.width = std::max(each.width, name_width);
+  }
   return all;
 }
 
 // The last column is as long as it is.
-std::string table_line(const std::vector<const top_column*>& columns, std::string_view mark,
-                       const std::function<std::string(const top_column&)>& text_in) {
+std::string table_line(const top_layout& columns, std::string_view mark, const std::function<std::string(const top_column&)>& text_in) {
   std::string line(mark);
-  for (const auto* each : columns) {
-    const auto text = text_in(*each);
-    const bool is_last = each == columns.back() && each->is_left;
-    const auto shown = is_last ? text : cut(text, std::max(each->width, each->is_left ? each->width : text.size()));
-    const auto blanks = std::string(each->width - std::min(each->width, width_of(shown)), ' ');
-    line += " " + (each->is_left ? is_last ? shown : shown + blanks : blanks + shown);
+  for (const auto& each : columns) {
+    const auto text = text_in(each);
+    const bool is_last = &each == &columns.back() && each.is_left;
+    const auto shown = is_last ? text : cut(text, std::max(each.width, each.is_left ? each.width : text.size()));
+    const auto blanks = std::string(each.width - std::min(each.width, width_of(shown)), ' ');
+    line += " " + (each.is_left ? is_last ? shown : shown + blanks : blanks + shown);
   }
   return line;
 }
 
-std::string list_line(const std::vector<const top_column*>& columns, const process_speed& of, bool selected) {
-  return table_line(columns, selected ? ">" : " ", [&](const top_column& each) { return each.text(of); });
+// The speeds that bars and histories end at.
+struct top_scale {
+  double bar = 0, history = 0;
+  bool has_blocks = false;
+};
+
+top_scale scale_of(const std::vector<const process_speed*>& shown, const top_screen& screen) {
+  top_scale scale{.has_blocks = screen.has_blocks};
+  for (const auto* each : shown) {
+    scale.bar = std::max(scale.bar, total_of(*each));
+    for (const double speed : each->history) scale.history = std::max(scale.history, speed);
+  }
+  return scale;
 }
 
-// Columns that have no room are told by a sign.
-std::string title_line(const std::vector<const top_column*>& columns, std::size_t room) {
+std::string list_line(const top_layout& columns, const process_speed& of, bool selected, const top_scale& scale) {
+  return table_line(columns, selected ? ">" : " ", [&](const top_column& each) {
+    if (each.as == drawn::bar) return bar(total_of(of), scale.bar, each.width, scale.has_blocks);
+    if (each.as == drawn::history) return sparkline(of.history, scale.history, each.width, scale.has_blocks);
+    return each.text(of);
+  });
+}
+
+// A sign counts the columns that have no room.
+std::string title_line(const top_layout& columns, std::size_t room) {
   auto line = table_line(columns, " ", [](const top_column& each) { return std::string(each.title); });
   const auto dropped = top_columns.size() - columns.size();
-  if (dropped == 0) return line;
+  if (dropped == 0 || room == 0) return line;
   const auto sign = fmt::format(" +{}", dropped);
   if (line.size() + sign.size() <= room) line += std::string(room - sign.size() - line.size(), ' ') + sign;
   return line;
@@ -195,12 +237,13 @@ std::string title_line(const std::vector<const top_column*>& columns, std::size_
 // As many lines as leave room for what stands below, but at least half of the screen; the selected one is among them.
 void add_list(std::vector<std::string>& to, const std::vector<const process_speed*>& shown, const top_screen& screen, std::size_t below) {
   const auto columns = columns_for(screen.columns);
+  const auto scale = scale_of(shown, screen);
   const auto rows = screen.rows - std::min(screen.rows, to.size());
   const auto lines = std::min(shown.size(), std::max<std::size_t>({rows - std::min(rows, below), rows / 2, 1}));
   const auto is_selected = [&](const process_speed* each) { return each->now.pid == screen.selected_pid; };
   const auto selected = static_cast<std::size_t>(std::ranges::find_if(shown, is_selected) - shown.begin());
   const auto first = selected < shown.size() && selected >= lines ? selected + 1 - lines : 0;
-  for (std::size_t i = first; i < first + lines; ++i) to.push_back(list_line(columns, *shown[i], i == selected));
+  for (std::size_t i = first; i < first + lines; ++i) to.push_back(list_line(columns, *shown[i], i == selected, scale));
 }
 
 // What was asked for, and as many of the keys as there is room for.
@@ -243,6 +286,41 @@ std::vector<process_speed> speeds_between(const process_list& before, const proc
   return told;
 }
 
+void speed_histories::add(std::vector<process_speed>& seen) {
+  std::map<int, std::vector<double>> kept;
+  for (auto& each : seen) {
+    auto& speeds = kept[each.now.pid] = std::move(by_pid_[each.now.pid]);
+    if (speeds.size() == most) speeds.erase(speeds.begin());
+    speeds.push_back(total_of(each));
+    each.history = speeds;
+  }
+  by_pid_ = std::move(kept);
+}
+
+std::string sparkline(std::span<const double> speeds, double top, std::size_t columns, bool has_blocks) {
+  constexpr std::array<std::string_view, 8> blocks{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  constexpr std::array<std::string_view, 8> letters{"_", ".", ":", "-", "=", "+", "*", "#"};
+  const auto shown = speeds.last(std::min(speeds.size(), columns));
+  std::string line(columns - shown.size(), ' ');
+  for (const double each : shown) {
+    const double part = top > 0 ? std::clamp(each / top, 0.0, 1.0) : 0;
+    const auto level = static_cast<std::size_t>(part * (blocks.size() - 1) + 0.5);
+    line += has_blocks ? blocks[level] : letters[level];
+  }
+  return line;
+}
+
+std::string bar(double value, double top, std::size_t columns, bool has_blocks) {
+  constexpr std::array<std::string_view, 8> ends{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const double part = top > 0 ? std::clamp(value / top, 0.0, 1.0) : 0;
+  const auto eighths = static_cast<std::size_t>(part * static_cast<double>(columns * ends.size()) + 0.5);
+  const auto whole = has_blocks ? eighths / ends.size() : (eighths + ends.size() / 2) / ends.size();
+  std::string line;
+  for (std::size_t i = 0; i < whole; ++i) line += has_blocks ? "█" : "#";
+  if (has_blocks) line += ends[eighths % ends.size()];
+  return line + std::string(columns - width_of(line), ' ');
+}
+
 std::string_view to_string(top_order order) {
   return order == top_order::speed ? "speed" : order == top_order::pid ? "pid" : "oldest request";
 }
@@ -250,7 +328,7 @@ std::string_view to_string(top_order order) {
 void sort_by(std::vector<process_speed>& seen, top_order order) {
   const auto weight = [&](const process_speed& each) {
     if (order == top_order::oldest) return -oldest_seconds(each);
-    return order == top_order::pid ? 0.0 : -(each.read_gigabytes_per_second + each.written_gigabytes_per_second);
+    return order == top_order::pid ? 0.0 : -total_of(each);
   };
   std::stable_sort(seen.begin(), seen.end(), [&](const auto& one, const auto& other) {
     return std::tuple(one.now.ended, weight(one), one.now.pid) < std::tuple(other.now.ended, weight(other), other.now.pid);
@@ -296,11 +374,10 @@ int selected_of(const std::vector<process_speed>& seen, const top_screen& screen
 
 std::vector<std::string> top_table(const std::vector<process_speed>& seen, bool of_those_named) {
   const auto shown = shown_of(seen, {.of_those_named = of_those_named});
-  std::vector<const top_column*> columns;
-  for (const auto& each : top_columns) columns.push_back(&each);
+  const auto columns = columns_of_text();
   std::vector<std::string> lines;
   if (!shown.empty()) lines.push_back(title_line(columns, 0));
-  for (const auto* each : shown) lines.push_back(list_line(columns, *each, false));
+  for (const auto* each : shown) lines.push_back(list_line(columns, *each, false, {}));
   if (shown.empty()) lines.emplace_back(no_processes(of_those_named));
   std::vector<int> hidden;
   for (const auto& each : seen) {
