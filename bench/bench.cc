@@ -115,7 +115,7 @@ std::vector<std::uint64_t> sizes_of(const options& settings) {
 }
 
 // Runs the rows, printing each as it ends. Stops early when asked to.
-std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbench& bench, bool print) {
+std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbench& bench, const report_table* table) {
   std::vector<row_result> results;
   const std::size_t all = chosen.size() + sizes_of(bench.settings).size();
   for (const row* which : chosen) {
@@ -125,23 +125,23 @@ std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbenc
     // A row cut short by the user has not failed.
     if (bench.settings.stop && bench.settings.stop() && result.outcome == row_outcome::failed) break;
     tell(bench.settings, "", static_cast<unsigned>(results.size() + 1), all);
-    if (print) print_row(result, bench.settings.show_targets);
+    if (table != nullptr) table->print_row(result);
     results.push_back(std::move(result));
   }
   return results;
 }
 
-// Calls of each size, likewise. Returns false when stopped before the end.
-bool run_sizes(workbench& bench, std::size_t rows, bool print, size_sweep& sweep) {
+// The same for calls of each size. Returns false when stopped before the end.
+bool run_sizes(workbench& bench, std::size_t rows, const report_table* table, size_sweep& sweep) {
   const auto sizes = sizes_of(bench.settings);
   if (sizes.empty()) return true;
-  if (print) print_output("\ncalls of each size, from one thread\n");
+  if (table != nullptr) print_output("\ncalls of each size, from one thread\n");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     tell(bench.settings, fmt::format("calls of {} KiB", sizes[i] >> 10), static_cast<unsigned>(rows + i), rows + sizes.size());
     const std::size_t known = sweep.points.size();
     if (!measure_size(bench, sizes[i], sweep).ok()) return false;
     tell(bench.settings, "", static_cast<unsigned>(rows + i + 1), rows + sizes.size());
-    if (print) print_points(std::span(sweep.points).subspan(known));
+    if (table != nullptr) table->print_points(std::span(sweep.points).subspan(known));
   }
   return measure_disk(bench, sweep).ok();
 }
@@ -179,8 +179,9 @@ result<bool> run_all(const options& settings, const std::vector<const row*>& cho
   auto target = owner->allocate(device->name, sample->size() + workbench::spare_bytes);
   if (!target) return target.error();
   tell(settings, "", 0, chosen.size());
-  const bool table = settings.json_file != "-";
-  if (table) print_header(header), print_column_names();
+  const report_table printed(settings.columns, settings.show_targets);
+  const report_table* table = settings.json_file != "-" ? &printed : nullptr;
+  if (table != nullptr) table->print_header(header), table->print_column_names();
   workbench bench{settings,
                   *owner,
                   meter,
@@ -196,7 +197,7 @@ result<bool> run_all(const options& settings, const std::vector<const row*>& cho
   const std::vector<row_result> results = run_rows(chosen, bench, table);
   size_sweep sweep;
   const bool stopped = results.size() < chosen.size() || !run_sizes(bench, chosen.size(), table, sweep);
-  if (table) print_summary(results, sweep, stopped);
+  if (table != nullptr) print_summary(results, sweep, stopped);
   if (settings.complete || !settings.json_file.empty()) {
     nlohmann::json report = to_json(header, results, sweep, stopped);
     if (settings.complete) {

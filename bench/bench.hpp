@@ -18,6 +18,7 @@ struct options {
   bool hot = true;                   // rows of files in the page cache (and those of neither kind)
   bool cold = true;                  // rows of files that are not
   bool quick = false;                // small sizes: seconds on a small machine
+  std::size_t columns = 80;          // of the table; from 128 on it has all figures in full
   bool show_targets = false;         // print PASS or below beside the rows that have a target
   std::uint64_t size_bytes = 0;      // of the file; 0: 4 GiB, quick: 256 MiB. At least 64 MiB
   std::string file;                  // read this file; made, and kept, when it does not exist. Empty: a temporary one

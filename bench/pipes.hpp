@@ -20,6 +20,7 @@ struct pipe_bench_options {
   std::vector<std::uint64_t> sizes;           // of a tensor, in bytes; empty: 4 KiB to 1 GiB
   double seconds = 1;                         // that each figure is measured for, about
   bool json = false;                          // one JSON document in place of the table
+  std::size_t columns = 80;                   // of the table
   bool quiet = false;                         // the table alone, without the channels that there are
   std::function<void(const status&)> failed;  // called with the error that ends the run; empty: it is printed on stderr
 };

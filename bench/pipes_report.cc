@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/output.hpp"
 
@@ -18,6 +19,9 @@ std::string size_name(std::uint64_t bytes) {
   return fmt::format("{} {}", bytes, units[unit]);
 }
 
+constexpr std::string_view wide_pipe_columns = "{:>9} {:>12} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n";
+constexpr std::string_view narrow_pipe_columns = "{:>8} {:>7} {:>8} {:>7} {:>6} {:>6} {:>5} {:>5} {}\n";
+
 }  // namespace
 
 void pipe_report::begin(const pipe_plan& plan) {
@@ -28,16 +32,27 @@ void pipe_report::begin(const pipe_plan& plan) {
     for (const auto& each : plan.sending)
       print_output(fmt::format("  {:<11} {}\n", each.name, each.refusal.empty() ? "can be used" : each.refusal));
   }
-  print_output(fmt::format("{:>9} {:>12} {:>12} {:>12} {:>10} {:>10} {:>9} {:>12}  {}\n", "size", "one way us", "unposted us",
-                           "bare copy us", "GB/s", "bare GB/s", "of bare", "CPU s/GB", "channel"));
+  if (is_wide()) {
+    print_output(fmt::format(fmt::runtime(wide_pipe_columns), "size", "one way us", "unposted us", "bare copy us", "GB/s", "bare GB/s",
+                             "of bare", "CPU s/GB", "channel"));
+  } else {
+    print_output(fmt::format(fmt::runtime(narrow_pipe_columns), "", "one way", "unposted", "bare", "", "bare", "of", "CPU", ""));
+    print_output(fmt::format(fmt::runtime(narrow_pipe_columns), "size", "us", "us", "copy us", "GB/s", "GB/s", "bare", "s/GB", "channel"));
+  }
   flush_output();  // each line when it is known, also into a pipe
 }
 
 void pipe_report::add(const pipe_row& row) {
   if (options_.json) return rows_.push_back(row);
-  print_output(fmt::format("{:>9} {:>12.1f} {:>12.1f} {:>12.1f} {:>10.2f} {:>10.2f} {:>9.3f} {:>12.3f}  {}{}\n", size_name(row.size),
-                           row.one_way_us, row.unposted_us, row.raw_one_us, row.many_gbs, row.raw_many_gbs, row.many_gbs / row.raw_many_gbs,
-                           row.cpu_per_gb, row.channels, row.right ? "" : "  WRONG BYTES"));
+  const auto number = [](double value, int decimals) { return fmt::format("{:.{}f}", value, decimals); };
+  const auto line_with = [&](std::string_view channels) {
+    return fmt::format(fmt::runtime(is_wide() ? wide_pipe_columns : narrow_pipe_columns), size_name(row.size), number(row.one_way_us, 1),
+                       number(row.unposted_us, 1), number(row.raw_one_us, 1), number(row.many_gbs, 2), number(row.raw_many_gbs, 2),
+                       number(row.many_gbs / row.raw_many_gbs, 3), number(row.cpu_per_gb, 3), channels);
+  };
+  const auto channels = row.channels + (row.right ? "" : "  WRONG BYTES");
+  const auto line = line_with(channels);
+  print_output(is_wide() || line.size() <= options_.columns + 1 ? line : line_with("") + fmt::format("{:>8} {}\n", "", channels));
   flush_output();
 }
 

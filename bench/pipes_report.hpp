@@ -1,4 +1,4 @@
-// What the benchmark of pipes tells: a table as it goes, or one JSON document at its end. One thread.
+// The report of the benchmark of pipes: a table, line by line, or one JSON document at its end. One thread.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ class pipe_report {
   void end() const;
 
  private:
+  [[nodiscard]] bool is_wide() const { return options_.columns >= 108; }
   const pipe_bench_options& options_;
   pipe_plan plan_;
   std::vector<pipe_row> rows_;

@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view columns = "{:<18} {:>8} {:>10} {:>6} {:>17} {:>9} {:>9} {:>9} {:>7}  {:<9} {}\n";
+constexpr std::string_view wide_columns = "{:<18} {:>8} {:>10} {:>6} {:>17} {:>9} {:>9} {:>9} {:>7}  {:<9} {}\n";
+constexpr std::string_view narrow_columns = "{:<17} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>4} {}\n";
 
 std::string_view to_string(row_outcome outcome) {
   switch (outcome) {
@@ -32,6 +33,21 @@ std::string_view to_string(row_outcome outcome) {
 std::string optional_text(const std::optional<double>& value, int decimals) {
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
+
+// Four digits of a number below 10000, and all digits before the point of a larger one.
+std::string short_text(double value) {
+  const int decimals = value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+std::string short_text(const std::optional<double>& value) { return value ? short_text(*value) : "-"; }
+
+std::string fraction_text(const row_result& row) {
+  return row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
+}
+
+// A speed of a few KiB says nothing.
+bool has_speed(const row_result& row) { return row.bytes >= (1U << 20); }
 
 json optional_json(const std::optional<double>& value) { return value ? json(*value) : json(nullptr); }
 
@@ -91,41 +107,85 @@ std::string size_text(std::uint64_t bytes) {
 
 }  // namespace
 
-void print_header(const report_header& h) {
+// Lines of at most that many columns, broken between words.
+void report_table::print_note(std::string_view text) const {
+  const std::string indent(is_wide() ? 18 : 2, ' ');
+  const std::string shown = printable_text(std::string(text));
+  std::string line = indent;
+  for (std::size_t at = 0; at < shown.size();) {
+    const std::size_t end = std::min(shown.find(' ', at), shown.size());
+    if (!is_wide() && line.size() > indent.size() && line.size() + 1 + end - at > columns_) {
+      print_output(line + "\n");
+      line = indent;
+    }
+    line += " " + shown.substr(at, end - at);
+    at = end + 1;
+  }
+  print_output(line + "\n");
+}
+
+void report_table::print_header(const report_header& h) const {
   print_output(fmt::format("penstock {} bench, {}\n", h.version, h.date));
-  print_output(fmt::format("  machine   Linux {}, {}, {} cores, GPU driver {}\n", h.kernel, h.cpu, h.cores, h.driver));
+  print_output(fmt::format("  machine   Linux {}, {} cores, GPU driver {}\n            {}\n", h.kernel, h.cores, h.driver, h.cpu));
   print_output(fmt::format("  device    {} ({})\n", h.device, h.device_description));
   if (!h.device_remark.empty()) print_output(fmt::format("            no GPU: {}\n", h.device_remark));
   print_output(fmt::format("  file      {} MiB on {}\n", h.file_bytes >> 20, printable_text(h.file_system)));
-  print_output(fmt::format(
-      "  ceilings  link to device {:.2f} GB/s, back {:.2f} GB/s, 4 KiB copy and wait {:.1f} us; page cache to memory {:.2f} GB/s ({})\n\n",
-      h.link.to_device_gbs, h.link.from_device_gbs, h.link.copy_4k_us, h.cached_read.value, h.cached_read.how));
+  print_output(fmt::format("  ceilings  link to device {:.2f} GB/s, back {:.2f} GB/s, 4 KiB copy and wait {:.1f} us\n",
+                           h.link.to_device_gbs, h.link.from_device_gbs, h.link.copy_4k_us));
+  print_output(fmt::format("            page cache to memory {:.2f} GB/s ({})\n\n", h.cached_read.value, h.cached_read.how));
 }
 
-void print_column_names() {
-  print_output(fmt::format(fmt::runtime(columns), "row", "GB/s", "us each", "of", "ceiling GB/s", "CPU s/GB", "p50 us", "p99 us", "pinned",
-                           "path", "bytes"));
+void report_table::print_column_names() const {
+  if (is_wide()) {
+    print_output(fmt::format(fmt::runtime(wide_columns), "row", "GB/s", "us each", "of", "ceiling GB/s", "CPU s/GB", "p50 us", "p99 us",
+                             "pinned", "path", "bytes"));
+  } else {
+    print_output(fmt::format(fmt::runtime(narrow_columns), "", "", "us", "", "ceil.", "CPU", "p50", "p99", "pin", ""));
+    print_output(fmt::format(fmt::runtime(narrow_columns), "row", "GB/s", "each", "of", "GB/s", "s/GB", "us", "us", "MiB", "path"));
+  }
 }
 
-void print_row(const row_result& row, bool show_targets) {
+void report_table::print_wide(const row_result& row) const {
+  const std::string ceiling = row.ceiling.value > 0 ? fmt::format("{:.2f}", row.ceiling.value) : "-";
+  print_output(fmt::format(fmt::runtime(wide_columns), row.name, has_speed(row) ? fmt::format("{:.2f}", row.gbs()) : "-",
+                           row.calls > 1 ? fmt::format("{:.2f}", row.us_each()) : "-", fraction_text(row), ceiling,
+                           has_speed(row) ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-", optional_text(row.p50_us, 2),
+                           optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
+                           row.bytes > 0 ? "verified" : "-"));
+}
+
+void report_table::print_narrow(const row_result& row) const {
+  const std::string ceiling = row.ceiling.value > 0 ? fmt::format("{:.2f}", row.ceiling.value) : "-";
+  const auto line_with = [&](std::string_view path) {
+    return fmt::format(fmt::runtime(narrow_columns), row.name, has_speed(row) ? fmt::format("{:.2f}", row.gbs()) : "-",
+                       row.calls > 1 ? short_text(row.us_each()) : "-", fraction_text(row), ceiling,
+                       has_speed(row) ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-", short_text(row.p50_us), short_text(row.p99_us),
+                       row.pinned_bytes >> 20, path);
+  };
+  const std::string line = line_with(row.path);
+  const bool fits = line.size() <= columns_ + 1;
+  print_output(fits ? line : line_with(""));
+  if (!fits) print_note("path: " + row.path);
+}
+
+void report_table::print_row(const row_result& row) const {
   if (row.outcome != row_outcome::measured) {
     print_output(fmt::format("{:<18} {}: {}\n", row.name, to_string(row.outcome), printable_text(row.reason)));
     return;
   }
-  const std::string of = row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
-  const std::string ceiling = row.ceiling.value > 0 ? fmt::format("{:.2f}", row.ceiling.value) : "-";
-  // A speed of a few KiB says nothing.
-  const bool moved = row.bytes >= (1U << 20);
-  print_output(fmt::format(fmt::runtime(columns), row.name, moved ? fmt::format("{:.2f}", row.gbs()) : "-",
-                           row.calls > 1 ? fmt::format("{:.2f}", row.us_each()) : "-", of, ceiling,
-                           moved ? fmt::format("{:.4f}", row.cpu_per_gb()) : "-", optional_text(row.p50_us, 2),
-                           optional_text(row.p99_us, 2), fmt::format("{} MiB", row.pinned_bytes >> 20), row.path,
-                           row.bytes > 0 ? "verified" : "-"));
-  if (!row.ceiling.detail.empty()) print_output(fmt::format("{:18} ceiling: {}, {}\n", "", row.ceiling.name, row.ceiling.detail));
-  for (const std::string& note : row.notes) print_output(fmt::format("{:18} {}\n", "", printable_text(note)));
-  if (!show_targets) return;
-  for (const target_verdict& verdict : row.targets)
-    print_output(fmt::format("{:18} {} {}\n", "", verdict.met ? "PASS " : "below", verdict.text));
+  is_wide() ? print_wide(row) : print_narrow(row);
+  if (!row.ceiling.detail.empty()) print_note(fmt::format("ceiling: {}, {}", row.ceiling.name, row.ceiling.detail));
+  for (const std::string& note : row.notes) print_note(note);
+  if (!show_targets_) return;
+  for (const target_verdict& verdict : row.targets) print_note(fmt::format("{} {}", verdict.met ? "PASS " : "below", verdict.text));
+}
+
+void report_table::print_points(std::span<const size_point> points) const {
+  for (const size_point& point : points) {
+    row_result row = point.figures;
+    row.name = fmt::format("{} {}", size_text(point.call_bytes), point.series);
+    report_table(columns_, false).print_row(row);
+  }
 }
 
 void print_summary(const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped) {
@@ -135,14 +195,6 @@ void print_summary(const std::vector<row_result>& rows, const size_sweep& sweep,
   print_output(fmt::format("\n{} rows measured and verified, {} skipped, {} failed{}\n", std::ranges::count(all, row_outcome::measured),
                            std::ranges::count(all, row_outcome::skipped), std::ranges::count(all, row_outcome::failed),
                            stopped ? "; stopped before the end" : ""));
-}
-
-void print_points(std::span<const size_point> points) {
-  for (const size_point& point : points) {
-    row_result row = point.figures;
-    row.name = fmt::format("{} {}", size_text(point.call_bytes), point.series);
-    print_row(row, false);
-  }
 }
 
 json to_json(const report_header& header, const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped) {
@@ -165,7 +217,7 @@ json to_json(const report_header& header, const std::vector<row_result>& rows, c
 }
 
 status write_json(const std::string& file_name, const json& report) {
-  // File names and driver texts need not be UTF-8; the report must come out all the same.
+  // File names and driver texts need not be UTF-8; the report is written anyway.
   const std::string text = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   if (file_name == "-") {
     print_output(text);

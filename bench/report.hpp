@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/ceilings.hpp"
@@ -22,15 +23,28 @@ struct report_header {
   ceiling cached_read;
 };
 
-void print_header(const report_header& header);
-void print_column_names();
-// One line for the figures, one for each note, and the targets when asked for.
-void print_row(const row_result& row, bool show_targets);
+// A table of 128 columns has all figures in full. A narrower one, of 80, has times and sizes in four digits, and counts pinned memory in
+// MiB; its notes are broken between words.
+class report_table {
+ public:
+  explicit report_table(std::size_t columns, bool show_targets) : columns_(columns), show_targets_(show_targets) {}
+  void print_header(const report_header& header) const;
+  void print_column_names() const;
+  // One line for the figures, some for each note, and the targets when asked for.
+  void print_row(const row_result& row) const;
+  // The points of one size, a line each.
+  void print_points(std::span<const size_point> points) const;
+
+ private:
+  [[nodiscard]] bool is_wide() const { return columns_ >= 128; }
+  void print_note(std::string_view text) const;
+  void print_wide(const row_result& row) const;
+  void print_narrow(const row_result& row) const;
+  std::size_t columns_;
+  bool show_targets_;
+};
 // How many rows, and calls of a size, were measured, skipped and failed.
 void print_summary(const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped);
-
-// The points of one size, a line each.
-void print_points(std::span<const size_point> points);
 
 nlohmann::json to_json(const report_header& header, const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped);
 // file_name "-": stdout. Errors: os errors.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.hpp"
+#include "cli/terminal.hpp"
 #include "penstock/version.hpp"
 
 namespace penstock::cli_test {
@@ -176,6 +177,26 @@ TEST(bench, its_json_goes_to_stdout_where_no_file_is_named) {
   EXPECT_EQ(directory.entries(), 1U);
 }
 
+std::size_t longest_line(const std::string& text) {
+  std::size_t longest = 0;
+  for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) longest = std::max(longest, text.find('\n', at) - at);
+  return longest;
+}
+
+TEST(bench, its_table_fits_80_columns_where_there_is_no_wider_terminal) {
+  const scratch_directory directory;
+  const std::vector<std::string> measure{
+      "bench", "--quick",  "--size", "64MiB", "--repeats",     "1", "--rows", "hot-4g,call-4k,cold-4g,batch-4k-hot,start", "--sizes",
+      "1MiB",  "--device", "host:0", "--dir", directory.path()};
+  const auto piped = run(measure);
+  EXPECT_EQ(piped.exit_code, 0) << piped.err;
+  EXPECT_LE(longest_line(piped.out), 80U) << piped.out;
+  EXPECT_TRUE(contains(piped.out, "row                 GB/s   each     of   GB/s   s/GB     us     us  MiB path")) << piped.out;
+  const auto wide = run_in_terminal(measure, {.columns = 140});
+  EXPECT_TRUE(contains(wide, "ceiling GB/s")) << wide;
+  EXPECT_TRUE(contains(wide, "verified")) << wide;
+}
+
 TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
   for (const auto& [memory, channel] : {std::pair("host", "cma"), std::pair("host:0", "cuda_ipc")}) {
     const ended_program ended = run({"pipe-bench", "--from", memory, "--to", memory, "--sizes", "100,300KiB,3MiB", "--seconds", "0.05"});
@@ -183,7 +204,8 @@ TEST(pipe_bench, measures_every_size_by_the_channel_that_is_chosen) {
     for (const char* size : {"100 B", "300 KiB", "3 MiB"}) EXPECT_TRUE(contains(ended.out, size)) << ended.out;
     EXPECT_TRUE(contains(ended.out, channel)) << ended.out;
     EXPECT_FALSE(contains(ended.out, "WRONG")) << ended.out;
-    EXPECT_TRUE(contains(ended.out, "unposted us")) << ended.out;
+    EXPECT_TRUE(contains(ended.out, "one way unposted")) << ended.out;
+    EXPECT_LE(longest_line(ended.out), 80U) << ended.out;
   }
   const ended_program forced =
       run({"pipe-bench", "--to", "host:0", "--channel", "cuda_basic", "--channel", "basic", "--sizes", "3MiB", "--seconds", "0.05"});

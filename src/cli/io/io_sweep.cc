@@ -209,18 +209,18 @@ void print_block(const sweep_result& of, const sweep_plan& plan, const sweep_blo
 
 // A bar for each run, as long as it is fast.
 void print_bars(const sweep_result& of) {
-  constexpr double columns = 40;
+  constexpr double columns = 29;
   double most = 0;
   for (const auto& each : of.points) most = std::max(most, each.gbs());
   for (const auto& each : of.ceilings) most = is_drawn(each) ? std::max(most, each.measured.gbs) : most;
   const auto bar = [&](double gbs) { return std::string(most > 0 ? static_cast<std::size_t>(gbs / most * columns + 0.5) : 0, '#'); };
   for (const auto& each : of.points) {
     const auto name = fmt::format("{} {} {} x {}", name_of(each.io), name_of(each.transfer), format_size(each.size), each.threads);
-    say("  {}\n", as_is{fmt::format("{:<42} {:<40} {:.2f}", name, bar(each.gbs()), each.gbs())});
+    say("  {}\n", as_is{fmt::format("{:<40} {:<29} {:>6.2f}", name, bar(each.gbs()), each.gbs())});
   }
   for (const auto& each : of.ceilings) {
     if (is_drawn(each))
-      say("  {}\n", as_is{fmt::format("{:<42} {:<40} {:.2f}", label_of(each), bar(each.measured.gbs), each.measured.gbs)});
+      say("  {}\n", as_is{fmt::format("{:<40} {:<29} {:>6.2f}", label_of(each), bar(each.measured.gbs), each.measured.gbs)});
   }
 }
 

@@ -128,7 +128,8 @@ int report_saved(const bench_options& wanted) {
   const auto text = read_text(wanted.from_file, most_bytes);
   if (!text) return interrupted() ? interrupted_exit_code() : fail(text.error());
   const auto report = nlohmann::json::parse(*text, nullptr, false);
-  status error = report.is_object() ? write_page(wanted.report_file, report) : status(errc::invalid_argument, "this is no JSON document");
+  status error =
+      report.is_object() ? write_page(wanted.report_file, report) : status(errc::invalid_argument, "this is not a JSON document");
   if (error.code() == errc::invalid_argument) error = {errc::invalid_argument, fmt::format("{}: {}", wanted.from_file, error.message())};
   return error.ok() ? exit_success : fail(error);
 }
@@ -141,6 +142,7 @@ int run_bench(const bench_options& wanted) {
   run.hot = !wanted.only_cold || wanted.only_hot;
   run.cold = !wanted.only_hot || wanted.only_cold;
   run.stop = interrupted;
+  if (const std::size_t columns = columns_of(stdout); columns > 0) run.columns = columns;
   bool has_report = true;
   run.failed = [&has_report](const status& error) {
     has_report = false;
@@ -163,16 +165,16 @@ int run_bench(const bench_options& wanted) {
 void add_bench(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<bench_options>();
   bench::options& run = wanted->run;
-  CLI::App& sub = *app.add_subcommand("bench", "Measure this machine: every figure beside the ceiling of the same run");
+  CLI::App& sub = *app.add_subcommand("bench", "Measure this machine: each figure beside the ceiling of the same run");
   sub.add_option("--rows", run.rows, "Rows to measure: a,b,c (default: all)")->type_name("ROW,...")->delimiter(',');
   sub.add_flag("--list", wanted->list, "List the rows");
   sub.add_flag("--hot", wanted->only_hot, "Only files in the page cache");
   sub.add_flag("--cold", wanted->only_cold, "Only files not in the page cache");
-  sub.add_flag("--quick", run.quick, "Small sizes: seconds on a small machine");
-  sub.add_flag("--targets", run.show_targets, "Show PASS or below beside rows that have a target");
+  sub.add_flag("--quick", run.quick, "Small sizes: takes seconds on a small machine");
+  sub.add_flag("--targets", run.show_targets, "Mark rows that have a target with PASS or below");
   add_size_option(sub, "--size", run.size_bytes, "Size of the file (default 4GiB, quick 256MiB)");
-  auto* file = sub.add_option("--file", run.file, "Read this file; it is made, and kept, when it does not exist")->type_name("FILE");
-  sub.add_option("--dir", run.directory, "Where temporary files are made (default: here)")->type_name("DIR")->excludes(file);
+  auto* file = sub.add_option("--file", run.file, "Read this file; if it does not exist, create and keep it")->type_name("FILE");
+  sub.add_option("--dir", run.directory, "Folder for temporary files (default: here)")->type_name("DIR")->excludes(file);
   add_device_options(sub, run.device);
   sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(whole_number(1));
   // CLI11 gives one of these to an option that may lack its value and does.
@@ -183,16 +185,17 @@ void add_bench(CLI::App& app, command& chosen) {
   sub.add_option_function<std::string>("--json", take_json_file, "Print JSON in place of the table, or write it to this file")
       ->type_name("[FILE]")
       ->expected(0, 1);
-  sub.add_option("--sizes", wanted->sizes, "Also calls of these sizes, from one thread: 4KiB,1MiB (default with --report: 4KiB to 64MiB)")
+  sub.add_option("--sizes", wanted->sizes,
+                 "Also measure calls of these sizes, from one thread: 4KiB,1MiB (default with --report: 4KiB to 64MiB)")
       ->type_name("SIZE,...")
       ->delimiter(',');
-  auto* page = sub.add_option("--report", wanted->report_file, "Write a page with plots of all figures, also beside other libraries")
-                   ->type_name("FILE");
-  sub.add_option("--from", wanted->from_file, "Measure nothing: make the page of what --json has written")->type_name("FILE")->needs(page);
+  auto* page =
+      sub.add_option("--report", wanted->report_file, "Write a page with plots of all figures, beside other libraries")->type_name("FILE");
+  sub.add_option("--from", wanted->from_file, "Measure nothing: make the page from this file of --json")->type_name("FILE")->needs(page);
   sub.add_option("--python", wanted->python, "Interpreter that has the other libraries (default python3)")->type_name("FILE")->needs(page);
   sub.add_flag("--no-others", wanted->no_others, "Leave other libraries out of the page")->needs(page);
-  sub.add_flag_callback("-q,--quiet", hide_progress, "Print figures and errors only: no progress");
-  sub.add_flag("--log", wanted->log, "Say on stderr what is being done, a line each");
+  sub.add_flag_callback("-q,--quiet", hide_progress, "Print figures and errors only");
+  sub.add_flag("--log", wanted->log, "Print each step on stderr");
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return run_bench(*wanted); }; });
 }
 

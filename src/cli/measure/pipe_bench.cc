@@ -6,6 +6,7 @@
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/json.hpp"
+#include "cli/common/say.hpp"
 #include "cli/common/sizes.hpp"
 #include "cli/common/transfer_memory.hpp"
 #include "cli/common/usage.hpp"
@@ -37,7 +38,7 @@ int run_pipe_bench(pipe_options_given given) {
   for (const auto& each : given.sizes) {
     const auto bytes = parse_size(each);
     if (!bytes) return fail(bytes.error()), exit_usage;
-    if (*bytes == 0) return fail({errc::invalid_argument, "a tensor of no bytes has no speed"}), exit_usage;
+    if (*bytes == 0) return fail({errc::invalid_argument, "--sizes: a tensor needs at least one byte"}), exit_usage;
     given.run.sizes.push_back(*bytes);
   }
   // Plain memory of the host is no device, and has a name of its own here.
@@ -47,6 +48,7 @@ int run_pipe_bench(pipe_options_given given) {
   end_at_first_interrupt();
   given.run.json = given.output.json;
   given.run.quiet = given.output.quiet;
+  if (const std::size_t columns = columns_of(stdout); columns > 0) given.run.columns = columns;
   bool has_report = true;
   given.run.failed = [&has_report](const status& error) {
     has_report = false;
@@ -66,12 +68,12 @@ int run_pipe_bench(pipe_options_given given) {
 void add_pipe_bench(CLI::App& app, command& chosen) {
   auto given = std::make_shared<pipe_options_given>();
   auto& run = given->run;
-  CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, beside a bare copy in the same run");
+  CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, beside a plain copy in the same run");
   sub.add_option("--from", run.from, "Device of the sender's tensors: host, host:0, cuda:0 (default host)")->type_name("DEVICE");
   sub.add_option("--to", run.to, "Device of the receiver's tensors (default host)")->type_name("DEVICE");
   sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->type_name("SIZE,...")->delimiter(',');
-  sub.add_option("--channel", run.channels, "A channel that may be used; of several, the best first (default: all)")->type_name("CHANNEL");
-  sub.add_option("--connections", run.connections, "Connections of a tcp pipe, at most (default 4)")->check(whole_number(1, 16));
+  sub.add_option("--channel", run.channels, "Channel to allow; can be repeated, best first (default: all)")->type_name("CHANNEL");
+  sub.add_option("--connections", run.connections, "Most connections of a tcp pipe (default 4)")->check(whole_number(1, 16));
   sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)")->type_name("URL");
   sub.add_option("--seconds", run.seconds, "Time to measure each figure (default 1)")
       ->check(number_of_seconds(0.001, 1e6))
