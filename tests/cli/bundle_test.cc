@@ -255,7 +255,7 @@ TEST_F(bundle_test, a_log_that_somebody_may_have_put_there_is_not_in_it) {
   std::ofstream(root_ + "/other") << "another file\n";
   fs::create_symlink("other", root_ + "/log");
   const auto linked = make();
-  EXPECT_TRUE(contains(linked.out, "not in it: /log: a link, which is not followed")) << linked.out;
+  EXPECT_TRUE(contains(linked.out, "not in it: /log: a link; links are not followed")) << linked.out;
   EXPECT_FALSE(contains(bytes_of(archive_), "another file"));
   fs::remove(root_ + "/log");
   fs::remove(archive_);

@@ -116,10 +116,10 @@ TEST_F(convert_test, names_what_has_to_be_chosen_and_leaves_what_is_there) {
   const std::string from = checkpoint(), to = store("model.safetensors", "as it was");
   expect_refused({from, to},
                  from + ": these are dicts of tensors: \"model\" (2 tensors), \"state\" (1 tensor); --key NAME takes one of them");
-  expect_refused({from, to}, "these are no tensors: \"step\" (int); --tensors-only leaves them out");
+  expect_refused({from, to}, "these are not tensors: \"step\" (int); --tensors-only leaves them out");
   expect_refused({from, to, "--tensors-only"}, "these are dicts of tensors");
-  expect_refused({from, to, "--flatten"}, "these are no tensors: \"step\" (int)");
-  expect_refused({from, to, "--key", "step"}, "there is no dict \"step\" in it; there is \"model\" (2 tensors)");
+  expect_refused({from, to, "--flatten"}, "these are not tensors: \"step\" (int)");
+  expect_refused({from, to, "--key", "step"}, "it has no dict \"step\"; it has \"model\" (2 tensors)");
   EXPECT_EQ(content_of(to), "as it was");
   EXPECT_EQ(directory_.entries(), 2U);
 }
@@ -164,8 +164,8 @@ TEST_F(convert_test, refuses_tensors_that_no_file_can_have) {
       store("twice.pt", checkpoint_of(pickle_of(pickled_dict({{"a.b", same}, {"a", pickled_dict({{"b", same}})}})), {std::string(4, 'x')}));
   expect_refused({twice, to, "--flatten"}, twice + ": tensor \"a.b\" comes twice");
   const std::string one = store("one.pt", checkpoint_of(pickle_of(same), {std::string(4, 'x')}));
-  expect_refused({one, to}, "it is one tensor by itself, which has no name");
-  expect_refused({store("list.pt", checkpoint_of(pickle_of("]"), {})), to}, "it is a list of 0 values and no dict of tensors");
+  expect_refused({one, to}, "it is a single tensor without a name");
+  expect_refused({store("list.pt", checkpoint_of(pickle_of("]"), {})), to}, "it is a list of 0 values, not a dict of tensors");
   std::vector<tensor_facts> foreign{{"w", tensor_type::f4, {2, 3}}};
   const auto beginning = make_safetensors(foreign);
   expect_refused({store("f4.safetensors", *beginning + "xyz"), place("f4.pt")},
@@ -179,8 +179,8 @@ TEST_F(convert_test, refuses_files_and_names_that_do_not_fit) {
   ASSERT_EQ(convert({from, plain, "--key", "model"}).exit_code, 0);
   expect_refused({place("missing.pt"), plain}, "missing.pt: No such file");
   expect_refused({from, from}, "are one file");
-  expect_refused({from, place("x.pt")}, "says another format");
-  expect_refused({plain, place("x.safetensors")}, "says another format");
+  expect_refused({from, place("x.pt")}, "names another format");
+  expect_refused({plain, place("x.safetensors")}, "names another format");
   expect_refused({plain, place("x.pt"), "--flatten"}, "--key, --flatten and --tensors-only are for checkpoints");
   expect_refused({from, place("no/folder.safetensors"), "--key", "model"}, "no");
   expect_refused({from, directory_.path(), "--key", "model"}, directory_.path());

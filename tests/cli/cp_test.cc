@@ -174,7 +174,7 @@ TEST(cp, a_folder_is_not_copied_into_itself) {
   for (const char* to : {"", "/a", "/a/new", "/../tree/empty"}) {
     const ended_program ended = cp({"-r", root, root + to});
     EXPECT_EQ(ended.exit_code, 1) << to;
-    EXPECT_TRUE(contains(ended.err, "which is to be copied")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "a folder cannot be copied into itself")) << ended.err;
   }
   EXPECT_EQ(entries_below(root), before);
   EXPECT_EQ(cp({"-r", root, root + "-2"}).exit_code, 0) << "a name that begins likewise is another";
@@ -238,7 +238,7 @@ TEST(cp, what_would_destroy_something_is_refused) {
   EXPECT_TRUE(contains(cp({one, one}).err, "are the same file"));
   EXPECT_TRUE(contains(cp({one, directory.path() + "/same"}).err, "are the same file"));
   EXPECT_EQ(text_in(one), "1");
-  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is no regular file"));
+  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is not a regular file"));
   fs::create_directories(directory.path() + "/a");
   fs::create_directories(directory.path() + "/b");
   fs::create_directories(directory.path() + "/to");
@@ -261,7 +261,7 @@ TEST(cp, what_is_neither_file_nor_folder_nor_link_is_named_and_left_out) {
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_EQ(ended.err, "penstock: " + directory.path() + "/from/pipe is neither a file, a folder nor a link: not copied\n");
   EXPECT_TRUE(fs::exists(directory.path() + "/to/x"));
-  EXPECT_TRUE(contains(cp({directory.path() + "/from/pipe", directory.path() + "/y"}).err, "/pipe is no regular file"))
+  EXPECT_TRUE(contains(cp({directory.path() + "/from/pipe", directory.path() + "/y"}).err, "/pipe is not a regular file"))
       << "and not waited for";
 }
 

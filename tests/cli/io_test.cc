@@ -352,7 +352,7 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
   const std::vector<std::pair<std::string, std::string>> mistakes{
       {"[global]\nbs=64Q\n", ":2: bs: \"64Q\" is not a size"},
       {"[global]\nxfer_type=8\n", ":2: xfer_type: \"8\" is not a number up to 7"},
-      {"[global]\nrw=sideways\n", ":2: rw: \"sideways\" is none of"},
+      {"[global]\nrw=sideways\n", ":2: rw: \"sideways\" is not one of"},
       {"[global]\nruntime=-1\n", ":2: runtime: \"-1\" is not a number up to"},
       {"[global]\nruntime=nan\n", ":2: runtime: \"nan\" is not a number up to"},
       {"[global\n", ":1: a section ends with ]"},
@@ -526,7 +526,7 @@ TEST(io, without_a_gpu_it_takes_the_host_device_and_says_so_in_a_line) {
   const words common{"-f", directory.path() + "/data", "-s", "64K", "-i", "4K:8K:4K", "-I", "1"};
   const ended_program ended = io(common);
   EXPECT_EQ(ended.exit_code, 0);
-  const std::string line = "penstock: no GPU: no NVIDIA driver: the device is host:0, an imitation of a GPU in host memory\n";
+  const std::string line = "penstock: no GPU: no NVIDIA driver: the device is host:0, a simulated GPU in host memory\n";
   const auto at = ended.err.find(line);
   EXPECT_NE(at, std::string::npos) << ended.err;
   EXPECT_EQ(ended.err.find(line, at + 1), std::string::npos) << ended.err;

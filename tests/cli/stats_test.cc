@@ -124,7 +124,7 @@ TEST_F(stats_command, says_in_words_why_there_is_nothing_to_show) {
   EXPECT_EQ(run({"stats", "-l", "4", "-p", own_}).exit_code, 2);
   EXPECT_EQ(run({"stats", "-p", "x"}).exit_code, 2);
   EXPECT_EQ(run({"stats", "--serve", "x"}).exit_code, 2);
-  EXPECT_TRUE(contains(run({"stats", "--serve", "0.0.0.0:0"}).err, "is not this machine alone"));
+  EXPECT_TRUE(contains(run({"stats", "--serve", "0.0.0.0:0"}).err, "is open to other machines"));
 }
 
 // Of the process, in whose counters other tests may be too.
@@ -229,7 +229,9 @@ TEST_F(stats_endpoint, serves_one_page_and_nothing_else) {
   EXPECT_TRUE(page.starts_with("HTTP/1.1 200 OK\r\n")) << page;
   EXPECT_TRUE(contains(page, "penstock_read_bytes_total{pid=\"" + own_)) << page;
   EXPECT_TRUE(ask("GET /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200"));
-  EXPECT_TRUE(ask("GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n").starts_with("HTTP/1.1 404"));
+  const auto root = ask("GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n");
+  EXPECT_TRUE(root.starts_with("HTTP/1.1 302") && contains(root, "\r\nLocation: /metrics\r\n")) << root;
+  EXPECT_TRUE(ask("GET /elsewhere HTTP/1.1\r\nHost: [::1]\r\n\r\n").starts_with("HTTP/1.1 404"));
   EXPECT_TRUE(ask("POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").starts_with("HTTP/1.1 405"));
   EXPECT_TRUE(ask("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n").starts_with("HTTP/1.1 421"));
   EXPECT_TRUE(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));

@@ -115,7 +115,7 @@ TEST(read, goes_to_memory_of_the_host_where_that_is_asked_for) {
   const std::string path = directory.make_file("data", 5 * mib + 17);
   const ended_program ended = run({"read", path, "--verify", "--device", "host"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(contains(ended.out, "to host (plain memory of this machine)\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "to host (host memory)\n")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "path posix, verified")) << ended.out;
 }
 

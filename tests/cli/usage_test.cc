@@ -35,8 +35,7 @@ TEST(usage, an_unknown_command_is_one_also_when_help_or_the_version_is_asked_for
 TEST(usage, cp_without_a_target_says_what_is_missing) {
   const auto ended = run({"cp", "one"});
   EXPECT_EQ(ended.exit_code, 2);
-  EXPECT_TRUE(contains(ended.err, "penstock: cp: one is all that is named: say where to copy it, as in penstock cp FILE TO\n"))
-      << ended.err;
+  EXPECT_TRUE(contains(ended.err, "penstock: cp: one has no target: name one, as in penstock cp FILE TO\n")) << ended.err;
   EXPECT_TRUE(contains(run({"help", "cp"}).out, "FILE... TO")) << run({"help", "cp"}).out;
 }
 
@@ -78,13 +77,13 @@ TEST(usage, an_unknown_option_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"read", "x", "-x"}), "penstock: read: unknown option -x");
   EXPECT_EQ(refusal({"run", "--no-audti", "true", "-l"}), "penstock: run: unknown option --no-audti; did you mean --no-audit?");
   EXPECT_EQ(refusal({"--versoin"}), "penstock: unknown option --versoin; did you mean --version?");
-  EXPECT_EQ(refusal({"--verify", "read", "x"}), "penstock: --verify goes behind the command: penstock read --verify");
+  EXPECT_EQ(refusal({"--verify", "read", "x"}), "penstock: --verify belongs after the command: penstock read --verify");
 }
 
 TEST(usage, an_unknown_word_of_an_option_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"read", "x", "--path", "stagd"}),
-            "penstock: read: --path: \"stagd\" is none of automatic, posix, staged, mapped, direct, dma_buf; did you mean staged?");
-  EXPECT_EQ(refusal({"read", "x", "--prefer", "nothing"}), "penstock: read: --prefer: \"nothing\" is none of automatic, speed, cpu");
+            "penstock: read: --path: \"stagd\" is not one of automatic, posix, staged, mapped, direct, dma_buf; did you mean staged?");
+  EXPECT_EQ(refusal({"read", "x", "--prefer", "nothing"}), "penstock: read: --prefer: \"nothing\" is not one of automatic, speed, cpu");
 }
 
 TEST(usage, other_mistakes_are_told_in_a_line_that_names_the_command) {
@@ -102,7 +101,7 @@ TEST(usage, numbers_are_told_with_a_range_that_a_person_would_name) {
   EXPECT_EQ(refusal({"load", "x", "--links", "9"}), "penstock: load: --links: \"9\" is not a whole number from 1 to 8");
   EXPECT_EQ(refusal({"top", "--interval", "0"}), "penstock: top: --interval: \"0\" is not a number of seconds from 0.05 to 3600");
   EXPECT_EQ(refusal({"read", "x", "--gpu", "x"}), "penstock: read: --gpu: \"x\" is not a whole number from 0 to 65535");
-  EXPECT_EQ(refusal({"stats", "-p"}), "penstock: stats: --pid: PID is missing behind it");
+  EXPECT_EQ(refusal({"stats", "-p"}), "penstock: stats: --pid: PID is missing after it");
 }
 
 TEST(usage, help_is_free_of_what_only_the_parser_means) {

@@ -65,7 +65,8 @@ TEST(verify, without_libcrypto_says_what_to_install_and_makes_the_other_checksum
   const scoped_variable before("LD_LIBRARY_PATH", directory.path());
   const ended_program printed = verify({empty});
   EXPECT_EQ(printed.exit_code, 1);
-  EXPECT_TRUE(contains(printed.err, "penstock: sha256 needs OpenSSL's libcrypto.so.3, which is not there: install libssl3")) << printed.err;
+  EXPECT_TRUE(contains(printed.err, "penstock: sha256 needs OpenSSL's libcrypto.so.3, which is not installed: install libssl3"))
+      << printed.err;
   const ended_program checked = verify({"--check", sums});
   EXPECT_EQ(checked.exit_code, 1);
   EXPECT_TRUE(contains(checked.err, empty + ": sha256 needs OpenSSL's libcrypto.so.3")) << checked.err;
@@ -184,7 +185,7 @@ TEST(verify, compares_two_files_and_tells_where_they_first_differ) {
 TEST(verify, a_file_that_ends_where_the_other_goes_on_is_named) {
   const scratch_directory directory;
   const std::string one = directory.make_file("one", 4 * mib), longer = directory.make_file("longer", 4 * mib + 3);
-  const std::string said = one + " ends at offset 4194304, up to which it is equal to " + longer + ", which has 3 bytes more\n";
+  const std::string said = one + " ends at offset 4194304; up to there it equals " + longer + ", which has 3 bytes more\n";
   EXPECT_EQ(verify({"--compare", one, longer}).out, said);
   EXPECT_EQ(verify({"--compare", longer, one}).out, said);
   const std::string empty = directory.make_file("empty", 0);
@@ -243,7 +244,7 @@ TEST(verify, does_what_gdsio_verify_does_with_its_options_and_words) {
   EXPECT_TRUE(contains(verify({"-f", path, "-d", "host:0"}).out, "io_requested :3145828,")) << "all of it";
   const ended_program past = verify({"-f", path, "-d", "host:0", "-s", "4M"});
   EXPECT_EQ(past.exit_code, 1);
-  EXPECT_TRUE(contains(past.err, path + " holds 3 MiB, of which 4 MiB from 0 on")) << past.err;
+  EXPECT_TRUE(contains(past.err, path + " has 3 MiB: it is too short to verify 4 MiB from offset 0")) << past.err;
   EXPECT_FALSE(contains(past.out, "Success")) << past.out;
   EXPECT_TRUE(contains(verify({"-f", directory.path() + "/none"}).err, "/none: No such file or directory (os 2)"));
 }

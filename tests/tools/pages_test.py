@@ -119,7 +119,7 @@ class Pages(unittest.TestCase):
     def test_what_cannot_be_is_refused(self) -> None:
         told = subprocess.run([PENSTOCK, "completion", "csh"], capture_output=True, text=True, check=False)
         self.assertEqual(told.returncode, 2)
-        self.assertIn('"csh" is none of bash, zsh, fish', told.stderr)
+        self.assertIn('"csh" is not one of bash, zsh, fish', told.stderr)
         told = subprocess.run([PENSTOCK, "help", "--man", "raed"], capture_output=True, text=True, check=False)
         self.assertEqual(told.returncode, 2)
         self.assertIn('unknown command "raed"; did you mean read?', told.stderr)

@@ -86,7 +86,7 @@ std::string beginning_of(std::string text) {
 // sent. Errors: why it is none of the caller's own logs; not_found where nothing is there.
 result<owned_fd> open_log(const machine::tree& from, const std::string& path) {
   owned_fd opened(machine::open_below(from.outside(""), path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
-  if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "a link, which is not followed");
+  if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "a link; links are not followed");
   if (opened.get() < 0) return status::from_errno(errno, "open it");
   struct stat info {};
   if (::fstat(opened.get(), &info) != 0) return status::from_errno(errno, "look at it");
@@ -245,11 +245,11 @@ void add_cufile_log(const machine::tree& from, const machine_report& known, bund
 
 std::string introduction(const bundle& made) {
   std::string out = fmt::format(
-      "penstock check --bundle, Penstock {}\n\nIt holds names of files, mounts, drives and servers, and versions. Of the environment it "
-      "holds the\n"
-      "variables PENSTOCK_*, CUFILE_* and KVIKIO_* alone. Keys, tokens and credentials in URLs are replaced by {};\nlook through it before "
+      "penstock check --bundle, Penstock {}\n\nIt holds names of files, mounts, drives and servers, and versions. From the environment it "
+      "holds only\n"
+      "PENSTOCK_*, CUFILE_* and KVIKIO_*. Keys, tokens and credentials in URLs are replaced by {};\nlook through it before "
       "you "
-      "send it all the same. It holds no contents of your files.\n\n",
+      "send it anyway. It holds no contents of your files.\n\n",
       version(), removed_mark);
   for (const auto& each : made.entries) out += fmt::format("{}: {}\n", each.name, each.what);
   for (const auto& each : made.unread) out += fmt::format("not in it: {}\n", each);
@@ -268,7 +268,7 @@ bundle make_bundle(const machine::tree& from, const machine::tree_log& log, cons
   bundle_maker out;
   out.add("check.txt", "versions and findings", text_of(known));
   out.add_json("check.json", "the same for programs, with the topology", to_json(known, {true, true, true, false}));
-  if (!files.is_null()) out.add_json("files.json", "the ways of the bytes of the files named", files);
+  if (!files.is_null()) out.add_json("files.json", "the paths of the named files", files);
   out.add("environment.txt", "variables of Penstock, cuFile and KvikIO", environment_of(from));
   out.add("storage.txt", "drives, mounts and their options", storage_of(known));
   out.add("pci.txt", "GPUs, network cards, drives and the bridges above them", pci_of(known));

@@ -257,23 +257,22 @@ int check(const check_options& wanted) {
 void add_check(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<check_options>();
   CLI::App& sub = *app.add_subcommand(
-      "check", "List slow and broken parts of this machine with the fix for each, or the way of each part of a file, and why");
-  auto* file = sub.add_option("FILE", wanted->files, "Files to look at, or folders with such files (default: the machine)");
+      "check",
+      "List the slow and broken parts of this machine with the fix for each; or show which path each part of a file takes, and why");
+  auto* file = sub.add_option("FILE", wanted->files, "Files or folders to check (default: the machine)");
   auto* named = sub.add_option("-f,--file", wanted->more_files, "The same as FILE");
-  auto* settings =
-      sub.add_option("--cufile-json", wanted->settings_file, "Look at a cufile.json instead, and show what each of its keys does")
-          ->type_name("FILE");
-  auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Look at the machine, its libraries and file systems");
+  auto* settings = sub.add_option("--cufile-json", wanted->settings_file, "Check a cufile.json instead: show what each of its keys does")
+                       ->type_name("FILE");
+  auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Check the machine, its libraries and its file systems (the default)");
   auto* topology = sub.add_flag("-t,--topology", wanted->view.topology, "Show which network cards and drives are near which GPU");
   auto* versions = sub.add_flag("-v,--versions", wanted->view.versions, "Show the versions of drivers and libraries");
-  auto* root = sub.add_option("--root", wanted->root, "Look at a copy of a machine's /proc, /sys, /etc in this folder")
+  auto* root = sub.add_option("--root", wanted->root, "Check a copy of a machine's /proc, /sys and /etc in this folder")
                    ->check(CLI::ExistingDirectory)
                    ->type_name("DIR");
-  auto* bundle =
-      sub.add_flag("--bundle", wanted->bundle_file,
-                   "Put findings, what they are judged from, versions and settings into one tar file for somebody who helps, without "
-                   "secrets; --bundle=FILE names it");
-  sub.add_flag("--findings", wanted->catalogue, "List every finding there is, with what to do, as a table in Markdown");
+  auto* bundle = sub.add_flag("--bundle", wanted->bundle_file,
+                              "Write one tar file for the person who helps you: findings and their files, versions and settings, without "
+                              "secrets; --bundle=FILE names it");
+  sub.add_flag("--findings", wanted->catalogue, "Print the reference of all findings, with what to do, in Markdown");
   for (auto* of_files : {file, named}) {
     settings->excludes(of_files);
     for (auto* of_machine : {platform, topology, versions, root}) of_machine->excludes(of_files);
@@ -281,7 +280,13 @@ void add_check(CLI::App& app, command& chosen) {
   for (auto* of_machine : {platform, topology, versions, root, bundle}) settings->excludes(of_machine);
   add_memory_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
-  sub.footer("Exit code: 0; 1 where a file or the machine could not be looked at; 3 where something is broken. Slow parts do not count.");
+  sub.footer(
+      "Exit code: 0; 1 if a file could not be checked; 3 if something is broken. Slow parts do not count.\n"
+      "check needs no root, opens no file for writing and creates no CUDA context. -p, -f, -v and -t mean what they mean for gdscheck.\n"
+      "A bundle is written to this machine and sent nowhere: look through it with tar xf. It holds no contents of files. Keys, tokens and "
+      "credentials are replaced by (removed); names of files, mounts, servers and hosts stay. It holds the environment variables "
+      "PENSTOCK_*, "
+      "CUFILE_* and KVIKIO_* only. It has at most 4 MiB, and only you can read it.");
   sub.callback([wanted, &chosen] {
     wanted->files.insert(wanted->files.end(), wanted->more_files.begin(), wanted->more_files.end());
     chosen.run = [wanted] { return check(*wanted); };

@@ -190,7 +190,7 @@ status print_runs(std::string_view title, const stage& on, std::vector<demo_run>
   on.told.figure("  bytes        xxh64 {:016x} as written,\n", on.sample.hash());
   on.told.figure("               xxh64 {:016x} copied back from the device: {}\n\n", *found,
                  *found == on.sample.hash() ? "equal" : "DIFFERENT");
-  if (*found != on.sample.hash()) return {errc::internal, "the bytes in device memory are not those of the file"};
+  if (*found != on.sample.hash()) return {errc::internal, "the bytes in device memory differ from the file"};
   return {};
 }
 
@@ -274,7 +274,7 @@ std::string own_name() {
 void show_next(const demo_report& told) {
   const auto name = own_name();
   told.remark("\nWhat next:\n");
-  told.remark("  {} check\n      what slows this machine down, and the command that changes it\n", name);
+  told.remark("  {} check\n      what slows this machine down, and the command that fixes it\n", name);
   told.remark("  {} read FILE --verify\n      a file of yours into device memory\n", name);
   told.remark("  {} bench --quick\n      this machine's ceilings, and how near Penstock comes to them\n", name);
   told.remark("  docs/guides/cpp.md, docs/guides/numpy.md\n      the same from C++ and Python\n");
@@ -334,9 +334,9 @@ int run_demo(const demo_options& wanted) {
 
 void add_demo(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<demo_options>();
-  CLI::App& sub = *app.add_subcommand("demo", "Make a file, read it into device memory, compare the bytes and show the speed");
+  CLI::App& sub = *app.add_subcommand("demo", "Create a file, read it into device memory, compare the bytes and show the speed");
   add_size_option(sub, "--size", wanted->size, "Size of the file (default 1GiB)");
-  sub.add_option("--dir", wanted->directory, "Where the file is made (default: $TMPDIR, /var/tmp, /tmp)")->type_name("DIR");
+  sub.add_option("--dir", wanted->directory, "Folder for the file (default: $TMPDIR, /var/tmp or /tmp)")->type_name("DIR");
   add_device_options(sub, wanted->device);
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return run_demo(*wanted); }; });

@@ -32,7 +32,7 @@ void add_device_options(CLI::App& app, std::string& name) {
 void add_memory_options(CLI::App& app, std::string& name) {
   add_device_options(app, name);
   CLI::Option* device = app.get_option("--device");
-  device->description("Device: cuda:0, cuda or 0; host or cpu for plain memory of this machine (default: the first of `penstock devices`)");
+  device->description("Device: cuda:0, cuda or 0; host or cpu for host memory (default: the first of `penstock devices`)");
 }
 
 void add_output_options(CLI::App& app, output_options& output) {
@@ -45,7 +45,7 @@ void add_output_options(CLI::App& app, output_options& output) {
     output.quiet = true;
     hide_progress();
   };
-  app.add_flag_callback("-q,--quiet", be_quiet, "Print figures and errors only: no remarks, no progress");
+  app.add_flag_callback("-q,--quiet", be_quiet, "Print figures and errors only");
 }
 
 result<engine> make_engine(const std::function<void(engine_options&)>& change) {

@@ -28,7 +28,7 @@ status read_plainly(int fd, const std::string& path, std::uint64_t offset, std::
     const ssize_t count = ::pread(fd, target.data(), target.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return status::from_errno(errno, fmt::format("read {} at {} of {}", target.size(), offset, path));
-    if (count == 0) return {errc::io, fmt::format("{} ends at {}, {} bytes before what is read does", path, offset, target.size())};
+    if (count == 0) return {errc::io, fmt::format("{} ends at {}, {} bytes before the end of the read", path, offset, target.size())};
     target = target.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }

@@ -68,7 +68,7 @@ result<std::uint64_t> parse_size(std::string_view text) {
   suffix.remove_prefix(has_point ? 1 + decimals.size() : 0);
   const auto* found = std::find_if(units.begin(), units.end(), [name = lower(suffix)](const unit& u) { return u.name == name; });
   if (found == units.end()) return bad_size(text, "units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
-  if (has_point && found->bytes == 1) return bad_size(text, "there is no part of a byte");
+  if (has_point && found->bytes == 1) return bad_size(text, "sizes are whole bytes");
   const std::uint64_t fraction = fraction_of(decimals, found->bytes);
   if (error == std::errc::result_out_of_range || number > (most - fraction) / found->bytes) return bad_size(text, "too large");
   return number * found->bytes + fraction;

@@ -50,7 +50,7 @@ result<device_info> choose_memory(const engine& owner, const std::string& name) 
   if (name != host_memory && name != "cpu") return choose_device(owner, name);
   device_info plain;
   plain.name = host_memory;
-  plain.description = "plain memory of this machine";
+  plain.description = "host memory";
   for (const device_info& device : owner.devices()) {
     if (device.name.starts_with("host:")) plain.memory_bytes = device.memory_bytes;
   }

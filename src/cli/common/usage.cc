@@ -54,7 +54,7 @@ CLI::Validator one_of(std::vector<std::string> names) {
   const auto check = [names = std::move(names), list](const std::string& word) {
     const auto is_listed = [&names](std::string_view one) { return std::find(names.begin(), names.end(), one) != names.end(); };
     const bool known = is_listed(word) || (word == "auto" && is_listed("automatic")) || (word == "automatic" && is_listed("auto"));
-    return known ? std::string() : fmt::format("\"{}\" is none of {}{}", word, list, suggestion(word, names));
+    return known ? std::string() : fmt::format("\"{}\" is not one of {}{}", word, list, suggestion(word, names));
   };
   return {check, "{" + list + "}"};
 }

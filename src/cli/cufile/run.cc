@@ -127,16 +127,16 @@ int run_program(const run_options& options) {
 }  // namespace
 
 void add_run(CLI::App& app, command& chosen) {
-  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in its place");
+  CLI::App& sub =
+      *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile or Python's safetensors, with Penstock instead of them");
   auto options = std::make_shared<run_options>();
   sub.add_flag("--no-audit", options->no_audit,
-               "Preload only: a program that opens libcufile by its full path, or as libcufile.so, then gets the one it asks for");
+               "Preload only: a program that opens libcufile by its full path, or as libcufile.so, keeps its own");
   sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
-               "Tell the program that /dev/nvidia-fs0 is there: for programs that look for it before they use cuFile (fastsafetensors)");
-  sub.add_option("--log", options->log, "Sets PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
+               "Pretend that /dev/nvidia-fs0 exists, for programs that look for it before they use cuFile (fastsafetensors)");
+  sub.add_option("--log", options->log, "Set PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
   sub.footer(
-      "PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 when there is no such "
-      "command.");
+      "PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 if COMMAND does not exist.");
   sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
   sub.callback([&sub, &chosen, options] {
     const std::vector<std::string>& program = chosen.program;

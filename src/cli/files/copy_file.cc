@@ -332,7 +332,7 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
   struct stat info {};
   if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
-  if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is no regular file", from));
+  if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is not a regular file", from));
   if (status error = may_replace(from, to, info); !error.ok()) return error;
   // As cp does: a file that is there keeps its mode, a new one has that of the source less the umask.
   pending_file_options facts{.new_mode = info.st_mode & 0777};

@@ -83,7 +83,8 @@ class copier {
       return sync_folder_of(to);
     }
     if (!how_.recursive) return failed({errc::invalid_argument, fmt::format("{} is a folder; -r copies it", from)});
-    if (lies_in(from, to)) return failed({errc::invalid_argument, fmt::format("{} is in {}, which is to be copied", to, from)});
+    if (lies_in(from, to))
+      return failed({errc::invalid_argument, fmt::format("{} is inside {}: a folder cannot be copied into itself", to, from)});
     copy_folder(from, to, info);
     sync_folder_of(to);
   }
@@ -92,7 +93,7 @@ class copier {
     const bool below_it = is_url(from) && how_.recursive && from.ends_with('/');
     const std::string name = last_name(below_it ? from.substr(0, from.size() - 1) : from);
     if (is_url(from) && (name.empty() || name == "." || name == ".."))
-      return failed({errc::invalid_argument, fmt::format("{} ends with no name: say which file it is to be", shown_name(from))});
+      return failed({errc::invalid_argument, fmt::format("{} ends without a name: name the file to write", shown_name(from))});
     copy_named(from, is_url(folder) ? folder + name : (fs::path(folder) / name).string());
   }
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
@@ -131,7 +132,7 @@ class copier {
       return false;
     }
     if (!has_made(to)) return true;
-    failed({errc::invalid_argument, fmt::format("{} would replace {}, which is a copy that was just made", shown_name(from), to)});
+    failed({errc::invalid_argument, fmt::format("{} would replace {}, which this command just wrote", shown_name(from), to)});
     return false;
   }
 
@@ -223,7 +224,8 @@ class copier {
     };
     const fs::path below(name);
     if (below.is_absolute() || name.find('\0') != std::string::npos || std::find(below.begin(), below.end(), "..") != below.end())
-      return refuse({errc::invalid_argument, fmt::format("{}: a key that is no path below a folder is not copied", shown_name(from.url))});
+      return refuse(
+          {errc::invalid_argument, fmt::format("{}: not copied, because its key is not a path below a folder", shown_name(from.url))});
     const fs::path inner = below.lexically_normal();
     object_target target{(fs::path(tree.path()) / inner).string(), inner.parent_path().string()};
     if (name.empty() || name.ends_with('/')) {
@@ -356,31 +358,31 @@ void add_object_options(CLI::App& sub, remote_options& to) {
   const auto add = [&](const char* name, std::string& target, const char* what) {
     sub.add_option(name, target, what)->type_name("TEXT")->group("Objects of S3");
   };
-  add("--content-type", to.content_type, "Content-Type of the objects that are written");
-  add("--sse", to.server_side_encryption, "Encryption of the objects that are written: AES256, aws:kms or aws:kms:dsse");
-  add("--sse-kms-key-id", to.sse_kms_key_id, "Key of aws:kms");
-  add("--storage-class", to.storage_class, "Storage class of the objects that are written, such as STANDARD_IA");
-  add("--acl", to.acl, "Access list of the objects that are written, such as bucket-owner-full-control");
+  add("--content-type", to.content_type, "Content-Type of written objects");
+  add("--sse", to.server_side_encryption, "Encryption of written objects: AES256, aws:kms or aws:kms:dsse");
+  add("--sse-kms-key-id", to.sse_kms_key_id, "Key for aws:kms");
+  add("--storage-class", to.storage_class, "Storage class of written objects, such as STANDARD_IA");
+  add("--acl", to.acl, "Access list of written objects, such as bucket-owner-full-control");
   const auto take_tag = [&to](const std::string& text) {
     const auto equals = text.find('=');
     if (equals == std::string::npos || equals == 0) throw CLI::ValidationError("--tag", fmt::format("\"{}\" is not NAME=VALUE", text));
     to.tags.push_back({text.substr(0, equals), text.substr(equals + 1)});
   };
   const auto take_tags = [take_tag](const std::vector<std::string>& all) { std::ranges::for_each(all, take_tag); };
-  sub.add_option_function<std::vector<std::string>>("--tag", take_tags, "Tag of the objects that are written; may be given several times")
+  sub.add_option_function<std::vector<std::string>>("--tag", take_tags, "Tag of written objects; can be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false)
       ->group("Objects of S3");
   const auto pay = [&to] { to.requester_pays = true; };
-  sub.add_flag_callback("--requester-pays", pay, "Requests are paid for by the account that sends them")->group("Objects of S3");
+  sub.add_flag_callback("--requester-pays", pay, "Your account pays for the requests")->group("Objects of S3");
   const auto allow = [&to] { to.allow_credential_process = true; };
-  sub.add_flag_callback("--allow-credential-process", allow, "Let a profile of the AWS tools start a program for its credentials")
+  sub.add_flag_callback("--allow-credential-process", allow, "Allow an AWS profile to run a program for its credentials")
       ->group("Objects of S3");
 }
 
 int copy_all(cp_options wanted) {
   if (wanted.paths.size() < 2) {
-    const std::string why = fmt::format("{} is all that is named: say where to copy it, as in penstock cp FILE TO", wanted.paths.front());
+    const std::string why = fmt::format("{} has no target: name one, as in penstock cp FILE TO", wanted.paths.front());
     note_failure(why);
     complain("penstock: cp: {}\n", why);
     return exit_usage;
@@ -407,20 +409,20 @@ int copy_all(cp_options wanted) {
 
 void add_cp(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<cp_options>();
-  CLI::App& sub = *app.add_subcommand("cp", "Copy files to a file or into a folder; a copy is whole under its name, or not there");
+  CLI::App& sub = *app.add_subcommand("cp", "Copy files, folders and objects; a copy appears under its name only when it is complete");
   sub.add_option("FILE", wanted->paths,
-                 "What to copy, also objects by their URLs, and where to: a file, a folder that exists, or an object (s3://BUCKET/KEY)")
+                 "Files, folders or URLs to copy, then the target: a file, a folder that exists, or an object (s3://BUCKET/KEY)")
       ->required()
       ->option_text("FILE... TO");
-  sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too, with the links in them as links");
-  sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and as root owners");
+  sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too; links in them stay links");
+  sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and owners if you are root");
   sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk, and compare it with its source");
-  sub.add_flag("--sync", wanted->how.to_disk, "Have each copy on the disk before it has its name, and then its name too");
-  sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes also where the file system could share them");
-  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Replace no file that is there");
+  sub.add_flag("--sync", wanted->how.to_disk, "fsync each copy and its folder, without reading it back");
+  sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes even if the file system could share them");
+  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Keep files that exist already");
   add_object_options(sub, wanted->how.server);
-  add_size_option(sub, "--bytes-per-second", wanted->bytes_per_second, "Copy at most so much a second");
-  sub.add_flag("-v,--verbose", wanted->verbose, "Print each file that was copied");
+  add_size_option(sub, "--bytes-per-second", wanted->bytes_per_second, "Copy at most this much per second");
+  sub.add_flag("-v,--verbose", wanted->verbose, "Print each copied file");
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return copy_all(*wanted); }; });
 }

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 status no_folder(int parent, const std::string& name, int number, const std::string& shown) {
   struct stat info {};
   const bool is_link = ::fstatat(parent, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
-  if (is_link) return {errc::not_a_file, fmt::format("{} is a link, and a folder is to be there: links are not followed here", shown)};
+  if (is_link)
+    return {errc::not_a_file, fmt::format("{} is a link, but a folder is needed there: cp does not follow links inside the target", shown)};
   return status::from_errno(number, fmt::format("open the folder {}", shown));
 }
 

@@ -209,19 +209,19 @@ int read_all(const read_options& wanted) {
 
 void add_read(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<read_options>();
-  CLI::App& sub = *app.add_subcommand("read", "Read files into memory of a device or of the host");
-  sub.add_option("FILE", wanted->files, "Files to read, or folders with such files")->required();
+  CLI::App& sub = *app.add_subcommand("read", "Read files into device or host memory");
+  sub.add_option("FILE", wanted->files, "Files or folders to read")->required();
   add_memory_options(sub, wanted->device);
   add_size_option(sub, "--offset", wanted->offset, "Start here in each file");
   add_size_option(sub, "--length", wanted->length, "Read this much of each file (default: to its end)");
-  sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the file read plainly");
+  sub.add_flag("--verify", wanted->verify, "Copy the bytes back, and compare their hash with that of a plain read");
   const auto paths = path_names();
   sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
-  sub.add_option("--prefer", wanted->prefer, "speed takes the fastest path, cpu the one with the fewest CPU seconds per byte")
+  sub.add_option("--prefer", wanted->prefer, "speed: the fastest path; cpu: the path with the fewest CPU seconds per byte")
       ->check(one_of({"automatic", "speed", "cpu"}));
-  sub.add_option("--cache", wanted->cache, "Bytes that are not in the page cache: read them through it, or past it")
+  sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or past it (bypass)")
       ->check(one_of({"auto", "keep", "bypass"}));
-  sub.add_option("--repeat", wanted->repeat, "Read everything this many times (default 1)")->check(whole_number(1));
+  sub.add_option("--repeat", wanted->repeat, "Number of reads of everything (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return read_all(*wanted); }; });
 }

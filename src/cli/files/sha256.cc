@@ -52,7 +52,7 @@ result<sha256> sha256::begin() {
   if (!library.usable()) {
     return status(
         errc::unsupported,
-        "sha256 needs OpenSSL's libcrypto.so.3, which is not there: install libssl3 (Debian, Ubuntu) or openssl-libs (Fedora, RHEL), "
+        "sha256 needs OpenSSL's libcrypto.so.3, which is not installed: install libssl3 (Debian, Ubuntu) or openssl-libs (Fedora, RHEL), "
         "or choose xxh128, which needs nothing");
   }
   context made(library.make());

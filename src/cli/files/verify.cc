@@ -218,7 +218,7 @@ std::string describe_difference(const std::string& one, const std::string& other
   const std::uint64_t shorter = std::min(found.sizes[0], found.sizes[1]);
   if (found.offset < shorter) return fmt::format("{} and {} differ at offset {}", one, other, found.offset);
   const bool first_ends = found.sizes[0] < found.sizes[1];
-  return fmt::format("{} ends at offset {}, up to which it is equal to {}, which has {} bytes more", first_ends ? one : other, shorter,
+  return fmt::format("{} ends at offset {}; up to there it equals {}, which has {} bytes more", first_ends ? one : other, shorter,
                      first_ends ? other : one, std::max(found.sizes[0], found.sizes[1]) - shorter);
 }
 
@@ -255,7 +255,7 @@ int usage_error(const char* why) {
 int verify_all(const verify_options& wanted) {
   if (wanted.compare && wanted.files.size() != 2) return usage_error("--compare takes two files");
   if (wanted.check.empty() && wanted.file.empty() && wanted.files.empty()) return usage_error("a file is required");
-  if ((!wanted.check.empty() || !wanted.file.empty()) && !wanted.files.empty()) return usage_error("these files come too many");
+  if ((!wanted.check.empty() || !wanted.file.empty()) && !wanted.files.empty()) return usage_error("too many files");
   auto owner = make_engine();
   if (!owner) return fail(owner.error());
   int code = exit_success;
@@ -274,16 +274,17 @@ int verify_all(const verify_options& wanted) {
 void add_verify(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<verify_options>();
   CLI::App& sub = *app.add_subcommand("verify", "Print or check checksums of files, or compare two files");
-  sub.add_option("FILE", wanted->files, "Files, or folders, of which all files are taken");
-  auto* check = sub.add_option("-c,--check", wanted->check, "Check the files that are listed here, as sha256sum -c does (- is stdin)")
-                    ->type_name("FILE");
+  sub.add_option("FILE", wanted->files, "Files, or folders with all their files");
+  auto* check =
+      sub.add_option("-c,--check", wanted->check, "Check the files in this list, as sha256sum -c does (- is stdin)")->type_name("FILE");
   auto* compare = sub.add_flag("--compare", wanted->compare, "Compare two files, and show where they first differ")->excludes(check);
-  sub.add_option("-a,--algorithm", wanted->algorithm, "Kind of checksum (default sha256; of a list: seen from each line)")
+  sub.add_option("-a,--algorithm", wanted->algorithm, "Kind of checksum (default sha256; --check finds it from each line)")
       ->check(one_of({digest_names.begin(), digest_names.end()}))
       ->excludes(compare);
   add_device_check_options(sub, wanted->file, wanted->of_device)->excludes(check)->excludes(compare);
   add_output_options(sub, wanted->output);
-  sub.footer("With -f it does what gdsio_verify does, and takes its options: reads the file into memory of the device, and compares.");
+  sub.footer(
+      "With -f it does the job of gdsio_verify, with its options: it reads the file into device memory and compares it with a plain read.");
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return verify_all(*wanted); }; });
 }
 

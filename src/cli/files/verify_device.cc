@@ -72,7 +72,7 @@ result<device_verdict> check_all(const engine& owner, const std::string& path, c
   const std::uint64_t there = *size - std::min(*size, wanted.offset);
   const std::uint64_t length = wanted.size.value_or(there);
   if (length > there || length == 0)
-    return status(errc::invalid_argument, fmt::format("{} holds {}, of which {} from {} on are to be verified", path, format_size(*size),
+    return status(errc::invalid_argument, fmt::format("{} has {}: it is too short to verify {} from offset {}", path, format_size(*size),
                                                       format_size(length), wanted.offset));
   device_verdict told{where->name, length, (length + wanted.requests - 1) / wanted.requests, {}};
   auto memory = owner.allocate(where->name, told.at_once + wanted.memory_offset);
@@ -97,7 +97,7 @@ result<device_verdict> check_all(const engine& owner, const std::string& path, c
 }  // namespace
 
 CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_check& wanted) {
-  CLI::Option* const path = sub.add_option("-f", file, "File to verify by reading it into memory of the device")->type_name("FILE");
+  CLI::Option* const path = sub.add_option("-f", file, "Read this file into device memory, and verify it")->type_name("FILE");
   const auto take_size = [](const char* name, auto& target) {
     return [name, &target](const std::string& text) {
       auto bytes = parse_gdsio_size(text);
@@ -106,15 +106,15 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
     };
   };
   const auto take_device = [&wanted](const std::string& text) { wanted.device = device_called(text); };
-  sub.add_option_function<std::string>("-d", take_device, "GPU by number, or device by name (default: the first there is)")
+  sub.add_option_function<std::string>("-d", take_device, "GPU by number, or device by name (default: the first)")
       ->type_name("DEVICE")
       ->needs(path);
-  sub.add_option_function<std::string>("-o", take_size("-o", wanted.offset), "Begin here")->type_name("SIZE")->needs(path);
-  sub.add_option_function<std::string>("-s", take_size("-s", wanted.size), "Verify so much (default: to the end)")
+  sub.add_option_function<std::string>("-o", take_size("-o", wanted.offset), "Start at this offset")->type_name("SIZE")->needs(path);
+  sub.add_option_function<std::string>("-s", take_size("-s", wanted.size), "Length to verify (default: to the end)")
       ->type_name("SIZE")
       ->needs(path);
-  sub.add_option("-n", wanted.requests, "By so many requests (default 1)")->check(whole_number(1))->needs(path);
-  sub.add_option_function<std::string>("-g", take_size("-g", wanted.memory_offset), "Read to this offset of the memory")
+  sub.add_option("-n", wanted.requests, "Number of requests (default 1)")->check(whole_number(1))->needs(path);
+  sub.add_option_function<std::string>("-g", take_size("-g", wanted.memory_offset), "Offset in the device memory")
       ->type_name("SIZE")
       ->needs(path);
   sub.add_flag_callback(
@@ -122,7 +122,7 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
       ->needs(path);
   for (const char* name : {"-m", "-t", "-S"})
     sub.add_option_function<unsigned>(
-           name, [](const unsigned&) {}, "As gdsio_verify takes it: changes nothing")
+           name, [](const unsigned&) {}, "Accepted for gdsio_verify; changes nothing")
         ->check(whole_number(0))
         ->needs(path);
   return path;
@@ -131,7 +131,7 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
 int check_by_device(const engine& owner, const std::string& path, const device_check& wanted, const output_options& output) {
   const std::string reason = why_no_gpu(owner);
   if (wanted.device.empty() && !reason.empty() && !output.quiet)
-    complain("penstock: {}: the device is host:0, an imitation of a GPU in host memory\n", reason);
+    complain("penstock: {}: the device is host:0, a simulated GPU in host memory\n", reason);
   const auto told = check_all(owner, path, wanted);
   if (output.json) {
     print_json(

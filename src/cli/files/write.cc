@@ -122,12 +122,12 @@ int write_file(const write_options& wanted) {
 
 void add_write(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<write_options>();
-  CLI::App& sub = *app.add_subcommand("write", "Write pseudo-random bytes from memory of a device or of the host to a new file");
-  sub.add_option("FILE", wanted->file, "File to make")->required();
+  CLI::App& sub = *app.add_subcommand("write", "Write pseudo-random bytes from device or host memory to a new file");
+  sub.add_option("FILE", wanted->file, "File to create")->required();
   add_size_option(sub, "--size", wanted->size, "How much to write (default 1GiB)");
   add_memory_options(sub, wanted->device);
   sub.add_flag("--direct", wanted->direct, "Bypass the page cache");
-  sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes in memory with one of the file read plainly");
+  sub.add_flag("--verify", wanted->verify, "Compare the hash of the bytes in memory with that of a plain read of the file");
   sub.add_option("--seed", wanted->seed, "Seed of the bytes (default 1)")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   sub.add_flag("--force", wanted->force, "Overwrite a file that exists");

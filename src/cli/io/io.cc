@@ -146,7 +146,7 @@ status apply_values(const gdsio_options& wanted, io_plan& plan) {
   }
   if (error.ok() && !wanted.alignment.empty()) {
     error = assign(parse_gdsio_size(wanted.alignment), plan.alignment).with_context("-a");
-    if (error.ok() && plan.alignment == 0) error = status(errc::invalid_argument, "-a: offsets have no multiples of 0");
+    if (error.ok() && plan.alignment == 0) error = status(errc::invalid_argument, "-a must be greater than 0");
   }
   if (error.ok() && !wanted.offset.empty()) {
     auto offset = parse_gdsio_size(wanted.offset);
@@ -260,9 +260,7 @@ int refuse(const status& error) {
 int sweep_over(const gdsio_options& wanted, const io_plan& plan, std::vector<std::string> remarks) {
   if (plan.jobs.size() != 1 || plan.jobs.front().file.empty())
     return refuse({errc::invalid_argument, "--sweep: one file (-f) is required"});
-  if (plan.read_back)
-    return refuse(
-        {errc::invalid_argument, "--sweep: its runs have no pass that verifies all of the data (-V); without -V each compares up to 1G"});
+  if (plan.read_back) return refuse({errc::invalid_argument, "--sweep does not support -V; without it, each run compares up to 1G"});
   const auto sweep = parse_sweep(wanted.sweep);
   if (!sweep) return refuse(sweep.error());
   return run_sweep(wanted.sweep, *sweep, plan, std::move(remarks), wanted.output);
@@ -300,23 +298,22 @@ void add_job_options(CLI::App& sub, gdsio_options& wanted) {
   const auto one_each = [&sub](const char* name, std::vector<std::string>& target, const char* description, const char* type) {
     sub.add_option(name, target, description)->allow_extra_args(false)->type_name(type);
   };
-  one_each("-f,--file", wanted.files, "File; its data is shared out among the threads. Begins a job, as -D does", "FILE");
-  one_each("-D,--directory", wanted.directories, "Folder, with a file gdsio.N for each thread", "DIR");
-  one_each("-d,--device", wanted.devices, "GPU by number, or device by name: 0, cuda:0, host:0 (default: the first there is)", "DEVICE");
+  one_each("-f,--file", wanted.files, "File, divided among the threads. Begins a job, as -D does", "FILE");
+  one_each("-D,--directory", wanted.directories, "Folder with a file gdsio.N for each thread", "DIR");
+  one_each("-d,--device", wanted.devices, "GPU by number, or device by name: 0, cuda:0, host:0 (default: the first)", "DEVICE");
   one_each("-n,--numa", wanted.nodes, "NUMA node whose cores the threads run on; -1: any", "NODE");
-  one_each("-w,--threads", wanted.threads, "Threads; of -x 6 and 7 without -B the requests of a batch (default 1)", "N");
-  one_each("-m,--memory", wanted.memories, "Memory: 0 of the device, 1 as 0, and of the host 2 pinned, 3 by malloc, 4 by mmap (default 0)",
-           "N");
+  one_each("-w,--threads", wanted.threads, "Threads; with -x 6 and 7 and without -B, the requests of a batch (default 1)", "N");
+  one_each("-m,--memory", wanted.memories, "Memory: 0 and 1 device; host: 2 pinned, 3 malloc, 4 mmap (default 0)", "N");
 }
 
 void add_work_options(CLI::App& sub, gdsio_options& wanted) {
   sub.add_option("-x,--transfer", wanted.transfer, "Transfer type, see below (default 0)")->check(whole_number(0, 7));
   sub.add_option("-I,--io", wanted.io, "0 read, 1 write, 2 randread, 3 randwrite (default 0)")->type_name("N");
-  sub.add_option("-s,--size", wanted.size, "Size of the data in the file, or in each of a folder (default: all there is; to write, 1G)")
+  sub.add_option("-s,--size", wanted.size, "Size of the data in each file (default: all of it; for writes 1G)")->type_name("SIZE");
+  sub.add_option("-o,--offset", wanted.offset, "Start at this offset in each file")->type_name("SIZE");
+  sub.add_option("-i,--io-size", wanted.sizes, "Size of a request, or LEAST:MOST:STEP for one run per size (default 1M)")
       ->type_name("SIZE");
-  sub.add_option("-o,--offset", wanted.offset, "Begin here in each file")->type_name("SIZE");
-  sub.add_option("-i,--io-size", wanted.sizes, "Size of a request, or LEAST:MOST:STEP for a run with each (default 1M)")->type_name("SIZE");
-  sub.add_option("-T,--seconds", wanted.seconds, "Go on over the data for so long (default: once over it)")
+  sub.add_option("-T,--seconds", wanted.seconds, "Run this long (default: once over the data)")
       ->check(number_of_seconds(0, most_seconds))
       ->type_name("SECONDS");
   sub.add_option_function<std::uint64_t>(
@@ -327,30 +324,29 @@ void add_work_options(CLI::App& sub, gdsio_options& wanted) {
          },
          "Seed of random offsets")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
-  sub.add_option("-B,--batch", wanted.depth, "Requests of a thread at once: of -x 3 (default 2), 5 (1), 6 and 7")
+  sub.add_option("-B,--batch", wanted.depth, "Requests of a thread in flight, with -x 3 (default 2), 5 (1), 6 and 7")
       ->check(whole_number(1, 65536));
   sub.add_option("-a,--alignment", wanted.alignment, "Random offsets are multiples of this (default: the size of a request)")
       ->type_name("SIZE");
   sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(whole_number(0, 1));
   sub.add_flag("-U,--unaligned", wanted.unaligned, "Random offsets at multiples of 4K");
-  sub.add_flag("-V,--verify", wanted.verify, "Verify all of it; written data is read back first, with a line of its own");
-  sub.add_flag("--no-verify", wanted.no_verify, "Compare nothing (default: up to 1G of it, after the clock has stopped)");
+  sub.add_flag("-V,--verify", wanted.verify, "Verify everything; written data is read back first, with an output line of its own");
+  sub.add_flag("--no-verify", wanted.no_verify, "Verify nothing (default: up to 1G, after the clock has stopped)");
   sub.add_flag("-b,--no-register", wanted.skip_register, "Do not register memory");
-  sub.add_flag("-F,--refill", wanted.refill, "Fill the memory anew before each write; the time that takes is not counted");
-  sub.add_flag("-R,--random-data", wanted.fill, "As gdsio takes it: written data is pseudo-random in any case");
-  sub.add_flag("-p,--nvlinks", wanted.nvlinks, "As gdsio takes it: the driver routes copies in any case");
-  sub.add_flag("-J,--job-stats", wanted.job_stats, "A line for each job, too");
+  sub.add_flag("-F,--refill", wanted.refill, "Fill the memory again before each write; that time is not counted");
+  sub.add_flag("-R,--random-data", wanted.fill, "Accepted for gdsio: written data is always pseudo-random");
+  sub.add_flag("-p,--nvlinks", wanted.nvlinks, "Accepted for gdsio: the driver always routes copies");
+  sub.add_flag("-J,--job-stats", wanted.job_stats, "Print a line for each job too");
 }
 
 void add_sweep_options(CLI::App& sub, sweep_options& wanted) {
-  auto* sweep = sub.add_flag("--sweep", wanted.wanted,
-                             "Runs of one file with each of several sizes, threads and transfers: tables, bars and ceilings");
+  auto* sweep = sub.add_flag("--sweep", wanted.wanted, "Run one file with several sizes, threads and transfers: tables, bars and ceilings");
   for (const char* of_one_run : {"-i", "-w", "-x", "-I"}) sweep->excludes(sub.get_option(of_one_run));
   sub.add_option("--sweep-sizes", wanted.sizes, "Sizes of requests (default: 4K,64K,1M,16M)")->type_name("LIST")->needs(sweep);
   sub.add_option("--sweep-threads", wanted.threads, "Numbers of threads (default: 1,4,16)")->type_name("LIST")->needs(sweep);
   sub.add_option("--sweep-io", wanted.ios, "read, write, randread, randwrite (default: read)")->type_name("LIST")->needs(sweep);
   sub.add_option("--sweep-transfers", wanted.transfers, "Transfer types, see below (default: 0)")->type_name("LIST")->needs(sweep);
-  sub.add_option("--plot", wanted.plot, "Draw the sweep into this file, as SVG")->type_name("FILE")->needs(sweep);
+  sub.add_option("--plot", wanted.plot, "Draw the sweep into this SVG file")->type_name("FILE")->needs(sweep);
   sub.add_option("--csv", wanted.csv, "Write the figures of the sweep into this file")->type_name("FILE")->needs(sweep);
 }
 
@@ -359,14 +355,14 @@ void add_sweep_options(CLI::App& sub, sweep_options& wanted) {
 void add_io(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<gdsio_options>();
   CLI::App& sub = *app.add_subcommand("io", "Measure reads and writes of files, with the options and the output of gdsio");
-  sub.add_option("CONFIG", wanted->config, "Configuration file of gdsio's, in place of -f and -D")->type_name("FILE");
+  sub.add_option("CONFIG", wanted->config, "Configuration file of gdsio, instead of -f and -D")->type_name("FILE");
   add_job_options(sub, *wanted);
   add_work_options(sub, *wanted);
-  sub.add_flag("--cold", wanted->cold, "Drop the data from the page cache first, and fail where it stays");
-  sub.add_flag("--warm", wanted->warm, "Read the data into the page cache first, and fail where it does not stay; writes go through it");
-  sub.add_flag("--immutable", wanted->immutable, "Declare that nobody changes the files, so that Penstock reads ahead");
-  sub.add_flag("--ceiling", wanted->ceiling, "Measure what the hardware gives, too");
-  sub.add_flag("--force", wanted->force, "Write over files that penstock io did not write");
+  sub.add_flag("--cold", wanted->cold, "Drop the data from the page cache first, and fail if it stays");
+  sub.add_flag("--warm", wanted->warm, "Read the data into the page cache first, and fail if it does not stay; writes go through it");
+  sub.add_flag("--immutable", wanted->immutable, "Declare that the files do not change, so that Penstock reads ahead");
+  sub.add_flag("--ceiling", wanted->ceiling, "Measure the hardware's ceiling too");
+  sub.add_flag("--force", wanted->force, "Overwrite files that penstock io did not write");
   add_sweep_options(sub, wanted->sweep);
   add_output_options(sub, wanted->output);
   sub.footer(footer());

@@ -53,7 +53,7 @@ result<io_type> parse_io_type(std::string_view text) {
   }
   if (text == "seqread") return io_type::read;
   if (text == "seqwrite") return io_type::write;
-  return status(errc::invalid_argument, fmt::format("\"{}\" is none of 0 (read), 1 (write), 2 (randread), 3 (randwrite)", text));
+  return status(errc::invalid_argument, fmt::format("\"{}\" is not one of 0 (read), 1 (write), 2 (randread), 3 (randwrite)", text));
 }
 
 }  // namespace penstock::cli

@@ -166,7 +166,7 @@ result<std::string> device_for(const engine& owner, const io_plan& plan, const i
   if (!device) return device.error();
   const std::string reason = why_no_gpu(owner);
   if (job.device.empty() && !reason.empty() && plan.transfer != transfer_type::cpu_only)
-    remarks.push_back(fmt::format("{}: the device is {}, an imitation of a GPU in host memory", reason, device->name));
+    remarks.push_back(fmt::format("{}: the device is {}, a simulated GPU in host memory", reason, device->name));
   return device->name;
 }
 

@@ -18,7 +18,7 @@ constexpr std::byte wiped{0xEE};  // neither the pattern nor what was never writ
 status moved_all(const io_result& done, const io_piece& piece) {
   if (!done.ok()) return done.error;
   if (done.bytes_done == piece.length) return {};
-  return {errc::io, fmt::format("{} ends at {}, before a request of {} bytes at {} does", piece.target->path(),
+  return {errc::io, fmt::format("{} ends at {}, before the end of a request of {} bytes at {}", piece.target->path(),
                                 piece.offset + done.bytes_done, piece.length, piece.offset)};
 }
 
@@ -264,7 +264,7 @@ status io_worker::check_bytes(const io_target& target, std::span<const std::byte
     std::vector<std::byte> expected(bytes.size());
     if (status error = read_plainly(target.plain_fd(), target.path(), offset, expected); !error.ok()) return error;
     if (!std::equal(bytes.begin(), bytes.end(), expected.begin()))
-      return {errc::internal, fmt::format("WRONG BYTES at {} of {}: what was read and what the file holds differ", offset, target.path())};
+      return {errc::internal, fmt::format("WRONG BYTES at {} of {}: the bytes that were read differ from the file", offset, target.path())};
     compared_plainly_ += bytes.size();
     return {};
   }

@@ -40,7 +40,7 @@ status run_on_node(int node) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   add_cores(list, usable, cores);
-  if (CPU_COUNT(&cores) == 0) return {errc::not_found, fmt::format("this process may use no core of NUMA node {}", node)};
+  if (CPU_COUNT(&cores) == 0) return {errc::not_found, fmt::format("this process may not use any core of NUMA node {}", node)};
   if (::sched_setaffinity(0, sizeof cores, &cores) != 0) return status::from_errno(errno, fmt::format("run on NUMA node {}", node));
   return {};
 }

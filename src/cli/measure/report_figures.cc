@@ -82,9 +82,8 @@ std::string cold_figure(const json& report) {
 std::string latency_figure(const json& report) {
   line_plot plot{"latency",
                  "Latency of single calls",
-                 "What a call took at most, for a growing part of the calls: the further right, the rarer. Calls of one thread; a file in "
-                 "the page cache "
-                 "unless the name says cold.",
+                 "The time below which a part of the calls ended: the further right, the rarer. Calls of one thread; a file in the page "
+                 "cache unless the name says cold.",
                  "us",
                  x_axis::percent,
                  "us",

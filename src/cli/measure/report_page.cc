@@ -154,7 +154,7 @@ const json& list_in(const json& object, const char* name) {
 
 result<std::string> render_report(const json& report) {
   if (text_in(report, "penstock").empty() || !report.contains("rows") || !report.at("rows").is_array())
-    return status(errc::invalid_argument, "this is no result of `penstock bench --json`");
+    return status(errc::invalid_argument, "this is not a result of `penstock bench --json`");
   return page(report);
 }
 

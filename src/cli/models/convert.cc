@@ -37,7 +37,7 @@ void print_converted(const convert_options& wanted, const converted_file& done) 
   remark_on("tensor was a view with strides, and is contiguous now", "tensors were views with strides, and are contiguous now",
             done.strided);
   remark_on("tensor shared a storage, and is written by itself", "tensors shared storages, and are written each by itself", done.shared);
-  remark_on("entry is no tensor, and was left out", "entries are no tensors, and were left out", done.left_out);
+  remark_on("entry is not a tensor and was left out", "entries are not tensors and were left out", done.left_out);
 }
 
 void print_converted_as_json(const convert_options& wanted, const converted_file& done) {
@@ -69,16 +69,15 @@ int convert(const convert_options& wanted) {
 
 void add_convert(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<convert_options>();
-  CLI::App& sub =
-      *app.add_subcommand("convert", "Make a safetensors file of a checkpoint of torch.save, or a checkpoint of a safetensors file");
+  CLI::App& sub = *app.add_subcommand("convert", "Convert a checkpoint of torch.save to a safetensors file, or the other way round");
   sub.add_option("FROM", wanted->from, "A safetensors file, or a checkpoint of torch.save")->required();
-  sub.add_option("TO", wanted->to, "The file to make in the other format; one that is there is replaced once the new one is whole")
+  sub.add_option("TO", wanted->to, "File to write in the other format; an existing file is replaced when the new one is complete")
       ->required();
-  sub.add_option("--key", wanted->selection.key, "Of a checkpoint, take the tensors in this dict only: model, or outer.inner");
-  sub.add_flag("--flatten", wanted->selection.flatten, "Of dicts in dicts, join the keys by dots");
-  sub.add_flag("--tensors-only", wanted->selection.tensors_only, "Leave out what is no tensor");
+  sub.add_option("--key", wanted->selection.key, "Take only the tensors of this dict in the checkpoint: model, or outer.inner");
+  sub.add_flag("--flatten", wanted->selection.flatten, "Join the keys of nested dicts by dots");
+  sub.add_flag("--tensors-only", wanted->selection.tensors_only, "Leave out everything that is not a tensor");
   add_output_options(sub, wanted->output);
-  sub.footer("Nothing that a checkpoint asks for is executed. Neither Python nor PyTorch is needed.");
+  sub.footer("convert executes nothing in a checkpoint, and needs neither Python nor PyTorch.");
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return convert(*wanted); }; });
 }
 

@@ -178,7 +178,7 @@ class converter {
     if (!is_checkpoint && is_bare_pickle()) {
       return {errc::unsupported,
               fmt::format("{}: a checkpoint in the format of PyTorch 1.5 and older, which is no zip archive: load it with "
-                          "PyTorch, and save it anew",
+                          "PyTorch, and save it again",
                           from_name_)};
     }
     if (status error = check_names(is_checkpoint); !error.ok()) return error;
@@ -205,12 +205,13 @@ class converter {
       return wrong(
           fmt::format("{} would be a {} file, which its ending contradicts", to_name_, is_checkpoint ? "safetensors" : "checkpoint"));
     if (is_checkpoint && means_checkpoint)
-      return wrong(fmt::format("{} is a checkpoint already, and becomes a safetensors file: {} says another format", from_name_, to_name_));
+      return wrong(fmt::format("{} is a checkpoint and becomes a safetensors file, but the ending of {} names another format", from_name_,
+                               to_name_));
     if (!is_checkpoint && means_safetensors)
-      return wrong(fmt::format("{} is no checkpoint, so a checkpoint is what it becomes: {} says another format", from_name_, to_name_));
+      return wrong(fmt::format("{} is not a checkpoint and becomes one, but the ending of {} names another format", from_name_, to_name_));
     const bool is_selecting = !wanted_.key.empty() || wanted_.flatten || wanted_.tensors_only;
     if (!is_checkpoint && is_selecting)
-      return wrong("--key, --flatten and --tensors-only are for checkpoints; it is none").with_context(from_name_);
+      return wrong("--key, --flatten and --tensors-only are for checkpoints, and this is not one").with_context(from_name_);
     return {};
   }
 

@@ -68,9 +68,9 @@ class selector {
 
  private:
   [[nodiscard]] status check_root() const {
-    if (!from_.tensors.empty() && from_.tensors.front().keys.empty()) return not_selected("it is one tensor by itself, which has no name");
+    if (!from_.tensors.empty() && from_.tensors.front().keys.empty()) return not_selected("it is a single tensor without a name");
     if (!from_.others.empty() && from_.others.front().keys.empty() && from_.others.front().kind != "dict")
-      return not_selected(fmt::format("it is a {} and no dict of tensors", from_.others.front().kind));
+      return not_selected(fmt::format("it is a {}, not a dict of tensors", from_.others.front().kind));
     return {};
   }
 
@@ -94,8 +94,7 @@ class selector {
   [[nodiscard]] status check_choice() const {
     if (!wanted_.key.empty() && !found_) {
       const auto dicts = outer_dicts(from_);
-      return not_selected(
-          fmt::format("there is no dict {} in it; there is {}", called(wanted_.key), dicts.empty() ? "none" : dicts_of(dicts)));
+      return not_selected(fmt::format("it has no dict {}; it has {}", called(wanted_.key), dicts.empty() ? "none" : dicts_of(dicts)));
     }
     std::string wrong;
     if (!nested_.empty()) {
@@ -104,7 +103,7 @@ class selector {
     }
     if (!made_.left_out.empty() && !wanted_.tensors_only) {
       wrong +=
-          fmt::format("{}these are no tensors: {}; --tensors-only leaves them out", wrong.empty() ? "" : "; ", list_of(made_.left_out));
+          fmt::format("{}these are not tensors: {}; --tensors-only leaves them out", wrong.empty() ? "" : "; ", list_of(made_.left_out));
     }
     return wrong.empty() ? status() : not_selected(wrong);
   }

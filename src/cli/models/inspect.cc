@@ -230,7 +230,7 @@ void print_contents(const contents& of, bool totals) {
   for (const auto& [key, value] : of.gguf.metadata) say("  {} = {}\n", key, in_words(value));
   for (const auto& [type, total] : totals_of(of))
     say("  {:<12} {:>7} {}{}, {}\n", type, total.count, what, total.count == 1 ? "" : "s", format_size(total.bytes));
-  if (!of.unread.empty()) say("  its tensors are not told: {}\n", of.unread);
+  if (!of.unread.empty()) say("  cannot read its tensors: {}\n", of.unread);
   for (const gguf_unknown_tensor& each : of.gguf.unknown) {
     say("  not loadable: {} [{}] at {}, of type {}, which this version does not know\n", each.name,
         fmt::format("{}", fmt::join(each.shape, ", ")), each.offset, each.type);
@@ -346,7 +346,7 @@ int inspect(const inspect_options& wanted) {
 
 void add_inspect(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<inspect_options>();
-  CLI::App& sub = *app.add_subcommand("inspect", "Show what is in files of tensors: types, shapes, bytes, and offsets");
+  CLI::App& sub = *app.add_subcommand("inspect", "Show the tensors in model files: types, shapes, bytes and offsets");
   sub.add_option("FILE", wanted->paths,
                  "safetensors files, GGUF files, checkpoints of torch.save, indexes (.json) of such files, or folders with "
                  "model.safetensors or its "
@@ -354,7 +354,7 @@ void add_inspect(CLI::App& app, command& chosen) {
       ->required();
   sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")
       ->check(one_of({"offset", "name", "bytes"}));
-  sub.add_flag("--totals", wanted->totals, "Leave out the tensors themselves");
+  sub.add_flag("--totals", wanted->totals, "Print the totals only");
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return inspect(*wanted); }; });
 }

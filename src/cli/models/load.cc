@@ -217,7 +217,7 @@ std::vector<std::string> names_of_gpus(const std::string& list) {
   auto names = words_of(list);
   for (std::string& each : names) {
     const bool is_number = !each.empty() && each.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number) throw CLI::ValidationError("--gpus", fmt::format("\"{}\" is no number of a GPU", each));
+    if (!is_number) throw CLI::ValidationError("--gpus", fmt::format("\"{}\" is not a GPU number", each));
     each = "cuda:" + each;
   }
   return names;
@@ -275,7 +275,7 @@ int load(const load_options& wanted) {
 
 void add_load(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<load_options>();
-  CLI::App& sub = *app.add_subcommand("load", "Load a model into the memory of devices, and show how fast, and why");
+  CLI::App& sub = *app.add_subcommand("load", "Load a model into device memory, and show how fast, and why");
   sub.add_option("FILE", wanted->files,
                  "safetensors files, GGUF files, checkpoints of torch.save, indexes (.json) of such files, or folders with "
                  "model.safetensors or its "
@@ -284,21 +284,20 @@ void add_load(CLI::App& app, command& chosen) {
   const auto take_names = [wanted](const std::string& list) { wanted->devices = words_of(list); };
   auto* devices =
       sub.add_option_function<std::string>(
-             "--device", take_names, "Devices by name, each for all of the model: cuda:0,cuda:1 (default: the first of `penstock devices`)")
+             "--device", take_names, "Devices by name; each gets the whole model: cuda:0,cuda:1 (default: the first of `penstock devices`)")
           ->type_name("DEVICE,...");
   const auto take_numbers = [wanted](const std::string& list) { wanted->devices = names_of_gpus(list); };
   sub.add_option_function<std::string>("--gpus", take_numbers, "GPUs by number: 0,1 is cuda:0,cuda:1")
       ->type_name("N,...")
       ->excludes(devices);
-  sub.add_option("--cache", wanted->cache, "Bytes that are not in the page cache: read them through it, or past it")
+  sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or past it (bypass)")
       ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--links", wanted->links,
-                 "Fill each GPU over so many PCIe links, 1 to 8, by way of GPUs beside it (default: PENSTOCK_LINKS)")
+                 "Fill each GPU over this many PCIe links, 1 to 8, through the GPUs beside it (default: PENSTOCK_LINKS)")
       ->check(whole_number(1, 8));
-  sub.add_flag("--time", wanted->time,
-               "Show what the time went to, and measure the ceilings: of the link, and of the disk where it is read");
-  sub.add_flag("--verify", wanted->verify, "Compare a hash of the bytes copied back with one of the files read plainly");
-  sub.add_option("--repeat", wanted->repeat, "Load it this many times (default 1)")->check(whole_number(1));
+  sub.add_flag("--time", wanted->time, "Show where the time went, and measure the ceilings of the link and, if it is read, of the disk");
+  sub.add_flag("--verify", wanted->verify, "Copy the bytes back, and compare their hash with that of a plain read");
+  sub.add_option("--repeat", wanted->repeat, "Number of loads (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return load(*wanted); }; });
 }

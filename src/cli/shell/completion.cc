@@ -181,8 +181,8 @@ std::string completion(const std::vector<command_grammar>& grammar, const std::s
 
 void add_completion(CLI::App& app, command& chosen) {
   auto shell = std::make_shared<std::string>();
-  CLI::App& sub = *app.add_subcommand("completion", "Print what completes this command in a shell: source <(penstock completion bash)");
-  sub.add_option("SHELL", *shell, "Which shell")->required()->check(one_of({std::begin(shells), std::end(shells)}));
+  CLI::App& sub = *app.add_subcommand("completion", "Print the completion script for a shell");
+  sub.add_option("SHELL", *shell, "Name of the shell")->required()->check(one_of({std::begin(shells), std::end(shells)}));
   sub.callback([&app, &chosen, shell] {
     chosen.run = [&app, shell] {
       put_exactly(completion(grammar_of(app), *shell));

@@ -50,7 +50,7 @@ std::string describe_before(const CLI::App& app, const CLI::App* sub) {
   if (!is_option(word)) return unknown_command(app, word);
   const auto known = sub != nullptr ? option_names(*sub) : std::vector<std::string>();
   if (std::find(known.begin(), known.end(), word) != known.end()) {
-    return fmt::format("{0} goes behind the command: penstock {1} {0}", word, sub->get_name());
+    return fmt::format("{0} belongs after the command: penstock {1} {0}", word, sub->get_name());
   }
   return unknown_option(app, word);
 }
@@ -71,7 +71,7 @@ std::string in_plain_words(const std::string& error) {
   const auto at = error.find(before);
   if (at == std::string::npos || !error.ends_with(behind)) return error;
   const auto type = error.substr(at + before.size(), error.size() - at - before.size() - behind.size());
-  return fmt::format("{}: {} is missing behind it", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
+  return fmt::format("{}: {} is missing after it", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
 }
 
 // An unknown option is named rather than what its absence led to: `read --verfy` lacks a file only because of the slip.
@@ -108,7 +108,7 @@ int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
   }
   if (const std::string wrong = describe_before(app, sub); !wrong.empty()) {
     note_failure(wrong);
-    complain("penstock: {}\nRun `penstock help` for the commands and options there are.\n", wrong);
+    complain("penstock: {}\nRun `penstock help` for the commands and options.\n", wrong);
   } else {
     const std::string text = fmt::format("{}: {}", sub->get_name(), describe_after(*sub, error));
     note_failure(text);

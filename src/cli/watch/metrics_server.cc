@@ -78,10 +78,11 @@ std::string answer_to(std::string_view head, const std::function<std::string()>&
   const auto method = line.substr(0, line.find(' '));
   const auto rest = line.substr(std::min(line.size(), method.size() + 1));
   const auto target = rest.substr(0, rest.find(' '));
-  if (!line.ends_with(" HTTP/1.1") && !line.ends_with(" HTTP/1.0")) return response("400 Bad Request", "no HTTP request\n");
-  if (!names_this_machine(head)) return response("421 Misdirected Request", "this is localhost\n");
+  if (!line.ends_with(" HTTP/1.1") && !line.ends_with(" HTTP/1.0")) return response("400 Bad Request", "not an HTTP request\n");
+  if (!names_this_machine(head)) return response("421 Misdirected Request", "this server answers requests to localhost only\n");
   if (method != "GET") return response("405 Method Not Allowed", "GET only\n", "Allow: GET\r\n");
-  if (target != "/metrics") return response("404 Not Found", "there is /metrics, and nothing else\n");
+  if (target == "/") return response("302 Found", "The counters are at /metrics\n", "Location: /metrics\r\n");
+  if (target != "/metrics") return response("404 Not Found", "The counters are at /metrics\n");
   return response("200 OK", page());
 }
 
@@ -123,7 +124,7 @@ result<descriptor> listen_on(const std::string& address, std::uint16_t port, std
     v6.sin6_addr = in6addr_loopback;
     length = sizeof v6;
   } else {
-    return status(errc::invalid_argument, fmt::format("{} is not this machine alone: --serve takes 127.0.0.1:PORT or [::1]:PORT", address));
+    return status(errc::invalid_argument, fmt::format("{} is open to other machines: --serve takes 127.0.0.1:PORT or [::1]:PORT", address));
   }
   descriptor socket(::socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const auto failed = [&](const char* call) { return status::from_errno(errno, fmt::format("{} {}:{}", call, address, port)); };

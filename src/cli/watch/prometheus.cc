@@ -116,7 +116,7 @@ std::string exposition(const process_list& seen) {
   using path = const path_stats&;
   using device = const device_stats&;
   using channel = const channel_stats&;
-  per_process(to, seen, {"penstock_process_running", "gauge", "1 while the process runs, 0 where it ended without closing."},
+  per_process(to, seen, {"penstock_process_running", "gauge", "1 while the process runs, 0 if it ended without closing."},
               [](process of) { return std::uint64_t{of.ended ? 0U : 1U}; });
   per_path(to, seen, {"penstock_read_bytes_total", "counter", "Bytes read, by path."},
            [](path of) { return of.bytes - std::min(of.bytes, of.written_bytes); });
@@ -156,7 +156,7 @@ std::string exposition(const process_list& seen) {
   per_process(to, seen, {"penstock_pinned_bytes", "gauge", "Pinned memory, as of the last answer of the process."},
               [](process of) { return of.stats.pinned_bytes; });
   const metric loss{"penstock_advice_loss_seconds", "gauge",
-                    "What `penstock stats` advises against has cost, by its code; NaN: not known."};
+                    "Seconds lost to what `penstock stats` advises against, by its code; NaN: not known."};
   to.begin(loss);
   for (const auto& each : seen.processes) {
     for (const auto& given : advise(each.stats)) {

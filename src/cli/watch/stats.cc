@@ -97,18 +97,18 @@ int serve(const std::string& where) {
 
 void add_stats(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<stats_options>();
-  CLI::App& sub = *app.add_subcommand("stats", "Show what running processes do with Penstock: one, or all of this user");
-  auto* pid = sub.add_option("-p,--pid", wanted->pid, "Process to show (default: all, in a line each)")
+  CLI::App& sub = *app.add_subcommand("stats", "Show the reads and writes of running processes: one, or all of this user");
+  auto* pid = sub.add_option("-p,--pid", wanted->pid, "Process to show (default: all, one line each)")
                   ->check(whole_number(1, 1 << 30))
                   ->type_name("PID");
-  sub.add_option("-l,--level", wanted->level, "1: totals and speed; 2: histograms of sizes and times, too; 3: by device, too")
+  sub.add_option("-l,--level", wanted->level, "1: totals and speed; 2: also histograms of sizes and times; 3: also by device")
       ->check(whole_number(1, 3))
       ->needs(pid);
   add_output_options(sub, wanted->output);
   auto* as_json = sub.get_option("--json");
   auto* prometheus = sub.add_flag("--prometheus", wanted->prometheus, "Print the counters in Prometheus' text format");
   prometheus->excludes(as_json);
-  sub.add_option("--serve", wanted->serve, "Serve them to Prometheus on this machine, as http://127.0.0.1:PORT/metrics, until Ctrl-C")
+  sub.add_option("--serve", wanted->serve, "Serve the counters to Prometheus at http://127.0.0.1:PORT/metrics, until Ctrl-C")
       ->type_name("PORT")
       ->excludes(pid)
       ->excludes(as_json)
