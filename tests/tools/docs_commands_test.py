@@ -47,7 +47,9 @@ int main(void) {
 }
 """
 
-FILES = {"train.py": TRAIN, "cufile.json": CUFILE_JSON, "app.c": APP_C}
+HEADER = b'{"weight":{"dtype":"U8","shape":[5000000],"data_offsets":[0,5000000]}}'
+MODEL = len(HEADER).to_bytes(8, "little") + HEADER + bytes(5_000_000)
+FILES = {"train.py": TRAIN.encode(), "cufile.json": CUFILE_JSON.encode(), "app.c": APP_C.encode(), "model.safetensors": MODEL}
 
 failures: list[str] = []
 
@@ -147,8 +149,8 @@ def short(page: Path, folder: Path, environment: dict[str, str]) -> None:
     work.mkdir()
     for block, (language, text) in enumerate(FENCE.findall(page.read_text())):
         if block == 1:
-            for name, content in {**FILES, "app.cc": programs_in("docs/guides/cpp.md", "cpp")[0]}.items():
-                (work / name).write_text(content)
+            for name, content in {**FILES, "app.cc": programs_in("docs/guides/cpp.md", "cpp")[0].encode()}.items():
+                (work / name).write_bytes(content)
         for command in commands_in(text) if language == "sh" else ():
             if command in (*MEASURING, *LONG) or command in ELSEWHERE:
                 continue

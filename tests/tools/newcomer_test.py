@@ -126,7 +126,7 @@ def first_hour(root: Path) -> None:
     subprocess.run(["tar", "-x", "-C", str(root / SOURCES[1:])], input=archive, check=True)
     user.write(f"{WORK}/train.py", docs.TRAIN)
     user.write(f"{WORK}/cufile.json", docs.CUFILE_JSON)
-    user.write(f"{WORK}/model.safetensors", bytes(5_000_000))
+    user.write(f"{WORK}/model.safetensors", docs.MODEL)
     user.write(f"{WORK}/app.cc", docs.programs_in("docs/guides/cpp.md", "cpp")[0])
     user.write(f"{WORK}/CMakeLists.txt", CMAKE_LISTS)
     user.write(f"{WORK}/read.py", READ_WITH_PYTHON)

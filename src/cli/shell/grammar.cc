@@ -69,7 +69,10 @@ option_grammar grammar_of(const CLI::Option& option) {
 }
 
 command_grammar grammar_of_one(const CLI::App& app, const std::string& name) {
-  command_grammar made{name, app.get_group(), app.get_description(), app.get_footer(), {}, {}, app.get_prefix_command()};
+  command_grammar made{name, app.get_group(), app.get_description(), app.get_footer(), {}, {}, app.get_prefix_command(), {}};
+  for (const example& each : all_examples()) {
+    if (each.command == name) made.examples.push_back(each);
+  }
   for (const CLI::Option* each : app.get_options()) {
     if (each->get_group().empty()) continue;
     option_grammar option = grammar_of(*each);

@@ -1,11 +1,12 @@
-// What the commands and their options are, read off what they declare to CLI11; and the pages that are made of it: manual pages and
-// completions of shells. Hidden commands and options are left out. One thread.
+// What the commands and their options are, read from what they declare to CLI11; and the pages that are made from it: help, manual pages,
+// the reference in docs/, completions for shells. Hidden commands and options are left out. One thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/shell/examples.hpp"
 #include "penstock/status.hpp"
 
 namespace penstock::cli {
@@ -29,6 +30,7 @@ struct command_grammar {
   std::vector<option_grammar> options;  // with a name
   std::vector<option_grammar> places;   // FILE
   bool runs_program = false;            // what follows is another program's
+  std::vector<example> examples;
 };
 
 // The program itself, then its commands in the order of `penstock help`.
@@ -40,7 +42,14 @@ std::string manual_page(const std::vector<command_grammar>& grammar, const comma
 // What `penstock help` prints of one of them, in lines as wide as the terminal, or of 80 columns.
 std::string help_page(const std::vector<command_grammar>& grammar, const command_grammar& command);
 
-// What the shell is to be told.
+// "penstock read [OPTIONS] FILE...".
+std::string usage_of(const command_grammar& command);
+// "--path automatic|posix", "-q, --quiet", "FILE...".
+std::string usage_of(const option_grammar& option);
+
+// docs/reference/commands.md: all commands, then usage, options and examples of each.
+std::string reference_page(const std::vector<command_grammar>& grammar);
+
 inline constexpr const char* shells[] = {"bash", "zsh", "fish"};
 std::string completion(const std::vector<command_grammar>& grammar, const std::string& shell);
 

@@ -24,12 +24,7 @@ std::string value_in_help(const option_grammar& option) {
   return option.value_may_lack ? fmt::format("[{}]", value) : value;
 }
 
-entry entry_of(const option_grammar& option) {
-  if (option.names.empty())
-    return {!option.usage.empty() ? option.usage : option.value + (option.repeats ? "..." : ""), option.description};
-  const std::string value = value_in_help(option);
-  return {fmt::format("{}{}{}", fmt::join(option.names, ", "), value.empty() ? "" : " ", value), option.description};
-}
+entry entry_of(const option_grammar& option) { return {usage_of(option), option.description}; }
 
 std::string list(std::string_view title, const std::vector<entry>& entries, std::size_t head, std::size_t columns) {
   std::string out = entries.empty() ? "" : fmt::format("\n{}:\n", title);
@@ -58,14 +53,10 @@ std::vector<entry> entries_of(const std::vector<option_grammar>& options) {
   return made;
 }
 
-std::string usage_of(const command_grammar& command) {
-  if (command.name.empty()) return "penstock COMMAND [OPTIONS]";
-  std::string out = fmt::format("penstock {} [OPTIONS]", command.name);
-  for (const option_grammar& each : command.places) {
-    const std::string name = entry_of(each).head;
-    out += each.required ? " " + name : fmt::format(" [{}]", name);
-  }
-  return out + (command.runs_program ? " -- COMMAND [ARGUMENTS...]" : "");
+std::string examples_of(const command_grammar& command) {
+  std::string out = command.examples.empty() ? "" : "\nExamples:\n";
+  for (const example& each : command.examples) out += fmt::format("  # {}\n  {}\n", each.purpose, each.line);
+  return out;
 }
 
 // Group after group, in the order in which they are declared.
@@ -85,6 +76,22 @@ std::string lists_of_commands(const std::vector<command_grammar>& grammar, std::
 
 }  // namespace
 
+std::string usage_of(const option_grammar& option) {
+  if (option.names.empty()) return !option.usage.empty() ? option.usage : option.value + (option.repeats ? "..." : "");
+  const std::string value = value_in_help(option);
+  return fmt::format("{}{}{}", fmt::join(option.names, ", "), value.empty() ? "" : " ", value);
+}
+
+std::string usage_of(const command_grammar& command) {
+  if (command.name.empty()) return "penstock COMMAND [OPTIONS]";
+  std::string out = fmt::format("penstock {} [OPTIONS]", command.name);
+  for (const option_grammar& each : command.places) {
+    const std::string name = usage_of(each);
+    out += each.required ? " " + name : fmt::format(" [{}]", name);
+  }
+  return out + (command.runs_program ? " -- COMMAND [ARGUMENTS...]" : "");
+}
+
 std::string help_page(const std::vector<command_grammar>& grammar, const command_grammar& command) {
   const std::size_t terminal = columns_of(stdout);
   const std::size_t columns = terminal > 0 ? terminal : usual_columns;
@@ -93,9 +100,9 @@ std::string help_page(const std::vector<command_grammar>& grammar, const command
   if (command.name.empty()) out += lists_of_commands(grammar, columns);
   const std::size_t head = std::max(head_of(places), head_of(options));
   out += list("Arguments", places, head, columns) + list("Options", options, head, columns);
-  if (command.name.empty()) out += "\n`penstock help COMMAND` shows what a command does, and its options.\n";
+  if (command.name.empty()) out += "\n`penstock help COMMAND` shows the options of a command, and examples.\n";
   if (!command.footer.empty()) out += "\n" + wrapped(command.footer, columns, 0) + "\n";
-  return out;
+  return out + examples_of(command);
 }
 
 }  // namespace penstock::cli

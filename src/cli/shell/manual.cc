@@ -57,6 +57,13 @@ std::string described(const std::string& title, const std::vector<option_grammar
   return out;
 }
 
+std::string roff_examples(const command_grammar& command) {
+  std::string out = command.examples.empty() ? "" : ".SH EXAMPLES\n";
+  for (const example& each : command.examples)
+    out += fmt::format(".PP\n{}:\n.PP\n.RS 4\n.nf\n{}\n.fi\n.RE\n", roff(std::string(each.purpose)), bold(std::string(each.line)));
+  return out;
+}
+
 std::string list_of_commands(const std::vector<command_grammar>& grammar) {
   std::string out = ".SH COMMANDS\n";
   for (const command_grammar& each : grammar) {
@@ -87,9 +94,9 @@ std::string manual_page(const std::vector<command_grammar>& grammar, const comma
   if (!command.footer.empty()) out += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(command.footer));
   if (command.name.empty()) out += list_of_commands(grammar);
   out += described("ARGUMENTS", command.places) + described("OPTIONS", command.options);
-  out += ".SH EXIT STATUS\n0 when all went well, 1 when something failed, which is on standard error, and 2 for a wrong command line.\n";
-  if (command.runs_program) out += "Once the program has been started, its own.\n";
-  return out + ".SH SEE ALSO\n" + see_also(grammar, command);
+  out += ".SH EXIT STATUS\n0 if everything worked, 1 if something failed (standard error says what), and 2 for a wrong command line.\n";
+  if (command.runs_program) out += "Once the program has started, its own exit status.\n";
+  return out + roff_examples(command) + ".SH SEE ALSO\n" + see_also(grammar, command);
 }
 
 }  // namespace penstock::cli
