@@ -151,6 +151,11 @@ void gather_process(const tree& from, platform_facts& found) {
   found.memory_limit_bytes = groups.memory_bytes;
 }
 
+void gather_cores(const tree& from, platform_facts& found) {
+  const auto online = static_cast<unsigned>(numbers_of(from.line("/sys/devices/system/cpu/online")).size());
+  if (online > 0) found.cores = std::min(online, found.quota_cores.value_or(online));
+}
+
 void gather_nvidia(const tree& from, platform_facts& found) {
   const auto version = from.line("/proc/driver/nvidia/version");
   found.driver_version = driver_version_of(version);
@@ -222,6 +227,7 @@ platform_facts gather_platform(const tree& from) {
   found.container = describe_container(from);
   found.has_udev = from.exists("/run/udev/data");
   gather_process(from, found);
+  gather_cores(from, found);
   return found;
 }
 

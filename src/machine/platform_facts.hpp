@@ -74,6 +74,7 @@ struct platform_facts {
   std::string seccomp;    // "off", "strict", "filter", "unknown"
   bool has_udev = false;
   std::optional<unsigned> quota_cores;
+  std::optional<unsigned> cores;  // online, and within the quota
   std::optional<std::uint64_t> memory_limit_bytes;
   limit_facts locked_memory, open_files;
 

@@ -105,13 +105,68 @@ TEST(catalogue, has_each_finding_once_and_a_remedy_for_all_that_is_not_ok) {
   }
 }
 
-TEST(catalogue, is_the_table_of_the_documentation) {
+TEST(catalogue, is_the_page_of_the_documentation) {
   const auto printed = run({"check", "--findings"});
   EXPECT_EQ(printed.exit_code, 0);
   std::ifstream file(std::string(PENSTOCK_MACHINES_PATH) + "/../../../docs/reference/check.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
-  EXPECT_NE(page.find("\n" + printed.out), std::string::npos)
-      << "put the output of `penstock check --findings` into docs/reference/check.md";
+  EXPECT_TRUE(page == printed.out) << "run: penstock check --findings > docs/reference/check.md";
+}
+
+TEST(catalogue, says_what_to_do_in_the_imperative) {
+  const std::set<std::string> verbs = {"add",  "allow", "bind",  "check", "copy", "correct",   "enable", "install", "keep",
+                                       "list", "load",  "mount", "move",  "put",  "nothing",   "raise",  "reboot",  "reseat",
+                                       "run",  "set",   "start", "unset", "use",  "reinstall", "with"};
+  for (const auto& each : machine::all_findings()) {
+    const std::string remedy(each.remedy.substr(0, each.remedy.find_first_of(" ,")));
+    EXPECT_TRUE(remedy.empty() || verbs.contains(remedy)) << each.id << ": " << each.remedy;
+  }
+}
+
+struct meaning {
+  const char* machine;
+  const char* summary;
+};
+
+// A new sentence is one line.
+constexpr std::array meanings{
+    meaning{"nothing", "No GPU here: Penstock works on host memory and host:0, at the speed of memory copies."},
+    meaning{"lustre-tuned", "Everything that matters is fine: expect up to 55 GB/s from the page cache into the GPU (its PCIe link)."},
+    meaning{"nvidia-fs",
+            "The GPU works: expect up to 27 GB/s from the page cache into the GPU (its PCIe link). 6 things would make it faster, for "
+            "example: correct it; penstock check --cufile-json FILE shows what each key does."},
+    meaning{"four-gpus",
+            "3 GPUs work: expect up to 55 GB/s from the page cache into each GPU (its PCIe link). 7 things would make it faster, for "
+            "example: bind it to NVIDIA's driver, unless a virtual machine uses it."},
+    meaning{"grace",
+            "The GPU works: expect the speed of its link from the page cache. One part is broken: the driver is set up for P2PDMA, but "
+            "NVMe multipath is on, which prevents it."},
+    meaning{"no-driver",
+            "No GPU can be used yet: an NVIDIA GPU without a driver: the kernel module nvidia is not loaded. Until that is fixed, Penstock "
+            "works on host memory and host:0."},
+    meaning{"wsl",
+            "Windows owns the GPU here (WSL): Penstock fills its memory from host memory, without GPUDirect. 1 thing would make it "
+            "faster: copy data that you read often to a local drive."},
+};
+
+TEST(summary, says_what_the_findings_mean_for_the_machine) {
+  for (const meaning& each : meanings) {
+    const scratch_directory directory;
+    const recorded_machine machine(file_of(each.machine), directory.path());
+    const auto text = run({"check", "--root", directory.path()}).out;
+    EXPECT_TRUE(text.ends_with("\n" + std::string(each.summary) + "\n"))
+        << each.machine << ": " << text.substr(text.size() - std::min<std::size_t>(text.size(), 400));
+    EXPECT_EQ(nlohmann::json::parse(run({"check", "--root", directory.path(), "--json"}).out).at("summary"), each.summary);
+    EXPECT_FALSE(contains(run({"check", "--root", directory.path(), "--quiet"}).out, each.summary)) << each.machine;
+  }
+}
+
+TEST(summary, counts_the_cores_of_a_machine_without_a_gpu) {
+  const scratch_directory directory;
+  const recorded_machine machine(file_of("nothing"), directory.path());
+  fs::create_directories(directory.path() + "/sys/devices/system/cpu");
+  std::ofstream(directory.path() + "/sys/devices/system/cpu/online") << "0-3,8\n";
+  EXPECT_TRUE(contains(run({"check", "--root", directory.path()}).out, "at the speed of memory copies on 5 cores.\n"));
 }
 
 // What a test has never seen said may be unreachable, or garbled.

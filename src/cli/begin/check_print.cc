@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <utility>
 
 #include "cli/common/check_machine.hpp"
 #include "cli/common/say.hpp"
+#include "machine/summary.hpp"
 #include "machine/topology.hpp"
 
 namespace penstock::cli {
@@ -41,8 +43,28 @@ void print_topology(const machine_report& report) {
   for (const auto& each : all) {
     say("  GPU {}  {:<8} {}: {}{}\n", each.gpu, each.what, each.peer, each.relation, each.shared.empty() ? "" : ", " + each.shared);
   }
-  if (all.empty()) say("  no GPU of NVIDIA beside a network card or an NVMe drive\n");
+  if (all.empty()) say("  no NVIDIA GPU beside a network card or an NVMe drive\n");
 }
+
+constexpr std::string_view catalogue_beginning = R"(# Findings of penstock check
+<!-- Generated: penstock check --findings > docs/reference/check.md -->
+
+```sh
+penstock check                # this machine; -q: only what needs attention
+penstock check --json         # for programs; the names below are stable
+```
+
+| verdict | meaning |
+|---|---|
+| ok | nothing to do |
+| slow | works, but could be faster |
+| broken | does not work, or blocks another part: exit code 3 |
+| unknown | could not be found out, often because only root can see it |
+
+The last line says what the findings mean for your machine. Each finding below has its name, and what to do; `{...}` stands for a value of
+your machine. [All options](commands.md#penstock-check). The advice on NVIDIA's software follows NVIDIA's guides; nvidia-fs, ACS, Lustre,
+WekaFS and VAST are tested on recorded machines only: experimental, not yet run on hardware.
+)";
 
 // For a cell of a table in Markdown.
 std::string cell(std::string_view text) {
@@ -75,13 +97,19 @@ void print_report(const machine_report& report, const machine_view& view) {
   if (!view.quiet) {
     say("{} ok, {} slow, {} broken, {} unknown\n", found.count(verdict::ok), found.count(verdict::slow), found.count(verdict::broken),
         found.count(verdict::unknown));
+    say("{}\n", machine::summary(report.platform, found));
   }
 }
 
 void print_catalogue() {
-  put_exactly("| finding | verdict | what is said | what to do |\n|---|---|---|---|\n");
-  for (const auto& each : machine::all_findings()) {
-    put_exactly(fmt::format("| `{}` | {} | {} | {} |\n", each.id, to_string(each.verdict), cell(each.reason), cell(each.remedy)));
+  put_exactly(catalogue_beginning);
+  for (const auto& [of, title] : {std::pair(machine::group::platform, "Platform"), std::pair(machine::group::libraries, "Libraries"),
+                                  std::pair(machine::group::file_systems, "File systems")}) {
+    put_exactly(fmt::format("\n## {}\n| finding | verdict | what it says | what to do |\n|---|---|---|---|\n", title));
+    for (const auto& each : machine::all_findings()) {
+      if (each.where == of)
+        put_exactly(fmt::format("| `{}` | {} | {} | {} |\n", each.id, to_string(each.verdict), cell(each.reason), cell(each.remedy)));
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include "cufile/settings_sources.hpp"
 #include "machine/examine.hpp"
 #include "machine/loader.hpp"
+#include "machine/summary.hpp"
 #include "machine/topology.hpp"
 #include "penstock/penstock.hpp"
 
@@ -121,6 +122,7 @@ nlohmann::json to_json(const machine_report& report, const machine_view& view) {
   auto document = nlohmann::json::object();
   if (view.findings) {
     document["findings"] = findings_json(report.findings.all());
+    document["summary"] = machine::summary(report.platform, report.findings);
     for (const auto of : {machine::verdict::ok, machine::verdict::slow, machine::verdict::broken, machine::verdict::unknown}) {
       document["counts"][std::string(to_string(of))] = report.findings.count(of);
     }

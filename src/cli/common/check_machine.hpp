@@ -39,7 +39,7 @@ nlohmann::json findings_json(const std::vector<machine::finding>& all);
 nlohmann::json to_json(const machine_report& report, const machine_view& view);
 void print_findings(const std::vector<machine::finding>& all, bool quiet);
 void print_report(const machine_report& report, const machine_view& view);
-// The catalogue, as the table of docs/reference/check.md.
+// docs/reference/check.md.
 void print_catalogue();
 nlohmann::json catalogue_json();
 

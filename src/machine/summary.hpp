@@ -1,0 +1,14 @@
+// What the findings mean, in one or two sentences. Free functions; safe from any thread.
+#pragma once
+
+#include <string>
+
+#include "machine/finding.hpp"
+#include "machine/platform_facts.hpp"
+
+namespace penstock::machine {
+
+// "Everything that matters is fine: expect up to 55 GB/s from the page cache into the GPU (its PCIe link)."
+std::string summary(const platform_facts& known, const findings& found);
+
+}  // namespace penstock::machine
