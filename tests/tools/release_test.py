@@ -137,6 +137,10 @@ class Functions(unittest.TestCase):
         self.assertEqual(release.changelog_section(text, "1.0.0"), ("1.0.0", "- Old."))
         self.assertIsNone(release.changelog_section(text, "1.0"))
 
+    def test_files_that_git_does_not_know_are_found_in_the_source_distribution(self) -> None:
+        names = ["penstock-1", "penstock-1/PKG-INFO", "penstock-1/src", "penstock-1/src/a.cc", "penstock-1/build/src/a.o"]
+        self.assertEqual(release.strangers_in(names, ["src/a.cc", "README.md"]), ["build/src/a.o"])
+
     def test_options_are_known(self) -> None:
         options = release.parse_arguments(["--dry-run", "--only", "sbom"])
         self.assertTrue(options.dry_run)
