@@ -119,7 +119,7 @@ void load::finished(path::job& ended, std::uint64_t bytes, status error) {
   if (of_ != nullptr) {
     of_->from_.carried(job.ranges);
   } else if (tell_singles()) {
-    operation::run_soon(*with, own_queues_.urgent_works, *this);
+    small_request::run_soon(*with, own_queues_.urgent_works, *this);
     return;
   }
   delete this;
