@@ -52,10 +52,10 @@ def register_converter(
     `send()` calls them on its own thread, `receive()` on any thread. Raises TypeError.
     """
     if not isinstance(kind, type):
-        raise TypeError(f"kind is a type, not {type(kind).__name__}")
+        raise TypeError(f"kind must be a type, not {type(kind).__name__}")
     for each, name in ((memory, "memory"), (empty, "empty"), (finish, "finish")):
         if not (callable(each) or (each is None and name != "memory")):
-            raise TypeError(f"{name} is a function, not {type(each).__name__}")
+            raise TypeError(f"{name} must be a function, not {type(each).__name__}")
     global _known
     with _lock:
         _known = ((kind, Converter(memory, empty, finish)), *(each for each in _known if each[0] is not kind))
@@ -68,7 +68,7 @@ def converter_of(kind: Any) -> Converter:
             if converter.empty is None:
                 raise TypeError(f"{kind.__name__} was registered without empty=, so no tensors can be made of it")
             return converter
-    raise TypeError(f"kind is a type that was given to penstock.pipe.register_converter(), not {kind!r}")
+    raise TypeError(f"kind must be a type that was given to penstock.pipe.register_converter(), not {kind!r}")
 
 
 def memory_of(tensor: Any) -> Any:

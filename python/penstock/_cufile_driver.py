@@ -277,7 +277,7 @@ class Driver:
     def find_file(self, handle: int) -> RegisteredFile:
         found = self._files.get(handle)
         if found is None or found.opening != _native._cufile_opening():
-            raise cuFileError(Status.CU_FILE_INVALID_HANDLE, f"{handle} is no handle of a registered file")
+            raise cuFileError(Status.CU_FILE_INVALID_HANDLE, f"{handle} is not the handle of a registered file")
         return found
 
     def remove_file(self, handle: int) -> None:
@@ -323,7 +323,7 @@ class Driver:
             return
         if fault == Status.CU_FILE_PERMISSION_DENIED:
             words = ("writes", "READ_ONLY") if is_write else ("reads", "WRITE_ONLY")
-            raise cuFileError(fault, f"the buffer takes no {words[0]}: it is registered {words[1]}")
+            raise cuFileError(fault, f"the buffer cannot be used for {words[0]}: it is registered {words[1]}")
         raise cuFileError(fault, f"{size} bytes at {offset} of the buffer that is registered at {base:#x}, which ends before")
 
 

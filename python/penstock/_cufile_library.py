@@ -168,7 +168,7 @@ def _unreachable(name: str, address: int, nbytes: int, writable: bool, *, is_cou
         ctypes.set_errno(errno.EINVAL)
         return -1
     use = "written" if writable else "read"
-    return Answer(_invalid_value, reason=f"{name}: {address:#x} is no address of {nbytes} bytes that can be {use}")
+    return Answer(_invalid_value, reason=f"{name}: {address:#x} is not the address of {nbytes} bytes that can be {use}")
 
 
 _invalid_value = 5022  # CU_FILE_INVALID_VALUE

@@ -44,7 +44,7 @@ def device_name(device: Place, argument: str = "device") -> str:
         return f"cuda:{int(device[5:])}" if _numbered.fullmatch(device) else _words_of_host.get(device, device)
     number = device.id if is_cupy_device(device) else device
     if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise TypeError(f"{argument} is a str, an int, a torch.device or a Device of CuPy's, not {type(device).__name__}")
+        raise TypeError(f"{argument} must be a str, an int, a torch.device or a CuPy Device, not {type(device).__name__}")
     found = operator.index(number)
     if found < 0:
         raise InvalidArgument(f"{argument} is {found}: GPUs are numbered from 0", code="invalid_argument")

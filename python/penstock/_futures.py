@@ -89,7 +89,7 @@ def wait(
     Returns the sets of those that have ended and of the others. Raises ValueError for an unknown return_when.
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
-        raise ValueError(f"return_when is ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
+        raise ValueError(f"return_when must be ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
     done: set[Future[Any]] = set()
     ended = _Ended(futures, timeout)
     try:

@@ -19,7 +19,7 @@ def check_settings(settings: dict[str, Any], where: str) -> None:
     """Raises ValueError for settings that a store does not have. `where` is how the engine calls them."""
     unknown = sorted(set(settings) - set(_SETTINGS))
     if unknown:
-        raise ValueError(f"{where} has {', '.join(unknown)}, and Penstock takes {', '.join(_SETTINGS)}")
+        raise ValueError(f"{where} has unknown settings: {', '.join(unknown)}; Penstock knows {', '.join(_SETTINGS)}")
 
 
 def key_of(name: str) -> bytes:

@@ -207,11 +207,11 @@ def _keys_of(names: Any) -> list[str] | None:
     if names is None:
         return None
     if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
-        raise TypeError(f"names are several str, not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str, not {type(names).__name__}")
     found = list(names)
     for each in found:
         if not isinstance(each, str):
-            raise TypeError(f"names are str, not {type(each).__name__}")
+            raise TypeError(f"names must be str, not {type(each).__name__}")
     return found
 
 
@@ -220,16 +220,16 @@ def _shape_of(shape: int | Sequence[int] | None) -> tuple[int, ...]:
     if shape is None:
         return (-1,)
     if isinstance(shape, (str, bytes)) or not (hasattr(shape, "__index__") or hasattr(shape, "__iter__")):
-        raise TypeError(f"shape is an int, a sequence of int or None, not {type(shape).__name__}")
+        raise TypeError(f"shape must be an int, a sequence of int or None, not {type(shape).__name__}")
     lengths: Sequence[Any] = [shape] if hasattr(shape, "__index__") else list(shape)
     for each in lengths:
         if not hasattr(each, "__index__"):
-            raise TypeError(f"shape holds int, not {type(each).__name__}")
+            raise TypeError(f"the lengths in shape must be int, not {type(each).__name__}")
     found = tuple(operator.index(each) for each in lengths)
     if any(each < -1 for each in found) or found.count(-1) > 1:
-        raise InvalidArgument(f"shape is {found}: lengths are 0 or more, and one may be -1", code="invalid_argument")
+        raise InvalidArgument(f"shape is {found}: lengths must be 0 or more, and one may be -1", code="invalid_argument")
     if -1 in found and 0 in found:
-        raise InvalidArgument(f"shape is {found}: any length would do for -1 beside a 0", code="invalid_argument")
+        raise InvalidArgument(f"shape is {found}: -1 is ambiguous beside a 0", code="invalid_argument")
     return found
 
 

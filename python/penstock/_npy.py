@@ -121,13 +121,13 @@ def _read_text(read: Callable[[int], bytes], name: str) -> tuple[str, int]:
     try:
         return text.decode(encoding), _BEGINNING_BYTES + struct.calcsize(form) + length
     except UnicodeDecodeError as problem:
-        raise _wrong(name, f"its header is no text: {problem}") from None
+        raise _wrong(name, f"its header is not text: {problem}") from None
 
 
 def _read_all(read: Callable[[int], bytes], count: int, name: str) -> bytes:
     found = read(count)
     if len(found) < count:
-        raise _wrong(name, "it ends inside of its header")
+        raise _wrong(name, "it ends inside its header")
     return found
 
 
@@ -141,15 +141,15 @@ def _fields_of(text: str, name: str) -> dict[str, Any]:
     try:
         fields = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as problem:
-        raise _wrong(name, f"its header is no dict of Python: {str(problem)[:100]}") from None
+        raise _wrong(name, f"its header is not a Python dict: {str(problem)[:100]}") from None
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise _wrong(name, "its header has not the fields descr, fortran_order and shape, and no others")
+        raise _wrong(name, "its header must have exactly the fields descr, fortran_order and shape")
     return fields
 
 
 def _shape_of(told: Any, name: str) -> tuple[int, ...]:
     if not isinstance(told, tuple) or not all(type(each) is int and 0 <= each <= _MOST_BYTES for each in told):
-        raise _wrong(name, "its shape is no tuple of lengths")
+        raise _wrong(name, "its shape is not a tuple of lengths")
     if len(told) > _MOST_DIMENSIONS:
         raise _wrong(name, f"its shape has {len(told)} dimensions, which is more than {_MOST_DIMENSIONS}")
     return told
@@ -161,7 +161,7 @@ def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
     try:
         found: numpy.dtype[Any] = numpy.lib.format.descr_to_dtype(descr)
     except (ValueError, SyntaxError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError) as problem:
-        raise _wrong(name, f"its descr is no dtype: {str(problem)[:100]}") from None
+        raise _wrong(name, f"its descr is not a dtype: {str(problem)[:100]}") from None
     if found.subdtype is not None:  # NumPy makes more dimensions of it
         raise _wrong(name, f"its descr is of arrays in the place of elements: {found}")
     if found.hasobject:

@@ -151,6 +151,6 @@ def _check(label: str, pieces: Sequence[Piece], future: Any, write: bool) -> Non
         raise remade(error, f"{label}: {names[0] + ': ' if names else ''}{error}") from error
     for each, count in zip(pieces, counts):
         if count != each.nbytes:
-            verb, why = ("wrote", "the file takes no more") if write else ("read", "the file ends there")
+            verb, why = ("wrote", "the file cannot grow") if write else ("read", "the file ends there")
             message = f"{label}: {each.name}: {verb} {count} of {each.nbytes} bytes at offset {each.offset}: {why}"
             raise ShortRead(message, code="short_read", filename=label, offset=each.offset, bytes_done=count)

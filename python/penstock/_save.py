@@ -100,7 +100,7 @@ def _dict_of(obj: Any, shown: str, ending: str) -> Mapping[str, Any]:
         raise TypeError(f"{shown}: a {ending} file holds a dict of arrays by their names, not {type(obj).__name__}")
     wrong = next((name for name in obj if not isinstance(name, str)), None)
     if wrong is not None:
-        raise TypeError(f"{shown}: the names of arrays are str, not {type(wrong).__name__}")
+        raise TypeError(f"{shown}: the names of arrays must be str, not {type(wrong).__name__}")
     return obj
 
 

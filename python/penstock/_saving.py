@@ -144,7 +144,7 @@ class SaveFuture(concurrent.futures.Future[None]):
 
     def __del__(self) -> None:
         if not self._asked and self.done() and not self.cancelled() and (error := super().exception()) is not None:
-            _log.error("saving %s failed, and nobody asked for its result: %s", _native.shown_name(self.path), error)
+            _log.error("saving %s failed, and its result was never read: %s", _native.shown_name(self.path), error)
 
     def _run(self, image: Image, progress: Progress | None, before: Sequence[SaveFuture]) -> None:
         def tell(done: int, total: int) -> None:

@@ -116,7 +116,7 @@ def buffers_of(value: Any, argument: str) -> list[Any]:
     """Returns a list of buffers. Raises TypeError for a single buffer, whose rows would be taken otherwise, and for other values."""
     memory = (str, bytes, bytearray, memoryview, _native.DeviceBuffer, _native.Pointer)
     if isinstance(value, memory) or hasattr(value, "__dlpack__") or not hasattr(value, "__iter__"):
-        raise TypeError(f"{argument} is a list of buffers, not {type(value).__name__}")
+        raise TypeError(f"{argument} must be a list of buffers, not {type(value).__name__}")
     return list(value)
 
 
@@ -125,7 +125,7 @@ def seconds_of(timeout: Any) -> float | None:
         return None
     if isinstance(timeout, (int, float)) or hasattr(timeout, "__float__") or hasattr(timeout, "__index__"):
         return float(timeout)
-    raise TypeError(f"timeout is a number of seconds or None, not {type(timeout).__name__}")
+    raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
 
 
 def bytes_of(value: Any, argument: str) -> bytes:

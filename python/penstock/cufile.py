@@ -382,7 +382,7 @@ def _operations_at(address: int, count: int) -> bytes:
 
 def _handle_for_batch(used: RegisteredFile) -> int:
     if used.path is not None:
-        reason = f"batch_io_submit: {used.name} is set to the path {used.path}, and batches choose their own"
+        reason = f"batch_io_submit: {used.name} is set to the path {used.path}, and batches choose their own path"
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
     return attempt(used.library_handle, used)
 
@@ -481,7 +481,7 @@ def _descriptor_in(descr: int) -> int:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descr} is not open")
     kind, descriptor = struct.unpack_from("=i4xi", attempt(lambda: _read_own_memory(descr, descriptor_struct_bytes, "handle_register: neither a descriptor nor an address")))
     if kind != FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD:
-        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: a descriptor struct of type {kind}")
+        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: unsupported type of the descriptor struct: {kind}")
     if not _is_descriptor(descriptor):
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descriptor} is not open")
     return _plain(descriptor)
@@ -516,7 +516,7 @@ def _require_memory(address: int, size: int, call: str) -> None:
     if is_reachable(address, size, True):
         return
     if attempt(lambda: penstock.describe(penstock.Pointer(address, size)))["kind"] != "device":
-        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{call}: {address:#x} is no address of {size} bytes that can be written")
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{call}: {address:#x} is not the address of {size} writable bytes")
 
 
 def _check_allocation(base: int, size: int) -> None:
@@ -576,7 +576,7 @@ def _scatter(
     given = [iov] if isinstance(iov, IOVec) else list(iov)
     for piece in given:
         if not isinstance(piece, IOVec):
-            raise TypeError(f"iov is an IOVec, or a sequence of them, not of {type(piece).__name__}")
+            raise TypeError(f"iov must be an IOVec or a sequence of them, not of {type(piece).__name__}")
     if result_ptr:
         _require_memory(result_ptr, 8, "writev" if is_write else "readv")
     call = used.file.write_many if is_write else used.file.read_many

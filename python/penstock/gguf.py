@@ -96,7 +96,7 @@ class GGUFFile:
 
     def __init__(self, path: Path, *, storage_options: Mapping[str, Any] | None = None) -> None:
         if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"path is a str or an os.PathLike of one, not {type(path).__name__}")
+            raise TypeError(f"path must be a str or an os.PathLike, not {type(path).__name__}")
         self._stack = contextlib.ExitStack()
         self._sources: list[_Source] = []
         try:

@@ -275,7 +275,7 @@ class Pipe:
         Raises: TypeError, NotFound.
         """
         if devices is not None and not isinstance(devices, Mapping):
-            raise TypeError(f"devices is a mapping, not {type(devices).__name__}")
+            raise TypeError(f"devices must be a mapping, not {type(devices).__name__}")
         targets_of(devices, [])
         self._device_map = None if devices is None else dict(devices)
 
@@ -444,7 +444,7 @@ def _secret_of(secret: str | bytes) -> bytes:
 
 def _names_of(channels: Sequence[str]) -> list[str]:
     if isinstance(channels, (str, bytes)) or not all(isinstance(each, str) for each in channels):
-        raise TypeError("channels is a sequence of names")
+        raise TypeError("channels must be a sequence of names")
     return list(channels)
 
 
@@ -456,7 +456,7 @@ def _count_of(connections: int) -> int:
 
 def _text_of(url: str) -> str:
     if not isinstance(url, str):
-        raise TypeError(f"url is a str, not {type(url).__name__}")
+        raise TypeError(f"url must be a str, not {type(url).__name__}")
     return url
 
 
@@ -483,7 +483,7 @@ def _words_of(tls: Tls | bool | None) -> list[str] | None:
         return ["", "", "", ""]
     if isinstance(tls, Tls):
         return [os.fspath(each) for each in tls]
-    raise TypeError(f"tls is a penstock.pipe.Tls, True or None, not {type(tls).__name__}")
+    raise TypeError(f"tls must be a penstock.pipe.Tls, True or None, not {type(tls).__name__}")
 
 
 def listen(

@@ -155,7 +155,7 @@ def test_another_vllm_goes_on_without_it(monkeypatch: pytest.MonkeyPatch, caplog
 
     monkeypatch.setitem(sys.modules, "vllm", None)
     register()
-    assert "the load format penstock is not there" in caplog.text
+    assert "the load format penstock is disabled" in caplog.text
 
 
 # --- vLLM

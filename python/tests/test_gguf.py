@@ -241,7 +241,7 @@ def test_one_file_of_a_model_under_another_name_is_refused(tmp_path: Path, kind:
         (gguf(version=0x03000000), "it is a big-endian GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "tensors do not fit into a file of 24 bytes"),
         (gguf([pair("k", "u8", 1)] * 2), 'the key "k" comes twice'),
-        (gguf([pair("general.alignment", "u32", 24)]), "general.alignment is 24, which is no power of two"),
+        (gguf([pair("general.alignment", "u32", 24)]), "general.alignment is 24, which is not a power of two"),
         (gguf([struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, 8, 1 << 61)]), 'the key "k": at byte .*items do not fit'),
         (gguf((), [tensor("t", "F32", (2,))])[:-1], 'tensor "t": its 8 bytes at 0 .* the rest of it is missing'),
         (gguf((), [tensor("t", "F32", (2,))] * 2), 'tensor "t" comes twice'),
@@ -323,7 +323,7 @@ def test_other_loaders_say_that_it_is_a_gguf_file(path: Path) -> None:
     with pytest.raises(SafetensorError, match="is a GGUF file, not a safetensors file"):
         load_file(path)
     assert penstock.load(path, "u1").tobytes() == path.read_bytes()
-    with pytest.raises(TypeError, match="path is a str"):
+    with pytest.raises(TypeError, match="path must be a str"):
         ours.open(b"x")  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         ours.open(path.parent / "nothing.gguf")

@@ -53,7 +53,7 @@ def test_wrong_options_of_single_node_io_are_named(tmp_path: pathlib.Path) -> No
         (["-n", "many"], "--nbytes"),
         (["-n", "0"], "--nbytes"),
         (["--api", "s3"], "s3"),
-        (["-d", str(tmp_path / "none")], "no directory"),
+        (["-d", str(tmp_path / "none")], "not a directory"),
         (["-n", "10", "-t", "3", "--api", "cufile-mf"], "multiple of --nthreads"),
     ):
         done = run("single_node_io", *options)
@@ -78,7 +78,7 @@ def test_numbers_of_bytes() -> None:
     for text, nbytes in (("4096", 4096), ("10 MiB", 10 << 20), ("1.5GB", 1_500_000_000), ("2k", 2000), ("3KiB", 3072), ("7 B", 7)):
         assert utils.parse_bytes(text) == nbytes
     for wrong in ("", "MiB", "-1", "1 XiB", "1 2"):
-        with pytest.raises(ValueError, match="no number of bytes"):
+        with pytest.raises(ValueError, match="not a number of bytes"):
             utils.parse_bytes(wrong)
     told = [utils.format_bytes(nbytes) for nbytes in (0, 1023, 1024, 5 << 20, 3 << 60)]
     assert told == ["0 B", "1023 B", "1.00 KiB", "5.00 MiB", "3072.00 PiB"]

@@ -146,10 +146,10 @@ def test_what_cannot_be_is_refused_in_words(path: Path) -> None:
         with pytest.raises(ValueError, match=words):
             penstock.load(path, **wrong)
     for words, wrong in {
-        "shape is an int, a sequence of int or None, not str": {"shape": "3"},
-        "shape is an int, a sequence of int or None, not float": {"shape": 1.5},
-        "shape holds int, not str": {"shape": (1, "2")},
-        "device is a str, an int, a torch.device or a Device of CuPy's, not float": {"device": 1.5},
+        "shape must be an int, a sequence of int or None, not str": {"shape": "3"},
+        "shape must be an int, a sequence of int or None, not float": {"shape": 1.5},
+        "the lengths in shape must be int, not str": {"shape": (1, "2")},
+        "device must be a str, an int, a torch.device or a CuPy Device, not float": {"device": 1.5},
     }.items():
         with pytest.raises(TypeError, match=words):
             penstock.load(path, **wrong)

@@ -191,9 +191,9 @@ def test_an_interrupted_rank_waits_for_the_end_of_all_that_it_began(model: tuple
 
 def test_a_rank_that_does_not_come_is_named(model: tuple[Path, dict[str, Any]]) -> None:
     path, _ = model
-    with pytest.raises(penstock.TimedOut, match=r"rank 0: of rank 1: .*"):
+    with pytest.raises(penstock.TimedOut, match=r"rank 0: receiving from rank 1: .*"):
         load_rank(path, "cpu", 0, 2, meet("nobody"), timeout=0.05)
-    with pytest.raises(penstock.TimedOut, match=r"rank 1: rank 0 has not come to unix:@.*nobody\.0 within 0.05 s"):
+    with pytest.raises(penstock.TimedOut, match=r"rank 1: rank 0 did not connect to unix:@.*nobody\.0 within 0.05 s"):
         load_rank(path, "cpu", 1, 2, meet("nobody"), timeout=0.05)
 
 
@@ -261,5 +261,5 @@ def test_what_makes_no_sense_is_refused(model: tuple[Path, dict[str, Any]]) -> N
         load_rank(path, "cpu", 0, 2, "tcp://127.0.0.1:9")
     with pytest.raises(penstock.InvalidArgument, match="address has 1 URLs for 3 ranks"):
         load_rank(path, "cpu", 0, 3, ["unix:@x"])
-    with pytest.raises(penstock.InvalidArgument, match="301 rows of dimension 0 do not go to 2 alike"):
+    with pytest.raises(penstock.InvalidArgument, match="the 301 rows of dimension 0 cannot be divided evenly among 2 ranks"):
         load_rank(path, "cpu", 0, 2, "unix:@x", {"norm": 0}, "np", timeout=0.01)

@@ -67,7 +67,7 @@ if rank != 1:
 else:
     assert "this process is not a member" in failure(penstock.InvalidArgument, group=pair)
 assert list(load(names=["norm"])) == ["norm"]
-assert "with group= the tensors are PyTorch's" in failure(penstock.InvalidArgument, framework="np")
+assert "load_rank(group=) returns PyTorch tensors" in failure(penstock.InvalidArgument, framework="np")
 
 message = failure(penstock.InvalidArgument, shard={"up": 0} if rank < 2 else {"up": 0, "wide": 1})
 assert "ranks 1 and 2 do not load the same" in message, message
@@ -108,7 +108,7 @@ def test_each_rank_of_a_group_gets_its_part_and_hears_of_failures(tmp_path: Path
 def test_a_group_stands_for_rank_world_and_address() -> None:
     with pytest.raises(TypeError, match="rank, world and address are needed, or group="):
         load_rank("model.safetensors", "cpu")
-    with pytest.raises(TypeError, match="leave out rank, world and address"):
+    with pytest.raises(TypeError, match="do not combine group= with rank, world or address"):
         load_rank("model.safetensors", "cpu", 0, 1, "unix:@x", group=object())
     with pytest.raises(penstock.InvalidArgument, match="init_process_group"):
         load_rank("model.safetensors", "cpu", group=object())

@@ -98,15 +98,15 @@ def test_names_callables_and_one_device(model: tuple[Path, dict[str, Any]]) -> N
 
 def test_what_cannot_be_cut_is_told_before_anything_is_read(model: tuple[Path, dict[str, Any]]) -> None:
     path, _ = model
-    with pytest.raises(penstock.InvalidArgument, match=r'slices of tensor "norm" of shape \[301\]: 301 rows of dimension 0 do not go to 2 alike'):
+    with pytest.raises(penstock.InvalidArgument, match=r'slices of tensor "norm" of shape \[301\]: the 301 rows of dimension 0 cannot be divided evenly among 2 ranks'):
         load_sharded(path, ["cpu", "cpu"], {"norm": 0}, "np")
     with pytest.raises(penstock.InvalidArgument, match=r"dimension 2 of"):
         load_sharded(path, ["cpu", "cpu"], {"embed": 2}, "np")
     with pytest.raises(TypeError, match=r"""shard gives '0' for tensor "embed", which is neither a dimension nor None"""):
         load_sharded(path, ["cpu", "cpu"], lambda name, shape: "0" if name == "embed" else None, "np")  # type: ignore[arg-type,return-value]
-    with pytest.raises(TypeError, match="shard is a mapping or a callable, not int"):
+    with pytest.raises(TypeError, match="shard must be a mapping or a callable, not int"):
         load_sharded(path, ["cpu"], 0, "np")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="devices is a sequence of devices, not str"):
+    with pytest.raises(TypeError, match="devices must be a sequence of devices, not str"):
         load_sharded(path, "cpu", framework="np")
     with pytest.raises(penstock.InvalidArgument, match="devices is empty"):
         load_sharded(path, [], framework="np")

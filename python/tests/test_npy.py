@@ -112,24 +112,24 @@ def test_the_file_is_bytes_with_a_dtype_and_its_kind_counts_not_its_name(tmp_pat
         (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
         (npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
         (npy("", version=(4, 0)), "its version of the .npy format is 4.0"),
-        (b"\x93NUMPY\1\0", "it ends inside of its header"),
-        (npy("{'descr'")[:-2], "it ends inside of its header"),
+        (b"\x93NUMPY\1\0", "it ends inside its header"),
+        (npy("{'descr'")[:-2], "it ends inside its header"),
         (npy("x" * 10_001), "its header has 10001 bytes, which is more than 10000"),
         (b"\x93NUMPY\2\0" + struct.pack("<I", 2**32 - 1), "its header has 4294967295 bytes"),
-        (npy("__import__('os').system('true')"), "its header is no dict of Python"),
-        (npy("(" * 5000), "its header is no dict of Python"),
-        (npy("-" * 9999 + "1"), "its header is no dict of Python"),
-        (npy(b"\xff", version=(3, 0)), "its header is no text"),
-        (npy("{'descr': '<f4', 'shape': (1,)}"), "its header has not the fields descr, fortran_order and shape"),
-        (npy("[1]"), "its header has not the fields"),
+        (npy("__import__('os').system('true')"), "its header is not a Python dict"),
+        (npy("(" * 5000), "its header is not a Python dict"),
+        (npy("-" * 9999 + "1"), "its header is not a Python dict"),
+        (npy(b"\xff", version=(3, 0)), "its header is not text"),
+        (npy("{'descr': '<f4', 'shape': (1,)}"), "its header must have exactly the fields descr, fortran_order and shape"),
+        (npy("[1]"), "its header must have exactly the fields"),
         (npy("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", b"1234"), "its fortran_order is neither True nor False"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': [1]}", b"1234"), "its shape is no tuple of lengths"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", b"1234"), "its shape is no tuple of lengths"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", b"1234"), "its shape is no tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': [1]}", b"1234"), "its shape is not a tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", b"1234"), "its shape is not a tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", b"1234"), "its shape is not a tuple of lengths"),
         (npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {(1,) * 65}}}", b"1234"), "its shape has 65 dimensions"),
         (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 4, 0)}" % (1 << 62)), "is larger than any memory"),
-        (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is no dtype"),
-        (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is no dtype"),
+        (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is not a dtype"),
+        (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is not a dtype"),
         (npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1,)}", b"1234"), "has no bytes in a file"),
         (npy("{'descr': ('<f4', (3,)), 'fortran_order': True, 'shape': (2, 2)}", bytes(48)), "its descr is of arrays in the place of elements"),
     ],
@@ -285,7 +285,7 @@ def test_names_choose_what_is_read_of_an_archive(tmp_path: Path) -> None:
     with pytest.raises(penstock.InvalidArgument, match="names= selects arrays of a .npz file"):
         penstock.load(saved(tmp_path, plain), names=["a"])
     for several in ("a", b"a", 1, [1]):
-        with pytest.raises(TypeError, match="names are"):
+        with pytest.raises(TypeError, match="names must be"):
             penstock.load(path, names=several)  # type: ignore[arg-type]
 
 

@@ -77,10 +77,10 @@ def test_the_permissions_are_those_of_the_old_file_or_as_asked_for(tmp_path: Pat
 def test_places_where_no_file_can_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         _native.PendingFile(tmp_path / "missing" / "model")
-    with pytest.raises(IsADirectoryError, match="is no regular file"):
+    with pytest.raises(IsADirectoryError, match="is not a regular file"):
         _native.PendingFile(tmp_path)
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(penstock.NotAFile, match="is no regular file"):
+    with pytest.raises(penstock.NotAFile, match="is not a regular file"):
         _native.PendingFile(tmp_path / "fifo")
 
 

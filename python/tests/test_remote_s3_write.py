@@ -91,7 +91,7 @@ def test_what_is_there_stays_where_that_is_asked_for(server, bucket, options):
     url, stays = f"{bucket}/there", options | {"overwrite": False}
     penstock.tofile(SMALL, url, storage_options=stays)
     for content in (SMALL[::-1].copy(), LARGE):
-        with pytest.raises(FileExistsError, match="there is such an object"):
+        with pytest.raises(FileExistsError, match="the object exists already"):
             penstock.tofile(content, url, storage_options=stays)
     assert server.get("there")[2] == SMALL.tobytes()
     penstock.tofile(LARGE, url, storage_options=options)

@@ -132,7 +132,7 @@ def test_prefetch_needs_a_gpu(installed: None, path: str) -> None:
 
 
 def test_explain_says_what_is_what(path: str) -> None:
-    assert "used as it is" in str(explain()) and not explain().installed
+    assert "programs use the safetensors library itself" in str(explain()) and not explain().installed
     with install() as door:
         told = explain()
         assert told.installed and told.library == library.__version__ and "safetensors.safe_open" in told.replaced

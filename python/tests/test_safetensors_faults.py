@@ -245,7 +245,7 @@ def test_an_error_of_the_system_names_the_tensor(pair: tuple[Path, dict[str, Any
     address, _ = _native.resolve(fixed)
     array = np.ctypeslib.as_array((ctypes.c_double * 50_000).from_address(address))
     target = {"first": array, "second": np.zeros(50_000, "f4")}
-    with pytest.raises(penstock.Error, match='tensor "first" did not come: .*') as caught:
+    with pytest.raises(penstock.Error, match='tensor "first" was not read: .*') as caught:
         load_into(path, target, strict=False)
     assert caught.value.filename == str(path) and type(caught.value) is not penstock.ShortRead
     assert penstock.requests() == []
@@ -343,7 +343,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path, save: Callable[[Path], 
         places.append(device)
     for each in places:
         before = os.stat(each)
-        with pytest.raises(penstock.Error, match=f"{each} is no regular file") as caught:
+        with pytest.raises(penstock.Error, match=f"{each} is not a regular file") as caught:
             save(each)
         assert caught.value.code == "not_a_file"
         after = os.stat(each)

@@ -255,7 +255,7 @@ def test_what_a_module_keeps_beside_tensors_is_missing(tmp_path: Path) -> None:
         load_into(tmp_path / "file", module)
     assert load_into(tmp_path / "file", module, strict=False) == (["_extra_state"], [])
     assert bool((module.weight == 1).all())
-    with pytest.raises(TypeError, match='target "more" is no tensor'):
+    with pytest.raises(TypeError, match='target "more" must be a PyTorch tensor'):
         load_into(tmp_path / "file", {"more": {"steps": 3}}, strict=False)
 
 

@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], type[Exception], str]] = {
     "an array as a dict": (".safetensors", lambda: ARRAYS["T"], TypeError, "a .safetensors file holds a dict of arrays by their names, not ndarray"),
     "an array as an archive": (".npz", lambda: ARRAYS["T"], TypeError, "a .npz file holds a dict of arrays by their names, not ndarray"),
     "a dict as an array": (".npy", lambda: ARRAYS, TypeError, "a .npy file holds one array, not dict: a .npz file holds a dict"),
-    "a number as a name": (".npz", lambda: {1: ARRAYS["T"]}, TypeError, "the names of arrays are str, not int"),
+    "a number as a name": (".npz", lambda: {1: ARRAYS["T"]}, TypeError, "the names of arrays must be str, not int"),
     "an object": (".npz", lambda: {"a": object()}, TypeError, 'array "a" is neither an array nor a tensor, but object'),
     "an array of objects": (".npy", lambda: np.array([None]), penstock.InvalidArgument, "the array is of type object, which files of NumPy cannot hold"),
     "bfloat16": (".npz", lambda: {"a": _bfloat16()}, penstock.InvalidArgument, 'array "a" is of type torch.bfloat16.*save it to a .safetensors or .pt file'),

@@ -190,7 +190,7 @@ def test_what_such_files_cannot_have_is_named(tmp_path: Path, tensors: dict[str,
 
 
 def test_tensors_of_types_that_such_files_lack_are_named(tmp_path: Path) -> None:
-    with pytest.raises(dcp.CheckpointException, match='tensor "a" is quantized, and files have no scales for it: pass dequantize'):
+    with pytest.raises(dcp.CheckpointException, match='tensor "a" is quantized, and the file cannot hold its scales: pass dequantize'):
         save({"a": torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)}, tmp_path)
     for options in ({}, {"save_distributed": True}):
         with pytest.raises(dcp.CheckpointException, match='tensor "a" is of the layout torch.sparse_coo .* pass to_dense'):
@@ -248,7 +248,7 @@ def test_the_writer_stages_copies_of_the_same_structure(tmp_path: Path) -> None:
     staged = writer.stage(tensors)
     assert torch.equal(staged["a"], tensors["a"]) and staged["a"].data_ptr() != tensors["a"].data_ptr()
     assert staged["more"][1][1]["b"].data_ptr() != tensors["more"][1][1]["b"].data_ptr() and not staged["more"][1][1]["b"].requires_grad
-    with pytest.raises(ValueError, match="snapshot is 'auto', 'device' or 'host', not 'elsewhere'"):
+    with pytest.raises(ValueError, match="snapshot must be 'auto', 'device' or 'host', not 'elsewhere'"):
         checkpoint.HuggingFaceStorageWriter(str(tmp_path), snapshot="elsewhere")
 
 

@@ -202,12 +202,12 @@ def test_what_is_not_read_here_comes_from_torch_and_says_why(path: Path, caplog:
     tensor = torch.arange(6)
     torch.save(tensor, path, _use_new_zipfile_serialization=False)
     assert torch.equal(penstock.torch.load(path), tensor)
-    assert "it is no zip archive" in caplog.text
+    assert "it is not a zip archive" in caplog.text
     torch.save(tensor, path)
     assert torch.equal(penstock.torch.load(path, mmap=True), tensor)
     assert "mmap=True" in caplog.text
     assert torch.equal(penstock.torch.load(io.BytesIO(path.read_bytes())), tensor)
-    assert "BytesIO is no path" in caplog.text
+    assert "BytesIO is not the path" in caplog.text
     assert penstock.torch.load(path, map_location="meta").device.type == "meta"
     assert "meta" in str(penstock.torch.fallback_reason(path, "meta"))
     with zipfile.ZipFile(path) as archive:

@@ -218,7 +218,7 @@ def test_a_rank_that_has_no_weights_to_serve_keeps_no_other_waiting(vllm, monkey
     source = Source([Meta("a", (3,))], {"a": "no tensor"}, False)
     trainer = kind.trainer_init(info(rank=0), client=Client(worker(Model({"a": (3,)}))), source=source)
     for sent in (1, 2):
-        with pytest.raises(TypeError, match='"a" is no tensor'):
+        with pytest.raises(TypeError, match='"a" must be a PyTorch tensor'):
             trainer.send_weights()
         assert len(met) == sent
     source._tensors["a"] = torch.ones(3)

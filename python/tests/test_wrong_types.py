@@ -259,7 +259,7 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
         r"^explain\(\): write is a bool, not str": lambda: anything.explain(write="yes"),
         r"^explain\(\): memory is a str or None, not int": lambda: anything.explain(memory=3),
         r"^open\(\): mode is a str, not int": lambda: penstock.open("x", 3),  # type: ignore[arg-type]
-        r"^name is a str, an int, a torch.device or a Device of CuPy's, not float": lambda: penstock.device(1.5),
+        r"^name must be a str, an int, a torch.device or a CuPy Device, not float": lambda: penstock.device(1.5),
         r"^empty\(\): nbytes is an int, not str": lambda: host.empty("x"),  # type: ignore[arg-type]
         r"^result\(\): timeout is a number or None, not str": lambda: given.future.result("x"),  # type: ignore[arg-type]
         r"^add_done_callback\(\) needs the argument 'fn'": lambda: given.future.add_done_callback(),  # type: ignore[call-arg]

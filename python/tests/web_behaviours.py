@@ -255,7 +255,7 @@ BEHAVIOURS = {
     "no_words_behind_the_status": Behaviour(edited((b"206 Partial Content", b"206"), (b"200 OK", b"200"))),
     "200_with_its_range": Behaviour(edited((b"206 Partial Content", b"200 OK"))),
     **{f"a_range_as_{index}": Behaviour(with_range_as(each)) for index, each in enumerate(RANGES)},
-    "a_line_without_a_colon": Behaviour(by_method(right, lines("nonsense")), "is no HTTP"),
+    "a_line_without_a_colon": Behaviour(by_method(right, lines("nonsense")), "is not HTTP"),
     # --- encodings
     **{f"stored_as_{each}": Behaviour(encoded(each)) for each in ENCODINGS},
     "stored_as_gzip_without_ranges": Behaviour(encoded("gzip", no_ranges), is_slow=True),

@@ -28,7 +28,7 @@ std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array
   return count;
 }
 
-status gone() { return {errc::closed, "the other end has gone"}; }
+status gone() { return {errc::closed, "the other end disconnected"}; }
 status other_uses_tls() { return {errc::permission_denied, "the other end uses TLS, and this end does not"}; }
 // Of the beginning of a frame's head: it is a record of TLS, of a handshake or an alert (RFC 8446, 5.1), and no kind of frame.
 bool is_tls(const frame_head& head, std::size_t bytes) noexcept {

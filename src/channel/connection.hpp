@@ -1,6 +1,7 @@
 // Frames over one stream socket, both ways. A frame is a head and a body; bodies go straight from the sender's memory into the receiver's.
 // Two processes of one host go over to memory that they share, once they know each other; the socket then wakes whoever sleeps, and tells
-// when the other end has gone. Thread-safe. What comes in is told one call at a time: on the reactor's thread, or on one that polls.
+// when the other end has disconnected. Thread-safe. What comes in is told one call at a time: on the reactor's thread, or on one that
+// polls.
 #pragma once
 
 #include <array>

@@ -187,7 +187,7 @@ status lines::is_over(const frame_head& head, std::span<const std::byte> body, e
   std::shared_ptr<pipe_line> line;
   if (head.message == 0 && head.part < here_.size()) line = here_[head.part];
   if (const auto found = there_.find(head.part); head.message != 0 && found != there_.end()) line = found->second;
-  if (line == nullptr) return {errc::io, "the other end ended a line that there is none of"};
+  if (line == nullptr) return {errc::io, "the other end ended a line that does not exist"};
   if (line->ended.ok()) line->ended = why;
   if (line->over != nullptr) line->over->end(why);
   ask_all(ended);
@@ -365,7 +365,7 @@ status lines::asked(const frame_head& head, std::span<const std::byte> body, end
   }
   const auto line = there_.find(head.code);
   if (head.part >= message->places.size() || line == there_.end() || line->second->device != message->facts[head.part].device) {
-    return {errc::io, "the other end asked for a tensor that there is none of, over a line"};
+    return {errc::io, "the other end asked for a tensor that does not exist, over a line"};
   }
   const auto& tensor = message->message.tensors[head.part];
   auto& asked = message->asked_bytes[head.part];

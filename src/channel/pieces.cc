@@ -389,7 +389,7 @@ status pieces::asked(const frame_head& head, endings& ended) {
     say_unused(head.code);
     return {};
   }
-  if (head.part >= message->places.size()) return {errc::io, "the other end asked for a tensor that there is none of"};
+  if (head.part >= message->places.size()) return {errc::io, "the other end asked for a tensor that does not exist"};
   const auto& tensor = message->message.tensors[head.part];
   auto& asked = message->asked_bytes[head.part];
   if (asked == tensor.length) return {errc::io, "the other end asked for more of a tensor than there is"};

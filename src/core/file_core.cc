@@ -93,7 +93,7 @@ file_use::file_use(file_core& file) noexcept : file_(&file) { file.uses_.fetch_a
 status file_core::usable() const {
   if ((uses_.load() & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed", name())};
   if (runtime_->forked()) {
-    return {errc::forked, fmt::format("{} belongs to the parent process; open it anew after fork", name())};
+    return {errc::forked, fmt::format("{} belongs to the parent process; open it again after fork", name())};
   }
   return {};
 }

@@ -617,7 +617,7 @@ result<void*> cuda_session::open_shared(std::string_view handle, std::int64_t /*
   if (handle.starts_with(mapped_prefix)) return map_allocation(handle, descriptor);
   cuda::ipc_handle opened{};
   if (handle.size() != opened.bytes.size() || api_.ipc_open_mem_handle == nullptr) {
-    return status(errc::unsupported, fmt::format("cuda:{}: this is no handle of CUDA IPC", ordinal_));
+    return status(errc::unsupported, fmt::format("cuda:{}: this is not a CUDA IPC handle", ordinal_));
   }
   std::copy_n(handle.data(), opened.bytes.size(), opened.bytes.data());
   cuda::address memory = 0;

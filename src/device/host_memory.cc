@@ -234,7 +234,7 @@ result<void*> host_memory::import_shared(std::string_view handle, std::int64_t p
   constexpr auto most = largest_region_bytes;
   if (std::sscanf(std::string(handle).c_str(), "host %d %llu %llu %llu", &descriptor, &inode, &offset, &bytes) != 4 || bytes == 0 ||
       bytes > most || offset > most) {
-    return status(errc::unsupported, "host:0: this is no handle of a host device");
+    return status(errc::unsupported, "host:0: this is not a handle of a host device");
   }
   const auto path = passed < 0 ? fmt::format("/proc/{}/fd/{}", process, descriptor) : std::string("what was passed");
   const int opened = passed < 0 ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : ::fcntl(passed, F_DUPFD_CLOEXEC, 0);

@@ -113,7 +113,7 @@ key_result fetch::look_at(const reading& read, std::span<const io_result> outcom
     const auto sum = checksum_of(engine_, part.pieces);
     if (sum && *sum != *facts.checksum) {
       from_.drop_damaged(part.key, facts.sequence);
-      return failed_with({errc::io, fmt::format("its value in {} does not fit its checksum, and is dropped", from_.data().path())},
+      return failed_with({errc::io, fmt::format("its value in {} does not match its checksum, and is dropped", from_.data().path())},
                          part.key);
     }
   }

@@ -192,7 +192,7 @@ status folder::check_may_hold_new_store() const {
   for (std::size_t i = 0; i < std::min(names.size(), most_shown_names); ++i)
     shown += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", printable_text(names[i]));
   return {errc::invalid_argument,
-          fmt::format("{} is no store and has files of others ({}{}); a store is made in an empty folder, or in one "
+          fmt::format("{} is not a store and contains other files ({}{}); a store is made in an empty folder, or in one "
                       "that does not exist yet: name another folder",
                       path_, shown, names.size() > most_shown_names ? ", ..." : "")};
 }

@@ -144,7 +144,7 @@ bool put_queue::place(round& into, const put& next) {
   if (!room->has_value()) {
     no_room_ = !into.puts.empty() || !rounds_.empty();
     if (no_room_) return false;
-    return refuse(next, {errc::no_space, fmt::format("{} has no {} bytes in a row that are not being read", to_.path(), part.length)}),
+    return refuse(next, {errc::no_space, fmt::format("{} has no {} contiguous bytes that are not being read", to_.path(), part.length)}),
            true;
   }
   placed_put placed{next, {0, (*room)->offset, part.length, {}}, into.requests.size()};

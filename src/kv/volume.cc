@@ -145,7 +145,7 @@ status volume::reopen_index() {
   const std::string name = folder_.path_of(data_name);
   const auto open = inode_of(data_file_, name);
   const auto now = folder_.inode_of(data_name);
-  if (!open || !now || *open != *now) return {errc::closed, fmt::format("{} was made anew by another process: open the store again", name)};
+  if (!open || !now || *open != *now) return {errc::closed, fmt::format("{} was replaced by another process: open the store again", name)};
   log_.emplace(*std::move(log));
   catalogue_->clear();
   if (log_->header().capacity_bytes > catalogue_->capacity_bytes()) catalogue_->grow(log_->header().capacity_bytes);

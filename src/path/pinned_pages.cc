@@ -101,7 +101,7 @@ result<file_version> pinned_pages::version_of(source::source& file) const {
   if (descriptor < 0) return file.cached_problem().ok() ? status(errc::unsupported, "the file has no descriptor") : file.cached_problem();
   const auto seen = kernel_.describe(descriptor);
   if (!seen) return seen.error().with_context(file.name());
-  if (seen->type != sys::file_type::regular) return status(errc::unsupported, fmt::format("{} is no regular file", file.name()));
+  if (seen->type != sys::file_type::regular) return status(errc::unsupported, fmt::format("{} is not a regular file", file.name()));
   return file_version{seen->device, seen->inode, seen->size_bytes, seen->modified_ns, seen->changed_ns};
 }
 

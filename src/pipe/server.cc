@@ -264,7 +264,7 @@ bool passes(const status& why) {
          (why.domain() == error_domain::os && std::find(passing.begin(), passing.end(), why.native()) != passing.end());
 }
 
-status would_block() { return {errc::would_block, "nobody is there"}; }
+status would_block() { return {errc::would_block, "nobody is listening"}; }
 
 }  // namespace
 

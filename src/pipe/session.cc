@@ -207,7 +207,7 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
     case frame_kind::credit:
       break;
     default:
-      return status(errc::io, fmt::format("the other end sent a frame of kind {}, which there is none of", head.kind));
+      return status(errc::io, fmt::format("the other end sent a frame of the unknown kind {}", head.kind));
   }
   if (head.length > most)
     return status(errc::io, fmt::format("the other end sent a frame of {} bytes, and {} is the most", head.length, most));
@@ -232,7 +232,7 @@ status session::arrived(const channel::frame_head& head) {
         wrong = proven(body_);
         break;
       case frame_kind::refused:
-        wrong = {errc::permission_denied, fmt::format("{} lets nobody in: {}", peer_name_, channel::decode_text(body_))};
+        wrong = {errc::permission_denied, fmt::format("{} refused the connection: {}", peer_name_, channel::decode_text(body_))};
         break;
       case frame_kind::hello:
         wrong = greeted(body_);

@@ -35,7 +35,7 @@ result<board_layout::head> head_of(sys::board_folder& folder, int pid) {
   board_layout::head head;
   std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof head);
   if (*count < sizeof head || head.magic != board_layout::magic || head.pid != pid)
-    return status(errc::invalid_argument, fmt::format("{}/{} is no board of Penstock's", folder.name(), pid));
+    return status(errc::invalid_argument, fmt::format("{}/{} is not a board of Penstock's", folder.name(), pid));
   return head;
 }
 

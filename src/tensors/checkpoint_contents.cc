@@ -155,12 +155,13 @@ class contents_reader {
     to.storage_bytes = (*member)->bytes;
     to.offset = (*member)->offset;
     if (!type) {
-      to.problem = {errc::unsupported, fmt::format("it is of type {}, which safetensors has not", plain_name(type_name))};
+      to.problem = {errc::unsupported, fmt::format("it is of type {}, which safetensors does not support", plain_name(type_name))};
       return {};
     }
     to.type = *type;
     if (from.is_deferred)
-      to.problem = {errc::unsupported, "its values are to be conjugated or negated, which was put off when it was saved"};
+      to.problem = {errc::unsupported,
+                    "it was saved as a lazy conjugate or negative: call resolve_conj() and resolve_neg(), and save it again"};
     return to.type == tensor_type::f4 ? place_pairs(from, storage, to) : place_elements(from, storage, to);
   }
   [[nodiscard]] result<const zip_member*> find(std::string_view key) const {
@@ -179,7 +180,7 @@ class contents_reader {
     if (status error = place_elements(from, storage, to); !error.ok()) return error;
     to.type = tensor_type::f4;
     if (!to.contiguous || to.shape.empty()) {
-      to.problem = {errc::unsupported, "it is of type F4, and a view with strides or a single pair, which safetensors has not"};
+      to.problem = {errc::unsupported, "it is of type F4, and a view with strides or a single pair, which safetensors does not support"};
       return {};
     }
     to.shape.back() *= 2;  // fits: there are so many bytes

@@ -43,7 +43,7 @@ result<std::uint32_t> gguf_alignment(const gguf_header& header) {
   if (number == nullptr) {
     return no_gguf(fmt::format("{} is of type {}, not u32", alignment_key, to_string(static_cast<gguf_value_type>(told->index()))));
   }
-  if (!std::has_single_bit(*number)) return no_gguf(fmt::format("{} is {}, which is no power of two", alignment_key, *number));
+  if (!std::has_single_bit(*number)) return no_gguf(fmt::format("{} is {}, which is not a power of two", alignment_key, *number));
   return *number;
 }
 

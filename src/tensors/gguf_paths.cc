@@ -57,7 +57,7 @@ result<std::vector<std::string>> split_files_of(const std::string& path) {
   }
   if (missing.empty()) return files;
   const std::vector<std::string_view> names(missing.begin(), missing.end());
-  return status(errc::not_found, fmt::format("{}: files of the same model that are not there: {}", path, tensors::listed(names)));
+  return status(errc::not_found, fmt::format("{}: missing files of the same model: {}", path, tensors::listed(names)));
 }
 
 // A whole number of any type, as the tools that split files differ in which they write.

@@ -77,7 +77,7 @@ class gguf_reader {
     if (bytes > most_left()) {
       return fail(file_bytes_ <= most_gguf_header_bytes
                       ? fmt::format("{} more bytes are needed, and the file ends at {}: the rest of it is missing", bytes, file_bytes_)
-                      : fmt::format("its header would be longer than {} bytes: it is none", most_gguf_header_bytes));
+                      : fmt::format("not a GGUF file: its header would be longer than {} bytes", most_gguf_header_bytes));
     }
     if (bytes <= text_.size() - at_) return true;
     ran_out_ = true;

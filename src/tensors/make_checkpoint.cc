@@ -173,7 +173,8 @@ status check_tensors(const std::vector<tensor_facts>& all) {
   for (const tensor_facts& each : all) {
     if (!is_utf8(each.name)) return unfit_checkpoint(fmt::format("the name of {} is not UTF-8", tensor_called(each.name)));
     if (!tensors::name_of_type(each.type)) {
-      return {errc::unsupported, fmt::format("{} is of type {}, which PyTorch has not", tensor_called(each.name), to_string(each.type))};
+      return {errc::unsupported,
+              fmt::format("{} is of type {}, which PyTorch does not support", tensor_called(each.name), to_string(each.type))};
     }
     if (each.type == tensor_type::f4 && (each.shape.empty() || each.shape.back() % 2 != 0)) {
       return {errc::unsupported,

@@ -41,7 +41,7 @@ class index_reader {
     const bool is_object = json_.next() == '{';
     const bool done = is_object ? json_.object([&](std::string_view key) { return read_member(key); }) : json_.skip(most_model_index_depth);
     if (!problem_.ok()) return problem_;
-    if (!done || !json_.end()) return json_.problem().with_context("the index is no JSON");
+    if (!done || !json_.end()) return json_.problem().with_context("the index is not JSON");
     if (!has_weights_) return no_index(std::string(no_weights));
     if (status error = check(); !error.ok()) return error;
     return std::move(found_);
@@ -73,8 +73,8 @@ class index_reader {
     for (const indexed_tensor& each : found_) {
       names.emplace_back(each.tensor);
       if (is_below(each.file)) continue;
-      return no_index(
-          fmt::format("the index puts {} into {}, which is no file of its folder", tensor_called(each.tensor), tensors::quoted(each.file)));
+      return no_index(fmt::format("the index puts {} into {}, which is not a file in its folder", tensor_called(each.tensor),
+                                  tensors::quoted(each.file)));
     }
     if (const auto twice = tensors::repeated(std::move(names)))
       return no_index(fmt::format("{} comes twice in the index", tensor_called(*twice)));

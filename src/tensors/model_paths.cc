@@ -95,7 +95,7 @@ status missing_shards(const model_paths& paths, std::string_view index_path) {
     if (!is_there(each)) missing.emplace_back(each);
   }
   if (missing.empty()) return {};
-  return {errc::not_found, fmt::format("{}: shards that are not there: {}", index_path, tensors::listed(missing))};
+  return {errc::not_found, fmt::format("{}: missing shards: {}", index_path, tensors::listed(missing))};
 }
 
 // --- tensors
@@ -159,7 +159,7 @@ status check_promises(const model_paths& paths, std::span<const named_tensor> al
   for (const std::size_t each : files) {
     told += fmt::format("{}{} lacks {}", told.empty() ? "" : "; ", paths.files[each], tensors::listed(lacking[each]));
   }
-  return {errc::not_found, fmt::format("tensors that the index promises are not there: {}", told)};
+  return {errc::not_found, fmt::format("tensors of the index are missing: {}", told)};
 }
 
 status check_all(const model_paths& paths, all_names names) {

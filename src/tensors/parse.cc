@@ -125,14 +125,14 @@ result<tensor_header> read_header(const file& from) {
 result<std::uint64_t> safetensors_header_bytes(std::string_view beginning, std::uint64_t file_bytes) {
   return or_no_memory([&]() -> result<std::uint64_t> {
     if (beginning.size() < safetensors_length_bytes) {
-      return wrong(
-          fmt::format("{} bytes are no safetensors file: the length of its header takes {}", beginning.size(), safetensors_length_bytes));
+      return wrong(fmt::format("not a safetensors file: it has {} bytes, and the length of the header alone takes {}", beginning.size(),
+                               safetensors_length_bytes));
     }
     std::uint64_t length = 0;
     for (std::size_t i = safetensors_length_bytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(beginning[i]);
     if (length > most_safetensors_header_bytes) {
-      return wrong(fmt::format("its header would have {} bytes, which is more than the {} that safetensors files may have: it is none",
-                               length, most_safetensors_header_bytes));
+      return wrong(fmt::format("not a safetensors file: its first 8 bytes give a header of {} bytes, and the limit is {}", length,
+                               most_safetensors_header_bytes));
     }
     if (length > file_bytes || file_bytes - length < safetensors_length_bytes) {
       return wrong(fmt::format("a header of {} bytes does not end in a file of {}: the rest of it is missing", length, file_bytes));

@@ -66,7 +66,7 @@ struct target_place {
 };
 
 status check_replaceable(const std::string& path, const struct stat& info) {
-  const std::string no_file = fmt::format("{} is no regular file", path);
+  const std::string no_file = fmt::format("{} is not a regular file", path);
   if (S_ISDIR(info.st_mode)) return status::from_errno(EISDIR, no_file);
   return S_ISREG(info.st_mode) ? status() : status(errc::not_a_file, no_file);
 }

@@ -378,12 +378,12 @@ class pickle_reader {
   bool persistent() {
     if (!has(1)) return false;
     const pickle_value id = pop();
-    if (!is(id, pickle_kind::tuple)) return fail("what it calls a storage is none");
+    if (!is(id, pickle_kind::tuple)) return fail("it refers to a storage that is not one");
     const auto& parts = made_.items_of(id);
     const bool fits = parts.size() == 5 && is(parts[0], pickle_kind::text) && node(parts[0]).text == "storage" &&
                       is(parts[1], pickle_kind::name) && is_type(node(parts[1]).text) && is(parts[2], pickle_kind::text) &&
                       is_count(parts[4]);
-    if (!fits) return fail("what it calls a storage is none");
+    if (!fits) return fail("it refers to a storage that is not one");
     made_.storages.push_back({node(parts[1]).text, node(parts[2]).text, count_of(parts[4])});
     return push_new({.kind = pickle_kind::storage, .extra = static_cast<std::uint32_t>(made_.storages.size() - 1)});
   }

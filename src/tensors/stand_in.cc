@@ -18,7 +18,7 @@ struct kind_by_magic {
 constexpr std::string_view load_checkpoint = ": penstock.torch.load reads it, and `penstock convert` makes a safetensors file of it";
 constexpr std::array<kind_by_magic, 11> kinds{{
     {"PK\3\4", "a zip archive, such as a checkpoint of torch.save", load_checkpoint},
-    {"\x80\2\x8a\nl\xfc\x9c\x46\xf9\x20", "a checkpoint of PyTorch 1.5 or older", ": load it with PyTorch, and save it anew"},
+    {"\x80\2\x8a\nl\xfc\x9c\x46\xf9\x20", "a checkpoint of PyTorch 1.5 or older", ": load it with PyTorch and save it again"},
     {"\x80\2", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
     {"\x80\3", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
     {"\x80\4\x95", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},

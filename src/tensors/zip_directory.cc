@@ -21,7 +21,7 @@ constexpr std::uint64_t end_bytes = 22, locator_bytes = 20, end64_bytes = 56, en
 constexpr std::uint64_t most_directory_bytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t full32 = 0xffffffff;  // the number stands elsewhere, with 64 bits
 
-status damaged(std::string_view what) { return {errc::invalid_argument, fmt::format("no whole zip file: {}", what)}; }
+status damaged(std::string_view what) { return {errc::invalid_argument, fmt::format("not a complete zip file: {}", what)}; }
 
 std::uint64_t number(std::string_view text, std::size_t at, std::size_t bytes) {
   std::uint64_t value = 0;
@@ -50,7 +50,7 @@ result<directory_place> place64(const file& from, std::string_view tail, std::si
   if (offset > *size || *size - offset < end64_bytes) return damaged("its last record lies outside of it");
   const auto record = read_exactly(from, offset, end64_bytes);
   if (!record) return record.error();
-  if (number(*record, 0, 4) != end64_mark) return damaged("its last record is none");
+  if (number(*record, 0, 4) != end64_mark) return damaged("its last record is invalid");
   return directory_place{number(*record, 48, 8), number(*record, 40, 8), number(*record, 32, 8)};
 }
 

@@ -121,7 +121,7 @@ TEST_F(inspect_test, tells_all_gguf_files_of_a_model_and_what_does_not_hold_toge
   const std::string first = store_one("m-00001-of-00002.gguf", 0, "a");
   const auto lacking = inspect({first});
   EXPECT_EQ(lacking.exit_code, 1);
-  EXPECT_TRUE(contains(lacking.err, "files of the same model that are not there: \"")) << lacking.err;
+  EXPECT_TRUE(contains(lacking.err, "missing files of the same model: \"")) << lacking.err;
   const std::string second = store_one("m-00002-of-00002.gguf", 1, "b");
   const auto whole = inspect({second});
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
@@ -209,7 +209,7 @@ TEST_F(inspect_test, refuses_checkpoints_that_are_cut_off_or_damaged) {
   for (std::size_t length = 4; length < whole.size(); length += 7) {
     const auto ended = inspect({store("cut.pt", whole.substr(0, length))});
     EXPECT_EQ(ended.exit_code, 1) << length;
-    EXPECT_TRUE(contains(ended.err, "no whole zip file")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "not a complete zip file")) << ended.err;
   }
   // Whatever byte is another, it is told of or refused, and the program ends by itself.
   for (std::size_t at = 4; at < whole.size(); at += 3) {
@@ -238,10 +238,10 @@ TEST_F(inspect_test, tells_the_files_of_an_index_and_what_does_not_agree) {
   EXPECT_TRUE(contains(inspect({directory_.path()}).out, ": index of 1 file\n"));
   refused({{"a", "one.safetensors"}, {"b", "one.safetensors"}, {"x", "two.safetensors"}}, "two.safetensors lacks \"x\"");
   refused({{"a", "three.safetensors"}}, "three.safetensors: No such file");
-  refused({{"a", "../one.safetensors"}}, "which is no file of its folder");
+  refused({{"a", "../one.safetensors"}}, "which is not a file in its folder");
   refused({{"a", 1}}, "has no \"weight_map\"");
   refused(1, "has no \"weight_map\"");
-  EXPECT_TRUE(contains(inspect({store("x.json", "{")}).err, "the index is no JSON"));
+  EXPECT_TRUE(contains(inspect({store("x.json", "{")}).err, "the index is not JSON"));
 }
 
 TEST_F(inspect_test, goes_on_behind_a_file_that_fails) {
@@ -249,7 +249,7 @@ TEST_F(inspect_test, goes_on_behind_a_file_that_fails) {
   const std::string bad = store("bad.safetensors", "not one");
   const auto ended = inspect({bad, directory_.path() + "/missing", good});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, bad + ": 7 bytes are no safetensors file")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, bad + ": not a safetensors file: it has 7 bytes")) << ended.err;
   EXPECT_TRUE(contains(ended.err, "missing: No such file")) << ended.err;
   EXPECT_TRUE(contains(ended.out, "good.safetensors: safetensors, 1 tensor,")) << ended.out;
 }

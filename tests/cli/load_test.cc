@@ -165,7 +165,7 @@ TEST_F(load_test, names_what_it_cannot_load) {
     EXPECT_TRUE(contains(ended.err, message)) << ended.err;
   };
   const std::string bad = store("bad.safetensors", "not one");
-  refused({good, bad}, bad + ": 7 bytes are no safetensors file");
+  refused({good, bad}, bad + ": not a safetensors file: it has 7 bytes");
   refused({directory_.path() + "/missing"}, "missing: No such file");
   refused({store("x.zip", zip_of({{"a", "b"}}, false))}, "it holds no data.pkl");
   std::string packed = zip_of({{"m/data.pkl", "p"}, {"m/data/0", "abc"}}, false);

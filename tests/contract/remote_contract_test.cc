@@ -222,7 +222,7 @@ std::vector<kind_of_fault> all_faults() {
       {"precondition_failed", replies("HTTP/1.1 412 No\r\n" + no_body), "replaced by another"},
       {"range_behind_the_end", replies("HTTP/1.1 416 No\r\nContent-Range: bytes */5\r\n" + no_body), "5 bytes instead of"},
       {"always_busy", replies("HTTP/1.1 503 No\r\n" + no_body), "status 503"},
-      {"always_garbage", replies("220 mail.example.org ESMTP\r\n\r\n"), "is no HTTP"},
+      {"always_garbage", replies("220 mail.example.org ESMTP\r\n\r\n"), "is not HTTP"},
       {"always_cut_at_once", cut_after(0), "before the end"},
       {"always_closed", replies(""), "before it answered"},
       {"endless_headers", endless_headers, "longer than 64 KiB"},
@@ -236,7 +236,7 @@ std::vector<kind_of_fault> all_faults() {
          }
          return then::close;
        },
-       "does not come to an answer"},
+       "does not answer"},
   };
 }
 

@@ -386,13 +386,13 @@ TEST(read_pickle, tells_the_byte_at_which_it_stops_making_sense) {
   refused(pickle_of("](NNu"), "it adds items to a value of another kind");
   refused(pickle_of("}(Nu"), "a key has no value");
   refused(pickle_of("}(NNe"), "it adds items to a value of another kind");
-  refused(pickle_of("NQ"), "what it calls a storage is none");
-  refused(pickle_of("(" + pickled_text("module") + "NNNNtQ"), "what it calls a storage is none");
+  refused(pickle_of("NQ"), "it refers to a storage that is not one");
+  refused(pickle_of("(" + pickled_text("module") + "NNNNtQ"), "it refers to a storage that is not one");
   refused(pickle_of("N)R"), "it calls what cannot be called");
   refused(pickle_of("}Nb"), "it sets attributes of what is no dict");
   refused(pickle_of("N}b"), "it sets attributes of what is no dict");
   const std::string storage = "(" + pickled_text("storage") + pickled_name("torch\nFloatStorage") + pickled_text("0") + pickled_text("cpu");
-  refused(pickle_of(storage + "J\xff\xff\xff\xfftQ"), "what it calls a storage is none");
+  refused(pickle_of(storage + "J\xff\xff\xff\xfftQ"), "it refers to a storage that is not one");
   const std::string make = pickled_name("torch._utils\n_rebuild_tensor_v2") + "(" + storage + pickled_number(9) + "tQ";
   refused(pickle_of(make + "tR"), "it makes a tensor in a way that torch.save does not");
   refused(pickle_of(make + "K\x01" + ")NNNtR"), "the shape of a tensor, or its strides, are no tuple");

@@ -197,7 +197,7 @@ TEST(parse_gguf, refuses_names_and_keys_that_come_twice_or_are_no_text) {
 TEST(parse_gguf, refuses_alignments_that_are_none) {
   for (const std::uint32_t alignment : {0U, 3U, 48U, ~0U})
     expect_refused(gguf_beginning({gguf_u32("general.alignment", alignment)}, {}),
-                   "general.alignment is " + std::to_string(alignment) + ", which is no power of two");
+                   "general.alignment is " + std::to_string(alignment) + ", which is not a power of two");
   expect_refused(gguf_beginning({gguf_text("general.alignment", "32")}, {}), "general.alignment is of type string, not u32");
   const std::string widest = gguf_beginning({gguf_u32("general.alignment", 1U << 31)}, {});
   EXPECT_TRUE(parse_gguf(widest, widest.size()));

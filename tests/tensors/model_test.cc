@@ -46,7 +46,7 @@ TEST(model_index, refuses_what_is_no_json_and_says_where) {
     const auto index = parse_model_index(text);
     ASSERT_FALSE(index) << text;
     EXPECT_EQ(index.error().code(), errc::invalid_argument);
-    EXPECT_TRUE(index.error().message().starts_with("the index is no JSON: at byte ")) << index.error().message();
+    EXPECT_TRUE(index.error().message().starts_with("the index is not JSON: at byte ")) << index.error().message();
   }
 }
 
@@ -91,7 +91,7 @@ TEST(model_index, refuses_files_outside_of_its_folder) {
     const auto index = parse_model_index(map_of(R"("a": ")" + std::string(name) + "\""));
     ASSERT_FALSE(index) << name;
     EXPECT_TRUE(index.error().message().starts_with("the index puts tensor \"a\" into ")) << index.error().message();
-    EXPECT_TRUE(index.error().message().ends_with(", which is no file of its folder")) << index.error().message();
+    EXPECT_TRUE(index.error().message().ends_with(", which is not a file in its folder")) << index.error().message();
   }
 }
 
@@ -210,14 +210,14 @@ TEST_F(model_files_test, shards_that_are_not_there_are_named) {
   store_shards();
   const std::string index = store_index(R"("x": "three", "a": "one.safetensors", "y": "four")");
   expect_refused({folder_}, errc::not_found,
-                 index + ": shards that are not there: \"" + directory_.file("four") + "\", \"" + directory_.file("three") + "\"");
+                 index + ": missing shards: \"" + directory_.file("four") + "\", \"" + directory_.file("three") + "\"");
 }
 
 TEST_F(model_files_test, promises_that_are_not_kept_name_the_tensors_and_the_shard) {
   store_shards();
   store_index(R"("z": "sub/two.safetensors", "a": "one.safetensors", "c": "one.safetensors", "y": "sub/two.safetensors")");
   expect_refused({folder_}, errc::not_found,
-                 "tensors that the index promises are not there: " + directory_.file("sub/two.safetensors") + " lacks \"z\", \"y\"; " +
+                 "tensors of the index are missing: " + directory_.file("sub/two.safetensors") + " lacks \"z\", \"y\"; " +
                      directory_.file("one.safetensors") + " lacks \"c\"");
   std::string many;
   for (int i = 0; i < 30; ++i) many += (many.empty() ? "\"" : ", \"") + std::to_string(i) + R"(": "one.safetensors")";
@@ -240,8 +240,8 @@ TEST_F(model_files_test, an_index_has_a_bound_and_is_a_file) {
 
 TEST_F(model_files_test, names_the_file_that_is_no_model) {
   expect_refused({store("bad.json", "{")}, errc::invalid_argument,
-                 directory_.file("bad.json") + ": the index is no JSON: at byte 1 of the index");
-  expect_refused({store("bad", "not one")}, errc::invalid_argument, directory_.file("bad") + ": 7 bytes are no safetensors file");
+                 directory_.file("bad.json") + ": the index is not JSON: at byte 1 of the index");
+  expect_refused({store("bad", "not one")}, errc::invalid_argument, directory_.file("bad") + ": not a safetensors file: it has 7 bytes");
   expect_refused({store("lfs", "version https://git-lfs.github.com/spec/v1\n")}, errc::invalid_argument, "is a git-lfs pointer");
   expect_refused({store("page", "<!doctype html><html>")}, errc::invalid_argument, "is an HTML page");
   expect_refused({directory_.file("none")}, errc::not_found, directory_.file("none"));

@@ -252,13 +252,13 @@ TEST(safetensors_header_bytes, are_the_first_number_of_the_file) {
   EXPECT_EQ(safetensors_header_bytes(beginning, 9).error().message(),
             "a header of 2 bytes does not end in a file of 9: the rest of it is missing");
   EXPECT_EQ(safetensors_header_bytes(beginning.substr(0, 7), 7).error().message(),
-            "7 bytes are no safetensors file: the length of its header takes 8");
+            "not a safetensors file: it has 7 bytes, and the length of the header alone takes 8");
   EXPECT_EQ(safetensors_header_bytes("", 0).error().code(), errc::invalid_argument);
   std::string hundred_million("\x00\xe1\xf5\x05\x00\x00\x00\x00", 8);
   EXPECT_EQ(safetensors_header_bytes(hundred_million, 200'000'000).value_or(0), 100'000'000U);
   ++hundred_million[0];
   EXPECT_EQ(safetensors_header_bytes(hundred_million, 200'000'000).error().message(),
-            "its header would have 100000001 bytes, which is more than the 100000000 that safetensors files may have: it is none");
+            "not a safetensors file: its first 8 bytes give a header of 100000001 bytes, and the limit is 100000000");
   EXPECT_EQ(safetensors_header_bytes(std::string(8, '\xff'), 10).error().code(), errc::invalid_argument);
 }
 

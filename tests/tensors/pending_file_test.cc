@@ -180,12 +180,12 @@ TEST_P(pending_file_test, a_folder_that_is_not_there_is_named) {
 TEST_P(pending_file_test, takes_the_place_of_regular_files_only) {
   fs::create_directory(path_);
   EXPECT_EQ(make().error().code(), errc::not_a_file);
-  EXPECT_EQ(make().error().message(), path_ + " is no regular file: Is a directory (os 21)");
+  EXPECT_EQ(make().error().message(), path_ + " is not a regular file: Is a directory (os 21)");
   fs::remove(path_);
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_EQ(make().error().message(), path_ + " is no regular file");
+  EXPECT_EQ(make().error().message(), path_ + " is not a regular file");
   EXPECT_TRUE(fs::is_fifo(path_));
-  EXPECT_EQ(pending_file::create("/dev/null", {.unnamed = GetParam()}).error().message(), "/dev/null is no regular file");
+  EXPECT_EQ(pending_file::create("/dev/null", {.unnamed = GetParam()}).error().message(), "/dev/null is not a regular file");
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 

@@ -56,7 +56,7 @@ class Struct:
         if ptr == 0:
             raise ValueError("ptr must not be null (0)")
         if not is_reachable(ptr, size * cls.dtype.itemsize):
-            raise ValueError(f"{cls.__name__}: ptr {ptr:#x} is no address of {size * cls.dtype.itemsize} bytes")
+            raise ValueError(f"{cls.__name__}: ptr {ptr:#x} is not the address of {size * cls.dtype.itemsize} bytes")
         data = np.frombuffer(memoryview((ctypes.c_char * (size * cls.dtype.itemsize)).from_address(ptr)), cls.dtype)
         data.flags.writeable = not readonly
         return cls._over(data, owner)

@@ -436,7 +436,7 @@ def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
     _check(call(found.ctypes.data))
     size = (stats_level1_dtype, stats_level2_dtype, stats_level3_dtype)[level - 1].itemsize
     if not is_reachable(target, size, True):
-        raise cuFileError(OpError.INVALID_VALUE, 0, f"get_stats_l{level}: {target:#x} is no address of {size} bytes that can be written")
+        raise cuFileError(OpError.INVALID_VALUE, 0, f"get_stats_l{level}: {target:#x} is not the address of {size} writable bytes")
     fill_stats(level, target, found)
 
 
@@ -471,7 +471,7 @@ def _told(call: Callable[..., int]) -> int:
 
 def _pieces(iov: IOVec) -> tuple[int, int]:
     if not isinstance(iov, IOVec):
-        raise TypeError(f"iov is an IOVec, not {type(iov).__name__}")
+        raise TypeError(f"iov must be an IOVec, not {type(iov).__name__}")
     return iov.ptr, len(iov)
 
 

@@ -27,14 +27,14 @@ class Places:
         self._made: dict[Any, Framework] = {}
         self._by_name: dict[str, Framework] = {}
         if device_map is not None and not isinstance(device_map, Mapping) and not callable(device_map):
-            raise TypeError(f"device_map is a mapping or a callable, not {type(device_map).__name__}")
+            raise TypeError(f"device_map must be a mapping or a callable, not {type(device_map).__name__}")
         self._map = dict(device_map) if isinstance(device_map, Mapping) else device_map
         if self._map is None:
             self._place(device)
         if isinstance(self._map, dict):
             for name, where in self._map.items():
                 if not isinstance(name, str):
-                    raise TypeError(f"the keys of device_map are str, not {type(name).__name__}")
+                    raise TypeError(f"the keys of device_map must be str, not {type(name).__name__}")
                 self._place(where)  # an unknown device is told before anything is read
 
     def devices(self) -> list[str]:
@@ -74,5 +74,5 @@ class Places:
         if "" in told:
             return told[""]
         if self._device is None:
-            raise InvalidArgument(f'device_map has no device for tensor "{name}": "" is the key for all others', code="invalid_argument")
+            raise InvalidArgument(f'device_map has no device for tensor "{name}"; the key "" stands for all other tensors', code="invalid_argument")
         return self._device

@@ -47,8 +47,8 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.installed:
-            return "the safetensors library is used as it is: penstock.safetensors.install() puts Penstock in its place"
-        lines = [f"Penstock is in place of the safetensors library {self.library}"]
+            return "programs use the safetensors library itself; penstock.safetensors.install() makes them use Penstock"
+        lines = [f"Penstock replaces the safetensors library {self.library}"]
         lines.append(f"  replaced: {', '.join(self.replaced)}")
         lines += [f"  {name}: {count}" for name, count in sorted(self.counts.items())]
         return "\n".join(lines)

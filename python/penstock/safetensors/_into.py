@@ -95,7 +95,7 @@ def _state_of(target: Any) -> tuple[Mapping[str, Any], set[str]]:
         state = target.state_dict(keep_vars=True)
         return state, {name for name, value in state.items() if not isinstance(value, torch.Tensor)}
     if not isinstance(target, Mapping):
-        raise TypeError(f"target is a torch.nn.Module or a mapping of names and tensors, not {type(target).__name__}")
+        raise TypeError(f"target must be a torch.nn.Module or a mapping of names and tensors, not {type(target).__name__}")
     return target, set()
 
 

@@ -284,7 +284,7 @@ def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | N
     if isinstance(slices, Mapping):
         asked.update(dict.fromkeys(slices))
     elif slices is not None and not callable(slices):
-        raise TypeError(f"slices is a mapping or a callable, not {type(slices).__name__}")
+        raise TypeError(f"slices must be a mapping or a callable, not {type(slices).__name__}")
     if asked:
         there = {name for each in files for name in each.header.names}
         missing = [name for name in asked if name not in there]
@@ -306,7 +306,7 @@ def part_wanted(
             asked = shard_of(shape, *asked)
         picks = picks_of(asked, shape)
         if picks is None:
-            raise ValueError(f"{asked!r} is neither (dim, rank, world) nor slices with steps of 1 and more")
+            raise ValueError(f"{asked!r} is not (dim, rank, world) or a tuple of slices with steps of 1 or more")
         if BITS[word] % 8 and word != "F4" or word == "F4" and exact:
             raise ValueError(f"elements of type {word} do not begin at bytes")
     except (ValueError, IndexError) as problem:
@@ -318,4 +318,4 @@ def part_wanted(
 
 def check_backend(backend: str) -> None:
     if backend not in ("mmap", "pread"):
-        raise SafetensorError(f"backend {backend} is invalid: it is mmap or pread, and changes nothing", code="invalid_argument")
+        raise SafetensorError(f"backend {backend} is invalid: it must be mmap or pread, which do the same", code="invalid_argument")

@@ -46,7 +46,7 @@ class safe_open:
     ) -> None:
         check_backend(backend)
         if not isinstance(filename, (str, os.PathLike)):
-            raise TypeError(f"filename is a str or an os.PathLike of one, not {type(filename).__name__}")
+            raise TypeError(f"filename must be a str or an os.PathLike, not {type(filename).__name__}")
         self._places = Places(framework, device)
         self._place = self._places.of("")
         self._opened: Source | None = Source(os.fspath(filename), storage_options=storage_options)

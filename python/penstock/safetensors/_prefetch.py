@@ -104,7 +104,7 @@ def _rows_of(source: Source, row: int, asked: Any) -> Any:
     header = source.header
     name, shape, word = header.names[row], header.shapes[row], header.types[row]
     if not isinstance(asked, slice) or asked.step not in (None, 1):
-        raise of_file(source.name, f'tensor "{name}": a plan has None or a slice with a step of 1, not {asked!r}')
+        raise of_file(source.name, f'tensor "{name}": a plan takes None or a slice with a step of 1, not {asked!r}')
     if not shape or BITS[word] % 8:
         raise of_file(source.name, f'tensor "{name}" of type {word} and shape {list(shape)} has no rows that could be read by themselves')
     picks = picks_of(asked, shape)

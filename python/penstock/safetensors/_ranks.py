@@ -114,7 +114,7 @@ def _ranks(rank: int | None, world: int | None, address: str | Sequence[str] | N
     told = (rank, world, address)
     if group is not None:
         if told != (None, None, None):
-            raise TypeError("group= has the rank and the world, and is where the ranks meet: leave out rank, world and address")
+            raise TypeError("do not combine group= with rank, world or address: the group provides all three")
         from ._group import Group
 
         return Group(group)
@@ -125,7 +125,7 @@ def _ranks(rank: int | None, world: int | None, address: str | Sequence[str] | N
 
 def _of_group(framework: str | None) -> str:
     if framework not in (None, "pt"):
-        raise InvalidArgument(f"framework {framework!r}: with group= the tensors are PyTorch's", code="invalid_argument")
+        raise InvalidArgument(f"framework {framework!r}: load_rank(group=) returns PyTorch tensors; leave framework out, or pass 'pt'", code="invalid_argument")
     return "pt"
 
 
@@ -351,7 +351,7 @@ class _Chain:
                     raise failed
             now = time.monotonic()
             if now >= deadline:
-                raise TimedOut(f"it has not come within {self._timeout:g} s{self._of_strangers()}", code="timed_out")
+                raise TimedOut(f"nothing arrived within {self._timeout:g} s{self._of_strangers()}", code="timed_out")
             if not said and now - began > _silent:
                 said = True
                 _log.warning("load_rank: rank %d waits for rank %d%s", self.rank, other, self._of_strangers())
@@ -391,7 +391,7 @@ class _Chain:
             except Error as problem:
                 self._forget_before()
                 if time.monotonic() >= deadline:
-                    late = f"rank {self.rank}: rank {self.rank - 1} has not come to {url} within {self._timeout:g} s: {problem}"
+                    late = f"rank {self.rank}: rank {self.rank - 1} did not connect to {url} within {self._timeout:g} s: {problem}"
                     raise TimedOut(late, code="timed_out") from None
             self._look_behind()
             if not self._telling and self._behind is not None and (failed := self._behind.failure()):
@@ -533,7 +533,7 @@ class _Chain:
             for each in (self._before, self._behind):
                 if each is not None and (failed := each.failure(1.0 if each.rank == other else 0.0)):
                     raise Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason) from None
-            raise remade(problem, f"rank {self.rank}: of rank {other}: {problem}") from None
+            raise remade(problem, f"rank {self.rank}: receiving from rank {other}: {problem}") from None
 
 
 def _ended(future: Any) -> None:

@@ -66,7 +66,7 @@ def _tensors_of(tensor_dict: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
 
 def _tensor_of(name: str, spec: TensorSpec) -> Tensor:
     if not isinstance(spec, TensorSpec):
-        raise TypeError(f'tensor "{name}" is no TensorSpec, but {type(spec).__name__}')
+        raise TypeError(f'tensor "{name}" must be a TensorSpec, not {type(spec).__name__}')
     wanted = math.prod(spec.shape) * BITS[spec.dtype]
     if wanted != spec.data_len * 8:
         problem = f'tensor "{name}" of type {spec.dtype} and shape {spec.shape} has {wanted / 8:g} bytes, and data_len is {spec.data_len}'

@@ -82,9 +82,9 @@ def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | 
     if nbytes is None:
         return None
     if isinstance(nbytes, bool) or not isinstance(nbytes, int):
-        raise TypeError(f"{what} is an int, in bytes, or None, not {type(nbytes).__name__}")
+        raise TypeError(f"{what} must be an int (bytes) or None, not {type(nbytes).__name__}")
     if nbytes < least:
-        raise InvalidArgument(f"{what} is {nbytes}: it is {least} at least", code="invalid_argument")
+        raise InvalidArgument(f"{what} is {nbytes}, and must be at least {least}", code="invalid_argument")
     return nbytes
 
 
@@ -206,7 +206,7 @@ def _told(problem: Error, source: Source) -> Error:
     """The same, with the tensor that it is about."""
     if problem.offset is None:
         return problem
-    return remade(problem, f'tensor "{_tensor_at(source, problem.offset)}" did not come: {problem}')
+    return remade(problem, f'tensor "{_tensor_at(source, problem.offset)}" was not read: {problem}')
 
 
 def _tensor_at(source: Source, offset: int) -> str:

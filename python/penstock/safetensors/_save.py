@@ -113,12 +113,12 @@ def tensor_of(name: Any, value: Any) -> Tensor:
         return _of_cupy(cupy, name, value)
     if isinstance(value, _native.DeviceBuffer):
         return Tensor("U8", (value.nbytes,), value.nbytes, value)
-    raise TypeError(f'tensor "{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
+    raise TypeError(f'tensor "{name}" must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}')
 
 
 def _checked(tensors: Any) -> Mapping[str, Any]:
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"tensors is a mapping of names and tensors, not {type(tensors).__name__}")
+        raise TypeError(f"tensors must be a mapping of names and tensors, not {type(tensors).__name__}")
     return tensors
 
 
@@ -126,7 +126,7 @@ def word_of(name: Any, dtype: str) -> str:
     """The safetensors type for a type name of NumPy or PyTorch. name: the tensor's, for the error; None: unknown."""
     word = WORDS.get(dtype)
     if word is None and dtype in _QUANTIZED:
-        raise _wrong(name, "is quantized, and files have no scales for it: pass dequantize(), or int_repr() with the scales as tensors of their own")
+        raise _wrong(name, "is quantized, and the file cannot hold its scales: pass dequantize(), or int_repr() and the scales as separate tensors")
     if word is None:
         who = "" if name is None else f'tensor "{name}": '
         raise SafetensorError(f'{who}Unknown dtype "{dtype}". Supported dtypes: {", ".join(NAMES.values())}', code="invalid_argument")
@@ -205,9 +205,9 @@ def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | No
     """The header of the file, and the names in the order of their bytes."""
     for name in tensors:
         if not isinstance(name, str):
-            raise TypeError(f"the names of tensors are str, not {type(name).__name__}")
+            raise TypeError(f"the names of tensors must be str, not {type(name).__name__}")
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata is a mapping of str, not {type(metadata).__name__}")
+        raise TypeError(f"metadata must be a mapping of str, not {type(metadata).__name__}")
     rows = tensors.values()
     try:
         beginning, order, _, _ = _native.make_safetensors(

@@ -62,7 +62,7 @@ def dims_of(shard: Shard | None) -> Callable[[str, tuple[int, ...]], int | None]
     if callable(shard):
         return shard
     if not isinstance(shard, Mapping):
-        raise TypeError(f"shard is a mapping or a callable, not {type(shard).__name__}")
+        raise TypeError(f"shard must be a mapping or a callable, not {type(shard).__name__}")
     rules = list(shard.items())
 
     def find(name: str, shape: tuple[int, ...]) -> int | None:
@@ -73,7 +73,7 @@ def dims_of(shard: Shard | None) -> Callable[[str, tuple[int, ...]], int | None]
 
 def _checked(devices: Any) -> list[Any]:
     if isinstance(devices, (str, bytes)) or not isinstance(devices, Iterable):
-        raise TypeError(f"devices is a sequence of devices, not {type(devices).__name__}")
+        raise TypeError(f"devices must be a sequence of devices, not {type(devices).__name__}")
     listed = list(devices)
     if not listed:
         raise InvalidArgument("devices is empty", code="invalid_argument")

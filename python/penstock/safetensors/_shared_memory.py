@@ -50,7 +50,7 @@ def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = No
             continue
         complete = sorted(name for name in group if _is_all_of_its_storage(state[name]))
         if not complete:
-            raise RuntimeError(f"none of these tensors, which share memory, is all of it, so that none can be saved for the others: {listed(sorted(group))}")
+            raise RuntimeError(f"these tensors share memory, and none of them covers all of it, so none can be saved in place of the others: {listed(sorted(group))}")
         kept = next((name for name in complete if preferred is not None and name in preferred), complete[0])
         found[kept] = sorted(group - {kept})
     return found

@@ -86,7 +86,7 @@ def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[sli
         raise ValueError(f"rank {rank} of {world}")
     length = shape[dim]
     if length % world:
-        raise ValueError(f"{length} rows of dimension {dim} do not go to {world} alike")
+        raise ValueError(f"the {length} rows of dimension {dim} cannot be divided evenly among {world} ranks")
     each = length // world
     return (*[slice(None)] * (dim % len(shape)), slice(rank * each, (rank + 1) * each))
 

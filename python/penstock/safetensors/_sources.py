@@ -136,13 +136,13 @@ def _listed(paths: Paths) -> list[Path]:
     if isinstance(paths, (str, os.PathLike)):
         return [paths]
     if isinstance(paths, (bytes, bytearray)) or not hasattr(paths, "__iter__"):
-        raise TypeError(f"a path is a str or an os.PathLike of one, or several of them, not {type(paths).__name__}")
+        raise TypeError(f"a path must be a str, an os.PathLike or a list of them, not {type(paths).__name__}")
     return [_checked(each) for each in paths]
 
 
 def _checked(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"a path is a str or an os.PathLike of one, not {type(path).__name__}")
+        raise TypeError(f"a path must be a str or an os.PathLike, not {type(path).__name__}")
     return path
 
 
@@ -200,9 +200,9 @@ def check_names(names: Any) -> set[str] | None:
     if names is None:
         return None
     if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
-        raise TypeError(f"names are several str, not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of str, not {type(names).__name__}")
     found = set(names)
     wrong = [each for each in found if not isinstance(each, str)]
     if wrong:
-        raise InvalidArgument(f"names are str, not {type(wrong[0]).__name__}", code="invalid_argument")
+        raise InvalidArgument(f"names must be str, not {type(wrong[0]).__name__}", code="invalid_argument")
     return found

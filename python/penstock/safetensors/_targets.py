@@ -58,7 +58,7 @@ def target_of(name: str, value: Any) -> Target:
         return _OfCupy(cupy, value)
     if isinstance(value, _native.DeviceBuffer):
         return _OfBuffer(value)
-    raise TypeError(f'target "{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
+    raise TypeError(f'target "{name}" must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}')
 
 
 def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:

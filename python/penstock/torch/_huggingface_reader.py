@@ -143,7 +143,7 @@ def _add_tensors(metadata: Any, source: Source, place: Framework) -> None:
         index = MetadataIndex(fqn=name, offset=offsets)
         other = metadata.storage_data.get(index)
         if other is not None and 0 not in shape and 0 not in other.shape:
-            raise of_file(source.name, f'tensor "{name}" is in {other.relative_path} too, and which of them counts is not known')
+            raise of_file(source.name, f'tensor "{name}" is in {other.relative_path} too: remove one of the two')
         if other is None or 0 not in shape:
             metadata.storage_data[index] = _hf_utils._HFStorageInfo(relative_path=source.name, shape=torch.Size(shape), dtype=dtype)
 
@@ -187,7 +187,7 @@ def _saved_offsets(source: Source) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         saved = None
     if not isinstance(saved, dict):
-        raise of_file(source.name, f"its {_hf_utils.CUSTOM_METADATA_KEY} is no JSON object")
+        raise of_file(source.name, f"its {_hf_utils.CUSTOM_METADATA_KEY} is not a JSON object")
     return saved
 
 

@@ -105,7 +105,7 @@ def _damage_named(f: Any, safe: bool, map_location: Any) -> Iterator[None]:
         raise
     except Exception as problem:
         name = os.fspath(_shown(f))
-        told = f"{name}: it is no checkpoint of torch.save, or a damaged one: {type(problem).__name__}: {problem}"
+        told = f"{name}: it is not a checkpoint of torch.save, or it is damaged: {type(problem).__name__}: {problem}"
         raise CheckpointError(told, code="invalid_argument", filename=name) from problem
 
 
@@ -122,9 +122,9 @@ def _shown(f: Any) -> Any:
 
 def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str | None:
     if not isinstance(f, (str, os.PathLike)):
-        return f"{type(f).__name__} is no path of a file"
+        return f"{type(f).__name__} is not the path of a file"
     if _is_mapped(mmap):
-        return "mmap=True asks for tensors that are read when they are looked at"
+        return "mmap=True asks for tensors that are read on first access"
     if str(f).endswith(".safetensors"):
         return "a safetensors file is no checkpoint of torch.save"
     if str(map_location) == "meta":
@@ -160,7 +160,7 @@ def _record_of(archive: Archive, storage: Wanted) -> Record:
 
 def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None]:
     if not is_zip(file):
-        return None, "it is no zip archive: PyTorch 1.5 and older, and _use_new_zipfile_serialization=False, write another format"
+        return None, "it is not a zip archive: PyTorch 1.5 and older, and _use_new_zipfile_serialization=False, write another format"
     archive = Archive(file, path)
     if "constants.pkl" in archive.records:
         return None, "it is a TorchScript archive"

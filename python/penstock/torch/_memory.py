@@ -87,7 +87,7 @@ def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
 def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
     """The same for one-dimensional tensors of bytes, on devices that Penstock reaches."""
     if where not in ("auto", "device", "host"):
-        raise InvalidArgument(f"snapshot is 'auto', 'device' or 'host', not {where!r}", code="invalid_argument")
+        raise InvalidArgument(f"snapshot must be 'auto', 'device' or 'host', not {where!r}", code="invalid_argument")
     contents: list[list[Memory]] = [[] for _ in sources]
     events = []
     for device in {each.device for each in sources}:

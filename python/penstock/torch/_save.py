@@ -90,7 +90,7 @@ def save_async(
     Raises `InvalidArgument` if `f` is not the name of a regular file, and the errors of pickling. The future raises the errors of writing.
     """
     if _is_for_torch(f):
-        raise InvalidArgument(f"{f!r:.100} is no path of a regular file", code="invalid_argument")
+        raise InvalidArgument(f"{f!r:.100} is not the path of a regular file", code="invalid_argument")
     plan = plan_of(obj, pickle_module, pickle_protocol)
     path = os.fsdecode(f)
     image = _image_of(path, plan, snapshot_of(plan.storages, snapshot), wants_crc32(crc32))

@@ -38,12 +38,12 @@ def wanted_of(persistent_id: Any) -> Wanted:
         raise ValueError(f"a persistent id of a storage is a tuple of five, not {persistent_id!r:.100}")
     word, kind, key, location, count = persistent_id
     if _text(word) != "storage":
-        raise ValueError(f"a persistent id of 'storage' is known, and none of {word!r:.100}")
+        raise ValueError(f"only persistent ids of 'storage' are supported, not {word!r:.100}")
     if type(count) is not int or count < 0:
-        raise ValueError(f"a storage has a number of items, not {count!r:.100}")
+        raise ValueError(f"the number of items of a storage must be an int, not {count!r:.100}")
     dtype = torch.uint8 if kind is torch.UntypedStorage else getattr(kind, "dtype", None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"a storage is of a type of PyTorch's, not {kind!r:.100}")
+        raise ValueError(f"the type of a storage must be one of PyTorch's, not {kind!r:.100}")
     return Wanted(_text(key), dtype, count * dtype.itemsize, _text(location))
 
 
@@ -148,5 +148,5 @@ def _text(word: Any) -> str:
     if isinstance(word, bytes):
         return word.decode("ascii")
     if not isinstance(word, str):
-        raise ValueError(f"a name in a persistent id is text, not {word!r:.100}")
+        raise ValueError(f"a name in a persistent id must be text, not {word!r:.100}")
     return word

@@ -26,7 +26,7 @@ class DeviceStager:
 
     def __init__(self, *arguments: Any, snapshot: str = "auto", **named: Any) -> None:
         if snapshot not in ("auto", "device", "host"):
-            raise InvalidArgument(f"snapshot is 'auto', 'device' or 'host', not {snapshot!r}", code="invalid_argument")
+            raise InvalidArgument(f"snapshot must be 'auto', 'device' or 'host', not {snapshot!r}", code="invalid_argument")
         super().__init__(*arguments, **named)
         self.snapshot = snapshot
         self._copying: list[Any] = []  # events of streams

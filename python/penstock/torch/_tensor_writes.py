@@ -89,4 +89,4 @@ class _Scattered:
         short = next((at for at, count in enumerate(counts) if count != write.part.run_bytes), None)
         if short is not None:
             message = f"{self._label}: {_called(write)}: wrote {counts[short]} of {write.part.run_bytes} bytes at offset {offsets[short]}"
-            raise ShortRead(f"{message}: the file takes no more", code="short_read", filename=self._label, offset=offsets[short], bytes_done=counts[short])
+            raise ShortRead(f"{message}: the file cannot grow", code="short_read", filename=self._label, offset=offsets[short], bytes_done=counts[short])

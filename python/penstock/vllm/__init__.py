@@ -19,7 +19,7 @@ def register() -> None:
     try:
         from ._loader import registered
     except (ImportError, AttributeError) as problem:
-        logging.getLogger("penstock").warning("the load format penstock is not there: this vLLM has other loaders than 0.12 to 0.33: %s", problem)
+        logging.getLogger("penstock").warning("the load format penstock is disabled: it supports the loaders of vLLM 0.12 to 0.33, and these differ: %s", problem)
     else:
         registered()
 

@@ -80,7 +80,7 @@ def registered() -> None:
 def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the options of this loader and those of vLLM. Raises ValueError, as vLLM does."""
     if not isinstance(extra_config, Mapping):
-        raise ValueError(f"model_loader_extra_config is a dict for load format {_FORMAT}, not {type(extra_config).__name__}")
+        raise ValueError(f"model_loader_extra_config must be a dict for load format {_FORMAT}, not {type(extra_config).__name__}")
     options = {name: value for name, value in extra_config.items() if name in _OPTIONS}
     rest = {name: value for name, value in extra_config.items() if name not in _OPTIONS}
     if options.get("read", "whole") not in ("whole", "parts"):

@@ -17,7 +17,7 @@ def until(timeout: Any) -> float:
     """Returns the time that lies `seconds` ahead. Raises TypeError if it is not a number, InvalidArgument if it is not a valid number of seconds."""
     seconds = seconds_of(timeout)
     if seconds is None:
-        raise TypeError("timeout is a number of seconds, not None")
+        raise TypeError("timeout must be a number of seconds, not None")
     if not seconds >= 0:
         raise InvalidArgument(f"timeout is {seconds} seconds", code="invalid_argument")
     return time.monotonic() + min(seconds, _most)

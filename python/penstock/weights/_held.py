@@ -34,7 +34,7 @@ def names_of(names: Iterable[str] | None) -> set[str] | None:
     if names is None:
         return None
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
-        raise TypeError(f"names is an iterable of names, not {type(names).__name__}")
+        raise TypeError(f"names must be an iterable of names, not {type(names).__name__}")
     return set(names)
 
 
@@ -95,7 +95,7 @@ def _tensors_of(weights: Any, argument: str) -> Mapping[str, Any]:
     if torch is not None and isinstance(weights, torch.nn.Module):
         return {name: value for name, value in weights.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
     if not isinstance(weights, Mapping):
-        raise TypeError(f"{argument} is a torch.nn.Module or a mapping of names and tensors, not {type(weights).__name__}")
+        raise TypeError(f"{argument} must be a torch.nn.Module or a mapping of names and tensors, not {type(weights).__name__}")
     for name in weights:
         if not isinstance(name, str):
             raise TypeError(f"a name in {argument} is a {type(name).__name__}")

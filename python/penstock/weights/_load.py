@@ -253,7 +253,7 @@ class WeightsReceiver:
             for each in catalogs if absent else ():
                 absent -= {row.name for row in each.rows}
             if absent:
-                raise InvalidArgument(f"{argument} has {listed(sorted(absent))}, which neither side has", code="invalid_argument")
+                raise InvalidArgument(f"{argument} names {listed(sorted(absent))}, which neither side has", code="invalid_argument")
 
     def _groups(self, most_bytes: int) -> Iterator[set[str]]:
         parts = {name: part_of(name, part)[1].shape for name, part in (self._parts or {}).items()}

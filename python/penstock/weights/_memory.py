@@ -81,7 +81,7 @@ class _OfTorch(Local):
         self.dtype = _word_for(tensor.dtype)
         self.problem = problem_of(tensor)
         if tensor.is_quantized:
-            self.problem = "is quantized, and its scales would stay behind: pass int_repr() and the scales as tensors of their own"
+            self.problem = "is quantized, and its scales would be lost: pass int_repr() and the scales as separate tensors"
         try:
             self.shape = tuple(tensor.shape)
         except RuntimeError:  # the tensor has no shape
@@ -222,7 +222,7 @@ def local_of(name: str, value: Any) -> Local:
         return _OfCupy(value)
     if isinstance(value, _native.DeviceBuffer):
         return _OfBuffer(value)
-    raise TypeError(f'"{name}" is no tensor of PyTorch, array of NumPy or CuPy, or penstock.DeviceBuffer, but {type(value).__name__}')
+    raise TypeError(f'"{name}" must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}')
 
 
 # --- copies of many

@@ -141,7 +141,7 @@ class WeightsServer:
             if number <= self._versions.latest:
                 raise InvalidArgument(f"version {number} is not higher than {self._versions.latest}, the last", code="invalid_argument")
             if weights is None and not self._snapshots and self._versions.current is not None:
-                raise InvalidArgument("without a snapshot, weights change only between pause() and update()", code="invalid_argument")
+                raise InvalidArgument("without a snapshot, change weights only between pause() and update()", code="invalid_argument")
             holder = self._holder
             if weights is not None or parts is not None:
                 holder = Holder("weights", holder.names, parts)

@@ -210,7 +210,7 @@ def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
     except (ValueError, RecursionError):
         word = None
     if not isinstance(word, dict):
-        raise malformed("a word that is no JSON object")
+        raise malformed("a word that is not a JSON object")
     return word
 
 

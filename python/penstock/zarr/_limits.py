@@ -67,7 +67,7 @@ def decode_up_to(name: str, codec: Any, data: Any, most: int) -> Any:
         return codec.decode(data)
     found = limited(codec, data, most + 1)
     if len(found) > most:
-        raise ValueError(f"more than {most} bytes come of them")
+        raise ValueError(f"more than {most} bytes would be decoded")
     return found
 
 

@@ -133,7 +133,7 @@ result<credentials> parse_sts_credentials(std::string_view text, std::string_vie
     if (xml.name() == "SessionToken") raw.token = secret_text(xml.text());
     if (xml.name() == "Expiration") raw.expiration = xml.text();
   }
-  if (event == xml_event::broken) return bad_answer(what, "its answer is no XML");
+  if (event == xml_event::broken) return bad_answer(what, "its answer is not XML");
   return checked(std::move(raw), what);
 }
 

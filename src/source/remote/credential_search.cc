@@ -281,7 +281,7 @@ result<url> credential_search::sts_address() const {
     return parse_http_url(options_.use_fips ? "https://sts-fips.us-east-1.amazonaws.com/" : "https://sts.amazonaws.com/");
   if (!is_region(options_.region))
     return status(errc::invalid_argument,
-                  fmt::format("'{}' is no region of Amazon's, where credentials are asked for", shown_text(options_.region)));
+                  fmt::format("'{}' is not an AWS region, where credentials are asked for", shown_text(options_.region)));
   return parse_http_url(
       fmt::format("https://sts{}.{}.amazonaws.com{}/", kind, options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
 }
@@ -390,7 +390,7 @@ result<url> credential_search::metadata_address(std::string_view path) const {
 result<std::string> credential_search::metadata_token() {
   constexpr std::string_view path = "/latest/api/token";
   auto token = ask_metadata("PUT", path, {"X-aws-ec2-metadata-token-ttl-seconds", "21600"});
-  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: its answer is no token", path));
+  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: its answer is not a token", path));
   return token;
 }
 

@@ -259,7 +259,7 @@ line::step line::take_head() {
     if (*length == 0) return step::more;
     text_.erase(0, *length);
     if (head_.status >= 200 || head_.status == 101) return head_is_there();
-    if (++informational_ > most_informational) return broken({errc::io, fmt::format("{} does not come to an answer", to_->host())});
+    if (++informational_ > most_informational) return broken({errc::io, fmt::format("{} does not answer", to_->host())});
   }
 }
 

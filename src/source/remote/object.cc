@@ -406,7 +406,7 @@ status object::changed(const response_head& head) {
   note_version();
   const bool same = version_.has_strong_etag() ? seen.etag == version_.etag : seen == version_;
   if (same) return {};
-  return {errc::io, "the object was replaced by another while it was read; open it anew"};
+  return {errc::io, "the object was replaced by another while it was read; open it again"};
 }
 
 verdict object::judge(const response_head& head, std::string_view body, fetch& what) {
@@ -418,20 +418,21 @@ verdict object::judge_error(const response_head& head, std::string_view body, fe
   if (follow_afresh(head, what)) return {.then = verdict::kind::renewed, .error = judged_by_status(head).error};
   if (auto known = protocol_->judge(head, body, what)) return *std::move(known);
   if (head.status >= 300 && head.status < 400 && head.status != 304) return judge_redirect(head, what);
-  if (head.status == 412) return for_good({errc::io, "the object was replaced by another while it was read; open it anew"});
+  if (head.status == 412) return for_good({errc::io, "the object was replaced by another while it was read; open it again"});
   if (head.status == 416) {
     const auto now = parse_unsatisfied_range(head.range);
     return for_good(
         {errc::io, now ? fmt::format("the object has become shorter while it was read: {} bytes instead of {}", *now, about_.size)
-                       : std::string("the server says that the range lies behind the end of the object; open it anew")});
+                       : std::string("the server says that the range lies behind the end of the object; open it again")});
   }
   return judged_by_status(head);
 }
 
 status object::other_size(std::uint64_t now) const {
-  return {errc::io, fmt::format("the object has {} bytes now, {} when it was opened; open it anew. If the server always says so when it is "
-                                "opened, give its size yourself (the option size)",
-                                now, about_.size)};
+  return {errc::io,
+          fmt::format("the object has {} bytes now, {} when it was opened; open it again. If the server always says so when it is "
+                      "opened, give its size yourself (the option size)",
+                      now, about_.size)};
 }
 
 verdict object::judge_whole(const response_head& head, fetch& what) {
@@ -453,7 +454,7 @@ verdict object::judge_bytes(const response_head& head, fetch& what) {
   if (!protocol_->by_range_header()) {
     if (is_encoded(head)) return for_good(encoded(head));
     const auto length = head.length.value_or(missing);
-    if (length == 0) return for_good({errc::io, "the object has become shorter while it was read; open it anew"});
+    if (length == 0) return for_good({errc::io, "the object has become shorter while it was read; open it again"});
     if (length > missing) return for_good({errc::io, fmt::format("the server sends {} bytes, of {} that were asked for", length, missing)});
     return {.then = verdict::kind::body, .body_bytes = length};
   }

@@ -15,7 +15,7 @@ namespace {
 
 std::string shown(std::string_view text) { return printable_text(std::string(text.substr(0, 40))); }
 
-status wrong(std::string_view what) { return {errc::io, fmt::format("the server's answer is no HTTP: {}", what)}; }
+status wrong(std::string_view what) { return {errc::io, fmt::format("the server's answer is not HTTP: {}", what)}; }
 
 bool is_control(char c) noexcept { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f'; }
 // These count as the end of a line, or of a text, elsewhere.

@@ -21,7 +21,7 @@ status stream_store::compare(std::span<const std::byte> bytes, std::uint64_t off
     const auto count = std::min<std::uint64_t>(known.size(), bytes.size() - at);
     if (auto problem = read(known.data(), count, offset + at); !problem.ok()) return problem;
     if (std::memcmp(known.data(), bytes.data() + at, count) != 0)
-      return {errc::io, "the object was replaced by another while it was read; open it anew"};
+      return {errc::io, "the object was replaced by another while it was read; open it again"};
     at += count;
   }
   return {};

@@ -443,7 +443,7 @@ verdict upload::judge(const response_head& head, std::string_view body, fetch& w
   if (one.about == request::kind::look && is_an_answer) return taken();
   if (one.conditional && (head.status == 409 || head.status == 412))
     return refused_for(status::from_errno(
-        EEXIST, head.status == 409 ? "another object is being written there at the same time" : "there is such an object, which stays"));
+        EEXIST, head.status == 409 ? "another object is being written there at the same time" : "the object exists already, and was kept"));
   auto known = judged_by_s3(*account(), head, body, what);
   return as_wanted_by_user(known ? *std::move(known) : judged_by_status(head), head, how_);
 }
@@ -451,7 +451,7 @@ verdict upload::judge(const response_head& head, std::string_view body, fetch& w
 verdict upload::judge_success(const response_head& head, std::string_view body, request& one) {
   switch (one.about) {
     case request::kind::part:
-      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server took it, and told no ETag for it"});
+      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server accepted it and returned no ETag"});
       one.told = head.etag;
       break;
     case request::kind::create:
@@ -459,7 +459,7 @@ verdict upload::judge_success(const response_head& head, std::string_view body, 
         one.told = *std::move(id);
         break;
       }
-      return refused_for({errc::io, "the server began an upload, and told no name for it"});
+      return refused_for({errc::io, "the server began an upload and returned no upload ID"});
     case request::kind::complete: {
       if (says_completed(body)) break;
       // An error may come after a status that was sent before the work began ("CompleteMultipartUpload", Amazon S3 API reference).
@@ -628,7 +628,7 @@ status upload::settled(const request& asked, bool was_asked_before, status how) 
   const auto there = is_there();
   if (there == true) return {};
   const bool was_refused = asked.status_code >= 400 && asked.status_code < 500;
-  return there == false && (was_refused || !is_unanswered) ? how : how.with_context("whether the object is there is not known");
+  return there == false && (was_refused || !is_unanswered) ? how : how.with_context("it is not known whether the object exists");
 }
 
 std::optional<bool> upload::is_there() {
@@ -644,7 +644,7 @@ status upload::check_free() {
   request one(request::kind::look, "HEAD", {});
   one.bodiless = true;
   if (!perform(one, for_ever).ok() || one.status_code != 200 || one.told == mark_) return {};
-  return status::from_errno(EEXIST, "there is such an object, which stays");
+  return status::from_errno(EEXIST, "the object exists already, and was kept");
 }
 
 void upload::stop_parts(lock& guard) noexcept {

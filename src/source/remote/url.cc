@@ -556,7 +556,7 @@ result<url> s3_address(const s3_object& object, const s3_place& place) {
   if (is_directory_bucket(bucket))
     return status(errc::unsupported, fmt::format("'{}' is a directory bucket (S3 Express), which is not supported", bucket));
   if (!is_region(place.region)) {
-    return status(errc::invalid_argument, fmt::format("'{}' is no region of Amazon's; a server that is not Amazon's needs an endpoint too "
+    return status(errc::invalid_argument, fmt::format("'{}' is not an AWS region; a server that is not Amazon's needs an endpoint too "
                                                       "(AWS_ENDPOINT_URL_S3, or the option endpoint)",
                                                       shown_text(place.region)));
   }
@@ -575,7 +575,7 @@ result<url> s3_bucket_address(const std::string& bucket, const s3_place& place) 
 
 status check_bucket(std::string_view bucket, bool is_amazons) {
   const auto refused = [&](std::string_view why) {
-    return status(errc::invalid_argument, fmt::format("'{}' is no name of a bucket: {}", shown_text(bucket), why));
+    return status(errc::invalid_argument, fmt::format("'{}' is not a valid bucket name: {}", shown_text(bucket), why));
   };
   const auto least = is_amazons ? 3U : 1U, most = is_amazons ? 63U : 255U;
   if (bucket.size() < least || bucket.size() > most) return refused(fmt::format("it does not have {} to {} characters", least, most));

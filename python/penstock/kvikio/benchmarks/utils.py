@@ -45,7 +45,7 @@ def parse_bytes(text: str) -> int:
     """Parses a number of bytes such as "4096", "10 MiB" or "1.5GB". Raises ValueError for other texts."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgtp]?)(i?)b?\s*", text.lower())
     if not found:
-        raise ValueError(f"{text!r} is no number of bytes, such as 4096, 10 MiB or 1.5GB")
+        raise ValueError(f"{text!r} is not a number of bytes such as 4096, 10 MiB or 1.5GB")
     number, unit, binary = found.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgtp".index(unit or " "))
 
@@ -67,7 +67,7 @@ def parse_directory(text: str | None) -> pathlib.Path | None:
         return None
     folder = pathlib.Path(text)
     if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is no directory")
+        raise argparse.ArgumentTypeError(f"{text} is not a directory")
     return folder
 
 
