@@ -110,6 +110,10 @@ class Readme(unittest.TestCase):
         words = len(self.README.read_text().split())
         self.assertLessEqual(words, count_words.README_LIMIT, "words, with code; move what is left over to a page of docs")
 
+    def test_the_pages_of_docs_are_short_together(self) -> None:
+        ended = subprocess.run([ROOT / "tools/count_words", "--check"], text=True, capture_output=True, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
 
 class Charts(unittest.TestCase):
     PAGES = (ROOT / "README.md", ROOT / "docs/reference/benchmarks.md")
