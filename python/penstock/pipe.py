@@ -450,7 +450,7 @@ def _names_of(channels: Sequence[str]) -> list[str]:
 
 def _count_of(connections: int) -> int:
     if not isinstance(connections, int):
-        raise TypeError(f"connections is an int, not {type(connections).__name__}")
+        raise TypeError(f"connections must be an int, not {type(connections).__name__}")
     return max(connections, 0)  # the library refuses 0
 
 

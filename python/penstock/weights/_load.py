@@ -125,7 +125,7 @@ class WeightsReceiver:
         relay: str | bool = False,
     ) -> None:
         if module is not None and (device is not None or framework is not None):
-            raise InvalidArgument("device and framework apply to new tensors, and module has tensors already", code="invalid_argument")
+            raise InvalidArgument("device= and framework= apply to new tensors, and module already has tensors", code="invalid_argument")
         self._lines = [Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
         self._module, self._parts, self._names, self._strict = module, parts, names_of(names), strict
         self._device, self._framework = device, framework
@@ -311,7 +311,7 @@ class WeightsReceiver:
 def _urls(url: str | Sequence[str]) -> list[str]:
     urls = [url] if isinstance(url, str) else list(url)
     if not urls or not all(isinstance(each, str) for each in urls):
-        raise TypeError("url is a str, or a non-empty sequence of them")
+        raise TypeError("url must be a str, or a non-empty sequence of them")
     return urls
 
 
@@ -342,4 +342,4 @@ def _touched(plan: Plan, tracks: list[Track]) -> str:
     if not begun:
         return "no tensor has been written"
     others = f", and {listed(torn, 5)} may be written in part" if torn else ""
-    return f"of {len({each.name for each in plan.landings})} tensors {len(new)} have the new values{others}; the others are unchanged"
+    return f"{len(new)} of {len({each.name for each in plan.landings})} tensors have the new values{others}; the others are unchanged"
