@@ -1,6 +1,6 @@
-// Whether other processes keep the machine's cores busy: then the GPU copies what it can by itself, faster than threads that wait for a
-// core, and takes less from the others (H200, 16 cores, of which others use 8: 38 GB/s at 0.026 CPU s/GB instead of 30 at 0.168; 16: 22
-// instead of 18). Thread-safe.
+// Measures whether other processes keep the machine's cores busy. If they do, the engine lets the GPU copy what it can by itself: that is
+// faster than threads that wait for a core, and leaves more of the cores to the other processes (H200, 16 cores: 38 GB/s at 0.026 CPU s/GB
+// instead of 30 at 0.168 if others use 8 of them; 22 GB/s instead of 18 if they use all 16). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -13,15 +13,15 @@ namespace penstock::core {
 
 class busy_cores {
  public:
-  // With less in use by others the CPU copies faster (44 GB/s instead of 29).
+  // Below this share the CPU copies faster (44 GB/s instead of 29).
   static constexpr double least_share = 0.4;
-  // Who has begun to spare them goes on a while.
+  // The threshold while the cores already count as busy.
   static constexpr double least_share_then = 0.3;
-  // What is looked at: the time since the last look.
+  // Time between two measurements; each covers the time since the last one.
   static constexpr std::int64_t between_looks_ns = 1'000'000'000;
 
-  // As seen last, and the first time not. own_cores: that this process may use; where these are not all, nobody tells who uses those.
-  // now_ns: of a clock that does not go back.
+  // Returns the result of the last measurement; false before the first. own_cores: the number of cores that this process may use. If it may
+  // not use all of them, the result is always false, because the kernel's figures cover all cores. now_ns: a clock that never goes back.
   bool now(sys::kernel& kernel, unsigned own_cores, std::int64_t now_ns) noexcept {
     if (now_ns >= next_look_ns_.load(std::memory_order_relaxed)) look(kernel, own_cores, now_ns);
     return are_busy_.load(std::memory_order_relaxed);
@@ -41,7 +41,7 @@ class busy_cores {
 
   std::atomic<std::int64_t> next_look_ns_{0};
   std::atomic<bool> are_busy_{false};
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards seen_
   sys::core_use seen_;
 };
 

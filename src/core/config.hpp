@@ -1,4 +1,4 @@
-// The only place where the environment is read.
+// Reads the environment. No other file does.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,13 @@
 
 namespace penstock::core {
 
-// engine_options::from_environment(), where PENSTOCK_PATH names one of these.
+// Implements engine_options::from_environment(). PENSTOCK_PATH must name one of these paths.
 result<engine_options> read_environment(const path::path_table& paths);
 
-// How servers are reached: certificates from CURL_CA_BUNDLE, SSL_CERT_FILE or AWS_CA_BUNDLE, and SSL_CERT_DIR; and whether a proxy is
-// named.
+// Reads how to reach servers: certificates from CURL_CA_BUNDLE, SSL_CERT_FILE or AWS_CA_BUNDLE, and SSL_CERT_DIR; and whether a proxy is
+// configured.
 source::remote::network_settings read_web_environment();
-// A variable as it is now: what hands out credentials may change it.
+// Reads a variable now, not at start, because programs that provide credentials may change it.
 std::optional<std::string> environment_variable(std::string_view name);
 
 }  // namespace penstock::core

@@ -1,4 +1,4 @@
-// Ends what is still queued of requests whose deadline has passed: a thread that sleeps until the next one. Thread-safe.
+// Ends the queued work of requests whose deadline has passed. One thread sleeps until the next deadline. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace penstock::core {
 
-// What has a deadline. Counted by reference; the first one is the maker's.
+// An object with a deadline. Reference-counted; its creator owns the first reference.
 class timed {
  public:
   timed() = default;
@@ -33,7 +33,7 @@ class timed {
   }
   void set_deadline(deadline_clock::time_point when) noexcept { deadline_ = when; }
   [[nodiscard]] deadline_clock::time_point deadline() const noexcept { return deadline_; }
-  // Ends what has not begun. Does not block. Any thread.
+  // Ends work that has not started. Does not block. Any thread.
   virtual void end_queued() = 0;
 
  protected:
@@ -44,11 +44,11 @@ class timed {
   deadline_clock::time_point deadline_ = deadline_clock::time_point::max();
 };
 
-// One reference, let go of with this. A value; the object behind it may be shared between threads.
+// Holds one reference. A value type; several threads may share the object that it refers to.
 template <class Timed>
 class timed_ref {
  public:
-  timed_ref() noexcept = default;  // to nothing
+  timed_ref() noexcept = default;  // to no object
   explicit timed_ref(Timed& of) noexcept : of_(&of) { of.retain(); }
   timed_ref(const timed_ref& other) noexcept : of_(other.of_) {
     if (of_ != nullptr) of_->retain();
@@ -74,18 +74,18 @@ class deadlines {
   deadlines() = default;
   deadlines(const deadlines&) = delete;
   deadlines& operator=(const deadlines&) = delete;
-  ~deadlines();  // nothing is watched any more
+  ~deadlines();  // watches nothing from then on
 
-  // Watches what has begun until forget() is called: end_queued() comes once its deadline has passed. Starts the thread.
-  // Errors: out_of_memory; then nobody watches it.
+  // Watches an object that has started until forget() is called, and calls end_queued() once its deadline has passed. Starts the thread.
+  // Error: out_of_memory; the object is then not watched.
   status watch(timed& request);
-  // Does not block. It may be that end_queued() runs at this moment.
+  // Does not block. end_queued() may be running on another thread at this moment.
   void forget(timed& request) noexcept;
 
  private:
   void loop();
 
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable changed_;
   std::multimap<deadline_clock::time_point, timed_ref<timed>> watched_;
   bool stopping_ = false;

@@ -1,5 +1,5 @@
-// The engine: owns what its requests stand on, and one mount for each file system. Made by make_engine; destroyed when its last file,
-// buffer, operation and handle is gone.
+// The engine: owns the resources of its requests and one mount per file system. Made by make_engine; destroyed when the last handle, file,
+// buffer and operation of it is destroyed.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ class engine_core final : public runtime {
   void prepare() noexcept;
   // See engine::await_preparation().
   void await_preparation() noexcept;
-  // See engine::summary(), engine::advice(), and engine_options::log_summary: nothing in a forked child, and nothing twice.
+  // See engine::summary(), engine::advice() and engine_options::log_summary. log_summary() prints once, and never in a forked child.
   [[nodiscard]] std::string summary();
   [[nodiscard]] std::vector<penstock::advice> advice() const;
   void log_summary() noexcept;
@@ -50,11 +50,11 @@ class engine_core final : public runtime {
   std::atomic<bool> is_preparing_{false};
 };
 
-// Makes a public engine over given doors: how tests get one that fails where they want.
+// Makes a public engine on the given kernel and drivers, so that tests can inject failures.
 result<engine> make_engine(const engine_options& options, seams doors);
-// Makes a public file of a source of any kind, as engine::open does of a local file.
+// Makes a public file from any source, as engine::open does from a local file.
 result<file> open_source(const engine& with, std::unique_ptr<source::source> from);
-// The real doors, as the options ask.
+// The real kernel and drivers, as the options require.
 seams real_seams(const engine_options& options);
 
 }  // namespace penstock::core

@@ -1,4 +1,4 @@
-// What a request would do, and why.
+// Explains what a request would do, and why.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace penstock::core {
 
-// What a blocking request on memory of the device of that name would do, and what is worth knowing besides. "" and "host": of the host.
+// Describes what a blocking request on memory of the named device would do, with useful remarks. "" and "host": host memory.
 result<plan> explain(runtime& with, file_core& file, std::string_view device, const transfer& what, const io_options& options);
 
 }  // namespace penstock::core

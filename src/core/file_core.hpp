@@ -1,4 +1,4 @@
-// One open file: its source, what serves it, and how many requests use it. Thread-safe.
+// One open file: its source, its mount, and the count of requests that use it. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ namespace penstock::core {
 class file_core;
 class mount;
 
-// One use of a file: as long as it lives, the file is not closed. The file outlives it. For one thread at a time.
+// One use of a file. The file is not closed while it lives. The file must outlive it. For one thread at a time.
 class file_use {
  public:
   file_use() noexcept = default;  // of no file
@@ -47,7 +47,7 @@ class file_use {
   file_core* file_ = nullptr;
 };
 
-// Uses of one file that end together, when this does: the file's word for them is written once.
+// Several uses of one file that end together on destruction, with a single write to the file's counter.
 class file_uses {
  public:
   file_uses() noexcept = default;
@@ -67,12 +67,12 @@ class file_uses {
 
 class file_core : public std::enable_shared_from_this<file_core> {
  public:
-  // Local files, and objects on servers by their URL.
+  // Opens a local file, or an object on a server by its URL.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
   static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options);
   static result<std::shared_ptr<file_core>> open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
                                                         const remote_options& how, const open_options& options);
-  // A file over any source.
+  // Makes a file from any source.
   static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
                                          cache_use cache = cache_use::automatic, bool immutable = false, std::uint64_t bytes_per_second = 0,
                                          std::string not_direct = {});
@@ -80,43 +80,43 @@ class file_core : public std::enable_shared_from_this<file_core> {
   file_core& operator=(const file_core&) = delete;
   ~file_core();
 
-  // To be held while the file is used. An error names the file: closed, or of the parent process; for a request also not open for this.
+  // Begins a use of the file. The error names the file: closed, forked, or, for a request, permission because the file is not open for it.
   [[nodiscard]] result<file_use> use();
   [[nodiscard]] result<file_use> use(bool is_write);
 
   [[nodiscard]] source::source& source() const noexcept { return *source_; }
   [[nodiscard]] const std::string& name() const noexcept { return source_->name(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
-  // What serves this file.
+  // The mount that serves this file.
   [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
 
-  // Why it is never GPU-direct, as its user says; empty: it may be.
+  // Why the user excluded this file from GPU-direct transfers; empty if they are allowed.
   [[nodiscard]] const std::string& not_direct() const noexcept { return not_direct_; }
-  // What is read ahead of blocking reads; null where the file was not declared immutable.
+  // The read-ahead for blocking reads; null if the file was not declared immutable.
   [[nodiscard]] source::read_ahead* ahead() const noexcept { return ahead_.get(); }
 
-  // What fills of a far source pass; null of any other.
+  // The turnstile for fills from a remote source; null for any other source.
   [[nodiscard]] source::turnstile* turns() const noexcept { return turns_.get(); }
-  // The same for a request: with a deadline, what its server brings passes it too, so that it can be left behind.
+  // The turnstile for one request. With a deadline, the bytes from a file system with a server pass it too, so that the request can end
+  // without waiting for them.
   [[nodiscard]] source::turnstile* turns(const io_options& options) const noexcept {
     return (options.deadline == deadline_clock::time_point::max() ? turns_ : turns_by_deadline_).get();
   }
 
-  // Whether there is a limit of bytes a second for its requests: the file's own, the engine's, or both.
+  // Whether a limit of bytes per second applies to requests of this file: its own, the engine's, or both.
   [[nodiscard]] bool is_limited() const noexcept { return is_limited_; }
-  // Its own; null: it has none.
+  // The file's own limit; null if it has none.
   [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
-  // True where so many bytes may flow now: they count as having done so.
+  // Takes this many bytes from the limits if they allow it now; otherwise returns false.
   bool try_pass(std::uint64_t bytes) noexcept;
-  // They flow, whether they may or not.
+  // Takes this many bytes from the limits, even beyond what they allow.
   void charge(std::uint64_t bytes) noexcept;
 
-  // Of that mount.
+  // The speeds and answer times of the mount. The answer times are null if the file system has no server.
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
-  // Likewise; null where the file system has no server.
   [[nodiscard]] staging::answer_times* answer_times() const noexcept { return answer_times_; }
   [[nodiscard]] staging::answer_times* thread_answer_times() const noexcept { return thread_answer_times_; }
-  // How its file system answers, as far as is known; prompt where it has no server.
+  // How promptly the file system answers, as far as known; prompt if it has no server.
   [[nodiscard]] staging::answer_times::verdict answers() const noexcept {
     if (answer_times_ == nullptr) return staging::answer_times::verdict::prompt;
     const auto known = answer_times_->advise();
@@ -124,7 +124,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   }
   [[nodiscard]] bool answers_late() const noexcept { return answers() == staging::answer_times::verdict::late; }
 
-  // How a blocking call of this thread goes on from the last one on this file.
+  // How a blocking call follows the previous call on this file.
   enum class follows : std::uint8_t { nobody, same_thread, in_order };
   follows follow(std::uint64_t offset, std::uint64_t end) noexcept {
     const auto me = this_thread_number() + 1;
@@ -135,35 +135,35 @@ class file_core : public std::enable_shared_from_this<file_core> {
     last_thread_.store(me, std::memory_order_relaxed);
     return follows::nobody;
   }
-  // A blocking read begins, of a file whose file system answers late: what it will want next is fetched into the page cache.
+  // Called when a blocking read begins on a file system with slow answers. Fetches what the next reads will need into the page cache.
   void fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept;
-  // What the user asks of the page cache for a read of this file; automatic: nothing.
+  // The cache option that applies to a read of this file; automatic if the user set none.
   [[nodiscard]] cache_use asked_cache(const io_options& options) const noexcept {
     if (options.cache != cache_use::automatic) return options.cache;
     return cache_ != cache_use::automatic ? cache_ : runtime_->options().cache;
   }
-  // Whether a long read goes on about where the last one ended, or begins about where the file does. Several threads that share out a file
-  // come a little out of order.
+  // Whether a long read begins about where the last one ended, or about where the file begins. Threads that share the work on a file arrive
+  // slightly out of order.
   [[nodiscard]] bool in_order(std::uint64_t offset) const noexcept {
     constexpr std::uint64_t about = std::uint64_t{16} << 20;
     const auto end = planned_end_.load(std::memory_order_relaxed);
     return offset > end ? offset - end <= about : end - offset <= about;
   }
-  // Up to there a long read has been planned.
+  // Records that a long read has been planned up to this offset.
   void planned(std::uint64_t end) noexcept { planned_end_.store(end, std::memory_order_relaxed); }
-  // It was read past the page cache: how many of these bytes had been so before, at least.
+  // Records that a range was read past the page cache. Returns how many of its bytes had been read that way before, at least.
   std::uint64_t read_past_cache(std::uint64_t offset, std::uint64_t length) noexcept;
-  // It is being written: what is read from now on is new.
+  // Called when the file is written: later reads return new bytes, so the record of cold reads is reset.
   void written() noexcept {
     if (has_cold_reads_.load(std::memory_order_acquire)) forget_cold_reads();
   }
 
   status sync();
-  // As of now; of a block device that has grown, too.
+  // Asks the source for the current size. Notices that a block device has grown.
   [[nodiscard]] result<std::uint64_t> size();
   status truncate(std::uint64_t size);
   [[nodiscard]] result<int> descriptor();
-  // Waits for every use to end.
+  // Blocks until every use has ended.
   status close();
 
  private:
@@ -184,26 +184,26 @@ class file_core : public std::enable_shared_from_this<file_core> {
   core::cold_speeds* const cold_speeds_;
   staging::answer_times* const answer_times_;
   staging::answer_times* const thread_answer_times_;
-  const cache_use cache_;   // as it was opened
-  std::string not_direct_;  // set before anybody else has the file
+  const cache_use cache_;   // from the open options
+  std::string not_direct_;  // set before the file is published
   const owned_rate_limit rate_limit_;
   const bool is_limited_;
   std::shared_ptr<source::turnstile> turns_;
-  std::shared_ptr<source::turnstile> turns_by_deadline_;  // of a source with a server; else as turns_
-  std::unique_ptr<source::read_ahead> ahead_;             // set before anybody else has the file
-  // How many uses there are, and closed_bit. One word, so that exactly one of those who end a use sees that it was the last of a closing
-  // file.
+  std::shared_ptr<source::turnstile> turns_by_deadline_;  // for a source with a server; otherwise the same as turns_
+  std::unique_ptr<source::read_ahead> ahead_;             // set before the file is published
+  // The number of uses, and closed_bit. In one word, so that exactly one of the threads that end a use sees that it ended the last use of a
+  // closing file.
   std::atomic<std::uint64_t> uses_{0};
-  // What blocking calls leave for the next, beside the word that each of them writes anyway. Two threads may mix these up, which only hides
-  // that one of them goes on.
+  // Hints from one blocking call to the next, on the cache line that each call writes anyway. Two threads may overwrite each other's hints,
+  // which only hides that a thread continues its own reads.
   std::atomic<std::uint64_t> last_end_{0};
-  std::atomic<unsigned> last_thread_{0};  // and 1; 0: nobody
+  std::atomic<unsigned> last_thread_{0};  // thread number + 1; 0: no thread
   std::atomic<std::uint64_t> planned_end_{0};
   std::atomic<bool> has_cold_reads_{false};
   late_ahead late_ahead_;
   spin_lock cold_reads_lock_;  // guards cold_reads_
   std::shared_ptr<cold_reads::record> cold_reads_;
-  std::mutex lock_;  // makes sure that close() does not miss quiet_ between looking at uses_ and sleeping
+  std::mutex lock_;  // ensures that close() does not miss a notification of quiet_ between checking uses_ and sleeping
   std::condition_variable quiet_;
 };
 

@@ -1,5 +1,6 @@
-// What an engine reads ahead, file by file: from where it is taken back when others want slabs, when the engine is trimmed, and when
-// nobody has gone on reading for a second or two. Thread-safe. Counted by reference, since a timer may look at it when its engine ends.
+// Lists the read-ahead of each file of an engine. Read-ahead gives up its slabs when other requests need slabs, when the engine is trimmed,
+// and when no read has used it for a second or two. Thread-safe. Reference-counted, because a timer may still use the book when its engine
+// ends.
 #pragma once
 
 #include <mutex>
@@ -12,22 +13,22 @@ namespace penstock::core {
 
 class ahead_book final : public timed {
  public:
-  // The deadlines outlive the last call of end().
+  // The deadlines must outlive the call of end().
   explicit ahead_book(deadlines& by) noexcept : by_(by) {}
 
-  // What is added is removed before it goes. Adding may throw std::bad_alloc.
+  // Call remove() before you destroy the object. add() may throw std::bad_alloc.
   void add(source::read_ahead& added);
   void remove(source::read_ahead& gone) noexcept;
-  // From now on it is looked after what nobody uses any more. Errors: out_of_memory; then nobody looks.
+  // Starts the timer that frees unused read-ahead. Error: out_of_memory; unused read-ahead is then not freed.
   status watch() noexcept;
   void give_back() noexcept;
-  // The engine ends, and all has been removed.
+  // Ends the book with its engine. Everything must have been removed.
   void end() noexcept;
   struct ending {
     void operator()(ahead_book* book) const noexcept { book->end(); }
   };
 
-  // The timer's.
+  // Called by the timer.
   void end_queued() override;
 
  private:
@@ -35,7 +36,7 @@ class ahead_book final : public timed {
   status watch_locked() noexcept;
 
   deadlines& by_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::vector<source::read_ahead*> all_;
   bool watched_ = false;
   bool ended_ = false;

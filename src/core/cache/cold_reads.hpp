@@ -1,5 +1,5 @@
-// How often the parts of files were read past the page cache: what tells that a file is fetched from its disk over and over, also by
-// handles that come one after the other. Thread-safe.
+// Counts how often the parts of each file were read past the page cache. The counts show that a file is fetched from its disk repeatedly,
+// even if each read uses a new handle. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ namespace penstock::core {
 
 class cold_reads {
  public:
-  static constexpr std::size_t most_files = 1024;  // the one that nobody has asked for longest is forgotten
+  static constexpr std::size_t most_files = 1024;  // beyond this, the least recently requested file is dropped
   static constexpr std::size_t regions = 64;
 
-  // A file as it is now.
+  // Identifies a version of a file.
   struct identity {
     std::uint64_t device = 0;
     std::uint64_t inode = 0;
@@ -28,10 +28,10 @@ class cold_reads {
   class record {
    public:
     explicit record(std::uint64_t file_bytes) noexcept;
-    // This range has been read: so many of its bytes are more than there are in its regions, so they had been read before. What lies
-    // behind the size that the file had at first is not counted.
+    // Records that this range was read. Returns how many of its bytes exceed the size of their regions and must therefore have been read
+    // before. Does not count bytes beyond the first known size of the file.
     std::uint64_t add(std::uint64_t offset, std::uint64_t length) noexcept;
-    // Nothing has been read.
+    // Resets the counts.
     void forget() noexcept;
 
    private:
@@ -41,16 +41,16 @@ class cold_reads {
     std::array<std::atomic<std::uint64_t>, regions> read_{};
   };
 
-  // A new one where the file has another size or was changed since. Throws bad_alloc.
+  // Returns the record of a file, and a new one if the file's size or modification time has changed. Throws std::bad_alloc.
   std::shared_ptr<record> of(const identity& file, std::uint64_t size_bytes);
 
  private:
   struct entry {
     std::shared_ptr<record> kept;
     std::int64_t modified_ns = 0;
-    std::uint64_t asked = 0;  // the number of the question that asked for it last
+    std::uint64_t asked = 0;  // the number of the last call that requested it
   };
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::map<std::pair<std::uint64_t, std::uint64_t>, entry> files_;
   std::uint64_t questions_ = 0;
 };

@@ -1,4 +1,4 @@
-// How much memory there is for this process, asked at most about once a second. Thread-safe.
+// The memory available to this process, asked from the kernel at most about once per second. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ class memory_watch {
 
   explicit memory_watch(sys::kernel& kernel) noexcept : kernel_(kernel) {}
 
-  // As it was at most an interval before now_ns (of the engine's clock). Nothing where the kernel does not say. Reads small files when it
-  // asks; who comes while another thread does is told what was so before.
+  // Returns the state at most one interval before now_ns (the engine's clock); nullopt if the kernel does not report it. May read small
+  // files. While another thread reads them, it returns the previous state.
   [[nodiscard]] std::optional<sys::memory_state> at(std::int64_t now_ns) noexcept;
-  // The next question asks the kernel.
+  // Makes the next call ask the kernel.
   void forget() noexcept { asked_ns_.store(never); }
 
  private:
