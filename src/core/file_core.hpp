@@ -80,7 +80,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   file_core& operator=(const file_core&) = delete;
   ~file_core();
 
-  // Begins a use of the file. The error names the file: closed, forked, or, for a request, permission because the file is not open for it.
+  // Begins a use of the file. The error names the file: closed; forked; for a request, permission_denied if the file is not open for it.
   [[nodiscard]] result<file_use> use();
   [[nodiscard]] result<file_use> use(bool is_write);
 

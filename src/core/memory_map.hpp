@@ -1,4 +1,5 @@
-// What a pointer is: the place of a range, the links that are in use, and the ranges that the user has registered. Thread-safe.
+// Classifies pointers: finds the device of a memory range, keeps the links in use, and keeps the ranges that the user has registered.
+// Thread-safe.
 #pragma once
 
 #include <array>
@@ -25,26 +26,26 @@
 
 namespace penstock::core {
 
-// The allocation that the last of several ranges was found in: of its neighbours there the driver is not asked again
-// (cuPointerGetAttributes: half a microsecond). For ranges that are placed one right after the other, since an allocation may go.
+// The allocation that contained the last of several ranges. Neighbours in the same allocation need no driver call (cuPointerGetAttributes:
+// half a microsecond). Use it only for ranges that are classified one right after the other, because an allocation may be freed.
 struct seen_allocation {
   const std::byte* base = nullptr;
   std::uint64_t size = 0;
   staging::place place;
   [[nodiscard]] bool holds(const void* memory, std::uint64_t length) const noexcept {
-    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge where memory lies below
+    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge if memory lies below base
     return skip < size && length <= size - skip;
   }
 };
 
-// As in device_info::name. kind: device::driver::kind().
+// Returns a name as in device_info::name. kind: device::driver::kind().
 std::string device_name(std::string_view kind, int ordinal);
-// Of the device that it is on, or "host": as in request_info::device.
+// Returns the name of the device that holds the memory, or "host", as in request_info::device.
 std::string name_of(const staging::place& place);
 
 class memory_map {
  public:
-  // Drivers may be null: there are no such devices then.
+  // A null driver means that there are no devices of its kind.
   memory_map(std::shared_ptr<device::driver> cuda, std::shared_ptr<device::driver> host, sys::kernel& kernel, staging::feeders& feeders,
              staging::slab_pool& cuda_pool, staging::slab_pool& host_pool, const sys::fork_guard& fork)
       : cuda_(std::move(cuda)),
@@ -57,41 +58,43 @@ class memory_map {
   memory_map(const memory_map&) = delete;
   memory_map& operator=(const memory_map&) = delete;
 
-  // The link into the device of that name, in use from here on. Errors: of session_named(), out_of_memory.
+  // Returns the link to the named device and puts it in use. Errors: those of session_named(), out_of_memory.
   result<staging::link*> link_named(std::string_view device);
-  // The context of a GPU that is current on the calling thread, in a process that uses CUDA already; and the link there, in use from then
-  // on, which any thread may ask for.
+  // current_context() returns the GPU context that is current on the calling thread; nullopt if the process does not use CUDA yet.
+  // link_to_context() returns its link and puts it in use; any thread may call it.
   [[nodiscard]] std::optional<device::driver::current_context> current_context();
   result<staging::link*> link_to_context(const device::driver::current_context& of);
-  // Where a range lies, and that all of it does. seen: of the range before this one, if any. Errors: bad_memory.
+  // Returns the place of a range and checks that the whole range lies there. seen: the allocation of the previous range, if any. Error:
+  // bad_memory.
   result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
-  // The allocation that memory lies in; base null: memory of the host that no device knows. Counts as no use of a registration.
+  // Returns the allocation that contains memory. base is null for host memory that no driver knows. Does not count as a use of a
+  // registration.
   result<device::memory_info> allocation_of(const void* memory);
-  // Memory of the device of that name (device_info::name), for questions; "" and "host": of the host. Makes no context on a GPU, so there
-  // is no link to one that is not in use yet. Errors: of session_named().
+  // Returns the place of memory on the named device (device_info::name), for questions. "" and "host": host memory. Creates no context on a
+  // GPU, so there is no link to a GPU that is not in use yet. Errors: those of session_named().
   result<staging::place> place_on(std::string_view device);
 
-  // One for each driver that has a link in use; null where it has none. GPUs, then the host device.
+  // Returns one link in use per driver, null if the driver has none: first GPUs, then the host device.
   [[nodiscard]] std::array<staging::link*, 2> links_in_use();
-  // Of GPUs, or of the host device. Null: none is in use, or several are.
+  // Returns the only link in use to a GPU, or to the host device (emulated). Null if none or several are in use.
   [[nodiscard]] staging::link* only_link_in_use(bool emulated) noexcept;
 
-  // The user keeps this range until unregister_range(): its place is found at once, and host memory is pinned.
+  // Registers a range until unregister_range(): its place is then found at once, and host memory is pinned.
   result<staging::place> register_range(void* memory, std::size_t bytes);
-  // What it took to begin this registration.
+  // Records how long the registration took.
   void note_cost(const void* memory, std::int64_t nanoseconds);
-  // How many requests it served, and what it took to begin. Nothing where there was none.
+  // How many requests a registration served, and how long it took. unregister_range() returns nullopt if the range was not registered.
   struct registration_facts {
     std::uint64_t served = 0;
     std::int64_t cost_ns = 0;
   };
   std::optional<registration_facts> unregister_range(void* memory);
 
-  // Gives the link further ways in: over devices of its driver whose copies to it go straight, of those in use (wanted: 0) or of any, until
-  // there are so many. Returns how many there are. Thread-safe.
+  // Adds further ways into the device of a link: over other devices of its driver with direct copies to it, either devices in use (wanted:
+  // 0) or any device, until there are `wanted` ways. Returns how many there are. Thread-safe.
   std::uint32_t find_neighbours(staging::link& of, std::size_t wanted);
 
-  // --- what the public engine offers under these names
+  // --- implement the functions of the public engine with these names
   result<memory_facts> describe(const void* memory);
   std::vector<device_info> devices();
   status cuda_status();
@@ -101,19 +104,19 @@ class memory_map {
   result<void*> cpu_address(const void* memory, std::size_t bytes);
 
  private:
-  // A context of a device, and the link that leads there.
+  // A context of a device, and the link to it.
   struct known_context {
     device::driver* driver = nullptr;
     int ordinal = -1;
     void* context = nullptr;
     std::optional<staging::link> link;
-    std::uint64_t asked_neighbours = 0;  // ordinals, as bits; with neighbours_lock_
+    std::uint64_t asked_neighbours = 0;  // ordinals, as bits; guarded by neighbours_lock_
   };
   struct registered_range {
     std::size_t length;
     staging::place place;
-    device::session* pinned_by = nullptr;  // host memory; null: not pinned, for want of a GPU in use
-    std::uint64_t served = 0;              // ranges that were found in it
+    device::session* pinned_by = nullptr;  // for host memory; null: not pinned, because no GPU was in use
+    std::uint64_t served = 0;              // number of ranges found in it
     std::int64_t cost_ns = 0;
   };
 
@@ -121,10 +124,10 @@ class memory_map {
   result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
   int node_of(device::driver& driver, int ordinal);
   result<staging::link*> link_to(device::driver& driver, int ordinal, void* context);
-  // The first; ordinal: -1 for any device of the driver. Null: none is in use.
+  // Returns the first link in use. ordinal: -1 for any device of the driver. Null if none is in use.
   [[nodiscard]] staging::link* link_in_use(const device::driver& driver, int ordinal);
   [[nodiscard]] staging::link* gpu_link_in_use() { return cuda_ == nullptr ? nullptr : link_in_use(*cuda_, -1); }
-  // Errors: invalid_argument or not_found, with the names that there are; or why there are no such devices.
+  // Errors: invalid_argument or not_found, which list the existing names or say why there are no such devices.
   result<std::pair<device::driver*, int>> device_named(std::string_view device);
   [[nodiscard]] std::string names_of_devices();
   result<device::session*> session_named(std::string_view device);
@@ -138,11 +141,11 @@ class memory_map {
   staging::slab_pool& cuda_pool_;
   staging::slab_pool& host_pool_;
   const sys::fork_guard& fork_;
-  std::mutex neighbours_lock_;  // held while neighbours are found, which asks the driver
+  std::mutex neighbours_lock_;  // held while neighbours are searched, which calls the driver
   spin_lock contexts_lock_;     // guards additions to contexts_
   std::array<known_context, staging::feeders::capacity> contexts_;
   std::atomic<std::size_t> context_count_{0};
-  std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which asks the driver
+  std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which calls the driver
   std::multimap<const std::byte*, registered_range> registered_;  // by base
   std::atomic<std::size_t> registered_count_{0};
 };

@@ -1,4 +1,4 @@
-// Something that will end once: a request or a batch. Counted by reference: the user's handle and the running request each hold one.
+// A request or a batch, which ends exactly once. Reference-counted: the user's handle and the running request each own one reference.
 #pragma once
 
 #include <atomic>
@@ -20,81 +20,81 @@ namespace penstock::core {
 
 class operation : public timed {
  public:
-  // with: null for what ends before there is an engine to run it.
+  // with: null for an operation that ends before an engine can run it.
   explicit operation(std::shared_ptr<core::runtime> with);
   operation(const operation&) = delete;
   operation& operator=(const operation&) = delete;
 
-  // Its outcome is known, and its callback has run; on the thread of the callback, true already while it runs.
+  // True once the outcome is known and the callback has run. On the thread of the callback, true already while the callback runs.
   [[nodiscard]] bool done() const noexcept;
-  // Does not block: what is queued ends on this thread. In a forked child nothing ends.
+  // Does not block: queued work ends on this thread. Has no effect in a forked child.
   void cancel();
-  // Blocks until done. spin: how long to do so without sleeping. In a forked child nothing ends that had not before, and both return at
-  // once. The second carries out nothing that could block, so that it takes no longer than asked.
+  // Blocks until done. spin: how long to wait without sleeping. In a forked child both functions return at once. wait_until() runs nothing
+  // that could block, so it returns in time.
   void wait(std::chrono::microseconds spin);
   bool wait_until(std::chrono::steady_clock::time_point when, std::chrono::microseconds spin);
   // Valid once done.
   [[nodiscard]] const io_result& outcome() const noexcept { return outcome_; }
   [[nodiscard]] std::vector<io_result> items() const { return items_; }
-  // Any time.
+  // Valid at any time.
   [[nodiscard]] std::size_t item_count() const noexcept { return items_.size(); }
 
-  // at_once: it is called on the thread that ends this; else on the engine's thread for that.
+  // at_once: the callback runs on the thread that ends the operation; otherwise on the engine's callback thread.
   void set_callback(io_callback callback, bool at_once = false) noexcept {
     callback_ = std::move(callback);
     calls_at_once_ = at_once;
   }
   [[nodiscard]] core::runtime* runtime_if_any() const noexcept { return runtime_.get(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
-  // Shown to tools until this ends.
+  // Shows the operation to profiling tools until it ends.
   void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
-  // From now on end_queued() is called when the deadline passes. Called once, before the request can have ended.
+  // Arranges for end_queued() to be called when the deadline passes. Call it once, before the request can have ended.
   status watch_deadline();
-  // Cancelled or past the deadline: which.
+  // The reason to stop: cancelled or timed_out; otherwise ok.
   [[nodiscard]] status stop_reason() const noexcept;
 
-  // How long who waits for it does so without sleeping.
+  // How long a waiting thread waits without sleeping.
   [[nodiscard]] virtual std::chrono::microseconds spin() const noexcept { return std::chrono::microseconds(0); }
-  // Between the first and the last of these calls the thread that waits does itself what another thread would have to be woken for. poll()
-  // is true when there was something.
+  // Between begin_polling() and end_polling() the waiting thread does work itself for which another thread would have to be woken. poll()
+  // returns true if there was work.
   virtual void begin_polling() noexcept {}
   virtual bool poll() noexcept { return false; }
   virtual void end_polling() noexcept {}
-  // What ends it is on its way, and poll() will see it: who waits looks on from now, however long it takes, asleep for moments only.
-  // Telling whoever sleeps takes longer than many a transfer. Any thread.
+  // Announces that the end is near and that poll() will see it. The waiting thread then keeps polling, however long it takes, with very
+  // short sleeps, because waking a sleeping thread takes longer than many transfers. Any thread.
   void comes_soon() noexcept;
 
-  // The lanes that should have threads and have none, so that who waits has to do their urgent works; null where there are threads.
+  // The lanes that could not start threads, so that the waiting thread must run their urgent work; null if they have threads.
   virtual staging::lanes* lanes_without_threads() noexcept { return nullptr; }
 
-  // Ends what is queued and has not begun of a request that was stopped (cancelled, or past its deadline). Does not block. Any thread.
+  // Ends the queued work of a stopped request (cancelled, or past its deadline) that has not started. Does not block. Any thread.
   void end_queued() override {}
 
  protected:
   ~operation() override;
-  // What cancel() does once the request counts as cancelled. Never in a forked child, where a lock may have been taken when the process
-  // forked.
+  // Called by cancel() once the request counts as cancelled. Never called in a forked child, whose locks may have been held at the time of
+  // the fork.
   virtual void end_cancelled() { end_queued(); }
-  // Ends it, exactly once. The running request's reference is released: the object may be gone on return.
+  // Ends the operation, exactly once. Releases the reference of the running request, so the object may be gone on return.
   void complete(io_result outcome) noexcept;
-  // The parts of complete(), for requests that end together: the outcome, and who waits may go on where there is no callback; and the
-  // callback, on a thread of the engine, after which they may.
+  // The parts of complete(), for requests that end together. settle() sets the outcome and, if there is no callback, lets waiting threads
+  // continue. call_back() runs the callback on a thread of the engine, after which waiting threads continue.
   void settle(io_result outcome) noexcept;
   [[nodiscard]] bool has_callback() const noexcept { return static_cast<bool>(callback_); }
   void call_back() noexcept;
-  // Runs a work that calls back on the engine's thread for that. It may have run, and the engine be gone, on return.
+  // Runs work that calls a callback, on the engine's callback thread. On return it may have run, and the engine may be gone.
   static void run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept;
 
   std::vector<io_result> items_;
 
  private:
-  // settled: the outcome is known; done: the callback, if there is one, has run too.
+  // settled: the outcome is known. done: the callback, if any, has also run.
   enum class life : std::uint8_t { running, settled, done };
 
   class callback_work final : public staging::work {
    public:
     explicit callback_work(operation& owner) noexcept : owner_(owner) {}
-    bool run() override;  // with it goes the running request's reference
+    bool run() override;  // releases the reference of the running request
     staging::work_list list;
 
    private:
@@ -113,12 +113,12 @@ class operation : public timed {
   io_callback callback_;
   bool calls_at_once_ = false;
   callback_work callback_work_{*this};
-  std::mutex lock_;  // guards the end: who sees that it is done and takes this once knows that complete() has let go
+  std::mutex lock_;  // guards the end: a thread that sees done and then takes this lock knows that complete() no longer uses the object
   std::condition_variable ended_;
 };
 
-// One that has ended before it began, with this error (where there is no memory for that: out_of_memory), and without results of single
-// requests. The caller's reference.
+// Returns an operation that has already ended with this error (or out_of_memory, if there is no memory for it) and has no results of single
+// requests. The caller owns the reference.
 operation* refused(const status& why) noexcept;
 
 }  // namespace penstock::core

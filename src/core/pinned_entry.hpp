@@ -1,4 +1,4 @@
-// What a user's pinned_range holds: a range of a file's page cache that is pinned, and the engine that it belongs to.
+// Implements the public pinned_range: a pinned range of a file's page cache, and the engine that it belongs to.
 #pragma once
 
 #include <cstdint>

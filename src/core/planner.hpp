@@ -1,5 +1,5 @@
-// Cuts a request into pieces and chooses the path of each. Pure: what it needs to know of the world it is told or asks through two
-// functions, so it can be tested without any. The pieces cover the range, or what was asked about of it, once and in file order.
+// Cuts a request into pieces and chooses a path for each. Pure: it learns about the system from plan_input and its functions, so that tests
+// need no system. The pieces cover the range, or the part of it that was examined, once and in file order.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ enum class plan_reason : std::uint8_t {
   host_memory,
   small_request,
   small_request_bypass,
-  declared,          // what the path declares
-  declared_untried,  // that, where no device is in use that could be asked for
+  declared,          // the path always serves such requests
+  declared_untried,  // the same, but no device is in use, so the path was not asked
   resident,
   not_resident,
   partly_resident,
-  kept,  // not in the page cache, and read through it (core/cache/cache_policy tells when)
+  kept,  // not in the page cache, and read through it (see core/cache/cache_policy)
   kept_as_asked,
   bypass_as_asked,  // not in the page cache, and read past it
   bypass_as_lent,
-  bypass_shared_memory,  // the device has no memory but the host's
+  bypass_shared_memory,  // the device has no memory of its own
   bypass_at_random,
   bypass_memory_unknown,
   bypass_no_room,
   bypass_faster,
   bypass_tried,
-  bypass_late,     // its server answers late
-  bypass_untimed,  // or may: a first part tells
+  bypass_late,     // the server answers late
+  bypass_untimed,  // the server may answer late; a first part measures it
   registered,      // in the page cache, and pinned by the user
   residency_unknown,
   no_direct_io,
@@ -47,15 +47,15 @@ enum class plan_reason : std::uint8_t {
 };
 std::string describe(plan_reason reason, const path::declaration& path);
 
-// How a read gets what is not in the page cache.
+// How to read bytes that are not in the page cache.
 struct cold_way {
   bool keeps = false;  // through the page cache, in file order
   plan_reason why = plan_reason::not_resident;
-  std::uint64_t tried_bytes = 0;                 // of what is kept, so much goes past the page cache, to see how fast that is
-  std::uint64_t most_bytes = ~std::uint64_t{0};  // the plan ends behind so many, since more will be known by then
+  std::uint64_t tried_bytes = 0;                 // if keeps: this much is read past the page cache, to measure the speed
+  std::uint64_t most_bytes = ~std::uint64_t{0};  // the plan ends after this much, because more will be known by then
 };
 
-// Where CPU time is spared, so much of the page cache or more goes by the path for that.
+// To save CPU time, cached ranges of at least this length use the path that maps the page cache.
 inline constexpr std::uint64_t least_mapped_bytes = std::uint64_t{8} << 20;
 
 struct planned_piece {
@@ -64,63 +64,62 @@ struct planned_piece {
   path_kind path = path_kind::automatic;
   bool bypass_cache = false;
   plan_reason reason = plan_reason::resident;
-  std::uint32_t wave = 1;    // pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
-  bool fills_cache = false;  // not in the page cache, and read through it: by few threads at a time
-  bool registered = false;   // what path::pinned_pages holds
-  bool far = false;          // its far source begins it
-  bool waits = false;        // a server brings it, and may answer late
+  std::uint32_t wave = 1;    // the number of pieces, from this one on, that share a slab and a copy; 0: shares an earlier one's
+  bool fills_cache = false;  // not in the page cache, and read through it by few threads at a time
+  bool registered = false;   // lies in path::pinned_pages
+  bool far = false;          // started by its remote source
+  bool waits = false;        // a server provides the bytes and may answer late
 };
 
 struct plan_input {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t whole_length = 0;  // of the request that this is a part of
-  bool continues = false;          // something was planned before this, and waits for nothing
-  bool is_continued = false;       // and something will be after it
-  // Where it matters what is in the page cache, a plan may end once that was asked about so much, since asking takes time (1.6 ms for
-  // 256 MiB) in which what is planned could be under way.
+  std::uint64_t whole_length = 0;  // of the request that contains this range
+  bool continues = false;          // an earlier part was planned, and this one does not wait for it
+  bool is_continued = false;       // a later part will be planned
+  // If the path depends on the page cache, the plan may end after this many bytes were looked up, because looking up takes time (1.6 ms for
+  // 256 MiB) in which the planned pieces could already run.
   std::uint64_t most_asked = ~std::uint64_t{0};
   bool is_write = false;
   bool on_device = false;
   bool emulated_device = false;
   bool device_in_use = true;
   bool direct_writes = false;
-  bool aligned_together = true;  // where the file offset is a multiple of direct_alignment, the address is one too
-  // Of a write: what goes past the page cache is cut at multiples of this too, for a page of the page cache must never hold bytes of both a
-  // buffered edge and a direct body, or its write-back would undo the body.
+  bool aligned_together = true;  // if the file offset is a multiple of direct_alignment, so is the address
+  // For writes past the page cache, pieces also end on multiples of this. Otherwise one page of the page cache could hold bytes of a
+  // buffered edge and of a direct body, and its write-back would undo the body.
   std::uint64_t cache_page_bytes = sys::page_size();
-  bool has_cached = true;  // descriptors
+  bool has_cached = true;  // the file has a descriptor of this kind
   bool has_direct = false;
-  std::uint64_t far_piece = 0;  // of a read: the source is far, and wants fills of this length; 0: it answers at once
-  std::uint64_t late_piece =
-      0;  // of a read: a server brings what is not cached, answers late or may, and is best asked for so much at a time
-  std::uint64_t most_untimed = ~std::uint64_t{0};  // before that is known no more is planned at once
+  std::uint64_t far_piece = 0;   // for reads: length of one fill of a remote source; 0: the source answers at once
+  std::uint64_t late_piece = 0;  // for reads: a server that answers late, or may, is best asked for this many uncached bytes at a time
+  std::uint64_t most_untimed = ~std::uint64_t{0};  // while that is unknown, no more is planned at once
   const path::path_table* paths = &path::built_in_paths();
   path_kind forced = path_kind::automatic;
   preference prefer = preference::automatic;
   unsigned lanes = 1;
   bool few_cores = false;
-  bool busy_cores = false;          // others want them
-  bool spares_cache = false;        // nothing that is not in the page cache shall enter it
-  bool shared_link = false;         // with other requests: longer copies serve all better than an early first one serves this
+  bool busy_cores = false;          // other processes use them
+  bool spares_cache = false;        // uncached bytes must not enter the page cache
+  bool shared_link = false;         // with other requests: longer copies are better for all of them than an early first copy for this one
   bool memory_file_system = false;  // tmpfs: registering its pages is slow
-  std::uint64_t most_bytes = 0;     // of a slab: a piece or wave of staged work is at most this
-  // Why a path cannot carry a range; nothing when it can. Asked of the whole range, and of paths that are for whole requests, of the body,
-  // which is empty in a forced write that has edges only.
+  std::uint64_t most_bytes = 0;     // size of a slab, the limit for a staged piece or wave
+  // Returns why a path cannot carry a range; nullopt if it can. Called for the whole range; for paths that carry whole requests, for the
+  // body, which is empty in a forced write that consists of edges only.
   std::function<std::optional<std::string>(path_kind, std::uint64_t offset, std::uint64_t length)> refuses;
-  // Bytes of a range in the page cache; nothing when that cannot be known.
+  // Returns how many bytes of a range are in the page cache; nullopt if unknown.
   std::function<std::optional<std::uint64_t>(std::uint64_t offset, std::uint64_t length)> resident;
-  // The first part of a range that the user has pinned; empty where there is none. The function may be empty: nothing is.
+  // Returns the first part of a range that the user has pinned; empty if there is none. The function may be empty: nothing is pinned.
   struct part {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
   };
   std::function<part(std::uint64_t offset, std::uint64_t length)> registered;
-  // Asked once, where something is not in the page cache and could be read past it. Empty: it is.
+  // Called once, if uncached bytes could be read past the page cache. May be empty: the bytes are read past it.
   std::function<cold_way()> cold;
 };
 
-// Errors: unsupported, when the forced path refuses.
+// Error: unsupported, if the forced path refuses.
 result<std::vector<planned_piece>> make_plan(const plan_input& input);
 
 }  // namespace penstock::core

@@ -1,5 +1,5 @@
-// What the first read of a file into a device needs, made by lanes before that read comes: staging memory, streams, events, a kernel and
-// memory of the device. A read that comes sooner makes what it needs itself.
+// Prepares the first read of a file into a device on the engine's lanes: staging memory, streams, events, a kernel and device memory. A
+// read that comes earlier prepares what it needs itself.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace penstock::core {
 
-// Returns when the lanes have been asked; once for each device. device: a name, as in devices(). Errors: not_found, invalid_argument,
-// closed, forked, device.
+// Queues the work on the lanes and returns; only the first call per device has an effect. device: a name, as in devices(). Errors:
+// not_found, invalid_argument, closed, forked, device.
 status prepare(file_core& file, std::string_view device);
 
-// The same on the calling thread, which it may hold up for as long as the driver takes.
+// The same on the calling thread. Blocks as long as the driver takes.
 void prepare_here(staging::link& via);
 
 }  // namespace penstock::core

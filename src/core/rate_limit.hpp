@@ -1,5 +1,5 @@
-// A limit of bytes a second, of a file or of an engine: pieces of requests wait here until their bytes may flow, the requests in turn,
-// those in the background behind the others. No thread waits with them: the one of deadlines lets them go on when it is time.
+// A limit of bytes per second for a file or an engine. Pieces of requests wait here until the limit admits their bytes: requests in turn,
+// background requests after the others. No thread waits with them: the deadline thread releases them when it is time.
 #pragma once
 
 #include <chrono>
@@ -14,53 +14,53 @@
 
 namespace penstock::core {
 
-// A token for each byte. At the times that it is told of, by std::chrono::steady_clock. For one thread at a time.
+// A token bucket with one token per byte. Times are of std::chrono::steady_clock. For one thread at a time.
 class token_bucket {
  public:
-  // So much it gathers while nobody asks.
+  // The most that the bucket accumulates while idle.
   static constexpr std::chrono::nanoseconds burst = std::chrono::milliseconds(50);
 
   // bytes_per_second: not 0.
   explicit token_bucket(std::uint64_t bytes_per_second) noexcept : bytes_per_second_(static_cast<double>(bytes_per_second)) {}
-  // Whether it is not in debt: then anything may be taken.
+  // Whether the bucket is not in debt; if so, any amount may be taken.
   [[nodiscard]] bool is_open(std::int64_t now_ns) const noexcept { return paid_ns_ <= now_ns; }
-  // From then on.
+  // The time at which is_open() becomes true.
   [[nodiscard]] std::int64_t open_ns() const noexcept { return paid_ns_; }
-  // Takes so many, be they more than there are.
+  // Takes this many bytes, even more than the bucket holds.
   void take(std::uint64_t bytes, std::int64_t now_ns) noexcept;
-  // Which were taken for nothing.
+  // Returns bytes that were taken but not used.
   void give_back(std::uint64_t bytes) noexcept { paid_ns_ -= cost_ns(bytes); }
 
  private:
   [[nodiscard]] std::int64_t cost_ns(std::uint64_t bytes) const noexcept;
 
   const double bytes_per_second_;
-  std::int64_t paid_ns_ = 0;  // until then its bytes a second are spent
+  std::int64_t paid_ns_ = 0;  // the bytes taken so far are paid for at this time
 };
 
-// Thread-safe. Counted by reference, since the timer may look at it when its file or engine ends.
+// Thread-safe. Reference-counted, because the timer may use it when its file or engine ends.
 class rate_limit final : public timed {
  public:
-  // Both outlive the last call of end().
+  // by and counts must outlive the call of end().
   rate_limit(std::uint64_t bytes_per_second, deadlines& by, stats::book& counts) noexcept
       : bytes_per_second_(bytes_per_second), by_(by), counts_(counts), bucket_(bytes_per_second) {}
   [[nodiscard]] std::uint64_t bytes_per_second() const noexcept { return bytes_per_second_; }
 
-  // True where so many bytes may flow now; they count as having done so.
+  // Takes this many bytes if the limit admits them now; otherwise returns false.
   bool try_pass(std::uint64_t bytes) noexcept;
   void give_back(std::uint64_t bytes) noexcept;
-  // They flow, whether they may or not.
+  // Takes this many bytes even if the limit is exceeded.
   void charge(std::uint64_t bytes) noexcept;
-  // Holds jobs back until their bytes may flow: then job_owner::passed() is told, on this thread or the timer's. Where no timer can be had
-  // nothing is held back.
+  // Holds jobs back until the limit admits their bytes, then calls job_owner::passed() on this thread or the timer's. If no timer can be
+  // started, nothing is held back.
   void hold(staging::work_list& list, const staging::work_chain& jobs, bool background) noexcept;
-  // Runs a job of the list that is held back on the calling thread: of a request that was stopped, so that it only ends. False: there was
+  // Runs one held-back job of the list on the calling thread, for a stopped request, whose jobs then only end. Returns false if there is
   // none.
   bool help(staging::work_list& list, bool background);
-  // Its file or engine ends, and nothing is held back.
+  // Called when its file or engine ends. No job may be held back.
   void end() noexcept;
 
-  // The timer's.
+  // Called by the timer.
   void end_queued() override;
 
  private:
@@ -72,7 +72,7 @@ class rate_limit final : public timed {
   const std::uint64_t bytes_per_second_;
   deadlines& by_;
   stats::book& counts_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   token_bucket bucket_;
   staging::work_queue normal_;
   staging::work_queue background_;
@@ -81,7 +81,7 @@ class rate_limit final : public timed {
   bool ended_ = false;
 };
 
-// Lets go of one, as its file or engine ends.
+// Calls end() as a deleter.
 struct end_of_limit {
   void operator()(rate_limit* limit) const noexcept;
 };

@@ -1,4 +1,4 @@
-// What networks and their turnstiles do, counted in an engine's book. Thread-safe.
+// Counts the events of networks and their turnstiles in an engine's book. Thread-safe.
 #pragma once
 
 #include <chrono>

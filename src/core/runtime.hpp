@@ -1,5 +1,4 @@
-// What the requests of an engine stand on: the doors to kernel and devices, the staging memory, the paths, the counters, and the threads
-// that serve all of them. Thread-safe.
+// The resources that the requests of an engine share: kernel and drivers, staging memory, paths, counters, and common threads. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -41,18 +40,18 @@ namespace penstock::core {
 class mount;
 class admission;
 
-// The doors an engine is given; tests hand in others.
+// The kernel, drivers and other interfaces of an engine; tests replace them.
 struct seams {
   std::shared_ptr<sys::kernel> kernel;
   std::shared_ptr<device::driver> cuda;  // null: none
   std::shared_ptr<device::driver> host;
-  std::vector<const path::declaration*> further_paths{};  // behind the library's own
+  std::vector<const path::declaration*> further_paths{};  // in addition to the library's own
   std::shared_ptr<stats::board> board{};                  // null: none
-  source::remote::network_settings web{};                 // threads: 0: by the cores
-  source::remote::variable_lookup variable{};             // of the environment, for credentials; none: nothing is set
+  source::remote::network_settings web{};                 // threads: 0: by the number of cores
+  source::remote::variable_lookup variable{};             // looks up environment variables for credentials; empty: no variable is set
 };
 
-// Which of board_layout::devices.
+// The index into board_layout::devices.
 [[nodiscard]] inline std::size_t device_index(const staging::place& place) noexcept {
   return stats::device_index(true, place.on_device(), place.emulated(), place.on_device() ? place.via->session().ordinal() : 0);
 }
@@ -61,42 +60,42 @@ std::int64_t now_ns() noexcept;
 // The same clock to within 10 ms, at a quarter of the cost.
 std::int64_t about_now_ns() noexcept;
 
-// What a room above this one keeps for an engine: trimmed and counted with it. Thread-safe.
+// State that a higher layer keeps per engine, trimmed and counted with the engine. Thread-safe.
 class beside_files {
  public:
   struct pinned {
     std::uint64_t bytes, peak_bytes;
   };
   virtual ~beside_files() = default;
-  // As engine::trim().
+  // Like engine::trim().
   virtual std::size_t trim() = 0;
   [[nodiscard]] virtual pinned pinned_now() const = 0;
-  // Adds what is under way there.
+  // Adds the requests in flight there.
   virtual void add_under_way(std::vector<request_info>& to) = 0;
 };
 
-// A request keeps it; the engine is what ends it.
+// Each request owns a reference to it; the engine ends it.
 class runtime : public std::enable_shared_from_this<runtime>, public stats::board_teller {
  public:
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
 
-  // What serves the files of a file system (of a block device, itself).
+  // The mount for a file system (for a block device, its own).
   virtual mount& mount_of(std::uint64_t device) = 0;
-  // What of it those below it use.
+  // The parts of a mount for layers below it.
   virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
-  // Of a file system with a server; asks the kernel about it.
+  // The answer times of a file system with a server. Asks the kernel about the file system.
   struct known_answers {
     staging::answer_times* past_cache;
     staging::answer_times* by_threads;
   };
   virtual known_answers answer_times_of(mount& of) = 0;
   virtual staging::lanes& lanes_of(mount& of) = 0;
-  // Those that wait for its server.
+  // The lanes that wait for the server of the file system.
   virtual staging::waiting_lanes& waiting_lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
-  // What holds for a request: its own options, or else the engine's.
+  // The options of a request, or else the engine's.
   [[nodiscard]] preference preference_of(const io_options& asked) const noexcept {
     return asked.prefer != preference::automatic ? asked.prefer : options_.prefer;
   }
@@ -106,81 +105,81 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] memory_map& memory() noexcept { return memory_; }
   [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
-  // Where callbacks of users run: a thread that nothing else can hold up.
+  // Runs the users' callbacks, on a thread that only user callbacks can delay.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
-  // Who sees how far streams have come.
+  // Observes the progress of device streams.
   [[nodiscard]] core::stream_watch& stream_watch() noexcept { return stream_watch_; }
-  // What pipes keep for this engine: made for the first who asks, always with the same function, and there until the engine ends.
+  // State of the pipes of this engine. Made on the first call; make must always be the same function. Lives until the engine ends.
   beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
-  [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: none was made
+  [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: not made
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
-  // Of bytes a second; null: there is none.
+  // The engine's limit of bytes per second; null if it has none.
   [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
-  // Of the pinned budget, for fills of far sources.
+  // The share of the pinned budget for fills from remote sources.
   [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
-  // What carries objects on servers: made for the first.
+  // The connections to object servers, made on the first call.
   source::remote::servers& servers();
-  // What files read ahead.
+  // The read-ahead of all files.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
-  // As engine::trim(), of slabs.
+  // The slabs' part of engine::trim().
   std::size_t trim_pools();
-  // Memory that the user keeps registered, for paths too.
+  // Registers memory for the user, and also with the paths.
   status register_memory(void* memory, std::size_t bytes);
   void unregister_memory(void* memory);
-  // The file is about to be closed: paths let go of what they keep for it.
+  // Called before a file is closed: paths drop their state for it.
   void forget(const source::source& closing);
-  // Gives back memory of a device that the engine has allocated.
+  // Frees device memory that the engine allocated.
   void release_memory(std::string_view device, void* memory);
-  // Paths let go of what they keep for later requests.
+  // Paths drop their state for later requests.
   void trim_paths();
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
-  // The engine has its first request.
+  // Called with the engine's first request.
   void join_board() noexcept { stats_.begin(*this); }
   [[nodiscard]] engine_stats snapshot() const;
-  // Which files were read past the page cache.
+  // Records which files were read past the page cache.
   [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }
-  // How much memory there is, as of a second ago at most.
+  // The available memory, at most one second old.
   [[nodiscard]] memory_watch& memory_left() noexcept { return memory_left_; }
-  // What users have pinned of the page cache. Gives it up where memory is short; then nothing is pinned.
+  // The ranges of the page cache that users have pinned. The second function drops all pins if memory is short.
   [[nodiscard]] path::pinned_pages& pinned_pages() noexcept { return pinned_pages_; }
   void give_up_pinned_pages_where_short() noexcept;
-  // What reads have registered there, and stays for those that follow.
+  // Page cache that reads have registered and later reads reuse.
   [[nodiscard]] path::kept_pages& kept_pages() noexcept { return kept_pages_; }
-  // What users may pin in all, in bytes.
+  // How many bytes users may pin in total.
   [[nodiscard]] std::uint64_t most_pinned_bytes() noexcept;
-  // Whether so many bytes more can be pinned without being given up at once; ok where the kernel does not say. Errors:
+  // Whether this many more bytes can be pinned without dropping the pins at once; ok if the kernel does not report its memory. Error:
   // out_of_memory.
   [[nodiscard]] status has_room_to_pin(std::uint64_t bytes);
-  // The requests under way.
+  // The requests in flight.
   [[nodiscard]] sharded_list<admission>& admitted() noexcept { return admitted_; }
-  // Blocking requests under way on memory of a device.
+  // How many blocking requests on device memory are in flight.
   [[nodiscard]] std::atomic<unsigned>& blocking() noexcept { return blocking_; }
-  // Bytes that requests under way asked for, without the small ones.
+  // Total length of the requests in flight, except for small ones.
   [[nodiscard]] std::atomic<std::uint64_t>& asked_bytes() noexcept { return asked_bytes_; }
 
   [[nodiscard]] unsigned cores() const noexcept { return cores_; }
   [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
-  // By other processes.
+  // Whether other processes keep the cores busy.
   [[nodiscard]] bool has_busy_cores() noexcept { return busy_cores_.now(kernel(), cores_, about_now_ns()); }
   // Whether there are lanes for more than one link at a time.
   [[nodiscard]] bool feeds_several_links() const noexcept { return lanes_.most >= 2 * lanes_.usual; }
-  // Of a file system.
+  // The lanes per file system.
   [[nodiscard]] const staging::lanes::crew& lanes() const noexcept { return lanes_; }
   [[nodiscard]] unsigned lane_count() const noexcept { return lanes_.usual; }
-  // For so many a request is cut.
+  // How many lanes a request is cut for.
   [[nodiscard]] unsigned lane_count(const io_options& asked) const noexcept {
     return asked.lanes == 0 ? lanes_.usual : std::min(asked.lanes, lanes_.usual);
   }
-  // How long who waits for a batch does so without sleeping: it ends in tens of microseconds, and waking costs twenty. Where cores are few,
-  // the lanes need them more (128 x 4 KiB on two cores: 500 us with it, 250 without).
+  // How long a thread that waits for a batch spins before it sleeps: a batch ends in tens of microseconds, and waking up costs twenty. On
+  // few cores the lanes need the CPU more (128 x 4 KiB on two cores: 500 us with spinning, 250 without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
-  // What tools see of a request of so many bytes, or requests; none where they are not to see any.
+  // The NVTX range of a request of this many bytes, or of a batch of this many requests; an empty range if NVTX is off.
   [[nodiscard]] sys::nvtx_range shown_range(std::string_view what, std::uint64_t amount, std::string_view file) const noexcept {
     return options_.use_nvtx ? sys::nvtx_range(what, amount, file) : sys::nvtx_range();
   }
-  // The path that the request, or else the engine, insists on.
+  // The path that the request, or else the engine, forces.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
     if (asked.only_gpu_direct && on_device) return path_table_.gpu_direct();
     return asked.path != path_kind::automatic ? asked.path : options_.path;
@@ -189,17 +188,17 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
 
  protected:
   runtime(const engine_options& options, seams doors);
-  ~runtime();  // copies that are under way arrive
+  ~runtime();  // waits for copies in flight
 
-  // The pools, for the lanes of another file system.
+  // Enlarges the pools for the lanes of another file system.
   void widen_pools();
 
  private:
-  // Whether memory is short where so much of it is pinned.
+  // Whether memory is short with this much of it pinned.
   bool is_short_with(std::uint64_t pinned_file_bytes) noexcept;
   std::uint64_t most_kept_bytes() noexcept;
 
-  // Of the pinned budget, in bytes.
+  // Shares of the pinned budget, in bytes.
   struct pinned_share {
     std::size_t for_cpu;
     std::size_t for_disk;
@@ -229,9 +228,9 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   core::stream_watch stream_watch_;
   std::mutex making_beside_;
   std::unique_ptr<beside_files> made_beside_;
-  std::atomic<beside_files*> beside_{nullptr};  // that one, once it is made
+  std::atomic<beside_files*> beside_{nullptr};  // made_beside_, once it is made
   std::mutex making_servers_;
-  std::unique_ptr<source::remote::servers> servers_;  // null until then
+  std::unique_ptr<source::remote::servers> servers_;  // null until the first use
   core::deadlines deadlines_;
   const owned_rate_limit rate_limit_;
   const std::unique_ptr<ahead_book, ahead_book::ending> ahead_;

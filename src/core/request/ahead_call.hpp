@@ -1,5 +1,5 @@
-// One blocking read of a file that was declared immutable: served from what was read ahead, where it goes on from the last ones. What is
-// not to be had there goes its usual way, and so are errors told by the usual way only.
+// One blocking read of a file that was declared immutable. It is served from the read-ahead if it continues the previous reads. Otherwise
+// it takes its usual path; only that path reports errors.
 #pragma once
 
 #include <optional>
@@ -9,21 +9,21 @@
 
 namespace penstock::core {
 
-// For the thread that calls.
+// For the calling thread.
 class ahead_call {
  public:
-  // Of any request; of most it does nothing. The options outlive it.
+  // Takes any request, but does nothing for most. options must outlive it.
   ahead_call(runtime& with, const admission& admitted, const io_options& options);
   ahead_call(const ahead_call&) = delete;
   ahead_call& operator=(const ahead_call&) = delete;
   ~ahead_call() = default;
 
-  // The outcome, where it could be served; it has been counted as a piece.
+  // Returns the outcome if the read could be served; it has then been counted as a piece.
   std::optional<io_result> serve(const admission& admitted);
-  // The call has gone its usual way, and well.
+  // Called when the request has succeeded on its usual path.
   void passed() noexcept;
 
-  // Why such reads of this file are not served; nothing where they are, once some have come in order.
+  // Returns why such reads of this file are not served; nullopt if they are, once several have come in order.
   static std::optional<std::string> refuses(runtime& with, file_core& file, const staging::place& place, const io_options& options);
 
  private:

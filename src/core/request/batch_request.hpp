@@ -1,5 +1,5 @@
-// Several requests submitted at once. Those that lie in a row travel together, and those that want the bytes of another one get them from
-// there; of others the collector carries the small ones, and large ones run as requests of their own.
+// Several requests submitted at once. Requests in a row travel together, and requests that copy the bytes of another one get them from it.
+// Of the others, the collector carries the small ones, and large ones run as requests of their own.
 #pragma once
 
 #include <atomic>
@@ -23,11 +23,11 @@ namespace penstock::core {
 
 class batch_request final : public sender, public part_owner {
  public:
-  // Begins them. Takes the callbacks for good with what it returns; where it throws (bad_alloc), nothing was taken. The caller's reference.
+  // Begins the requests. Takes the callbacks when it returns; if it throws (bad_alloc), they are unchanged. The caller owns the reference.
   static operation* begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
                           item_callback& each);
 
-  // Works on what no lane has taken yet: who waits for all of it anyway is quicker than a lane that has to be woken.
+  // Runs work that no lane has taken yet: a thread that waits anyway is faster than a lane that must be woken.
   void help();
 
   void end_queued() override;
@@ -59,18 +59,18 @@ class batch_request final : public sender, public part_owner {
   void tell(std::uint32_t index) noexcept;
   void ended(std::size_t count) noexcept;
 
-  std::vector<std::shared_ptr<file_core>> files_;  // outlive their admissions
+  std::vector<std::shared_ptr<file_core>> files_;  // must outlive their admissions
   std::vector<admission> admitted_;
   std::list<shipment> shipments_;
   std::list<row> rows_;
-  std::optional<batch_copies> copies_;     // where there are any
-  spin_lock parts_lock_;                   // guards what follows
-  std::vector<timed_ref<request>> parts_;  // that carry some of it
+  std::optional<batch_copies> copies_;     // only if there are copies
+  spin_lock parts_lock_;                   // guards parts_
+  std::vector<timed_ref<request>> parts_;  // requests that carry parts of the batch
   item_callback each_;
-  staging::link* settled_ = nullptr;  // whose default stream was waited for last, and what came of it
+  staging::link* settled_ = nullptr;  // the link whose default stream was synchronized last, and the result
   status settled_problem_;
-  seen_allocation seen_;                     // by start()
-  std::atomic<std::uint64_t> remaining_{1};  // requests, and one while start() runs
+  seen_allocation seen_;                     // used by start()
+  std::atomic<std::uint64_t> remaining_{1};  // requests, plus one while start() runs
 };
 
 }  // namespace penstock::core

@@ -1,4 +1,4 @@
-// Requests whose caller waits: small ones are carried on his own thread, larger ones by the lanes, with his help.
+// Requests whose caller waits: the calling thread carries small ones itself, and lanes carry larger ones with its help.
 #pragma once
 
 #include "core/request/admission.hpp"

@@ -1,7 +1,7 @@
-// The only thing that groups small transfers; each mount has one, and another for the background. They travel as loads: those of one device
-// context (or of the host's memory) and one direction share a slab and a copy, where a copy of its own would cost each 4 us of the feeder's
-// time on a GPU. A batch hands over a shipment of them at once. Single requests hand themselves over and travel with whatever has come when
-// a lane gets to them; none waits for company, since a lane is called with the first.
+// Groups small transfers. Each mount has one collector, and another for background requests. Transfers travel as loads: those of one device
+// context (or of host memory) and one direction share a slab and a copy, because a copy of its own for each would cost 4 us of the feeder's
+// time on a GPU. A batch hands over a shipment of transfers at once. Single requests add themselves and travel with the others that have
+// arrived when a lane takes them; none waits for company, because the first one calls a lane.
 #pragma once
 
 #include <cstddef>
@@ -24,29 +24,30 @@ namespace penstock::core {
 class collector;
 class load;
 
-// Has many small items, which are stopped together: a batch.
+// Owns many small items that are stopped together: a batch.
 class sender : public operation {
  public:
   using operation::operation;
-  // Of an item that has not ended: those are numbered from 0 on.
+  // Returns the admission of an item that has not ended. Items are numbered from 0.
   [[nodiscard]] virtual admission& admission_of(std::uint32_t index) noexcept = 0;
-  // These have ended and been counted. Their outcomes are in their ranges, for the taking. This may be gone on return.
+  // Reports that these items have ended and been counted. Their outcomes are in their ranges and may be moved out. This may be gone on
+  // return.
   virtual void carried(std::span<path::gather_range> items) noexcept = 0;
 };
 
-// The small items that one sender has on one mount. For one thread, up to flush(); outlives the loads.
+// The small items of one sender on one mount. For one thread until flush(). Must outlive the loads.
 class shipment {
  public:
   shipment(collector& by, sender& from) noexcept;
 
   [[nodiscard]] const collector& by() const noexcept { return by_; }
-  // Takes an item that has been located. Threads of the lanes must have been started. Where it throws (bad_alloc), it was not taken.
+  // Adds an item that has been located. The lanes must have started their threads. If it throws (bad_alloc), the item was not added.
   void add(admission& item, std::uint32_t index);
-  // All have been added: they travel. Does not fail.
+  // Sends the items off once all have been added. Cannot fail.
   void flush() noexcept;
-  // Works on one load that no lane has taken yet. False: there is none, or they are in the background.
+  // Works on one load that no lane has taken yet. Returns false if there is none, or if the loads are background work.
   bool help();
-  // Ends what has not begun to travel of a sender that was stopped.
+  // Ends the waiting items of a sender that was stopped.
   void end_queued() { path::end_queued(queues_); }
 
  private:
@@ -66,7 +67,7 @@ class small_request final : public operation {
       : operation(std::move(with)), admitted_(std::move(admitted)), by_(by) {
     admitted_.list();
   }
-  // Ends one that does not travel. It may be gone on return.
+  // Ends a request that does not travel. This may be gone on return.
   void end(io_result outcome) noexcept;
   void end_queued() override;
 
@@ -77,27 +78,27 @@ class small_request final : public operation {
 
   admission admitted_;
   collector& by_;
-  // The collector's, with its lock: where this is.
+  // Where this request is. Owned by the collector and guarded by its lock.
   bool waits_ = false;
   small_request* next_ = nullptr;
   small_request* previous_ = nullptr;
   load* load_ = nullptr;
 };
 
-// Thread-safe. Never holds a request when the engine goes, since each keeps it.
+// Thread-safe. Holds no requests when the engine is destroyed, because each request keeps the engine alive.
 class collector final : public staging::work {
  public:
-  // most_under_way: loads of single requests that travel at once. More requests wait until one has arrived, and so travel in larger loads.
-  // of: what priority its requests have, which the lanes are for. Nothing of the file system is looked at before the first request.
+  // most_under_way: loads of single requests in flight at once. Further requests wait until one has arrived, and so travel in larger loads.
+  // of: the priority of its requests and of the lanes. Does not use the file system's members before the first request.
   collector(runtime& with, staging::lanes& lanes, staging::disk_lanes& disk, staging::right_of_way& way, request_priority of,
             std::size_t most_under_way)
       : runtime_(with), lanes_(lanes), disk_(disk), way_(way), priority_(of), most_under_way_(most_under_way) {}
 
-  // Takes over the running request's reference. Threads of the lanes must have been started.
+  // Takes over the running request's reference. The lanes must have started their threads.
   void add(small_request& added) noexcept;
-  // On a lane: carries what has come.
+  // Runs on a lane; carries the requests that have arrived.
   bool run() override;
-  // Ends a request that was stopped, if it has not begun to travel.
+  // Ends a stopped request, if it does not travel yet.
   void withdraw(small_request& stopped);
 
  private:
@@ -119,12 +120,12 @@ class collector final : public staging::work {
   const request_priority priority_;
   const std::size_t most_under_way_;
   staging::work_list list_;
-  spin_lock lock_;  // guards what follows
+  spin_lock lock_;  // guards the members below
   small_request* head_ = nullptr;
   small_request* tail_ = nullptr;
   std::size_t waiting_ = 0;    // in that list
   std::size_t under_way_ = 0;  // loads of single requests
-  bool called_ = false;        // a lane has been called, and has not taken its share yet: only one at a time takes
+  bool called_ = false;        // a lane has been called and has not taken its share yet; only one takes at a time
 };
 
 }  // namespace penstock::core

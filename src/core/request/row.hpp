@@ -1,5 +1,5 @@
-// A row: neighbouring reads of a batch, in file order with small gaps at most, that go to several places of one device. They travel as one
-// request, at the speed of that: 4,096 of 768 KiB each would cost 4,096 copies, and those reach half of a link's speed at best.
+// A row: neighbouring reads of a batch, in file order with at most small gaps, into several places of one device. They travel as one
+// request at its speed: 4,096 separate reads of 768 KiB would cost 4,096 copies, which reach half of a link's speed at best.
 #pragma once
 
 #include <cstddef>
@@ -18,29 +18,29 @@ namespace penstock::core {
 
 class request;
 
-// Which requests of a batch may be in a row, and which of them are in one.
+// Finds the requests of a batch that form a row.
 class row_finder {
  public:
   static constexpr std::uint64_t most_gap_bytes = 4096;
-  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // less is not worth it
+  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // shorter rows are not worth it
 
   row_finder(runtime& with, const io_options& options);
-  // Whether such a request may be in one at all. It has been located.
+  // Whether this request may be part of any row. It must have been located.
   [[nodiscard]] bool suits(const admission& item) const noexcept;
-  // Whether it goes on where the row ends.
+  // Whether it begins where the row ends.
   [[nodiscard]] bool continues(const admission& item, std::uint32_t index) const noexcept;
-  // The next of the row, or the first of a new one, with its number in the batch.
+  // Adds the next request of the row, or the first of a new one, with its index in the batch.
   void add(const admission& item, std::uint32_t index) noexcept;
   void clear() noexcept { count_ = 0; }
   [[nodiscard]] std::uint32_t first() const noexcept { return first_; }
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
-  // Whether what has been found is to travel as one. Asks the paths.
+  // Whether the row should travel as one request. Asks the paths.
   [[nodiscard]] bool worth_it();
 
  private:
   runtime& with_;
   const io_options& options_;
-  bool any_;  // may be in one
+  bool any_;  // whether any request may be in a row
   file_core* file_ = nullptr;
   staging::place place_;
   std::uint64_t begins_ = 0;
@@ -51,13 +51,13 @@ class row_finder {
 
 class row final : public staging::work {
  public:
-  // Of these requests, numbered from first on, which outlive this.
+  // A row of these requests, numbered from first on. They must outlive this.
   row(runtime& with, part_owner& of, std::span<admission> items, std::uint32_t first) noexcept
       : with_(with), of_(of), items_(items), first_(first) {}
 
-  // What carries it, not begun; the caller's reference. Errors: closed, out_of_memory.
+  // Makes the request that carries the row, not started; the caller owns the reference. Errors: closed, out_of_memory.
   [[nodiscard]] result<request*> make(const io_options& options, std::shared_ptr<file_core> file);
-  // What an error has left over goes again, each request by itself.
+  // Runs each request that an error has left over by itself.
   bool run() override;
 
  private:
@@ -72,8 +72,8 @@ class row final : public staging::work {
   io_options options_;
   std::shared_ptr<file_core> file_;
   staging::work_list again_;
-  spin_lock lock_;         // guards what follows
-  std::size_t ended_ = 0;  // so many of the items, from the first on
+  spin_lock lock_;         // guards the members below
+  std::size_t ended_ = 0;  // the number of items, from the first on, that have ended
 };
 
 }  // namespace penstock::core

@@ -1,6 +1,6 @@
-// Pinned memory of stream-ordered requests. What a request needs is set aside while it is queued, since nothing that runs while it holds a
-// stream may call the device: the driver may have locked itself up until that stream goes on (in cuMemFree, or to load a kernel).
-// Slabs and blocks come from a pool and go back when no such request is left. Thread-safe.
+// Pinned memory for stream-ordered requests. A request reserves what it needs when it is queued, because code that runs while it holds up a
+// stream must not call the device: the driver may be blocked until that stream continues (in cuMemFree, or while loading a kernel). Slabs
+// and blocks come from a pool and return when no such request is left. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@
 
 namespace penstock::core {
 
-// Who waits for a slab.
+// Waits for a slab.
 class slab_waiter {
  public:
   virtual void retain() noexcept = 0;
   virtual void release() noexcept = 0;
-  // This one is for it.
+  // Delivers the slab.
   virtual void resume(std::byte* slab) = 0;
-  // All that its stream has to do with the slab has been put onto it.
+  // Whether all of its stream's use of the slab has been put onto the stream.
   [[nodiscard]] virtual bool is_on_stream() const noexcept { return false; }
 
  protected:
@@ -32,52 +32,52 @@ class slab_waiter {
  private:
   friend class stream_memory;
   slab_waiter* next_waiting_ = nullptr;
-  std::byte* promised_ = nullptr;  // that has come free for it
+  std::byte* promised_ = nullptr;  // has come free for this waiter
 };
 
 class stream_memory {
  public:
-  // Of a request of one wave, small or not, or of one of any length.
+  // The kind of request: one wave, small or not, or any length.
   enum class kind : std::uint8_t { small, medium, large };
   static constexpr std::size_t slab_bytes(kind of) noexcept { return share_of[static_cast<std::size_t>(of)].slab_bytes; }
-  // Of the block that a request has to itself.
+  // The size of the block that each request owns.
   static constexpr std::size_t block_bytes(kind of) noexcept { return share_of[static_cast<std::size_t>(of)].block_bytes; }
 
   explicit stream_memory(staging::slab_pool& pool) : pool_(pool) {}
   stream_memory(const stream_memory&) = delete;
   stream_memory& operator=(const stream_memory&) = delete;
 
-  // Begins the use by a request of so many slabs at once: a block for it, and slabs enough that it can run. May pin memory. Waits a second
-  // at most. Errors: out_of_memory, and those of pinning.
+  // Begins the use by a request that needs at_once slabs at a time: returns a block for it, and makes sure that there are enough slabs to
+  // run it. May pin memory. Waits for at most a second. Errors: out_of_memory, and those of pinning.
   result<std::byte*> enter(kind of, std::size_t at_once, device::session& session);
-  // Ends it.
+  // Ends the use.
   void leave(kind of, std::size_t at_once, std::byte* block);
-  // A block or slab that the device may still use is never given back. leave() without a block follows.
+  // Abandons a block or slab that the device may still use; it is never reused. Call leave() without a block afterwards.
   void lose(kind of, const std::byte* memory);
 
-  // A slab; null when none is free: then resume() of `waiting` is called when one is. ahead: for a request that its stream has not
-  // reached, which leaves some to those that hold up theirs.
+  // Returns a slab; null if none is free, and then resume() of `waiting` is called when one is. ahead: the stream has not reached the
+  // request, so it leaves some slabs to requests that hold up their streams.
   std::byte* take_slab(kind of, slab_waiter& waiting, bool ahead);
-  // The slab that a copy on a stream will use, known before that is put onto it: one that is free; or one that requests before it on this
-  // stream will have left by then, and that resume() of the heir tells of. No slab of another stream is waited for.
+  // The slab that a copy on a stream will use, known before the copy is put onto the stream: either a free slab, or one that earlier
+  // requests on this stream will have finished with, which resume() of the heir announces. Never a slab of another stream.
   struct promise {
     slab_waiter* heir = nullptr;
     std::byte* slab = nullptr;
     bool is_free = false;
   };
-  // For all of these, whose heirs are given, or for none. stream: its identity (0: not known).
+  // Promises slabs for all of these heirs, or for none. stream: its identity (0: unknown).
   bool promise_slabs(kind, std::uint64_t stream, std::span<promise> wanted);
-  // Its stream has reached it: it waits no longer behind those that are ahead. Then wake() is to be called.
+  // Called when the stream has reached the request: it no longer waits behind requests ahead of their streams. Call wake() afterwards.
   void hurry(kind of, slab_waiter& waiting);
-  // Gives one back, before leave(); then wake() is to be called, without a lock that resume() takes.
+  // Returns a slab, before leave(). Call wake() afterwards, without any lock that resume() takes.
   void put_slab(kind of, std::byte* slab);
   void wake(kind of);
-  // Waits no more.
+  // Removes a waiter.
   void forget(kind of, const slab_waiter& waiting);
 
  private:
-  // Of a kind. A link is kept busy by 16 MiB that are filled, wait for their turn and are copied; of small ones all take longer than their
-  // bytes.
+  // The sizes for a kind. 16 MiB keep a link busy with slabs being filled, waiting for their turn and being copied. For small slabs the
+  // latency of each step outweighs the time for its bytes.
   struct proportions {
     std::size_t slab_bytes;
     std::size_t block_bytes;
@@ -91,34 +91,34 @@ class stream_memory {
   static constexpr std::size_t most_reserve = 2;
 
   using waiters = intrusive_list<slab_waiter, &slab_waiter::next_waiting_>;
-  // Of a slab that was promised, until it is free: whose copies on one stream use it, one after the other.
+  // Tracks a promised slab until it is free: the copies on one stream that use it one after the other.
   struct tenancy {
-    std::uint64_t stream = 0;     // 0: none are to follow
-    slab_waiter* last = nullptr;  // of those
-    std::uint64_t promised = 0;   // when, the last time: a number that grows
+    std::uint64_t stream = 0;     // 0: no more copies may follow
+    slab_waiter* last = nullptr;  // the last of these copies
+    std::uint64_t promised = 0;   // when it was last promised, as a growing number
     waiters heirs;
   };
   struct share {
     std::size_t users = 0;
-    std::size_t at_once = 0;           // slabs, of all of them
-    std::vector<staging::slab> slabs;  // all that were taken from the pool to carry bytes
+    std::size_t at_once = 0;           // the number of slabs that all users need at a time
+    std::vector<staging::slab> slabs;  // all slabs from the pool that carry bytes
     std::vector<std::byte*> free_slabs;
-    std::vector<staging::slab> block_slabs;  // and those that were cut into blocks
+    std::vector<staging::slab> block_slabs;  // slabs cut into blocks
     std::vector<std::byte*> free_blocks;
-    std::vector<tenancy> tenancies;  // of each of the slabs
+    std::vector<tenancy> tenancies;  // one per slab
     std::uint64_t promises = 0;
-    std::uint64_t poor_stream = 0;  // that has less than its share; 0: none is known
-    waiters heirs;                  // whose slabs have come free
+    std::uint64_t poor_stream = 0;  // a stream with less than its share; 0: none known
+    waiters heirs;                  // their slabs have come free
     waiters waiting;
     waiters waiting_ahead;
-    // That those ahead leave: one at least, without which nobody could go on.
+    // The slabs that requests ahead must leave: at least one, without which no request could continue.
     [[nodiscard]] std::size_t reserve() const noexcept { return std::clamp<std::size_t>(slabs.size() / 4, 1, most_reserve); }
-    // That its users have work for.
+    // The slabs that the users can keep busy.
     [[nodiscard]] std::size_t wanted() const noexcept { return std::max(2 * users, at_once + most_reserve); }
-    [[nodiscard]] waiters* to_wake() noexcept;  // of which the first gets a slab; null: none does
+    [[nodiscard]] waiters* to_wake() noexcept;  // the queue whose first waiter gets a slab; null: none does
     [[nodiscard]] slab_waiter* next_to_wake(std::byte*& slab) noexcept;
     [[nodiscard]] tenancy* tenancy_of(const std::byte* slab) noexcept;
-    // Oldest first, of which there are to be so many.
+    // Returns `needed` tenancies if there are as many, oldest first.
     [[nodiscard]] std::vector<tenancy*> to_inherit(std::uint64_t stream, std::size_t needed);
     void put(std::byte* slab);
   };

@@ -1,4 +1,4 @@
-// The way of a request onto a device stream. Where the stream cannot take it, the host waits for the stream and runs the request itself.
+// Queues a request onto a device stream. If the stream cannot take it, the host waits for the stream and runs the request itself.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace penstock::core {
 
-// Ok: queued, or done; it says how it ended in *bytes_done. An error: it is over, and may have moved some of the bytes. Errors:
-// unsupported, also where the engine's options insist on another path than staged.
+// Ok: queued, or done; *bytes_done gives the result. An error: the request is over and may have moved some of its bytes. Errors:
+// unsupported (also if the engine's options force another path than staged) and others.
 status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
                        bool is_write);
 
