@@ -1,6 +1,6 @@
-// The token that every request takes first and gives back last: the use of its file, a checked range, and the place of its memory. Its end
-// names the request in the error, counts the outcome, and lets go of the file. In between it is listed, once it lies where it stays: the
-// list of an engine tells what is under way.
+// A request's admission: the use of its file, a checked range, and the place of its memory. Every request acquires it first and releases it
+// last. At the end it adds the request to the error message, counts the outcome, and releases the file. In between, the engine lists it
+// among the requests in flight, once it no longer moves in memory.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace penstock::core {
 
-// What a caller asks for.
+// The arguments of a read or write.
 struct transfer {
   std::byte* memory = nullptr;
   std::uint64_t length = 0;
@@ -27,80 +27,85 @@ struct transfer {
   request_priority priority = request_priority::normal;
 };
 
-// The error with the request in front of it, unless it names the file already (a failed copy or a missing slab knows of none). Ok stays ok.
+// Puts the request in front of the error, unless the error names the file already (as it cannot for a failed copy or a missing slab). Ok
+// stays ok.
 status in_context(const status& error, const transfer& what, const file_core& file) noexcept;
-// A range that no file has, memory that is none, or a deadline that has passed.
+// Checks for an impossible range, a null pointer, and a deadline that has passed.
 status check(const transfer& what, const io_options& options);
 
-// For one thread at a time, which keeps the runtime. What its end needs lies in one cache line, since batches have thousands of them, which
-// end on other cores than they began; so they are listed together, and each tells only whether it may be read.
+// For one thread at a time; that thread keeps the runtime alive. The members that the end needs share one cache line, because batches have
+// thousands of admissions that end on other cores than they began on. For the same reason a batch is listed as a whole, and each admission
+// only says whether it may be read.
 class alignas(64) admission {
  public:
-  admission() noexcept = default;  // of nothing
-  // The new one is not listed, and the old one is no more; where it is the first of several, these are. One that is shown is hidden before.
+  admission() noexcept = default;  // of no request
+  // The new object is not listed, and the old one is taken off the list; if it is the first of several, so are the others. Call hide()
+  // before you move one that is shown.
   admission(admission&& other) noexcept { *this = std::move(other); }
   admission& operator=(admission&& other) noexcept;
   ~admission() { unlist(); }
 
-  // Takes the use of the file, which outlives this, or is kept by it.
+  // Begins the use of the file. The file must outlive this, unless `kept` keeps it alive.
   status enter(runtime& with, file_core& file, const transfer& what, std::shared_ptr<file_core> kept = nullptr);
-  // The range and the deadline.
+  // Checks the range and the deadline.
   [[nodiscard]] status check(const io_options& options) const { return core::check(what_, options); }
-  // Where its memory lies. Nothing is asked for no bytes.
+  // Finds the place of the memory. Does nothing for a request of no bytes.
   status locate(seen_allocation* seen = nullptr);
-  // It lies there, as was found out otherwise.
+  // Sets the place, if the caller already knows it.
   void place_at(const staging::place& known) noexcept;
-  // Makes the route of a request that may run, once. Of one whose caller waits, from locate() on.
+  // Chooses the route of a request that may run. Call once; for a request whose caller waits, after locate().
   void decide(const io_options& options, asker who);
-  // All four; and waits for the default stream where waits_for_default_stream() says so.
+  // All four steps. Also waits for the default stream, if waits_for_default_stream() says so.
   status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, asker who,
                std::shared_ptr<file_core> kept = nullptr);
 
-  // The file lives as long as this.
+  // Keeps the file alive as long as this.
   void keep(std::shared_ptr<file_core> file) noexcept { kept_ = std::move(file); }
 
-  // From enter() on, whatever it returned.
+  // Valid after enter(), whatever it returned.
   [[nodiscard]] const transfer& what() const noexcept { return what_; }
-  void restate(const transfer& what) noexcept;  // known only now
+  void restate(const transfer& what) noexcept;  // corrects the request once its values are known
   [[nodiscard]] file_core& file() const noexcept { return *file_; }
-  // From locate() on.
+  // Valid after locate().
   [[nodiscard]] const staging::place& place() const noexcept { return place_; }
-  // From decide() on.
+  // Valid after decide().
   [[nodiscard]] const core::route& route() const noexcept { return route_; }
-  // Whether the options ask that the default stream of its memory comes first.
+  // Whether the request must wait for the default stream of its memory's context.
   [[nodiscard]] bool waits_for_default_stream(const io_options& options) const noexcept {
     return options.after_default_stream && is_write_ && place_.on_device();
   }
 
-  // The request ends so: names it in the error, counts it, and takes it off the list, before anybody is told. Nothing, for one of nothing.
+  // Ends the request with this outcome: names it in the error, counts it, and takes it off the list, before any thread is notified. Does
+  // nothing for an empty admission.
   void count(io_result& outcome) noexcept;
-  // The same of reads of one file into one place, which have moved all that they asked for.
+  // The same for reads of one file into one place that have moved all their bytes.
   static void count_moved(std::span<admission> together) noexcept;
-  // let_go() of each, which are of one file.
+  // Calls let_go() for each. All must be of one file.
   static void let_go(std::span<admission> together) noexcept;
-  // The last thing, once the outcome has been told.
+  // The last step, after the outcome was delivered.
   void let_go() noexcept {
     shown_.store(shown::nothing, std::memory_order_relaxed);
     if (listed_ == 1) unlist();
     use_ = {};
   }
 
-  // --- the list of what is under way
-  // Lists this until it is let go of. It stays where it is, and only restate() and place_at() change it. Nothing in a forked child.
+  // --- the list of requests in flight
+  // Lists this until let_go(). Until then it must not move, and only restate() and place_at() may change it. Does nothing in a forked
+  // child.
   void list() noexcept;
-  // Lists these until unlist() of the first; each of them is told of from its show() until it is let go of.
+  // Lists these until unlist() of the first. Each is visible from its show() until its let_go().
   static void list(runtime& with, std::span<admission> together) noexcept;
   void show() noexcept;
-  // Nobody looks at this any more, which is listed with that one, so that it can be moved.
+  // Makes sure that no thread reads this any longer, so that it can be moved. first: the admission that it was listed with.
   void hide(admission& first) noexcept;
   void unlist() noexcept;
-  // All of an engine. None in a forked child.
+  // Returns the listed requests of an engine; none in a forked child.
   static std::vector<request_info> under_way(runtime& with);
   [[nodiscard]] sharded_list<admission>::link& link() noexcept { return link_; }
   [[nodiscard]] const sharded_list<admission>::link& link() const noexcept { return link_; }
 
  private:
-  // What those who walk the list may read.
+  // What a thread that walks the list may read.
   enum class shown : std::uint8_t { nothing, request, place };
   struct seen;
 
@@ -114,11 +119,11 @@ class alignas(64) admission {
   bool located_ = false;
   std::atomic<shown> shown_{shown::nothing};
   core::route route_;
-  std::uint32_t listed_ = 0;  // so many, from this one on, are listed with this one's link
+  std::uint32_t listed_ = 0;  // this many admissions, from this one on, are listed with this one's link
   staging::place place_;
 
   transfer what_;
-  std::int64_t since_ns_ = 0;  // they were listed
+  std::int64_t since_ns_ = 0;  // when they were listed
   sharded_list<admission>::link link_;
 };
 static_assert(sizeof(admission) == 128);

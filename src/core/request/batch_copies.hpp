@@ -1,5 +1,5 @@
-// Reads of a batch that want the bytes of an earlier one of it in other memory (io_request::copy_of): these go on from there, from device
-// to device, so that the file is read once. One that cannot be had so is read by itself.
+// The reads of a batch that copy the bytes of an earlier one into other memory (io_request::copy_of), from device to device, so that the
+// file is read only once. If such a copy is not possible, the request reads the file itself.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@ namespace penstock::core {
 class batch_copies {
  public:
   [[nodiscard]] static bool any(std::span<const io_request> requests) noexcept;
-  // Those among these requests that name one with the same range.
+  // Finds the requests that name an earlier one with the same range.
   batch_copies(runtime& with, part_owner& of, std::span<const io_request> requests);
   batch_copies(const batch_copies&) = delete;
   batch_copies& operator=(const batch_copies&) = delete;
   ~batch_copies();
 
   [[nodiscard]] bool is_copy(std::uint32_t index) const noexcept { return copy_of_[index] != nullptr; }
-  // The request has been located, and nothing of it has begun: of every one that is not refused, so that its copies know where it lies.
+  // Called once a request has been located, before it begins. Call it for every request that is not refused, so that its copies know the
+  // place of its memory.
   void located(std::uint32_t index, const admission& item) noexcept;
-  // The copy, which has been located, is to be made as soon as its bytes are there. This may be gone on return, unless its owner sees to
-  // that.
+  // Begins a copy that has been located; it runs when its bytes have arrived. This may be gone on return unless its owner prevents it.
   void begin(std::uint32_t index, const admission& item, const io_options& options);
-  // The copy has ended before it could begin, which has been told. Likewise.
+  // Called if a copy has ended before it could begin and its end has been reported. This may be gone on return, as with begin().
   void refused(std::uint32_t index) noexcept;
-  // Of each request: it has ended so. False: nobody wants its bytes. Else copied_on() follows, maybe at once.
+  // Called when any request has ended. Returns false if no copy needs its bytes; otherwise copied_on() follows, possibly at once.
   bool ended(std::uint32_t index, const io_result& outcome) noexcept;
 
  private:
@@ -37,8 +37,8 @@ class batch_copies {
   runtime& with_;
   part_owner& owner_;
   std::deque<copy> copies_;
-  std::vector<copy*> copy_of_;  // by the number of the request; null: it is none
-  std::vector<copy*> first_;    // likewise: that wants its bytes, and leads to the next
+  std::vector<copy*> copy_of_;  // by index of the request; null: not a copy
+  std::vector<copy*> first_;    // by index of the request: the first of its copies, which links to the next
 };
 
 }  // namespace penstock::core

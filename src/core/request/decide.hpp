@@ -1,4 +1,4 @@
-// Which path carries what of a request, and why: for requests that run, and for those that are asked about.
+// Chooses the path for each part of a request, for requests that run and for explain().
 #pragma once
 
 #include <cstdint>
@@ -11,45 +11,47 @@
 
 namespace penstock::core {
 
-// A long request is carried in sections of at most this length, which are planned and end one by one.
+// The maximum length of a section. A long request is planned and completed section by section.
 inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 
-// How a request is cut.
+// How to cut a request.
 struct cutting {
-  unsigned lanes = 1;         // over so many
+  unsigned lanes = 1;         // for how many lanes
   bool shared_link = false;   // with other requests
   bool row = false;           // its bytes go to several places
-  bool short_pieces = false;  // of at most 16 MiB, whatever carries them: others may have to go first
-  bool has_tried = false;     // a section of it tries the other way: set by explain(), whose plans do not call cold_speeds::tries()
+  bool short_pieces = false;  // at most 16 MiB each, on any path, because other requests may have to go first
+  bool has_tried = false;     // one of its sections tries the other way; set by explain(), whose plans do not call cold_speeds::tries()
 };
 
-// How far a read may go.
+// How far a read may extend.
 struct reach {
   std::uint64_t length = 0;
-  bool past_size = false;  // behind the end that is stated: nobody knows how much there is
+  bool past_size = false;  // beyond the reported size: the actual size is unknown
 };
 
-// How much of the range a read should be planned for: to the end of the source as it is stated, and on from there only where there is
-// more, since a stated size may be old, or nothing. 0: the source ends there. May read a byte.
+// Returns how much of the range to plan a read for: to the reported end of the source, and beyond it only if there is more data, because
+// the reported size may be old or 0. 0: the source ends there. May read a byte.
 result<reach> readable(source::source& from, const transfer& what);
 
-// Whether a write can be carried to its end; asked of the whole before anything moves. Ok for reads. Errors: of path::writable().
+// Checks whether a write can be carried to its end, for the whole write before anything moves. Ok for reads. Errors: those of
+// path::writable().
 status writable(file_core& file, const transfer& whole, const staging::place& place);
 
-// The path that carries a read of the range into a device better than in pieces: GPU-direct, mostly. Null: none. Asks the paths.
+// Returns the path that carries a whole read into a device better than pieces would, usually GPU-direct; null if there is none. Asks the
+// paths.
 const path::declaration* carrier_of_whole(runtime& with, file_core& file, const staging::place& place, std::uint64_t offset,
                                           std::uint64_t length, const io_options& options);
 
-// Over the links of so many neighbours of its device such a request may go too.
+// Returns how many neighbours of the device have links that such a request may use too.
 std::uint32_t neighbours_of(runtime& with, const transfer& what, const staging::place& place, const io_options& options);
 
-// Whether what a request finds in the page cache is mapped because other processes keep the cores busy, and for no other reason.
+// Whether cached bytes of a request are mapped only because other processes keep the cores busy.
 bool spares_busy_cores(runtime& with, const file_core& file, const transfer& whole, const staging::place& place, const io_options& options);
 
 std::uint64_t length_of(std::span<const planned_piece> pieces) noexcept;
 
-// The pieces of the next section of a request that lanes carry, which is the first of what is left of it. asked: of its route. Errors: of
-// writable(), and of make_plan().
+// Plans the next section of a request that lanes carry: the first part of `rest`. asked: the cache option of its route. Errors: those of
+// writable() and make_plan().
 result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const transfer& rest, const transfer& whole,
                                           const staging::place& place, const io_options& options, cache_use asked, const cutting& how);
 

@@ -1,5 +1,5 @@
-// One read or write under way: its jobs, what they have moved, and the first error. A long one is carried section by section, with jobs for
-// two sections at a time, so that what it allocates does not grow with its length.
+// One read or write in flight: its jobs, the bytes that they have moved, and the first error. A long request is carried section by section,
+// with jobs for two sections at a time, so that its memory use does not grow with its length.
 #pragma once
 
 #include <array>
@@ -21,28 +21,28 @@ namespace penstock::core {
 
 class request final : public operation, public path::job_owner {
  public:
-  // row: where the bytes of a read into a device go, in place of the memory that was admitted. Such a request is part of others, which
-  // are listed and counted by themselves.
+  // row: where the bytes of a read into a device go, instead of the admitted memory. Such a request carries other requests, which are
+  // listed and counted by themselves.
   request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row = {});
 
-  // Told the outcome instead of completing alone: a batch that this is part of.
+  // Receives the outcome instead of completing alone: a batch that this is part of.
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
-  // Told meanwhile, on any thread, how many bytes from the start on have been moved; never after the outcome. Must not throw.
+  // Called on any thread with the number of bytes from the start that have been moved; never after the outcome. Must not throw.
   using on_progress = std::function<void(std::uint64_t)>;
   void set_on_progress(on_progress told) { on_progress_ = std::move(told); }
 
-  // Runs it on the lanes, or ends it where that cannot be planned.
+  // Runs the request on the lanes, or ends it if it cannot be planned.
   void begin() noexcept;
-  // The same in steps. Plans the first section. After it comes start() where this was ok, else fail().
+  // The steps of begin(). plan() plans the first section; call start() if it succeeds, otherwise fail().
   status plan(const cutting& how);
-  // The pieces of the first section, before start().
+  // The pieces of the first section. Valid before start().
   [[nodiscard]] std::span<const planned_piece> pieces() const noexcept { return sections_[0].pieces; }
-  // Runs it. alone: the first section on the calling thread only, which waits (the caller must be about to wait).
+  // Runs the request. alone: the first section runs only on the calling thread, which must be about to wait.
   void start(bool alone) noexcept;
-  // Runs pieces of this request that no lane has taken yet, on the calling thread.
+  // Runs pieces that no lane has taken yet, on the calling thread.
   void help();
-  // Ends a request that never started.
+  // Ends a request that has not started.
   void fail(status why) noexcept;
 
   void end_queued() override;
@@ -55,7 +55,7 @@ class request final : public operation, public path::job_owner {
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:
-  // A part of the range, all of whose jobs exist at once.
+  // A part of the range. All its jobs exist at once.
   struct section {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
@@ -63,10 +63,10 @@ class request final : public operation, public path::job_owner {
     std::vector<planned_piece> pieces;
     std::unique_ptr<path::job[]> jobs;  // as planned
     std::size_t job_count = 0;
-    // Writes that wait for earlier ones: more at once would only push each other out of the CPU's cache. With the lock.
+    // Writes that wait for earlier ones, because more at once would only evict each other from the CPU's cache. Guarded by lock_.
     std::span<path::job> held;
-    std::list<path::job> later_jobs;       // from hand_over
-    std::atomic<std::uint32_t> remaining;  // jobs, and one while it is launched
+    std::list<path::job> later_jobs;       // from hand_over()
+    std::atomic<std::uint32_t> remaining;  // jobs, plus one during launch()
     bool over = false;
   };
   struct planning_work final : staging::work {
@@ -92,7 +92,7 @@ class request final : public operation, public path::job_owner {
   void job_ended(section& of) noexcept;
   void finish() noexcept;
 
-  // --- with the lock
+  // --- with lock_ held
   [[nodiscard]] bool claim_planning() noexcept;
   [[nodiscard]] bool is_over() noexcept;
   void fold(section& ended) noexcept;
@@ -101,24 +101,24 @@ class request final : public operation, public path::job_owner {
   admission admitted_;
   const io_options options_;
   cutting how_;
-  std::uint32_t neighbours_ = 0;  // over whose links it may go too
+  std::uint32_t neighbours_ = 0;  // how many neighbours' links it may use too
   path::job_queues queues_;
-  staging::work_list held_by_file_;    // jobs that the file's limit of bytes a second holds back
-  staging::work_list held_by_engine_;  // and the engine's
+  staging::work_list held_by_file_;    // jobs that the file's limit of bytes per second holds back
+  staging::work_list held_by_engine_;  // jobs that the engine's limit holds back
   on_end on_end_;
   on_progress on_progress_;
   const std::vector<path::row_part> row_;
   std::array<section, 2> sections_;
-  std::uint64_t cursor_;  // where the next section begins; belongs to who plans
+  std::uint64_t cursor_;  // where the next section begins; owned by the thread that plans
   planning_work planning_work_;
 
-  spin_lock lock_;           // guards what follows
+  spin_lock lock_;           // guards the members below
   std::size_t planned_ = 0;  // sections
   std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
   bool planning_ = false;
-  bool past_size_ = false;  // the last section planned
-  unsigned telling_ = 0;    // who tell of progress now
-  bool no_more_ = false;    // the file ends, or an error ends the request: what lies behind is not planned
+  bool past_size_ = false;  // of the last section planned
+  unsigned telling_ = 0;    // threads that report progress now
+  bool no_more_ = false;    // the file ends, or an error ends the request: nothing further is planned
   bool finished_ = false;
   std::uint64_t bytes_done_ = 0;
   std::uint64_t direct_bytes_ = 0;

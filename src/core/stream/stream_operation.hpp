@@ -1,15 +1,15 @@
-// A request that runs in the order of a device stream. While it is queued, all that the device has to do is put onto the stream: waits and
-// copies of the block that they share (stream_block), and words by which it tells how far it has come, which the stream_watch sees. From
-// then on only threads that never call the device carry it, so it ends even where the driver has locked itself up until the stream goes on,
-// and the host is not blocked. Counted by reference. What goes through at one time is a wave:
+// A request that runs in the order of a device stream. All device work is put onto the stream when the request is queued: waits and copies
+// of the shared block (stream_block), and words by which the stream reports its progress to the stream_watch. After that, only threads that
+// never call the device carry the request. It therefore ends even if the driver is blocked until the stream continues, and the host is not
+// blocked. Reference-counted. The part that is copied at a time is a wave:
 //
-//   read    tell `reached` | for each wave: wait for its turn, copy, tell `copied` | wait until the count is told | tell `passed`
-//   write   the same, and the count is told when all is written
+//   read    report `reached` | for each wave: wait for its turn, copy, report `copied` | wait until the count is set | report `passed`
+//   write   the same, and the count is set when all is written
 //
-// One whose values are fixed begins when it is queued, as far as slabs are there: reads are in slabs when the stream comes. Where it may be
-// told early, the stream of a read does not wait for that: the count is told before the last wave is copied. Where slabs can be promised
-// for all of a read, it is plain: its copies are put onto the stream as such, and all of them are made. What fails to come, or is cut off
-// from the file meanwhile, comes as zeros.
+// A request with fixed values begins when it is queued, as far as slabs are free: reads are then in slabs when the stream arrives. If it
+// may be reported early, the stream of a read does not wait for the count, which is set before the last wave is copied. If slabs can be
+// promised for all of a read, the read is plain: its copies are put onto the stream as ordinary copies, and all of them run. Bytes that
+// fail to arrive, or that are cut off the file meanwhile, become zeros.
 #pragma once
 
 #include <atomic>
@@ -34,17 +34,17 @@ inline std::int64_t memory_offset_of(const stream_request& what) { return what.m
 
 class stream_operation final : public slab_waiter, public stream_watched {
  public:
-  // --- while it is queued, by the thread that does so
+  // --- while it is queued, by the thread that queues it
 
-  // admitted: to its file; the range comes from the stream. The memory is of a device.
+  // admitted: with its file; the stream provides the range. The memory is device memory.
   stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
-  // Shown to tools until it ends.
+  // Shows the request to profiling tools until it ends.
   void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
-  // Gets what it needs of the place of its memory, and begins what may be done ahead of the stream.
+  // Reserves what the place of its memory requires, and begins the work that may run ahead of the stream.
   status prepare(const staging::place& place, const seen_allocation& seen);
-  // Ok: it is on the stream, and will end, and say how in *bytes_done.
+  // Ok: the request is on the stream, will end, and reports its result in *bytes_done.
   status put_onto(device::session& session);
-  // After an error of these two: drops what is under way, and waits until the stream has passed what is on it already.
+  // Call after an error of these two: drops the work in flight and waits until the stream has passed what is already on it.
   struct given_up {
     bool is_told = false;      // ended has been called
     bool lacks_bytes = false;  // it was called early: the last bytes of the read have not been copied
@@ -64,12 +64,12 @@ class stream_operation final : public slab_waiter, public stream_watched {
 
   enum class stage : std::uint8_t {
     queued,   // its values are not known
-    running,  // they have been read
-    ended,    // the outcome is known, and is told
+    running,  // its values have been read
+    ended,    // the outcome is known and is being reported
     given_up,
   };
 
-  // The line of a plain read whose slab is still in use before it.
+  // Waits for the slab of one line of a plain read while earlier copies use it.
   struct line_heir final : slab_waiter {
     void retain() noexcept override { owner->retain(); }
     void release() noexcept override { owner->release(); }
@@ -79,29 +79,29 @@ class stream_operation final : public slab_waiter, public stream_watched {
     std::size_t of = 0;
   };
 
-  // What a thread moves between a file and a slab; or has a far source begin, and hears of.
+  // A transfer of one thread between file and slab, or a fill that a remote source runs.
   struct part final : staging::work, source::far_fill {
     enum class step : std::uint8_t { carry, begin, over };
     bool run() override;
     void ended(io_result outcome_of_fill) noexcept override;
     stream_operation* owner = nullptr;
     step next = step::carry;
-    std::size_t of = 0;  // index of its wave's line
+    std::size_t of = 0;  // the index of the wave's line
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
     bool sent_at_once = false;
     io_result outcome;
   };
 
-  // A wave under way: of those that share a table, one after the other.
+  // A wave in flight. Waves that share a table use the same line one after the other.
   struct line {
     std::byte* slab = nullptr;  // null: free
-    bool is_owned = false;      // and the slab is this request's by now
-    bool is_open = false;       // of a plain read: the next wave may be brought into it
+    bool is_owned = false;      // the slab is now this request's
+    bool is_open = false;       // of a plain read: the next wave may be read into it
     line_heir heir;
     std::uint64_t offset = 0;  // in the file
     std::uint64_t length = 0;
-    bool carried = false;  // between file and slab
+    bool carried = false;  // being transferred between file and slab
     std::size_t part_count = 0;
     std::size_t parts_left = 0;
     std::int64_t began_ns = 0;
@@ -143,7 +143,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   void give_back(std::byte* slab);
   [[nodiscard]] line& line_of(std::size_t index) noexcept { return lines_[index % lines_.size()]; }
 
-  // --- without
+  // --- without lock_
   class visit;
   void tell();
   void inherit(std::size_t index, std::byte* slab);
@@ -153,7 +153,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   io_result write(const part& which, const line& from);
   [[nodiscard]] std::vector<planned_piece> plan_write(const part& which) const;
 
-  // What the pointers of a request that is fixed lead to.
+  // The values behind the pointers of a fixed request.
   struct fixed_values {
     std::size_t length = 0;
     std::int64_t offset = 0;
@@ -170,33 +170,33 @@ class stream_operation final : public slab_waiter, public stream_watched {
   bool emulated_ = false;
   std::uint64_t room_ = 0;  // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
-  stream_memory* memory_ = nullptr;  // null: it has none of it
+  stream_memory* memory_ = nullptr;  // null: the request has reserved none
   stream_block block_{0, {}};
-  stream_write write_;  // while it is noted; of no source: it is not
+  stream_write write_;  // while it is registered with the stream_watch; without a file: not registered
   std::atomic<int> references_{1};
   bool is_plain_ = false;            // decided before anything is put onto the stream
-  std::atomic<bool> is_put_{false};  // all of it onto the stream
+  std::atomic<bool> is_put_{false};  // all of it is on the stream
 
-  std::mutex lock_;               // guards what follows; never held across a call of the device
-  std::condition_variable idle_;  // nothing is carried now, or the outcome has been told
+  std::mutex lock_;               // guards the members below; never held across a call of the device
+  std::condition_variable idle_;  // no thread carries a part now, or the outcome has been reported
   stage stage_ = stage::queued;
   bool is_reached_ = false;  // by the stream
-  bool is_to_tell_ = false;  // by whoever has the lock, when that is open
+  bool is_to_tell_ = false;  // by the thread that holds the lock, once it releases it
   bool is_telling_ = false;  // from then on
   bool is_told_ = false;
-  std::size_t carried_now_ = 0;   // waves, by threads
-  std::size_t needed_ = 0;        // waves that the device is to copy
+  std::size_t carried_now_ = 0;   // waves that threads carry
+  std::size_t needed_ = 0;        // waves that the device must copy
   std::size_t started_ = 0;       // waves
   std::size_t settled_ = 0;       // waves of reads, in order; waves of writes, in any
-  std::size_t copied_ = 0;        // waves, by the device
-  std::uint64_t last_bytes_ = 0;  // of the last wave, where it is copied once the outcome has been told
-  std::vector<line> lines_;       // for so many waves at once; of so many parts each
+  std::size_t copied_ = 0;        // waves that the device has copied
+  std::uint64_t last_bytes_ = 0;  // of the last wave, if it is copied after the outcome was reported
+  std::vector<line> lines_;       // one per wave in flight at a time, with the same number of parts each
   std::size_t most_parts_ = 1;
   io_result outcome_;
   sys::nvtx_range range_;  // until it ends
-  bool is_cut_ = false;    // of a plain read: what comes after a wave that was short or failed is zeros
+  bool is_cut_ = false;    // of a plain read: everything after a wave that was short or failed becomes zeros
   bool waits_for_slab_ = false;
-  bool gave_slabs_ = false;  // others may be waiting for them
+  bool gave_slabs_ = false;  // other requests may be waiting for them
 };
 
 }  // namespace penstock::core

@@ -1,6 +1,6 @@
-// Who sees how far streams have come: a thread that looks at the words that they write in the blocks of their requests. It looks all the
-// time while they move, and every 50 us while they stand still; no function of the host is put onto a stream, which would cost it 30 us
-// each. It never calls the device. One for an engine.
+// Observes the progress of streams: one thread reads the words that streams write into the blocks of their requests. It polls continuously
+// while the streams move, and every 50 us while they do not. It puts no host function onto a stream, because each would cost the stream 30
+// us. It never calls the device. One per engine.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@ namespace penstock::core {
 class stream_watched {
  public:
   enum class seen : std::uint8_t { nothing, moved, over };
-  // Goes on as far as the stream has come. over: it has passed it, or never will; then end() is called, and nothing after it.
+  // Handles the progress of the stream. Returns over once the stream has passed the request, or never will; then end() is called, and
+  // nothing after it.
   virtual seen look() noexcept = 0;
   virtual void end() noexcept = 0;
 
@@ -31,12 +32,12 @@ class stream_watched {
  private:
   friend class stream_watch;
   const void* stream_ = nullptr;
-  stream_watched* next_ = nullptr;                                 // that was queued later, onto the same stream once it has been looked at
-  intrusive_list<stream_watched, &stream_watched::next_> behind_;  // of the first of a stream
-  stream_watched* next_first_ = nullptr;                           // of another one
+  stream_watched* next_ = nullptr;                                 // queued later onto the same stream, once the thread has seen it
+  intrusive_list<stream_watched, &stream_watched::next_> behind_;  // held by the first request of a stream
+  stream_watched* next_first_ = nullptr;                           // of another stream
 };
 
-// Writes that streams will make to files.
+// A queued write of a stream to a file.
 struct stream_write {
   const source::source* to = nullptr;
   std::uint64_t offset = 0;
@@ -45,16 +46,17 @@ struct stream_write {
 
 class stream_watch {
  public:
-  // spin: how long it looks on without sleeping after something has moved; zero where cores are few.
+  // spin: how long to poll without sleeping after progress; zero on few cores.
   explicit stream_watch(std::chrono::microseconds spin) : spin_(spin) {}
   stream_watch(const stream_watch&) = delete;
   stream_watch& operator=(const stream_watch&) = delete;
-  ~stream_watch();  // ends what is left: requests that were given up
+  ~stream_watch();  // ends the requests left over, which were given up
 
-  // Looks after it from now on. Errors: out_of_memory, where there is no thread.
+  // Observes a request from now on. Error: out_of_memory, if the thread cannot start.
   status add(const void* stream, stream_watched& added);
 
-  // A write is queued; it is over. Those that are queued are what a read that is queued later must not come before.
+  // Add a write when it is queued, and remove it when it is over. A read that is queued later must not run before the writes that it
+  // overlaps.
   void add_write(const stream_write& queued);
   void remove_write(const stream_write& over) noexcept;
   [[nodiscard]] bool is_written_to(const source::source& file, std::uint64_t offset, std::uint64_t length);
@@ -71,13 +73,13 @@ class stream_watch {
   void wait_for_arrivals();
 
   const std::chrono::microseconds spin_;
-  std::mutex lock_;  // guards starting and stopping, and arrivals_
+  std::mutex lock_;  // guards start and stop, and arrivals_
   row arrivals_;
-  std::atomic<std::uint32_t> arrived_{0};  // changes with each
+  std::atomic<std::uint32_t> arrived_{0};  // changes with each arrival
   std::atomic<bool> stopping_{false};
   std::thread thread_;
-  // The thread's: the first of each stream, which has those behind it. In the order in which they were queued, or about so where several
-  // threads queue them.
+  // Used by the thread only: the first request of each stream, which links to the later ones. In the order of queueing, or roughly so if
+  // several threads queue.
   intrusive_list<stream_watched, &stream_watched::next_first_> firsts_;
   std::mutex writes_lock_;
   std::vector<stream_write> writes_;
