@@ -38,7 +38,7 @@ core::transfer reading(void* memory, std::uint64_t length, std::int64_t offset) 
 }
 
 core::transfer writing(const void* memory, std::uint64_t length, std::int64_t offset) {
-  // Only ever read from; transfers of both directions share one type.
+  // Writes only read the memory; both directions share one type.
   return {static_cast<std::byte*>(const_cast<void*>(memory)), length, static_cast<std::uint64_t>(offset), true};
 }
 
@@ -48,7 +48,7 @@ std::chrono::steady_clock::time_point after(std::chrono::nanoseconds timeout) {
   return timeout < most ? now + timeout : std::chrono::steady_clock::time_point::max();
 }
 
-// What never starts is told of where it was asked for.
+// Reports a request that cannot start to its callback, before the call returns.
 core::operation* refuse(const status& why, const io_callback& callback) {
   if (callback) callback({0, why});
   return core::refused(why);
@@ -67,8 +67,8 @@ void release(core::operation* state) {
   if (state != nullptr) state->release();
 }
 
-// engine::shared(). Never destroyed: its last use may be later than any static destructor. No lock, which a fork could leave held in the
-// child.
+// engine::shared(). Never destroyed: its last use may come after any static destructor. Uses no lock, which a fork could leave locked in
+// the child.
 constinit std::atomic<std::shared_ptr<core::engine_core>*> shared_core{
     nullptr};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -116,7 +116,7 @@ std::vector<io_result> batch::wait() {
     state_->wait(engine->batch_spin());
   }
   if (!state_->done()) return std::vector<io_result>(count_, {0, left_behind()});
-  if (state_->item_count() < count_) return std::vector<io_result>(count_, state_->outcome());  // there was no memory to begin
+  if (state_->item_count() < count_) return std::vector<io_result>(count_, state_->outcome());  // there was no memory to start
   return state_->items();
 }
 bool batch::wait_for(std::chrono::nanoseconds timeout) {
@@ -129,7 +129,7 @@ void batch::cancel() noexcept {
   if (state_ != nullptr) state_->cancel();
 }
 
-// --- what is pinned
+// --- pinned_range
 
 std::uint64_t pinned_range::size() const noexcept { return held_ == nullptr ? 0 : held_->size(); }
 

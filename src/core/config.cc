@@ -15,7 +15,7 @@ status bad_variable(const char* name, std::string_view value, const std::string&
   return {errc::invalid_argument, fmt::format("environment variable {}={}: expected {}", name, value, expected)};
 }
 
-// The variable's value; empty when it is not set or empty.
+// Returns the value of a variable; empty if it is not set.
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read only
   return value == nullptr ? std::string_view() : std::string_view(value);
@@ -34,7 +34,7 @@ status read_integer(const char* name, Integer least, Integer most, Integer& targ
   return {};
 }
 
-// A number of bytes, which may end with K, M, G or T.
+// Parses a number of bytes with an optional suffix K, M, G or T.
 status read_bytes(const char* name, std::uint64_t& target) {
   constexpr std::string_view units = "KMGT";
   auto text = variable(name);

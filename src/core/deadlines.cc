@@ -33,11 +33,11 @@ status deadlines::watch(timed& request) {
 }
 
 void deadlines::forget(timed& request) noexcept {
-  timed_ref<timed> forgotten;  // let go of once the lock is open
+  timed_ref<timed> forgotten;  // released after the lock
   const std::lock_guard guard(lock_);
   auto [at, end] = watched_.equal_range(request.deadline());
   while (at != end && at->second.get() != &request) ++at;
-  if (at == end) return;  // it has passed
+  if (at == end) return;  // its deadline has passed
   forgotten = std::move(at->second);
   watched_.erase(at);
 }

@@ -24,11 +24,11 @@ namespace penstock::core {
 
 namespace {
 
-// The last whose thread calls the driver unasked. While the process ends, it is waited for: handlers that were registered after the
-// driver's run before its own.
+// The last engine whose thread calls the driver in the background. The exit handler below waits for that thread: handlers registered after
+// the driver's run before the driver's own.
 constinit std::atomic<engine_core*> preparing_core{nullptr};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-// Further file systems share the lanes of others.
+// Beyond this, file systems share mounts.
 constexpr std::size_t most_mounts = 64;
 
 void warn_that_nvtx_is_missing() noexcept {
@@ -58,8 +58,8 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   return std::shared_ptr<engine_core>(new engine_core(within, std::move(doors)), &engine_core::destroy);
 }
 
-// The last handle may go on a lane (in a callback), which cannot wait for itself: the watcher can, and is there wherever a lane is. A
-// forked child has none of the threads.
+// The last handle may be destroyed on a lane (in a callback), which cannot join itself. The watcher thread, which exists whenever a lane
+// does, then destroys the engine. A forked child has none of these threads.
 void engine_core::destroy(engine_core* core) {
   if (core->forked()) return;
   core->log_summary();
@@ -81,7 +81,7 @@ void engine_core::await_preparation() noexcept {
   if (preparer_.joinable()) preparer_.join();
 }
 
-// A thread that is still at it has found another context; that one is then made use of without.
+// If a thread is still preparing another context, this context is used without preparation.
 void engine_core::prepare() noexcept {
   if (forked() || is_preparing_.load()) return;
   const auto current = memory().current_context();
@@ -167,7 +167,7 @@ std::vector<penstock::advice> engine_core::advice() const {
   return stats::advise(seen, {});
 }
 
-// Reads counters only: at the end of a process no call of the GPU's driver is safe any more.
+// Reads only counters: when a process ends, calls of the GPU driver are no longer safe.
 void engine_core::log_summary() noexcept {
   if (!options().log_summary || forked() || logged_.exchange(true)) return;
   (void)or_no_memory([&]() -> status {
@@ -175,7 +175,7 @@ void engine_core::log_summary() noexcept {
     std::string text;
     for (std::string_view rest = lines; !rest.empty();) {
       const auto line = rest.substr(0, rest.find('\n'));
-      text += fmt::format("penstock: {}\n", printable_text(std::string(line)));  // files are named by others
+      text += fmt::format("penstock: {}\n", printable_text(std::string(line)));  // file names may hold any characters
       rest.remove_prefix(line.size() + 1);
     }
     print_error(text);

@@ -17,11 +17,11 @@ namespace penstock::core {
 
 namespace {
 
-// A sparse file, and an object whose server says so, may have any size. A plan looks at the first part of it, and takes the rest to go as
-// the end of that does. Without cachestat(2) this many bytes take a second or two.
+// A sparse file can have any size, and so can an object, if its server says so. Only this much is looked at; the rest is planned like the
+// end of that part. Without cachestat(2) this many bytes take a second or two.
 constexpr std::uint64_t most_looked_at = std::uint64_t{256} << 30;
 
-// Those that have been found, so that asking makes no context.
+// Returns only neighbours that are known already, so that the question creates no context.
 std::string neighbours_in_use(runtime& with, const staging::place& place, const transfer& what, const io_options& options) {
   std::string names;
   const auto links = with.links_of(options);
@@ -64,7 +64,7 @@ std::string of_answers(const file_core& file) {
   return fmt::format("this file system answers late: a read takes {:.1f} ms, so up to {} are under way at once", read_ms, times.at_once());
 }
 
-// Of what is to spare the page cache and goes through it.
+// Remarks on bytes that pass through the page cache although they should not stay there.
 void add_uncached(plan& told, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   const bool goes_past = place.on_device() && from.direct_problem().ok();
@@ -130,7 +130,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.emplace_back("other processes keep the cores busy, so the GPU copies what is in the page cache: not with prefer=speed");
 }
 
-// Neighbours of one path and for one reason, in file order.
+// Adjacent pieces with the same path and reason, in file order.
 struct planned_run {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
@@ -146,7 +146,7 @@ void add(std::vector<planned_run>& runs, const planned_piece& piece) {
   }
 }
 
-// Whether a piece goes as it does because of what of it is in the page cache.
+// Whether the reason depends on the page cache.
 bool is_of_cache(plan_reason reason) {
   switch (reason) {
     case plan_reason::resident:
@@ -188,7 +188,7 @@ std::string describe(std::span<const planned_run> runs, std::uint64_t cached, st
   return ways.empty() ? text : fmt::format("{}; the rest: {}", text, fmt::join(ways, "; "));
 }
 
-// Many runs that differ in nothing but what is in the page cache are one part: a list of them says less than how much it is.
+// Merges many runs that differ only in what is cached into one part: the amount says more than a long list.
 void tell(plan& told, runtime& with, source::source& from, std::span<const planned_run> runs) {
   constexpr std::size_t most_listed = 4;
   while (!runs.empty()) {
@@ -211,7 +211,7 @@ void tell(plan& told, runtime& with, source::source& from, std::span<const plann
   }
 }
 
-// Section by section, as a request is carried.
+// Plans section by section, as a request would.
 status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file, const transfer& what, const staging::place& place,
                  const io_options& options) {
   const auto asked = find_route(with, file, what.is_write, what.offset, what.length, &place, options, asker::waits);
@@ -244,7 +244,7 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
 
 result<plan> explain(runtime& with, file_core& file, std::string_view device, const transfer& what, const io_options& options) {
   if (auto problem = check_range(static_cast<std::int64_t>(what.offset), what.length); !problem.ok()) return problem;
-  const auto use = file.use();  // a question: the file need not be open for it
+  const auto use = file.use();  // explaining needs no read or write permission
   if (!use) return use.error();
   const auto known = with.memory().place_on(device);
   if (!known) return in_context(known.error(), what, file);

@@ -32,7 +32,7 @@ file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();
 }
 
-// A forked child gives back the descriptors and nothing else: threads of the parent may have been at the rest, or have waited for its lock.
+// A forked child closes only the descriptors: threads of the parent may have been using the rest, or waiting for its lock.
 void file_core::destroy(file_core* file) noexcept {
   if (file->runtime_->forked()) {
     (void)file->source_->close();
@@ -79,7 +79,7 @@ std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, 
   return made;
 }
 
-// Of a file whose size is not known nothing is.
+// Does nothing for a file of unknown size.
 void file_core::read_ahead() {
   const auto size = source_->size().value_or(0);
   const auto slabs = staging::share_ahead(runtime_->options().pinned_budget_bytes) / source::read_ahead::slab_bytes;
@@ -195,7 +195,7 @@ result<int> file_core::descriptor() {
 
 status file_core::close() {
   if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed before", name())};
-  // A forked child has none of the threads that would end what was under way.
+  // A forked child lacks the threads that would end the uses in flight.
   if (!runtime_->forked()) {
     std::unique_lock guard(lock_);
     quiet_.wait(guard, [this] { return uses_.load() == closed_bit; });

@@ -41,7 +41,8 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
   if (registered_count_.load(std::memory_order_acquire) > 0) {
     const auto* at = static_cast<const std::byte*>(memory);
     const std::lock_guard guard(registered_lock_);
-    // The nearest base at or below: a longer range that begins earlier and holds this one too is only not found, and classified anew.
+    // Takes the nearest base at or below. A longer range that begins earlier and also contains this one is missed, which only costs a
+    // classification.
     const auto after = registered_.upper_bound(at);
     if (after != registered_.begin()) {
       auto& [base, range] = *std::prev(after);
@@ -62,7 +63,7 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
     remember();
     return place;
   }
-  // A range of several mappings (cuMemCreate: PyTorch's expandable segments) is classified mapping by mapping.
+  // A range may consist of several mappings (cuMemCreate, PyTorch's expandable segments); classify each.
   const auto* const end = static_cast<const std::byte*>(memory) + length;
   for (const std::byte* reach = info.base + info.size; reach < end;) {
     const auto next = driver->is_mapped(reach - 1) ? driver->classify(reach) : result<device::memory_info>(device::memory_info{});
@@ -75,7 +76,7 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
   const bool first_gpu = driver == cuda_.get() && gpu_link_in_use() == nullptr;
   const auto link = link_to(*driver, info.ordinal, info.context);
   if (!link) return link.error();
-  // Memory that cannot be pinned is still memory: its copies are slower.
+  // Memory that cannot be pinned is still usable; its copies are slower.
   if (first_gpu && registered_count_.load() > 0) (void)pin_registered((*link)->session());
   place = {device::memory_type::device, *link};
   remember();
@@ -201,7 +202,7 @@ result<std::pair<device::driver*, int>> memory_map::device_named(std::string_vie
   const bool is_name = (kind == "cuda" || kind == "host") && !number.empty() && number.size() < 4 &&
                        number.find_first_not_of("0123456789") == std::string_view::npos;
   auto* const driver = !is_name ? nullptr : kind == "cuda" ? cuda_.get() : host_.get();
-  // The command and the Python package say it in these words too.
+  // The command line and the Python package use the same words.
   const auto missing = [&](const status& why, std::string_view detail) {
     const auto cuda = is_name && kind == "cuda" ? cuda_status() : status();
     const auto reason = !cuda.ok() ? fmt::format(" (no GPU: {})", cuda.message()) : detail.empty() ? "" : fmt::format(" ({})", detail);
@@ -268,7 +269,7 @@ status memory_map::copy(void* target, const void* source, std::size_t bytes) {
   return outcome;
 }
 
-// A GPU and the host device know nothing of each other.
+// Copies over the host, because a GPU and the host device cannot access each other.
 status memory_map::copy_over_host(void* target, const void* source, std::size_t bytes) {
   constexpr std::size_t most_at_once = std::size_t{4} << 20;
   std::vector<std::byte> between(std::min(bytes, most_at_once));
@@ -288,7 +289,7 @@ result<staging::place> memory_map::register_range(void* memory, std::size_t byte
   const std::lock_guard guard(registered_lock_);
   const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place});
   if (!place->on_device()) {
-    // Where no GPU is in use yet, the first one that comes into use pins it: a question must not make a context.
+    // If no GPU is in use yet, the first one to be used pins the memory: a registration must not create a context.
     if (auto* link = gpu_link_in_use(); link != nullptr) {
       if (auto pinned = or_no_memory([&] { return link->session().pin(memory, bytes, false); }); !pinned.ok()) {
         registered_.erase(added);
@@ -301,7 +302,7 @@ result<staging::place> memory_map::register_range(void* memory, std::size_t byte
   return *place;
 }
 
-// Host memory that was registered before any GPU was in use.
+// Pins the host memory that was registered before any GPU was in use.
 status memory_map::pin_registered(device::session& session) {
   const std::lock_guard guard(registered_lock_);
   status outcome;

@@ -12,11 +12,11 @@ namespace penstock::core {
 
 namespace {
 
-// Whose callback runs on this thread, if one does.
+// The operation whose callback runs on this thread; null if none does.
 [[gnu::tls_model("initial-exec")]] thread_local const operation* calling_back =
     nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-// Made when the library is loaded: asked for before every step, where nothing may fail.
+// Made when the library is loaded, because they are returned before every step, where nothing may fail.
 const status cancelled_before(errc::cancelled, "cancelled");
 const status deadline_passed(errc::timed_out, "the deadline has passed");
 
@@ -30,7 +30,8 @@ bool operation::done() const noexcept {
   return now == life::done || (now == life::settled && calling_back == this);
 }
 
-// Who queues work of a request looks afterwards whether it was stopped meanwhile: so either that thread ends it, or this one finds it.
+// A thread that queues work of a request checks afterwards whether the request was stopped. So either that thread ends the work, or this
+// one finds it.
 void operation::cancel() {
   cancelled_.store(true);
   if (runtime_ != nullptr && !runtime_->forked()) end_cancelled();
@@ -44,7 +45,7 @@ status operation::stop_reason() const noexcept {
 
 status operation::watch_deadline() {
   if (deadline() == deadline_clock::time_point::max()) return {};
-  auto problem = runtime_->feeders().ready();  // the thread of deadlines may be the last to let go of the engine
+  auto problem = runtime_->feeders().ready();  // the deadline thread may release the engine last
   if (problem.ok()) problem = runtime_->deadlines().watch(*this);
   deadline_watched_ = problem.ok();
   return problem;
@@ -76,14 +77,14 @@ void operation::move_to(life next) noexcept {
 
 void operation::call_back() noexcept {
   const auto* const outer = std::exchange(calling_back, this);
-  // Gone before anybody hears of the end: what it holds may be what they wait for.
+  // Destroy the callback before any thread is notified: waiting threads may depend on an object that it holds.
   std::exchange(callback_, {})(outcome_);
   calling_back = outer;
   move_to(life::done);
 }
 
 void operation::run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept {
-  // The watcher first: the thread of callbacks may be the last to let go of the engine, which then ends on the watcher.
+  // Start the watcher first: the callback thread may release the engine last, which is then destroyed on the watcher.
   if (with.forked() || !with.feeders().ready().ok() || !with.callbacks().ready().ok()) {
     (void)item.run();  // there are no threads, as in a forked child
   } else {
@@ -106,7 +107,7 @@ void operation::comes_soon() noexcept {
 
 namespace {
 
-// Whether the calling thread polls for an operation.
+// Turns polling of an operation by the calling thread on and off.
 class polling {
  public:
   explicit polling(operation& of) noexcept : of_(of) {}
@@ -133,7 +134,7 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
   auto& copies = runtime_->feeders();
   staging::feeders::watch watch;
   auto began = clock::now();
-  // Who waits in a callback keeps the thread that other callbacks wait for.
+  // A thread that waits inside a callback blocks the thread that runs other callbacks.
   const bool is_called_back = calling_back != nullptr;
   const bool for_ever = when == clock::time_point::max();
   polling polls(*this);
@@ -170,7 +171,7 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
       }
     }
   }
-  if (runtime_->forked()) return true;  // the lock may have been taken when the process forked
+  if (runtime_->forked()) return true;  // the lock may have been held at the time of the fork
   const std::lock_guard guard(lock_);
   return true;
 }
@@ -182,7 +183,7 @@ class refused_request final : public operation {
   explicit refused_request(const status& why) : operation(nullptr) { settle({0, why}); }
 };
 
-// Made when the library is loaded; never destroyed, since handles may outlive static objects.
+// Made when the library is loaded; never destroyed, because handles may outlive static objects.
 refused_request* const spare = new refused_request(no_memory());
 
 }  // namespace

@@ -26,13 +26,13 @@ result<std::shared_ptr<pinned_entry>> pinned_entry::make(file_core& file, std::u
     return with.pinned_pages().pin(file.source(), offset, length, most, by);
   };
   auto pinned = pin();
-  if (pinned.error().code() == errc::out_of_memory && with.kept_pages().trim()) pinned = pin();  // that counts, too
+  if (pinned.error().code() == errc::out_of_memory && with.kept_pages().trim()) pinned = pin();  // kept pages count against the same limit
   if (!pinned) return pinned.error();
   made->held_ = *std::move(pinned);
   return made;
 }
 
-// In a forked child the lock may have been held by another thread of the parent.
+// In a forked child, another thread of the parent may have held the lock.
 pinned_entry::~pinned_entry() {
   if (held_ != nullptr && !runtime_->forked()) runtime_->pinned_pages().release(held_);
 }

@@ -15,11 +15,11 @@ namespace {
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
 constexpr std::uint64_t least_direct_write = mib;
-// An edge beside a GPU-direct body is a job of its own, which costs about what staging this much does (18 us).
+// An edge next to a GPU-direct body is a job of its own, which costs about as much as staging this many bytes (18 us).
 constexpr std::uint64_t least_body_beside_edges = 64 * kib;
-// Residency is asked at multiples of this in the file, on which pieces end too.
+// Lookups in the page cache, and pieces, end on multiples of this offset in the file.
 constexpr std::uint64_t granule = 4 * mib;
-// The copy of less is over sooner than a thread that waits for it is awake.
+// A copy of less ends before a thread that waits for it has woken up.
 constexpr std::uint64_t least_registered = mib;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
@@ -66,12 +66,12 @@ class planner {
     return declared.carries == of_it && declared.of_device == in_.on_device;
   }
 
-  // Where a file is open past the page cache only, there are no pages to undo anything.
+  // Without a cached descriptor there are no pages whose write-back could undo a direct write.
   [[nodiscard]] std::uint64_t write_unit() const {
     return in_.has_cached ? std::max(path::direct_alignment, in_.cache_page_bytes) : path::direct_alignment;
   }
 
-  // Plans all for the path that was asked for, unless it is one whose pieces are cut below. Or says why not.
+  // Plans the whole range for the requested path, unless its pieces are cut below; or returns why it cannot.
   std::optional<std::string> take(path_kind kind) {
     if (!in_.paths->has(kind)) return "there is no such path";
     const auto carries = in_.paths->of(kind).carries;
@@ -81,10 +81,10 @@ class planner {
     return {};
   }
 
-  // Plans all for a path in one piece, with unaligned edges for its successor; or nothing, and says why. libcufile writes an edge by
-  // reading, changing and writing a whole block; it reads one through a buffer of its own, slowly (GPUDirect Storage best-practice guide),
-  // and so it does a read whose memory cannot be aligned. Where the path is forced, that is taken for reads, unless it moves whole blocks
-  // only.
+  // Plans the whole range as one piece for a path, with unaligned edges for its successor; or plans nothing and returns why. libcufile
+  // writes an edge by reading, changing and writing a whole block. It reads an edge through a buffer of its own, slowly (GPUDirect Storage
+  // best-practice guide), and a read whose memory cannot be aligned in the same way. If the path is forced, that is accepted for reads,
+  // unless the path moves only whole blocks.
   std::optional<std::string> take_whole(path_kind kind) {
     const auto declared = in_.paths->of(kind).alignment;
     const bool moves_edges = !in_.is_write && !in_.paths->of(kind).whole_blocks;
@@ -124,7 +124,7 @@ class planner {
     }
   }
 
-  // Memory of the host may lie anywhere, but only whole blocks of the file come past the cache.
+  // Host memory may have any alignment, but only whole blocks of the file can be read past the page cache.
   void read_late_into_host() {
     const std::uint64_t end = in_.offset + in_.length;
     const std::uint64_t body = std::min(round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment), end);
@@ -137,7 +137,7 @@ class planner {
     const std::uint64_t last = std::min(round_down(asked + path::direct_alignment - 1, path::direct_alignment), until);
     if (has_edges) cut(in_.offset, body - in_.offset, base(), file_side::cached, plan_reason::unaligned_read_edge);
     if (last < until) end_ = last;
-    read_unregistered(first, last - first);  // of nothing: nothing
+    read_unregistered(first, last - first);  // does nothing for an empty range
     if (has_edges && last == body_end) cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_read_edge);
   }
 
@@ -155,8 +155,8 @@ class planner {
     }
   }
 
-  // What is registered of the range from an offset on, where that is worth while; else nothing, at the end. GPUs copy from tmpfs at a third
-  // of the speed of staged, so there it is for those who spare CPU time.
+  // Returns the first registered part from an offset on, if using it pays off; otherwise an empty part at the end. GPUs copy from tmpfs at
+  // a third of the speed of the staged path, so there it is used only to save CPU time.
   plan_input::part registered(std::uint64_t offset) {
     const plan_input::part none{end_, 0};
     if (!in_.registered || !registered_path() || (in_.memory_file_system && !spares_cpu())) return none;
@@ -167,7 +167,7 @@ class planner {
     }
     return none;
   }
-  // The first that is registered from there on, with what follows it at once.
+  // Returns the first registered part from an offset on, with the parts directly after it.
   plan_input::part registered_run(std::uint64_t offset) {
     auto run = in_.registered(offset, end_ - offset);
     while (run.length > 0 && run.offset + run.length < end_) {
@@ -185,7 +185,7 @@ class planner {
     return *found;
   }
 
-  // In one piece with its neighbours: it takes one thread, and no CPU time.
+  // Extends the previous piece if it is registered too: one thread carries it and uses no CPU time.
   void take_registered(std::uint64_t offset, std::uint64_t length) {
     if (!pieces_.empty() && pieces_.back().registered) {
       pieces_.back().length += length;
@@ -200,9 +200,9 @@ class planner {
     return in_.prefer == preference::cpu || (in_.prefer == preference::automatic && has_little);
   }
 
-  // How far a part may be asked about: to its end, or to a multiple of the granule in the file, or of a part of it where that is more than
-  // may be asked about. All of it where nothing is asked, where one lane carries all, which would have nothing to do meanwhile, and where
-  // all may be mapped at once.
+  // Returns how far to look up a part in the page cache: to its end, or to a multiple of the granule, or of a smaller unit if `most` is
+  // smaller. Returns the end if no lookup is needed, if one lane carries everything and would have nothing to do meanwhile, or if the whole
+  // part may be mapped at once.
   [[nodiscard]] std::uint64_t asked_end(std::uint64_t offset, std::uint64_t end, std::uint64_t most) const {
     const bool asks = in_.has_cached && (in_.has_direct || in_.late_piece > 0);
     if (!asks || in_.lanes <= 1 || end - offset <= most || spares_cpu()) return end;
@@ -215,12 +215,12 @@ class planner {
   [[nodiscard]] bool is_continued() const { return in_.is_continued || end_ < in_.offset + in_.length; }
   [[nodiscard]] bool follows_others(std::uint64_t offset) const { return in_.continues && offset == in_.offset; }
   [[nodiscard]] bool precedes_others(std::uint64_t end) const { return is_continued() && end == end_; }
-  // Of the run of pieces of a kind that a part of the request stands in, as far as that can be known.
+  // Returns the length of the run of similar pieces around a part of the request, as far as known.
   [[nodiscard]] std::uint64_t run_length(std::uint64_t offset, std::uint64_t length) const {
     return follows_others(offset) || precedes_others(offset + length) ? std::max(in_.whole_length, length) : length;
   }
 
-  // Splits the range until each part is wholly resident, wholly not, or one granule.
+  // Splits the range until each part is wholly cached, wholly uncached, or one granule.
   void read_by_residency(std::uint64_t offset, std::uint64_t length) {
     const auto resident = in_.resident(offset, length);
     if (!resident && !in_.spares_cache && in_.late_piece == 0) {
@@ -241,7 +241,7 @@ class planner {
     }
   }
 
-  // What is not, or not all, in the page cache.
+  // Plans a part that is not, or not wholly, in the page cache.
   void cut_cold(std::uint64_t offset, std::uint64_t length, plan_reason found) {
     if (!cold_) cold_ = in_.cold ? in_.cold() : cold_way{};
     if (!cold_->keeps) {
@@ -249,7 +249,7 @@ class planner {
       return;
     }
     const std::uint64_t tried = std::min(cold_->tried_bytes, length);
-    cold_->tried_bytes -= tried;  // the next of these parts goes on with it
+    cold_->tried_bytes -= tried;  // the next such part continues with the rest
     cut(offset, tried, base(), file_side::past_cache, plan_reason::bypass_tried);
     cut(offset + tried, length - tried, base(), file_side::filling, cold_->why);
   }
@@ -291,7 +291,7 @@ class planner {
     cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_edge);
   }
 
-  // One piece for all, merged with its neighbour where that is of the same kind.
+  // Adds one piece, or extends the previous one if it is of the same kind.
   void whole(std::uint64_t offset, std::uint64_t length, path_kind path, plan_reason reason) {
     if (!pieces_.empty() && pieces_.back().path == path && !pieces_.back().registered) {
       pieces_.back().length += length;
@@ -300,7 +300,7 @@ class planner {
     }
   }
 
-  // As the path cuts it, for one that carries parts of requests.
+  // Cuts a range as its path requires, for paths that carry parts of requests.
   void cut(std::uint64_t offset, std::uint64_t length, path_kind kind, file_side side, plan_reason reason) {
     if (length == 0) return;
     const path::range_to_cut range{offset,
@@ -327,13 +327,13 @@ class planner {
               .waits = in_.late_piece > 0 && reason != plan_reason::resident});
   }
 
-  // What a far source is asked for at once.
+  // Cuts the range into fills of a remote source.
   void cut_far() {
     path::cut_at_multiples({.offset = in_.offset, .length = in_.length}, in_.far_piece, cuts_);
     add_cuts({.offset = in_.offset, .path = base(), .reason = plan_reason::far, .far = true});
   }
 
-  // A piece for each, which are alike but for their lengths and waves.
+  // Adds one piece per cut; the pieces differ only in length and wave.
   void add_cuts(planned_piece next) {
     for (const auto& each : cuts_) {
       next.length = each.length;
@@ -347,7 +347,7 @@ class planner {
   std::uint64_t end_;             // of the plan
   std::optional<cold_way> cold_;  // once it was asked for
   std::vector<planned_piece> pieces_;
-  std::vector<path::cut_piece> cuts_;  // of the range at hand
+  std::vector<path::cut_piece> cuts_;  // of the current range
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace penstock::core {
 
 namespace {
 
-// A chunk of them is pinned in 2.5 ms, one of the large ones in 7, and what a read sends first fits them.
+// A chunk of these slabs is pinned in 2.5 ms, a chunk of large ones in 7 ms. The first copies of a read fit them.
 constexpr std::size_t early_slab_bytes = 4 * staging::mib;
 
 status pin_one(staging::link& via, std::size_t slab_bytes) {
@@ -18,18 +18,18 @@ status pin_one(staging::link& via, std::size_t slab_bytes) {
   return taken.error();
 }
 
-// What cannot be had is told to whoever needs it.
+// Ignores failures: the request that needs the memory reports them.
 void prepare_slabs(staging::link& via) {
   (void)or_no_memory([&]() -> status {
     (void)pin_one(via, early_slab_bytes);
     const auto pinned = pin_one(via, staging::large_slab_bytes);
-    // Every size can be served from large slabs, not the other way round: what nobody has makes room for them.
+    // Large slabs can serve any size, small ones cannot, so unused slabs are freed to make room for a large one.
     if (!pinned.ok() && via.pool().trim() > 0) return pin_one(via, staging::large_slab_bytes);
     return pinned;
   });
 }
 
-// Belongs to itself once it is queued.
+// Owns itself once it is queued.
 class warm_up final : public staging::work {
  public:
   enum class part : std::uint8_t { slabs, copies };

@@ -9,9 +9,9 @@ namespace penstock::core {
 
 namespace {
 
-// Of so many jobs that pass while both kinds wait, one is in the background.
+// While both kinds wait, one of this many jobs that pass is a background job.
 constexpr unsigned background_turns = 8;
-// The timer comes a little later than it could, so that it lets several small jobs pass at a time; the bucket gathers meanwhile.
+// The timer fires slightly late, so that it releases several small jobs at a time; meanwhile the bucket fills.
 constexpr std::chrono::nanoseconds timer_delay = std::chrono::milliseconds(1);
 
 std::int64_t clock_now_ns() noexcept { return std::chrono::nanoseconds(deadline_clock::now().time_since_epoch()).count(); }
@@ -69,7 +69,8 @@ bool rate_limit::help(staging::work_list& list, bool background) {
   return true;
 }
 
-// Those that were held back in this very call have not waited. Whoever is told may let go of what this belongs to.
+// Jobs that were held back in this very call have not waited and are not counted. A notified owner may release the file or engine of this
+// limit.
 void rate_limit::let_pass(std::int64_t just_held_ns) noexcept {
   const timed_ref here(*this);
   for (;;) {
@@ -85,7 +86,7 @@ void rate_limit::let_pass(std::int64_t just_held_ns) noexcept {
   }
 }
 
-// With the lock.
+// Call with the lock held.
 path::job* rate_limit::next_to_pass(std::int64_t now_ns) noexcept {
   const bool any_normal = normal_.size() > 0;
   const bool any_background = background_.size() > 0;
@@ -97,7 +98,7 @@ path::job* rate_limit::next_to_pass(std::int64_t now_ns) noexcept {
   return taken;
 }
 
-// With the lock. False: there is no timer.
+// Call with the lock held. Returns false if there is no timer.
 bool rate_limit::watch() noexcept {
   if (watched_ || ended_) return watched_;
   set_deadline(deadline_clock::time_point(std::chrono::nanoseconds(bucket_.open_ns())) + timer_delay);

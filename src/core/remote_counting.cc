@@ -18,7 +18,7 @@ stats::book::span span_of(std::chrono::steady_clock::time_point from, std::chron
 }  // namespace
 
 void remote_counting::happened(event what) noexcept {
-  // In the order of event.
+  // In the order of `event`.
   constexpr std::array places{stats::place_of(&usage_stats::remote_requests),      stats::place_of(&usage_stats::remote_retries),
                               stats::place_of(&usage_stats::remote_connections),   stats::place_of(&usage_stats::remote_redirects),
                               stats::place_of(&usage_stats::remote_unversioned),   stats::place_of(&usage_stats::remote_hedges),

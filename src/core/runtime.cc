@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A link is fed by 10 lanes where a core copies 5 GB/s out of the page cache, by 8 where it copies 7; several links by more.
+// One link needs 10 lanes if a core copies 5 GB/s from the page cache, 8 if it copies 7; several links need more.
 staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores) {
   if (options.lanes != 0) return {options.lanes};
   const unsigned most = std::clamp(cores * 5 / 8, 2U, staging::lanes::most_lanes);
@@ -21,8 +21,8 @@ staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores)
 
 }  // namespace
 
-// For lanes: enough for a link's 55 GB/s over the 1.5 ms that filling and sending a slab take, and for callers that read for themselves.
-// For disk lanes: what they read into, or send. Never all of the budget, so that a file system that stalls leaves something for others.
+// For lanes: enough for a link's 55 GB/s during the 1.5 ms that filling and sending a slab take, and for callers that read by themselves.
+// For disk lanes: their buffers. Never the whole budget, so that a file system that hangs leaves memory for the others.
 runtime::pinned_share runtime::share_of_each_mount(const engine_options& options, unsigned lanes, unsigned cores) {
   constexpr std::size_t of_each = std::size_t{12} << 20;
   const std::size_t slabs = std::min(lanes, 16U);
@@ -32,11 +32,12 @@ runtime::pinned_share runtime::share_of_each_mount(const engine_options& options
           for_cpu > options.pinned_budget_bytes / 2};
 }
 
-// With so much of the lanes' slabs pinned for each link, cached reads reach 0.95 of its speed, and the first of them does not wait for the
-// rest (H200: a first read of 4.4 GB at 46 GB/s; with 180 MiB pinned meanwhile, 39. Two links that share what one needs reach 64 of 104).
+// With this much of the lanes' slabs pinned per link, cached reads reach 0.95 of the link's speed, and the first one does not wait for the
+// rest (H200: a first read of 4.4 GB runs at 46 GB/s, and at 39 if 180 MiB are pinned meanwhile). Two links that share the memory of one
+// reach 64 of 104 GB/s.
 constexpr std::size_t pinned_at_once_bytes = std::size_t{32} << 20;
 
-// That receive from servers. One core receives 5 to 6 GB/s of plain bytes; eight reach what memory gives (H200 machine, 16 cores).
+// The threads that receive from servers. One core receives 5 to 6 GB/s without TLS; eight saturate the memory (H200 machine, 16 cores).
 constexpr unsigned most_web_threads = 8;
 
 std::int64_t now_ns() noexcept {
@@ -126,7 +127,7 @@ void runtime::unregister_memory(void* memory) {
   if (ended) stats_.count_registration(ended->cost_ns + now_ns() - began, ended->served);
 }
 
-// What is registered counts as available with the kernel, since it lies in the page cache; but it cannot be had.
+// The kernel counts registered pages as available, because they are in the page cache, but they cannot be reclaimed.
 bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
   constexpr std::uint64_t spared_share = 16;
   const auto memory = memory_left_.at(about_now_ns());
@@ -135,19 +136,19 @@ bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
 
 void runtime::give_up_pinned_pages_where_short() noexcept {
   if (pinned_pages_.empty() || forked() || !is_short_with(pinned_pages_.used_bytes())) return;
-  if (kept_pages_.trim() && !is_short_with(pinned_pages_.used_bytes())) return;  // nobody asked for these
+  if (kept_pages_.trim() && !is_short_with(pinned_pages_.used_bytes())) return;  // no user asked for these
   pinned_pages_.drop_all({errc::out_of_memory, "memory became short"});
 }
 
 std::uint64_t runtime::most_pinned_bytes() noexcept {
-  constexpr std::uint64_t usual_share = 4;                       // of all memory
-  constexpr std::uint64_t usual_bytes = std::uint64_t{1} << 30;  // where the kernel does not say how much there is
+  constexpr std::uint64_t usual_share = 4;                       // one part in this many of all memory
+  constexpr std::uint64_t usual_bytes = std::uint64_t{1} << 30;  // if the kernel does not report its memory
   if (options_.pinned_file_budget_bytes > 0) return options_.pinned_file_budget_bytes;
   const auto memory = memory_left_.at(about_now_ns());
   return memory ? memory->total_bytes / usual_share : usual_bytes;
 }
 
-// Half as much as users may ask for, besides what they did.
+// Half as much as users may pin, in addition to their pins.
 std::uint64_t runtime::most_kept_bytes() noexcept {
   return forked() || is_short_with(pinned_pages_.used_bytes()) ? 0 : most_pinned_bytes() / 2;
 }
@@ -186,7 +187,7 @@ void runtime::trim_paths() {
 }
 
 engine_stats runtime::snapshot() const {
-  if (forked()) return {};  // a lock may have been taken when the process forked
+  if (forked()) return {};  // a lock may have been held at the time of the fork
   auto seen = stats_.snapshot();
   const auto other = beside() != nullptr ? beside()->pinned_now() : beside_files::pinned{};
   seen.pinned_file_bytes = pinned_pages_.used_bytes();

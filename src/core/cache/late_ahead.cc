@@ -7,11 +7,11 @@ namespace penstock::core {
 
 namespace {
 
-constexpr std::uint64_t unit = std::uint64_t{128} << 10;  // the kernel asks a server for so much at once
+constexpr std::uint64_t unit = std::uint64_t{128} << 10;  // the kernel requests this much from a server at a time
 
 }  // namespace
 
-// With the lock.
+// Call with the lock held.
 void late_ahead::begin(phase next, std::int64_t now_ns) noexcept {
   if (next != phase_) calls_fetched_ = fetched_to_ = 0;
   phase_ = next;
@@ -20,7 +20,7 @@ void late_ahead::begin(phase next, std::int64_t now_ns) noexcept {
   began_ns_ = now_ns;
 }
 
-// With the lock: the calls before this one have ended.
+// Call with the lock held, when the calls before this one have ended.
 void late_ahead::judge(std::int64_t now_ns) noexcept {
   const double ns_per_byte = static_cast<double>(now_ns - began_ns_) / static_cast<double>(std::max<std::uint64_t>(bytes_, 1));
   if (phase_ == phase::plain && calls_ >= timed_plain) {
@@ -41,7 +41,7 @@ late_ahead::range late_ahead::next(std::uint64_t offset, std::uint64_t length, s
     begin(phase::plain, now_ns);
   }
   end_ = offset + length;
-  if (calls_ == 0) began_ns_ = now_ns;  // the first ever
+  if (calls_ == 0) began_ns_ = now_ns;  // the first call
   ++calls_;
   bytes_ += length;
   if (phase_ != phase::fetching) return {};

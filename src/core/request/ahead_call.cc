@@ -18,7 +18,7 @@ source::read_ahead::call as_call(const transfer& what, const staging::place& pla
 
 }  // namespace
 
-// Looks at no more than words of memory: every read of such a file comes here.
+// Reads only a few words of memory, because every read of such a file calls it.
 bool ahead_call::suits(runtime& with, const staging::place& place, const io_options& options) {
   const auto forced = with.forced_path(options, true);
   if (forced != path_kind::automatic && forced != with.paths().base(true)) return false;
@@ -42,7 +42,7 @@ ahead_call::ahead_call(runtime& with, const admission& admitted, const io_option
   auto& file = admitted.file();
   if (file.ahead() == nullptr || admitted.what().is_write || !admitted.place().on_device()) return;
   if (!suits(with, admitted.place(), options)) return;
-  auto use = file.use();  // of its own: the admission's may end before passed()
+  auto use = file.use();  // a use of its own: the admission's may end before passed()
   if (!use) return;
   use_ = *std::move(use);
   file_ = &file;
@@ -68,8 +68,8 @@ std::optional<io_result> ahead_call::serve(const admission& admitted) {
   return outcome;
 }
 
-// The copies are issued by this thread, one for each slab that the call touches, and the last is waited for. Whatever fails, the memory is
-// quiet on return.
+// This thread issues the copies, one per slab that the call touches, and waits for the last one. On return no copy is running, whatever has
+// failed.
 std::optional<io_result> ahead_call::copy(std::uint64_t length) {
   auto& ahead = *file_->ahead();
   auto& session = place_.via->session();
@@ -77,7 +77,7 @@ std::optional<io_result> ahead_call::copy(std::uint64_t length) {
   if (!stream) return std::nullopt;
   const auto size = ahead.size();
   const auto there = std::min(length, size - what_.offset);
-  // A short count is the end of the file, by the kernel's own word.
+  // A short read means the end of the file only if the source confirms it.
   if (there < length && !file_->source().ends_at(size).value_or(false)) return std::nullopt;
   std::uint64_t done = 0;
   status problem;
@@ -99,7 +99,7 @@ std::optional<io_result> ahead_call::copy(std::uint64_t length) {
   return std::nullopt;
 }
 
-// The bytes are there: nothing that fails here is told.
+// The bytes have been read, so failures here are ignored.
 void ahead_call::passed() noexcept {
   if (file_ == nullptr) return;
   const auto call = as_call(what_, place_);

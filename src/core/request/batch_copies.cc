@@ -21,7 +21,7 @@ bool same_range(const io_request& one, const io_request& other) noexcept {
 
 }  // namespace
 
-// As a work it is read by itself.
+// As queued work, it reads the file itself.
 class batch_copies::copy final : public staging::work {
  public:
   copy(batch_copies& all, std::uint32_t index, std::uint32_t source) noexcept : all_(all), index_(index), source_(source) {}
@@ -34,7 +34,7 @@ class batch_copies::copy final : public staging::work {
     from_ = item.place();
   }
   void begin(const admission& item, const io_options& options);
-  // Of the two that it waits for, its own beginning and the end of its source, one has come.
+  // Called when one of the two events that it waits for has happened: its own begin() and the end of its source.
   void one_came() noexcept;
   void refuse() noexcept {
     refused_ = true;
@@ -44,7 +44,7 @@ class batch_copies::copy final : public staging::work {
     read_ = outcome;
     one_came();
   }
-  // Of the source, which counts those that want its bytes in the first of them.
+  // The number of copies that still need the bytes of the source; kept in the first of them.
   std::atomic<std::uint32_t>& wanted() noexcept { return wanted_; }
   bool run() override;
 
@@ -88,7 +88,7 @@ void batch_copies::copy::one_came() noexcept {
 }
 
 void batch_copies::copy::go() noexcept {
-  // Where the file has ended too: to end here would go on with the next of a chain, however long that is, on this stack.
+  // Also at the end of the file: ending here would continue with the next copy of a chain of any length on this stack.
   const bool nothing_there = !read_.ok() || read_.bytes_done == 0;
   if (refused_) {
     let_source_go();
@@ -99,7 +99,7 @@ void batch_copies::copy::go() noexcept {
     task_.between_devices = true;
     task_.context = this;
     task_.done = [](staging::copy_task& task, status outcome) { static_cast<copy*>(task.context)->ended(std::move(outcome)); };
-    // From here on others may end it, and the batch with it.
+    // From here on, other threads may end this, and the batch with it.
     auto& feeders = all_.with_.feeders();
     from_.via->feeder().submit(task_);
     feeders.attend();
@@ -118,7 +118,7 @@ void batch_copies::copy::ended(status outcome) noexcept {
   owner.item_ended(index, {bytes, {}});
 }
 
-// Not here: this may be the thread that looks after copies, and planning asks the file system.
+// Not on this thread: it may be the one that handles copies, and planning calls the file system.
 void batch_copies::copy::read_alone(const status& why) noexcept {
   if (!why.ok()) all_.with_.stats().count_fallback(all_.with_.paths().base(true), why.message());
   let_source_go();
@@ -136,7 +136,7 @@ void batch_copies::copy::let_source_go() noexcept {
   if (all_.first_[source_]->wanted().fetch_sub(1, std::memory_order_acq_rel) == 1) all_.owner_.copied_on(source_);
 }
 
-// --- all of a batch
+// --- all copies of a batch
 
 bool batch_copies::any(std::span<const io_request> requests) noexcept {
   return std::any_of(requests.begin(), requests.end(), [](const io_request& each) { return each.copy_of.has_value(); });
@@ -168,7 +168,7 @@ void batch_copies::refused(std::uint32_t index) noexcept { copy_of_[index]->refu
 bool batch_copies::ended(std::uint32_t index, const io_result& outcome) noexcept {
   auto* each = first_[index];
   if (each == nullptr) return false;
-  // The last one to take its bytes may end the batch.
+  // The last copy that takes the bytes may end the batch.
   while (each != nullptr) {
     auto* const next = each->next();
     each->source_ended(outcome);

@@ -13,7 +13,7 @@ namespace penstock::core {
 operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
                                 item_callback& each) {
   auto* made = new batch_request(with.shared_from_this(), requests);
-  made->each_ = std::move(each);  // from here on their ends are told by calling back
+  made->each_ = std::move(each);  // from here on, ends are reported through the callbacks
   made->set_deadline(options.deadline);
   made->show_as(made->runtime().shown_range("batch", requests.size(), {}));
   made->set_callback(std::move(callback));
@@ -58,7 +58,7 @@ void batch_request::start(std::span<const io_request> requests, const io_options
     if (copies_ && copies_->is_copy(i)) copies_->refused(i);
   }
   end_row(options, found);
-  (void)watch_deadline();  // one that nobody can watch is asked for by each load all the same
+  (void)watch_deadline();  // if nothing watches the deadline, each load still checks it
   for (auto& each : shipments_) each.flush();
   if (!stop_reason().ok()) end_queued();
   ended(1);
@@ -70,7 +70,7 @@ void batch_request::help() {
   }
 }
 
-// An error is the outcome of this request.
+// An error becomes the outcome of this request.
 status batch_request::add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found) {
   if (auto refused = enter(asked, options, index); !refused.ok()) return refused;
   auto& admitted = admitted_[index];
@@ -90,7 +90,7 @@ status batch_request::add(const io_request& asked, const io_options& options, st
   return {};
 }
 
-// Admits and locates it.
+// Admits and locates a request.
 status batch_request::enter(const io_request& asked, const io_options& options, std::uint32_t index) {
   if (asked.target == nullptr || asked.target->core() == nullptr) return {errc::closed, "the file of this request is closed"};
   const transfer what{static_cast<std::byte*>(asked.memory), asked.length, static_cast<std::uint64_t>(asked.offset), asked.is_write};
@@ -109,7 +109,7 @@ status batch_request::enter(const io_request& asked, const io_options& options, 
   return {};
 }
 
-// A located request goes by itself, or with other small ones.
+// Starts a located request alone or with other small ones.
 status batch_request::send_off(const io_options& options, std::uint32_t index) {
   auto& admitted = admitted_[index];
   auto& file = admitted.file();
@@ -120,7 +120,7 @@ status batch_request::send_off(const io_options& options, std::uint32_t index) {
   return {};
 }
 
-// What was found so far travels as a row, if that is worth it.
+// Sends the requests found so far as a row, if that is worth it.
 void batch_request::end_row(const io_options& options, row_finder& found) {
   if (found.count() == 0) return;
   const auto first = found.first();
@@ -137,7 +137,7 @@ void batch_request::end_row(const io_options& options, row_finder& found) {
   }
 }
 
-// An error when nothing of it has begun.
+// Returns an error if no part of it has started.
 status batch_request::start_row(const io_options& options, std::uint32_t first, std::uint32_t count) {
   const auto items = std::span(admitted_).subspan(first, count);
   make_room_for_part();
@@ -154,7 +154,7 @@ void batch_request::go_alone(const io_options& options, const std::shared_ptr<fi
   if (!problem.ok()) item_ended(index, {0, std::move(problem)});
 }
 
-// The default stream of a device is waited for once.
+// Synchronizes with the default stream of each device only once.
 status batch_request::locate(admission& admitted, const io_options& options) {
   if (auto problem = admitted.locate(&seen_); !problem.ok()) return problem;
   if (!admitted.waits_for_default_stream(options)) return {};
@@ -187,14 +187,14 @@ void batch_request::make_room_for_part() {
   if (parts_.size() == parts_.capacity()) parts_.reserve(2 * parts_.size() + 1);
 }
 
-// There is room for it. The batch may be gone on return.
+// There must be room for the part. The batch may be gone on return.
 void batch_request::run_part(request& part) {
   {
     const std::lock_guard guard(parts_lock_);
     parts_.emplace_back(part);
   }
-  // Who cancels the batch finds it from here on; who did so before is seen.
-  if (stop_reason().code() == errc::cancelled) part.cancel();  // it has the deadline itself
+  // A thread that cancels the batch from here on finds the part; an earlier cancellation is visible here.
+  if (stop_reason().code() == errc::cancelled) part.cancel();  // the part has the deadline itself
   part.begin();
 }
 
@@ -205,7 +205,7 @@ void batch_request::item_ended(std::uint32_t index, io_result outcome) noexcept 
 }
 
 void batch_request::items_moved(std::uint32_t first, std::uint32_t count) noexcept {
-  constexpr std::uint32_t most_at_once = 256;  // which stay in the core's cache from one look to the next
+  constexpr std::uint32_t most_at_once = 256;  // small enough to stay in the core's cache between the two passes
   for (; count > most_at_once; first += most_at_once, count -= most_at_once) few_moved(first, most_at_once);
   few_moved(first, count);
 }

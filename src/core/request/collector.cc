@@ -14,24 +14,26 @@ namespace penstock::core {
 
 namespace {
 
-// As many blocks of 4 KiB as fit a slab of 1 MiB.
+// As many blocks of 4 KiB as fit into a slab of 1 MiB.
 constexpr std::size_t most_ranges_per_load = staging::mib / (path::direct_alignment + sizeof(device::segment));
-constexpr std::size_t least_ranges_per_load = 32;  // a copy of them costs 7 us (H200), reading one 1 us
-// The kernel looks at one range's page cache in half a microsecond, at all of it between many in up to 25 ns a page (H200 machine).
+constexpr std::size_t least_ranges_per_load = 32;  // one copy of them costs 7 us (H200), reading one of them 1 us
+// The kernel looks up one range in the page cache in half a microsecond, and everything between many ranges in up to 25 ns per page (H200
+// machine).
 constexpr std::size_t asked_ranges = 48;
 
-// The room of an item in a slab, as staged lays it out, with its line of the table.
+// The space that the staged path needs for an item in a slab, with its line of the table.
 std::uint64_t room_of(const transfer& item) noexcept { return path::blocks_around(item.offset, item.length) + sizeof(device::segment); }
 
 }  // namespace
 
-// A gathering job, with those whose ranges it carries: a sender, or single requests. As a work it calls back the latter. Deletes itself.
+// A gathering job and the owner of its ranges: a sender, or single requests. As queued work, it calls back the single requests. Deletes
+// itself.
 class load final : public path::job_owner, public staging::work {
  public:
-  // The newest load of its kind in a chain, where it has room for the item; else a new one, which is then the newest of all. of: null for
-  // single requests. The item is to be added at once.
+  // Returns the newest load of this kind in a chain, if it has room for the item; otherwise a new one, which becomes the newest of all. of:
+  // null for single requests. Add the item at once.
   static load& take_for(load*& newest, admission& item, std::size_t most_ranges, collector& by, shipment* of) {
-    (void)item.file().source().descriptors();  // opened here, with nothing held
+    (void)item.file().source().descriptors();  // opens them here, with no lock held
     const auto& what = item.what();
     auto* found = newest;
     while (found != nullptr && (found->job.place.via != item.place().via || found->job.is_write != what.is_write)) found = found->older;
@@ -63,7 +65,7 @@ class load final : public path::job_owner, public staging::work {
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
   void did_without(const path::job& carried, const status& why) override;
-  // One that is stopped need not wait, as they all do, for a slab.
+  // A stopped sender or request need not wait for a slab with the others.
   [[nodiscard]] status stopped() const override;
   [[nodiscard]] status range_stopped(const path::gather_range& range) const override {
     return of_ != nullptr ? of_->from_.stop_reason() : singles[range.index]->stop_reason();
@@ -71,8 +73,8 @@ class load final : public path::job_owner, public staging::work {
   bool run() override;
 
   path::job job;
-  load* older = nullptr;                // of those that one thread fills
-  std::vector<small_request*> singles;  // by index; null: is not called back
+  load* older = nullptr;                // of the loads that one thread fills
+  std::vector<small_request*> singles;  // by index; null: not called back
 
  private:
   load(collector& by, shipment* of, const admission& first, std::size_t most_ranges) : by_(by), of_(of) {
@@ -96,10 +98,10 @@ class load final : public path::job_owner, public staging::work {
   collector& by_;
   shipment* const of_;
   std::uint64_t room_ = 0;
-  path::job_queues own_queues_;  // of single requests
+  path::job_queues own_queues_;  // for single requests
 };
 
-// --- what becomes of loads
+// --- the end of loads
 
 status load::stopped() const {
   if (of_ != nullptr) return of_->from_.stop_reason();
@@ -110,12 +112,12 @@ status load::stopped() const {
 }
 
 void load::finished(path::job& ended, std::uint64_t bytes, status error) {
-  const auto with = by_.runtime_.shared_from_this();  // who is told last may be the last to keep it
+  const auto with = by_.runtime_.shared_from_this();  // the last request to be notified may be the last to keep it alive
   with->stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now_ns()}, !error.ok());
   by_.is_background() ? by_.way_.end_background() : by_.way_.leave();
   if (of_ == nullptr) by_.arrived(*this);
   if (!error.ok()) fail(error);
-  count(with->stats());  // before anybody is told
+  count(with->stats());  // before any thread is notified
   if (of_ != nullptr) {
     of_->from_.carried(job.ranges);
   } else if (tell_singles()) {
@@ -125,7 +127,8 @@ void load::finished(path::job& ended, std::uint64_t bytes, status error) {
   delete this;
 }
 
-// An error of the whole job comes before anything has moved. Where some are stopped it may concern them alone: the others go again.
+// An error of the whole job occurs before anything has moved. If some requests were stopped, the error may concern only them; the others
+// run again.
 void load::fail(const status& error) {
   const bool some_stopped = !stopped().ok();
   for (auto& range : job.ranges) {
@@ -136,7 +139,7 @@ void load::fail(const status& error) {
   std::erase_if(job.ranges, [](const path::gather_range& range) { return range.error.ok(); });
 }
 
-// Those that ended well are counted together.
+// Counts the successful requests together.
 void load::count(stats::book& stats) noexcept {
   std::uint64_t requests = 0;
   std::uint64_t bytes = 0;
@@ -162,13 +165,13 @@ void load::count(stats::book& stats) noexcept {
   note_ranges_use(stats, job, file_of);
 }
 
-// True: some are to be called back.
+// Returns true if some requests have callbacks to run.
 bool load::tell_singles() noexcept {
   bool any = false;
   for (auto& range : job.ranges) {
     auto& each = *singles[range.index];
     each.admitted_.let_go();
-    const bool calls_back = each.has_callback();  // once it is settled, and has none, it may be gone
+    const bool calls_back = each.has_callback();  // once settled, a request without a callback may be gone
     each.settle({range.moved, std::move(range.error)});
     any = any || calls_back;
     if (!calls_back) std::exchange(singles[range.index], nullptr)->release();
@@ -186,7 +189,7 @@ bool load::run() {
   return true;
 }
 
-// Only ever because a ring died: the job runs again, and finds none.
+// Happens only if a ring has failed: the job runs again, without one.
 void load::hand_over(path::job& refused, status why) {
   by_.runtime_.stats().count_fallback(refused.path->kind(), why.message());
   for (auto& range : refused.ranges) {
@@ -212,14 +215,14 @@ shipment::shipment(collector& by, sender& from) noexcept
 }
 
 void shipment::add(admission& item, std::uint32_t index) {
-  // What is read by way of a slab is read by several threads: then one copy for more of them is better than several copies.
+  // Several threads fill a slab, so one copy of more items is better than several copies.
   const bool shared = item.place().on_device() && !item.what().is_write;
   const auto most = shared ? std::min(from_.item_count(), most_ranges_per_load) : ranges_per_load_;
   load::take_for(newest_, item, most, by_, this).add(item, index);
 }
 
 void shipment::flush() noexcept {
-  // Where there is no memory for asking, each range is asked for when it is read. Nothing else allocates.
+  // Without memory for the lookup, each range is looked up when it is read. Nothing else allocates.
   (void)or_no_memory([this]() -> status {
     ask_residency();
     return {};
@@ -231,13 +234,13 @@ void shipment::flush() noexcept {
     newest_->job.started_ns = now;
     newest_->job.next_work = std::exchange(first, &newest_->job);
   }
-  if (count > 0) (void)by_.lanes_.push(queues_.cpu_works, *first, *last, count);  // there are threads
+  if (count > 0) (void)by_.lanes_.push(queues_.cpu_works, *first, *last, count);  // the threads exist
 }
 
 bool shipment::help() { return !by_.is_background() && (by_.lanes_.help(queues_.cpu_works) || by_.lanes_.help(queues_.shared_works)); }
 
-// Of many ranges of a file some are asked for. Where the answer is the same for them, it is taken for all, since the little that may be
-// otherwise is read all the same; else each is asked for when it is read. So is each of which nothing may enter the page cache.
+// Looks up a sample of the many ranges of a file. If the sample agrees, the result holds for all, because the few exceptions are read
+// correctly anyway; otherwise each range is looked up when it is read. So are ranges that must not enter the page cache.
 void shipment::ask_residency() {
   struct tally {
     std::size_t count = 0;
@@ -289,7 +292,7 @@ void collector::direct(path::job_queues& jobs) const noexcept {
   jobs.disk = &disk_;
 }
 
-// Changes what the lock guards, and calls a lane where it is time for that.
+// Applies a change under the lock, and calls a lane if it is time to.
 template <class Change>
 void collector::with_lock(Change change) noexcept {
   {
@@ -312,7 +315,7 @@ void collector::add(small_request& added) noexcept {
     tail_ = &added;
     ++waiting_;
   });
-  if (!added.stop_reason().ok()) withdraw(added);  // who has stopped it may have come too early to find it here
+  if (!added.stop_reason().ok()) withdraw(added);  // a thread that stopped it may have come too early to find it here
 }
 
 void collector::unlink(small_request& gone) noexcept {
@@ -331,7 +334,7 @@ void collector::withdraw(small_request& stopped) {
     stopped.end({0, stopped.stop_reason()});
   } else if (auto* with = stopped.load_; with != nullptr && lanes_.withdraw(with->job.queues->cpu_works) != nullptr) {
     guard.unlock();
-    with->finished(with->job, 0, with->stopped());  // the others go again
+    with->finished(with->job, 0, with->stopped());  // the others run again
   }
 }
 
@@ -345,8 +348,8 @@ bool collector::run() {
   return true;
 }
 
-// What a lane carries: its share of what waits, if each load that may still start were to take as much. Until it is sorted it counts as one
-// load under way; then each load does. What cannot travel ends.
+// Returns the load that a lane carries: its share of the waiting requests, assuming that each load that may still start takes as many.
+// Until the requests are sorted they count as one load in flight; then each load counts. Requests that cannot travel end.
 load* collector::take() {
   small_request* first = nullptr;
   std::size_t count = 0;

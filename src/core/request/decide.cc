@@ -11,25 +11,25 @@ namespace {
 
 constexpr std::uint64_t section_unit = std::uint64_t{16} << 20;
 
-// Little at first, so that something is soon under way; later so much that the lanes are busy while the next part is asked about. A part
-// of less than 2 MiB would be carried before the next is planned.
+// Starts small, so that pieces run soon, and grows, so that the lanes are busy while the next part is looked up. A part of less than 2 MiB
+// would end before the next one is planned.
 std::uint64_t most_asked(const transfer& rest, const transfer& whole) {
   constexpr std::uint64_t least = std::uint64_t{2} << 20;
   const std::uint64_t before = rest.offset - whole.offset;
   return before == 0 ? std::clamp(whole.length / 4, least, 8 * least) : 3 * before;
 }
 
-// Sections end on multiples of every piece in the file.
+// Sections end on multiples of the length of every piece.
 std::uint64_t section_length(const transfer& rest, bool is_short) {
   const auto most = is_short ? section_unit : section_bytes;
   if (rest.length <= most) return rest.length;
   return (rest.offset + most) / section_unit * section_unit - rest.offset;
 }
 
-// In the file as it is: what a file will be when it is wholly in the page cache.
+// Uses the current size of the file, as if the whole file had to fit into the page cache.
 cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked, bool has_tried,
                      bool of_shared_memory) {
-  // A section that is not at the beginning of its request, where what is under way has just been begun.
+  // A section after this offset in its request: at the beginning, the pieces in flight have only just started.
   constexpr std::uint64_t tried_from = std::uint64_t{64} << 20;
   using verdict = cold_speeds::verdict;
   cache_question question{.asked = asked, .shared_memory = of_shared_memory, .lent_past_cache = file.source().facts().lent_past_cache};
@@ -49,7 +49,7 @@ cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const
   return choose_cold_way(question);
 }
 
-// Of a read whose bytes a server brings, unless it is known to answer soon.
+// For a read whose bytes come from a server, unless the server is known to answer promptly.
 void add_answers(plan_input& input, const file_core& file, const transfer& rest, const staging::place& place) {
   using verdict = staging::answer_times::verdict;
   const auto answers = file.answers();
@@ -75,7 +75,7 @@ result<reach> readable(source::source& from, const transfer& what) {
 
 status writable(file_core& file, const transfer& whole, const staging::place& place) {
   if (!whole.is_write) return {};
-  const auto* const memory = place.on_device() ? nullptr : whole.memory;  // what comes from a device passes through aligned slabs
+  const auto* const memory = place.on_device() ? nullptr : whole.memory;  // bytes from a device pass through aligned slabs
   return file.source().can_drain(memory, whole.length, whole.offset);
 }
 
@@ -138,12 +138,12 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.busy_cores = spares_busy_cores(with, file, whole, place, options);
   input.memory_file_system = from.facts().in_memory;
   input.most_bytes = staging::large_slab_bytes;
-  // explain() is asked of no address: it tells of one that is aligned.
+  // explain() has no address and assumes an aligned one.
   input.aligned_together =
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
   add_answers(input, file, rest, place);
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
-    // Its own words would take a lock and memory, and nobody reads them here: explain() asks for them.
+    // refuses() would take a lock and allocate, and its message is not used here; explain() calls it.
     if (kind != input.forced && with.path(kind).serves_nothing()) return "serves nothing";
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();

@@ -9,22 +9,22 @@ namespace penstock::core {
 
 namespace {
 
-// Whether a caller may carry such a request GPU-direct, as far as the path is not asked. What is in the page cache is copied from there
-// sooner than the drive answers; of what is not aligned, whole blocks would be read through a buffer, or be changed.
+// Whether a caller may carry such a request GPU-direct, before the path is asked. Cached bytes are copied from the page cache sooner than
+// the drive answers; unaligned requests would read whole blocks through a buffer, or change them.
 bool suits_gpu_direct(runtime& with, const file_core& file, path_kind kind, const path::question& asked, const io_options& options,
                       cache_use cache, bool is_forced, const std::byte* address) {
   if (!options.gpu_direct || !file.not_direct().empty() || asked.memory->emulated() || with.path(kind).serves_nothing()) return false;
-  // No page of the page cache may hold both an edge that somebody writes there and blocks that go past it.
+  // No page of the page cache may hold both an edge of another write and blocks that bypass the cache.
   const auto unit = asked.is_write ? std::max<std::uint64_t>(path::direct_alignment, sys::page_size()) : path::direct_alignment;
   if ((asked.offset | asked.length) % unit != 0 || reinterpret_cast<std::uintptr_t>(address) % path::direct_alignment != 0) return false;
   if (asked.is_write || is_forced) return true;
-  // Where no path can take it, nobody need ask the page cache.
+  // If no path can take it, skip the lookup in the page cache.
   if (cache == cache_use::keep || asked.file->descriptors().direct < 0) return false;
   return file.source().resident_bytes(asked.offset, asked.length).value_or(0) < asked.length;
 }
 
-// The path by which a caller carries such a request himself; automatic: none. The first by rank that declares to and does not refuse; the
-// one that carries everything is not asked.
+// Returns the path by which a caller carries such a request itself; automatic if there is none. It is the first path by rank that declares
+// to carry it and does not refuse. The path that carries everything is not asked.
 path_kind path_of_caller(runtime& with, const file_core& file, const path::question& asked, const io_options& options, cache_use cache,
                          const std::byte* address) {
   const bool on_device = asked.memory->on_device();
@@ -40,7 +40,8 @@ path_kind path_of_caller(runtime& with, const file_core& file, const path::quest
   return path_kind::automatic;
 }
 
-// Of a read from a file system that answers late, or may: what one thread would wait for again and again comes at once by lanes.
+// Whether a read comes from a file system that answers late, or may: lanes request at once the parts for which one thread would wait again
+// and again.
 bool comes_late(const file_core& file, std::uint64_t offset, std::uint64_t length, const staging::place* memory, asker who) {
   if (file.answers() == staging::answer_times::verdict::prompt) return false;
   if (who == asker::batch) return memory != nullptr && !memory->on_device();
@@ -53,7 +54,8 @@ bool comes_from_far(const file_core& file, bool is_write, const io_options& opti
   return !is_write && file.turns(options) != nullptr;
 }
 
-// Of a far source nothing is gathered, since all that it is asked for is under way at once. What a limit holds back waits piece by piece.
+// Requests to a remote source are not gathered, because all of them are in flight at once. Requests that a limit holds back wait piece by
+// piece.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
   return length <= small_request_bytes && file.turns(options) == nullptr && !file.answers_late() && !file.is_limited() &&
          !file.runtime().forced(options) && !options.after_default_stream;
@@ -75,7 +77,7 @@ route find_route(runtime& with, const file_core& file, bool is_write, std::uint6
   if (file.turns() != nullptr || who == asker::stream || comes_from_far(file, is_write, options)) return found;
   if (!is_write && comes_late(file, offset, length, memory, who)) return found;
   if (who == asker::waits) {
-    // Its caller would go first.
+    // A caller that carries it itself would overtake the others.
     if (options.priority == request_priority::background) return found;
     found.path = path_of_caller(with, file, {&file.source(), memory, is_write, offset, length}, options, found.cache, address);
     if (found.path != path_kind::automatic) found.by = carrier::caller;

@@ -19,7 +19,7 @@ bool wants_to_spare_cpu(runtime& with, const io_options& options) {
   return prefer == preference::cpu || (prefer == preference::automatic && (with.few_cores() || with.has_busy_cores()));
 }
 
-// Of such a read, when so many bytes have been moved from there on.
+// Returns how many bytes of a read have moved, if this many have been moved from offset `from` on.
 std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t bytes) {
   const auto before = of.offset - from;
   return bytes > before ? std::min(bytes - before, of.length) : 0;
@@ -27,7 +27,7 @@ std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t 
 
 }  // namespace
 
-// --- finding them
+// --- finding a row
 
 row_finder::row_finder(runtime& with, const io_options& options) : with_(with), options_(options), any_(!with.forced(options)) {}
 
@@ -54,10 +54,10 @@ void row_finder::add(const admission& item, std::uint32_t index) noexcept {
 bool row_finder::worth_it() {
   if (count_ < 2 || ends_ - begins_ < least_bytes) return false;
   const auto* const better = carrier_of_whole(with_, *file_, place_, begins_, ends_ - begins_, options_);
-  return better == nullptr || better->whole_blocks;  // as tensors seldom are
+  return better == nullptr || better->whole_blocks;  // tensors are seldom aligned to blocks
 }
 
-// --- one of them
+// --- one row
 
 result<request*> row::make(const io_options& options, std::shared_ptr<file_core> file) {
   const auto& front = items_.front().what();
@@ -90,14 +90,14 @@ std::uint64_t row::moved_of(const admission& item, std::uint64_t bytes) const no
   return moved_bytes(item.what(), items_.front().what().offset, bytes);
 }
 
-// Those that are there end.
+// Ends the requests whose bytes have arrived.
 void row::moved(std::uint64_t bytes) noexcept {
   std::size_t from = 0;
   std::size_t to = 0;
   {
     const std::lock_guard guard(lock_);
     from = ended_;
-    // The last one ends with the request, which is still at work here.
+    // The last one ends with the request, which still runs here.
     const auto all_but_last = items_.first(items_.size() - 1);
     const auto is_there = [&](const admission& item) { return moved_of(item, bytes) == item.what().length; };
     const auto missing = std::partition_point(all_but_last.begin() + static_cast<std::ptrdiff_t>(from), all_but_last.end(), is_there);
@@ -107,7 +107,7 @@ void row::moved(std::uint64_t bytes) noexcept {
   if (from < to) of_.items_moved(first_ + static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(to - from));
 }
 
-// What an error did not let through goes again.
+// Runs the requests that an error has left over again.
 void row::ended(const io_result& outcome) {
   const auto code = outcome.error.code();
   const bool again = !outcome.ok() && code != errc::cancelled && code != errc::timed_out;
@@ -125,13 +125,13 @@ void row::ended(const io_result& outcome) {
   }
   const bool any_left = to < items.size();
   if (any_left) with_.stats().count_fallback(with_.paths().base(true), outcome.error.message());
-  // With the last of all this is gone, and the batch may be.
+  // With the last item this object is gone, and the batch may be.
   for (; from < to; ++from) {
     const auto& what = items[from].what();
     const auto moved = moved_bytes(what, begins, outcome.bytes_done);
     of.item_ended(first + static_cast<std::uint32_t>(from), {moved, moved == what.length ? status() : outcome.error});
   }
-  // Not here: this may be the thread that looks after copies, and planning asks the file system.
+  // Not on this thread: it may be the one that handles copies, and planning calls the file system.
   if (any_left) file_->mount().lanes().push_urgent(again_, *this);
 }
 

@@ -11,7 +11,7 @@ namespace penstock::core {
 result<std::byte*> stream_memory::enter(kind which, std::size_t at_once, device::session& session) {
   {
     const std::lock_guard guard(lock_);
-    ++of(which).users;  // from now on nothing is given back
+    ++of(which).users;  // from here on, nothing returns to the pool
     of(which).at_once += at_once;
   }
   auto problem = or_no_memory([&] { return slabs_for(which, session); });
@@ -46,7 +46,7 @@ status stream_memory::slabs_for(kind which, device::session& session) {
         more = staging::slab{};
       }
     }
-    if (*more) pool_.give_back(*more);  // others were quicker
+    if (*more) pool_.give_back(*more);  // other threads were faster
     wake(which);
   }
 }
@@ -125,7 +125,7 @@ void stream_memory::lose(kind which, const std::byte* memory) {
     for (auto* slabs : {&mine.slabs, &mine.block_slabs}) {
       const auto found = std::find_if(slabs->begin(), slabs->end(), holds);
       if (found == slabs->end()) continue;
-      lost = *found;  // other blocks in it stay in use: what is abandoned stays mapped
+      lost = *found;  // its other blocks stay in use, because abandoned memory stays mapped
       if (slabs == &mine.slabs) mine.tenancies.erase(mine.tenancies.begin() + (found - slabs->begin()));
       slabs->erase(found);
     }
@@ -171,7 +171,7 @@ void stream_memory::forget(kind which, const slab_waiter& waiting) {
   }
 }
 
-// --- slabs that are promised
+// --- promised slabs
 
 bool stream_memory::promise_slabs(kind which, std::uint64_t stream, std::span<promise> wanted) {
   const std::lock_guard guard(lock_);
@@ -182,7 +182,7 @@ bool stream_memory::promise_slabs(kind which, std::uint64_t stream, std::span<pr
   if (left.size() < inherited) return false;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     auto& [heir, slab, is_free] = wanted[i];
-    is_free = i >= inherited;  // what comes later is in use for longer
+    is_free = i >= inherited;  // slabs of later waves are in use for longer
     tenancy* lease = nullptr;
     if (is_free) {
       slab = mine.free_slabs.back();
@@ -205,9 +205,9 @@ stream_memory::tenancy* stream_memory::share::tenancy_of(const std::byte* slab) 
   return found == slabs.end() ? nullptr : &tenancies[static_cast<std::size_t>(found - slabs.begin())];
 }
 
-// Those that will be free first. Whoever has one last is on the stream already: a thread that queues beside this one might else put its
-// copy behind that of the heir, and both would wait for ever. A stream that has more than a quarter of all leaves one where another has
-// less.
+// Chooses the slabs that will be free first. The last user of each is on the stream already. Otherwise a thread that queues concurrently
+// could put that user's copy after the heir's copy, and both would wait forever. A stream that has more than a quarter of all slabs leaves
+// one if another stream has less.
 std::vector<stream_memory::tenancy*> stream_memory::share::to_inherit(std::uint64_t stream, std::size_t needed) {
   std::vector<tenancy*> found;
   if (needed == 0 || stream == 0) return found;
@@ -242,7 +242,7 @@ void stream_memory::share::put(std::byte* slab) {
   free_slabs.push_back(slab);
 }
 
-// --- who is woken
+// --- waking waiters
 
 stream_memory::waiters* stream_memory::share::to_wake() noexcept {
   if (!waiting.empty()) return free_slabs.empty() ? nullptr : &waiting;
@@ -269,7 +269,7 @@ void stream_memory::wake(kind which) {
       const std::lock_guard guard(lock_);
       next = of(which).next_to_wake(slab);
       if (next == nullptr) return;
-      ++of(which).users;  // nothing is given back while the slab is on its way
+      ++of(which).users;  // nothing returns to the pool while the slab is being delivered
       next->retain();
     }
     next->resume(slab);

@@ -22,7 +22,7 @@ using path::round_down;
 using path::round_up;
 
 constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
-// The stream stands still meanwhile. (Parts of 16 KiB: 2.4 instead of 1.9 GB/s of 64 KiB each, but 2.5 CPU s/GB instead of 1.5.)
+// The stream waits meanwhile. (Parts of 16 KiB reach 2.4 GB/s instead of 1.9 for requests of 64 KiB, but cost 2.5 CPU s/GB instead of 1.5.)
 constexpr std::uint64_t least_part_bytes_in_turn = std::uint64_t{64} << 10;
 constexpr std::uint64_t part_bytes_ahead = std::uint64_t{1} << 20;
 
@@ -47,8 +47,8 @@ void stream_operation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-// Whoever changes an operation: keeps it, since its stream may pass at once, and when the lock is open tells the outcome where it has
-// become known, and wakes those that wait for slabs.
+// A scope that changes an operation. Keeps it alive, because its stream may pass at any time. At the end, after the lock is released, it
+// reports the outcome if it has become known, and wakes waiters for slabs.
 class stream_operation::visit {
  public:
   explicit visit(stream_operation& op) : op_(op), guard_(op.lock_), runtime_(op.runtime_) { op_.retain(); }
@@ -66,7 +66,7 @@ class stream_operation::visit {
  private:
   stream_operation& op_;
   std::unique_lock<std::mutex> guard_;
-  std::shared_ptr<runtime> runtime_;  // with the memory
+  std::shared_ptr<runtime> runtime_;  // owns the memory
 };
 
 // --- while it is queued
@@ -80,12 +80,12 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
     if (!where) return where.error();
     if (where->on_device()) count_on_device_ = asked_.bytes_done;
   }
-  is_told_early_ = is_told_early_ && count_on_device_ == nullptr;  // the stream brings the count behind the bytes
+  is_told_early_ = is_told_early_ && count_on_device_ == nullptr;  // the stream writes the count after the bytes
   const bool is_aligned = asked_.fixed && *asked_.offset % static_cast<std::int64_t>(page) == 0;
   block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_),
                         {.aligned = is_aligned, .waits_for_end = !is_told_early_, .in_turn = !asked_.fixed && !is_write_});
   make_lines();
-  // Now: once a stream is held, it would wait for it.
+  // Load the kernel now: once a stream is held up, loading would wait for it.
   if (auto problem = session.prepare_scatter(); !problem.ok()) return problem;
   auto& memory = admitted_.file().mount().stream_memory_of(place);
   const auto block = memory.enter(block_.size(), lines_.size(), session);
@@ -100,7 +100,7 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
   return watched;
 }
 
-// Of a small request all of this is not much: there may be hundreds of thousands in a second.
+// Keep this cheap for small requests: there may be hundreds of thousands per second.
 void stream_operation::make_lines() {
   const auto longest = std::min<std::uint64_t>(*asked_.length, block_.wave_bytes());
   if (!is_write_) most_parts_ = std::clamp<std::size_t>(longest / shortest_part(), 1, most_parts);
@@ -116,7 +116,8 @@ void stream_operation::make_lines() {
   }
 }
 
-// What the caller promised not to change, unless a write that was queued before is to come first: then when the stream gets here.
+// True for values that the caller promised not to change. False if an earlier queued write overlaps the read, which then begins when the
+// stream arrives.
 bool stream_operation::may_begin_ahead() const {
   if (!asked_.fixed) return false;
   if (is_write_) return true;
@@ -129,12 +130,12 @@ void stream_operation::begin_ahead() {
   const visit here(*this);
   begin();
   is_plain_ = may_be_plain() && get_promises();
-  // Where its stream has no slab yet it waits for its turn: would it wait for one ahead of that, so would all that are queued after it.
+  // If its stream has no slab yet, it waits for its turn. If it waited for a slab ahead of its turn, so would all requests queued after it.
   if (is_plain_ || is_write_ || stream_ == 0) start_waves();
   end_if_done();
 }
 
-// Where it may change until the stream gets here, it may be anywhere.
+// If the range may change until the stream arrives, the write counts as one of the whole file.
 void stream_operation::note_write() {
   write_ = {&admitted_.file().source(), 0, ~std::uint64_t{0}};
   if (asked_.fixed) write_ = {write_.to, static_cast<std::uint64_t>(fixed_.offset), fixed_.length};
@@ -144,22 +145,22 @@ void stream_operation::note_write() {
 status stream_operation::find_room(const seen_allocation& seen) {
   const auto* base = seen.base;
   auto size = seen.size;
-  if (base == nullptr) {  // it is registered, and was not looked up
+  if (base == nullptr) {  // the memory is registered and was not looked up
     const auto facts = runtime_->memory().describe(asked_.memory);
     if (!facts) return facts.error();
     base = static_cast<const std::byte*>(facts->base);
     size = facts->size;
   }
   room_ = size - static_cast<std::uint64_t>(static_cast<const std::byte*>(asked_.memory) - base);
-  // A range of several mappings is longer than the first; one that is too long fails when the stream gets there.
+  // A range of several mappings is longer than the first one. A range that is too long fails when the stream arrives.
   const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(asked_), 0));
   const std::uint64_t asked = skip + *asked_.length;
   if (asked > room_ && asked >= skip && runtime_->memory().place_of(asked_.memory, asked)) room_ = asked;
   return {};
 }
 
-// From the first entry on it is under way: each wait depends only on what is on the stream before it, since the driver may not let the rest
-// in until the stream is quiet.
+// The request runs from the first entry on. Each wait depends only on earlier entries of the stream, because the driver may not accept the
+// rest until the stream is idle.
 status stream_operation::put_onto(device::session& session) {
   const auto on = asked_.stream;
   std::array<std::byte*, stream_block::waves_at_once> slabs{};
@@ -209,7 +210,7 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
     memory_->leave(block_.size(), lines_.size(), passed ? block_.memory() : nullptr);
   }
   if (write_.to != nullptr) runtime_->stream_watch().remove_write(write_);
-  // Whoever is about to resume it, or to look, keeps it too; there is nothing in it any more.
+  // A thread that is about to call resume() or look() holds a reference too, so the contents are moved out.
   std::shared_ptr<runtime> kept;
   admission over;
   {
@@ -220,7 +221,7 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
   return {.is_told = is_told, .lacks_bytes = is_told && is_told_early_, .has_passed = passed};
 }
 
-// --- by the watch
+// --- called by the stream_watch
 
 stream_watched::seen stream_operation::look() noexcept {
   {
@@ -245,13 +246,13 @@ void stream_operation::end() noexcept {
   bool waits = false;
   {
     const std::lock_guard guard(lock_);
-    if (stage_ != stage::given_up) kept = runtime_;  // else nothing is left to do
+    if (stage_ != stage::given_up) kept = runtime_;  // otherwise nothing is left to do
     waits = waits_for_slab_;
   }
   if (kept != nullptr) {
     for (auto& each : lines_) let_go(each);
     if (write_.to != nullptr) kept->stream_watch().remove_write(write_);
-    if (waits) memory_->forget(block_.size(), *this);  // which walks past all who wait
+    if (waits) memory_->forget(block_.size(), *this);  // walks the whole list of waiters
     memory_->wake(block_.size());
     memory_->leave(block_.size(), lines_.size(), block_.memory());
     admitted_.let_go();
@@ -259,7 +260,7 @@ void stream_operation::end() noexcept {
   release();
 }
 
-// --- with the lock held
+// --- with lock_ held
 
 void stream_operation::go_to(stage next) {
   assert(next > stage_);
@@ -284,7 +285,7 @@ void stream_operation::begin() {
   }
 }
 
-// Of what ends within the file; where it ends sooner, the memory behind that is to stay as it is.
+// A plain read must lie within the file: if the file ends sooner, memory after the end must not change.
 bool stream_operation::may_be_plain() {
   if (is_write_ || needed_ == 0 || needed_ != block_.waves()) return false;
   const auto& what = admitted_.what();
@@ -363,7 +364,7 @@ void stream_operation::start_wave(std::byte* slab) {
   is_write_ ? let_copy(index, next.length) : carry(next);
 }
 
-// What the device copies of a wave that is whole.
+// What the device copies for a whole wave.
 device::segment stream_operation::segment_of(std::size_t index, std::byte* slab) const noexcept {
   const auto& what = admitted_.what();
   const std::uint64_t at = index * block_.wave_bytes();
@@ -373,7 +374,7 @@ device::segment stream_operation::segment_of(std::size_t index, std::byte* slab)
   return is_write_ ? device::segment{on_device, in_slab, bytes} : device::segment{in_slab, on_device, bytes};
 }
 
-// Lets the device copy so many bytes of a wave, between its memory and the slab.
+// Lets the device copy this many bytes of a wave between its memory and the slab.
 void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
   if (is_plain_) return block_.let_copy_plainly(index);
   auto segment = segment_of(index, line_of(index).slab);
@@ -383,15 +384,15 @@ void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
 
 std::uint64_t stream_operation::shortest_part() const noexcept { return asked_.fixed ? least_part_bytes : least_part_bytes_in_turn; }
 
-// A request that holds up its stream is shared out; of those ahead of it there are others for the other threads. Writes to one file take
-// turns in the kernel: one part.
+// A request that holds up its stream is split over threads. Ahead of the stream, other threads have other requests. Writes to one file are
+// serialized by the kernel: one part.
 std::size_t stream_operation::crew_for(std::uint64_t bytes) const {
   if (admitted_.file().turns() != nullptr) return most_parts_;
   if (is_reached_) return std::min<std::size_t>(most_parts_, admitted_.file().mount().stream_lanes().count());
   return std::clamp<std::size_t>((bytes + part_bytes_ahead - 1) / part_bytes_ahead, 1, most_parts_);
 }
 
-// Between file and slab, by the threads that never call the device.
+// Transfers a wave between file and slab, on threads that never call the device.
 void stream_operation::carry(line& which) {
   const bool far = !is_write_ && admitted_.file().turns() != nullptr;
   const std::size_t crew = crew_for(which.length);
@@ -422,7 +423,7 @@ void stream_operation::carry(line& which) {
   mount.stream_lanes().push_or_run(mount.stream_works_ahead(), ahead);
 }
 
-// In file order, since what comes after a short or failed wave does not count.
+// In file order, because nothing after a short or failed wave counts.
 void stream_operation::settle_reads() {
   while (settled_ < started_ && line_of(settled_).carried) {
     const std::size_t index = settled_++;
@@ -448,7 +449,7 @@ void stream_operation::settle_reads() {
   }
 }
 
-// All of the slab is copied, whatever has come.
+// The whole slab is copied, whatever was read into it.
 std::uint64_t stream_operation::settle_plain(line& which) {
   io_result got;
   if (!is_cut_) got = take_outcome(which);
@@ -468,7 +469,7 @@ void stream_operation::settle_write(line& which) {
   start_waves();
 }
 
-// What its parts have moved, up to the first that was short or failed.
+// Sums what the parts have moved, up to the first that was short or failed.
 io_result stream_operation::take_outcome(line& which) {
   io_result sum;
   for (std::size_t i = 0; i < which.part_count; ++i) {
@@ -482,13 +483,13 @@ io_result stream_operation::take_outcome(line& which) {
   return sum;
 }
 
-// Waves from `needed` on are not to be copied.
+// Cancels the copies of waves from `needed` on.
 void stream_operation::drop_rest(std::size_t needed, status why) {
   needed_ = needed;
   if (outcome_.ok()) outcome_.error = std::move(why);
 }
 
-// Everything that was started is over, and copied unless that may come later: the outcome is known.
+// The outcome is known once all started waves are over, and copied, unless they may be copied later.
 void stream_operation::end_if_done() {
   const bool is_copied = is_told_early_ || (is_reached_ && copied_ >= needed_);
   if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || !is_copied) return;
@@ -515,9 +516,10 @@ void stream_operation::give_back(std::byte* slab) {
   gave_slabs_ = true;
 }
 
-// --- without
+// --- without lock_
 
-// Then lets the stream pass the waves that are not needed; or go on, where it has done so, and brought the count to the device.
+// Reports the outcome. Then lets the stream pass the waves that are not needed, or continue if it has passed them and written the count to
+// the device.
 void stream_operation::tell() {
   const auto bytes = count();
   admitted_.count(outcome_);
@@ -547,7 +549,7 @@ void stream_operation::resume(std::byte* slab) {
   }
 }
 
-// The slab that a line was promised.
+// Delivers the promised slab of a line.
 void stream_operation::inherit(std::size_t index, std::byte* slab) {
   const visit here(*this);
   auto& mine = lines_[index];
@@ -579,14 +581,14 @@ bool stream_operation::part::run() {
   return true;
 }
 
-// On a thread of the source's, where neither the operation nor its file may end.
+// Runs on a thread of the source, which must not destroy the operation or its file.
 void stream_operation::part::ended(io_result outcome_of_fill) noexcept {
   outcome = std::move(outcome_of_fill);
   auto& mount = owner->admitted_.file().mount();
   mount.stream_lanes().push_urgent(mount.stream_works(), *this);
 }
 
-// In a slab a wave lies as in the file, so that whole blocks around it fit.
+// In a slab, a wave has the same alignment as in the file, so that whole blocks around it fit.
 std::byte* stream_operation::memory_of(const part& which, const line& in) noexcept {
   return in.slab + (which.offset - round_down(in.offset));
 }
@@ -623,7 +625,7 @@ io_result stream_operation::write(const part& which, const line& from) {
   return total;
 }
 
-// What goes through the page cache and what past it.
+// Plans which bytes pass through the page cache and which bypass it.
 std::vector<planned_piece> stream_operation::plan_write(const part& which) const {
   auto& file = admitted_.file().source();
   plan_input input;

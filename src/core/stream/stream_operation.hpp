@@ -101,7 +101,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
     line_heir heir;
     std::uint64_t offset = 0;  // in the file
     std::uint64_t length = 0;
-    bool carried = false;  // being transferred between file and slab
+    bool carried = false;  // the transfer between file and slab is over
     std::size_t part_count = 0;
     std::size_t parts_left = 0;
     std::int64_t began_ns = 0;

@@ -11,14 +11,14 @@ namespace penstock::core {
 
 namespace {
 
-// Of the engine's options; a request has none of its own.
+// Checks the engine's options; a stream-ordered request has none of its own.
 status check_path(const runtime& with) {
   const auto forced = with.forced_path({}, true);
   if (forced == path_kind::automatic || forced == with.paths().base(true)) return {};
   return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
 }
 
-// Runs the request on the calling thread, once the stream is quiet. is_told: ended has been called, and only the bytes are missing.
+// Runs the request on the calling thread once the stream is idle. is_told: ended has been called, and only the bytes are missing.
 status run_now(runtime& with, file_core& file, const stream_request& what, bool is_write, bool is_told) {
   const std::int64_t skip = memory_offset_of(what);
   io_result outcome;
@@ -51,12 +51,12 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (auto problem = check_path(*with); !problem.ok()) return problem;
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
-  admission admitted;  // its range is known when the stream gets there
+  admission admitted;  // its range is known when the stream arrives
   constexpr auto not_known = ~std::uint64_t{0};
   if (auto refused = admitted.enter(*with, *file, {nullptr, *what.length, not_known, is_write}, file); !refused.ok()) return refused;
   admitted.place_at(*place);
   admitted.decide({}, asker::stream);
-  (void)file->source().descriptors();  // opened now, while nothing is held
+  (void)file->source().descriptors();  // opens them now, while the stream is not held up
 
   if (file->is_limited()) file->charge(*what.length);
 
@@ -68,8 +68,8 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (outcome.ok()) outcome = or_no_memory([&] { return made->put_onto(place->via->session()); });
   const auto left = outcome.ok() ? stream_operation::given_up{} : made->give_up(place->via->session());
   made->release();
-  if (left.is_told && !left.lacks_bytes) return {};  // ended has said how
-  // As the last means to keep the order, the host waits.
+  if (left.is_told && !left.lacks_bytes) return {};  // ended has reported the result
+  // To keep the order, the host waits as a last resort.
   if (!outcome.ok() && left.has_passed) {
     with->stats().count_fallback(with->paths().base(true), outcome.message());
     outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write, left.is_told); });
