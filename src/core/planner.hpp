@@ -91,10 +91,9 @@ struct plan_input {
   std::uint64_t cache_page_bytes = sys::page_size();
   bool has_cached = true;  // the file has a descriptor of this kind
   bool has_direct = false;
-  std::uint64_t far_piece = 0;   // for reads: length of one fill of a remote source; 0: the source answers at once
-  std::uint64_t late_piece = 0;  // for reads: a server that answers late, or may, is best asked for this many uncached bytes at a time
-  std::uint64_t most_untimed =
-      ~std::uint64_t{0};  // for reads from a server that answers late, or may: how many uncached bytes to request at a time
+  std::uint64_t far_piece = 0;                     // for reads: length of one fill of a remote source; 0: the source answers at once
+  std::uint64_t late_piece = 0;                    // for reads from a server that answers late, or may: bytes to request at a time
+  std::uint64_t most_untimed = ~std::uint64_t{0};  // while it is unknown whether it does, no more is planned at once
   const path::path_table* paths = &path::built_in_paths();
   path_kind forced = path_kind::automatic;
   preference prefer = preference::automatic;
