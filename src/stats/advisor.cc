@@ -18,13 +18,13 @@ namespace penstock::stats {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-constexpr std::uint64_t least_times = 16;           // of what is only worth a word where it is done over and over
+constexpr std::uint64_t least_times = 16;           // of events that matter only if they are repeated
 constexpr std::uint64_t least_compared = 16 * mib;  // bytes, for a speed to compare with
 constexpr unsigned least_lanes = 4;
 
 double seconds(double nanoseconds) { return nanoseconds / 1e9; }
 
-// 12480 as "12,480".
+// Formats 12480 as "12,480".
 std::string number(std::uint64_t value) {
   return value < 1000 ? fmt::format("{}", value) : fmt::format("{},{:03}", number(value / 1000), value % 1000);
 }
@@ -42,7 +42,7 @@ std::string mean_size(std::uint64_t bytes, std::uint64_t count) {
   return size(std::round(static_cast<double>(bytes) / static_cast<double>(count)));
 }
 
-// To two digits: it is an estimate.
+// Two digits, because it is an estimate.
 std::string time(double of_seconds) {
   if (of_seconds < 1e-6) return "less than 1 us";
   if (of_seconds < 1e-3) return fmt::format("{:.2g} us", of_seconds * 1e6);
@@ -84,17 +84,17 @@ class adviser {
  private:
   struct candidate {
     advice told;
-    double cost;  // in seconds: the loss, or where that is not known, the time it may be a part of
+    double cost;  // in seconds: the loss or, if unknown, the time that contains it
   };
 
   void add(std::string code, std::string text, std::string remedy, double loss) {
     found_.push_back({{std::move(code), std::move(text), std::move(remedy), loss}, loss});
   }
-  // Pieces under way on the average, at least one.
+  // The average number of pieces in flight, at least one.
   [[nodiscard]] double beside_each_other() const { return active_ns_ > 0 ? std::max(1.0, busy_ns_ / active_ns_) : 1.0; }
   [[nodiscard]] double copying(double bytes) const { return bytes / static_cast<double>(mib) * static_cast<double>(use_.copy_ns_per_mib); }
 
-  // What calls of 1 MiB would save, in nanoseconds of their caller.
+  // Returns what calls of 1 MiB would save, in nanoseconds of their caller.
   [[nodiscard]] double saved_by_long_calls(std::uint64_t count, std::uint64_t bytes, std::uint64_t nanoseconds) const {
     const auto all = static_cast<double>(nanoseconds);
     const double long_calls = static_cast<double>(bytes) / static_cast<double>(mib);
@@ -255,11 +255,11 @@ std::uint64_t measure_copy() {
   const auto source = std::make_unique<char[]>(bytes);
   const auto target = std::make_unique<char[]>(bytes);
   auto best = clock::duration::max();
-  for (int i = 0; i < 4; ++i) {  // the first only makes the pages
+  for (int i = 0; i < 4; ++i) {  // the first round only maps the pages
     std::memset(source.get(), i, bytes);
     const auto began = clock::now();
     std::memcpy(target.get(), source.get(), bytes);
-    if (target[bytes - 1] != i) return 0;  // it has been copied before the clock is read
+    if (target[bytes - 1] != i) return 0;  // forces the copy to end before the clock is read
     best = std::min(best, clock::now() - began);
   }
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(best).count()) / (bytes / mib);
@@ -276,7 +276,7 @@ std::string advice_lines(const std::vector<advice>& found) {
 }
 
 std::uint64_t measured_copy_ns_per_mib() noexcept {
-  // Not by a static local: a child that is forked while another thread initializes one would wait for that thread for ever.
+  // Not a static local: if another thread is initializing one during a fork, the child would wait for that thread forever.
   static std::atomic<std::uint64_t> measured{0};
   if (measured.load() == 0) measured.store(or_without_memory([] { return measure_copy(); }, [] { return std::uint64_t{0}; }));
   return measured.load();

@@ -1,6 +1,6 @@
-// The board of this process: counters of its engines in shared memory, where `penstock stats` and `penstock top` read them without asking.
-// What costs something, the table of requests under way, is filled when a reader asks, by a thread that sleeps otherwise. The one thing
-// of this room that belongs to the process and not to an engine, as its name does. Thread-safe. In a forked child there is a new one.
+// The board of this process: the counters of its engines in shared memory, which `penstock stats` and `penstock top` read without calling
+// the process. The costlier part, the table of requests in flight, is filled when a reader requests it, by a thread that otherwise sleeps.
+// Unlike everything else in this folder, it belongs to the process, not to an engine. Thread-safe. A forked child makes a new one.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace penstock::stats {
 
-// What an engine tells when a reader asks, on the thread that answers.
+// Supplies an engine's part of an answer to a reader, on the answering thread.
 class board_teller {
  public:
   struct answer {
@@ -28,7 +28,7 @@ class board_teller {
   ~board_teller() = default;
 };
 
-// Made by std::make_shared.
+// Must be made with std::make_shared.
 class board : public std::enable_shared_from_this<board> {
  public:
   explicit board(std::shared_ptr<sys::board_folder> folder);
@@ -36,50 +36,50 @@ class board : public std::enable_shared_from_this<board> {
   board& operator=(const board&) = delete;
   ~board();
 
-  // The process's own, under /dev/shm. It goes when the process ends normally.
+  // The process's own board, under /dev/shm. Removed when the process exits normally.
   static std::shared_ptr<board> of_process();
 
-  // Where an engine counts from now on, until leave(). Makes the board first, where there is none. The engine is asked until forget().
-  // Errors: of board_folder::make(), and unsupported (most_engines have joined).
+  // Returns where an engine counts until leave(). Makes the board if there is none. The engine is asked for answers until forget(). Errors:
+  // those of board_folder::make(), and unsupported (most_engines have joined).
   result<board_layout::engine_section*> join(board_teller& engine);
-  // The engine of that section is asked no more; waits for an answer of its that is under way. An answer never keeps an engine: it would
-  // end on the thread that answers, later than its user thinks.
+  // Stops asking the engine of that section; waits for an answer in progress. An answer never keeps an engine alive, because the engine
+  // would then end on the answering thread, later than its user expects.
   void forget(const board_layout::engine_section* section) noexcept;
-  // What the engine has counted stays in the sum of the process. Nobody counts there any more.
+  // Adds the engine's counts to the sum of the process. No thread may count in the section any longer.
   void leave(board_layout::engine_section* section) noexcept;
-  // No more readers: the file goes, and who counts goes on in memory that nobody sees.
+  // Removes the file, so that there are no more readers. Engines continue to count in memory that no other process sees.
   void close() noexcept;
 
  private:
   struct member {
     board_layout::engine_section* section = nullptr;
-    board_teller* engine = nullptr;  // null: it is asked no more
+    board_teller* engine = nullptr;  // null: it is no longer asked
   };
 
   status open();
   void answer(board_layout::page& page);
-  [[nodiscard]] board_teller* teller_of(const board_layout::engine_section* section) noexcept;  // null: it is asked no more
+  [[nodiscard]] board_teller* teller_of(const board_layout::engine_section* section) noexcept;  // null: it is no longer asked
   void begin_answering();
   std::thread end_answering() noexcept;
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
 
-  // Held while engines are asked, and taken before the lock of all boards. Recursive: what an engine lists for its answer may be the last
-  // that keeps it, or another one.
+  // Held while engines are asked, and taken before the lock of all boards. Recursive, because an object that an engine lists in its answer
+  // may be the last to keep that engine, or another one, alive.
   std::recursive_mutex asking_;
   const std::shared_ptr<sys::board_folder> folder_;
   sys::shared_region memory_;
-  board_layout::page* page_ = nullptr;  // in memory_; null: there is none
+  board_layout::page* page_ = nullptr;  // in memory_; null if there is none
   std::vector<member> members_;
   std::unique_ptr<std::thread> thread_;
-  std::atomic<std::uint32_t> thread_number_{0};  // of the thread that is to answer
+  std::atomic<std::uint32_t> thread_number_{0};  // the number of the current answering thread
   board* next_ = nullptr;                        // in the list of boards
 };
 
-// Which of board_layout::devices.
+// Returns an index into board_layout::devices.
 [[nodiscard]] std::size_t device_index(bool known, bool on_device, bool emulated, int ordinal) noexcept;
-// As in device_info::name, or "host"; empty for [0].
+// Returns a name as in device_info::name, or "host"; empty for index 0.
 [[nodiscard]] std::string device_name_at(std::size_t index);
 
 }  // namespace penstock::stats

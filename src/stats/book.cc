@@ -16,13 +16,14 @@ namespace {
 constexpr std::array counted_early{place_of(&usage_stats::handle_registers), place_of(&usage_stats::handle_register_errors),
                                    place_of(&usage_stats::buffer_registers), place_of(&usage_stats::buffer_register_errors)};
 
-// The class of value in a histogram of powers of two that starts at unit.
+// Returns the class of a value in a histogram of powers of two that starts at unit.
 std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
   const std::uint64_t units = value / unit;
   return units == 0 ? 0 : std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(units)) - 1, 23);
 }
 
-// Adds the time with at least one of what ends in about the order of their ends: each adds what it reaches past the latest end so far.
+// Adds to the time with at least one span under way. Spans arrive in about the order of their ends; each adds its part after the latest end
+// so far.
 void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const book::span& when) noexcept {
   auto last_end = last_end_ns.load(relaxed);
   while (when.ended_ns > last_end && !last_end_ns.compare_exchange_weak(last_end, when.ended_ns, relaxed)) {
@@ -32,7 +33,7 @@ void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, cons
 
 std::uint64_t not_negative(std::int64_t nanoseconds) noexcept { return static_cast<std::uint64_t>(std::max<std::int64_t>(nanoseconds, 0)); }
 
-// Further paths than there is room for are counted with the last.
+// Paths beyond the available places are counted in the last one.
 std::size_t index_of(path_kind path) noexcept { return std::min(static_cast<std::size_t>(path), board_layout::most_paths - 1); }
 
 void add_path(engine_stats& to, const board_layout::path_counters& from) {
@@ -119,7 +120,8 @@ void book::count_piece(path_kind path, bool is_write, std::uint64_t bytes, span 
   const auto nanoseconds = not_negative(when.ended_ns - when.began_ns);
   add_active(counters.active_ns, counters.last_end_ns, when);
   counters.operations.fetch_add(1, relaxed);
-  // One of two that only grow: of a sum, what was read would seem less for a moment, which is a restart to whoever watches.
+  // Add to one of two counters that only grow. If there were a sum instead, the bytes read could seem to shrink for a moment, which looks
+  // like a restart to a reader.
   (is_write ? counters.written_bytes : counters.read_bytes).fetch_add(bytes, relaxed);
   if (failed) counters.errors.fetch_add(1, relaxed);
   counters.busy_ns.fetch_add(nanoseconds, relaxed);
@@ -131,7 +133,7 @@ void book::count_fallback(path_kind path, std::string_view why) {
   auto& counters = now().paths[index_of(path)];
   counters.fallbacks.fetch_add(1, relaxed);
   (void)or_no_memory([&]() -> status {
-    std::string told(why);  // before the lock is taken: it may take a while
+    std::string told(why);  // before the lock, because it may take a while
     const std::lock_guard guard(lock_);
     counters.last_fallback.set(told);
     last_fallback_[static_cast<std::size_t>(path)].swap(told);
@@ -146,7 +148,7 @@ void book::count_requests(bool is_write, std::size_t device, std::uint64_t reque
 }
 
 std::uint64_t book::ended_on_devices() noexcept {
-  constexpr std::size_t first_device = 2;  // behind what is not known, and the host
+  constexpr std::size_t first_device = 2;  // after the unknown place and the host
   std::uint64_t ended = 0;
   for (std::size_t device = first_device; device < now().devices.size(); ++device)
     ended += now().devices[device].reads + now().devices[device].writes;
@@ -169,7 +171,7 @@ void book::count_use(const use& of, std::uint64_t bytes, std::int64_t nanosecond
 }
 
 void book::count_small_call(bool is_write, bool sequential, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {
-  constexpr std::int64_t most_ns = 50'000;  // who takes longer has waited for a disk, or for a core
+  constexpr std::int64_t most_ns = 50'000;  // a longer call has waited for a disk or for a core
   if (nanoseconds > most_ns || (is_write && !sequential)) return;
   count_use(!sequential ? lone_reads : is_write ? sequential_writes : sequential_reads, bytes, nanoseconds);
 }
@@ -256,7 +258,7 @@ void book::count_memory_wait(span when) noexcept {
 
 void book::count_channel(std::string_view name, const channel_stats& more) noexcept {
   const std::lock_guard guard(lock_);
-  std::size_t place = 0;  // further ones than there is room for are counted with the last
+  std::size_t place = 0;  // channels beyond the available places are counted in the last one
   while (place + 1 < channel_names_.size() && !channel_names_[place].empty() && channel_names_[place] != name) ++place;
   if (channel_names_[place].empty()) channel_names_[place] = name;
   auto& counters = now().channels[place];

@@ -27,7 +27,7 @@ std::string version_of(const board_layout::head& head) {
   return text;
 }
 
-// The head of a board, of whatever version.
+// Reads the head of a board of any version.
 result<board_layout::head> head_of(sys::board_folder& folder, int pid) {
   std::array<std::byte, sizeof(board_layout::head)> bytes{};
   const auto count = folder.read_start(pid, bytes);
@@ -45,7 +45,7 @@ status known_layout(const board_layout::head& head) {
                                          head.pid, version_of(head), head.version, head.size_bytes, version())};
 }
 
-// What tells whether text or an engine's counters were being written.
+// Whether no engine's counters were being moved between two copies.
 bool same_moment(const page& first, const page& second) {
   const auto before = first.changes.load(relaxed);
   return (before & 1) == 0 && before == second.changes.load(relaxed);
@@ -58,7 +58,7 @@ void drop_unless_same(shared_text<Size>& text, const shared_text<Size>& before, 
   for (auto& word : text.words) word.store(0, relaxed);
 }
 
-// Three copies one after the other: what the first and the last agree on was whole in the one between.
+// Takes three copies in a row: data that is equal in the first and the last was complete in the middle one.
 result<std::unique_ptr<page>> copy_of(sys::board_folder& folder, int pid) {
   constexpr int most_tries = 20;
   std::array<std::unique_ptr<page>, 3> copies{std::make_unique<page>(), std::make_unique<page>(), std::make_unique<page>()};
@@ -123,20 +123,20 @@ state state_of(const board_layout::head& head) {
   return now.error().code() == errc::not_found ? state::gone : state::runs;
 }
 
-// What a board would say that its process is called.
+// The program name as a board of the process would show it.
 std::string shown_name(int pid) {
   decltype(page::program) text;
   text.set(sys::program_name(pid));
   return text.get();
 }
 
-// Whether nobody is left who could use what lies under this number, whatever it is.
+// Whether no process is left that could use the file under this number, whatever it contains.
 bool is_left_behind(sys::board_folder& folder, int pid) {
   if (const auto head = head_of(folder, pid)) return state_of(*head) == state::gone;
   return sys::identify_process(pid).error().code() == errc::not_found;
 }
 
-// Why a process has no board.
+// Returns why a process has no board.
 status without_board(sys::board_folder& folder, int pid) {
   const auto owner = sys::owner_of_process(pid);
   if (!owner) return owner.error();
@@ -149,7 +149,7 @@ status without_board(sys::board_folder& folder, int pid) {
                       pid, sys::program_name(pid))};
 }
 
-// patience: how long the answer may take; less afterwards, where there was none.
+// patience: how long to wait for an answer; reduced if there is none.
 result<process_stats> observe_within(sys::board_folder& folder, int pid, bool with_requests, std::chrono::milliseconds& patience) {
   const auto head = head_of(folder, pid);
   if (!head) return head.error().code() == errc::not_found ? without_board(folder, pid) : head.error();
@@ -163,7 +163,7 @@ result<process_stats> observe_within(sys::board_folder& folder, int pid, bool wi
   const auto seen = copy_of(folder, pid);
   if (!seen) return seen.error();
   if (auto problem = known_layout((*seen)->head); !problem.ok()) return problem;
-  // What exec() ended keeps the number and the time of its beginning. Where all seems as it was nothing is looked up.
+  // After exec(), a process keeps its number and start time but not its board. This is checked only if something looks different.
   const bool looks_other = (with_requests && !answers) || (*seen)->program.get() != shown_name(pid);
   if (now == state::runs && looks_other && !folder.is_mapped_by(pid)) now = state::gone;
   auto told = tell(**seen);
@@ -198,7 +198,7 @@ process_list observe_processes(sys::board_folder& folder, bool with_requests) {
       if (seen->ended) gone.push_back(pid);
       all.processes.push_back(*std::move(seen));
     } else if (seen.error().code() != errc::not_found) {
-      if (is_left_behind(folder, pid)) {  // and cannot be read: it tells nobody anything
+      if (is_left_behind(folder, pid)) {  // nobody can read it, so it is removed
         folder.note_gone(pid);
         gone.push_back(pid);
       } else {

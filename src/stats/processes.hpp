@@ -1,5 +1,4 @@
-// Reading boards. Whoever writes one may be of another version, gone half way, or hostile: what is read is copied, checked and only then
-// looked at.
+// Reads boards. A board may be of another version, partly removed, or hostile, so its contents are copied and checked before they are used.
 #pragma once
 
 #include <chrono>
@@ -10,8 +9,8 @@
 namespace penstock::stats {
 
 inline constexpr std::chrono::milliseconds answer_time{200};
-inline constexpr std::chrono::milliseconds all_answers_time{1000};  // of those that do not answer, together;
-inline constexpr std::chrono::milliseconds least_answer_time{5};    // once that is over
+inline constexpr std::chrono::milliseconds all_answers_time{1000};  // for all processes that do not answer, together
+inline constexpr std::chrono::milliseconds least_answer_time{5};    // for each, once that is used up
 
 // The public functions, for boards in a given folder.
 result<process_stats> observe_process(sys::board_folder& folder, int pid, bool with_requests);

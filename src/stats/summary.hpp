@@ -1,4 +1,4 @@
-// Counters in words, for a person who wants to know where the bytes went.
+// Describes counters in words, for a person who wants to know how the bytes were moved.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace penstock::stats {
 
-// A line for each path that carried something: "staged: 4.29 GB in 512 pieces at 52.10 GB/s; not direct: nvidia-fs is not loaded".
-// gpu_direct: why the direct path can serve no file here; ok when it might. "no bytes were moved" when there is nothing to tell.
+// Returns a line for each path that carried bytes: "staged: 4.29 GB in 512 pieces at 52.10 GB/s; not direct: nvidia-fs is not loaded", or
+// "no bytes were moved". gpu_direct: why the direct path can serve no file here; ok if it might.
 std::string summarize(const engine_stats& stats, const path::path_table& paths, const status& gpu_direct);
 
 }  // namespace penstock::stats
