@@ -1,5 +1,4 @@
-// A question that is answered once, as with std::call_once; but an attempt may fail to ask it, by an error or an exception, and then the
-// next one tries again. Thread-safe.
+// Asks a question once, like std::call_once. If an attempt fails with an error or an exception, the next one tries again. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -11,11 +10,11 @@ namespace penstock {
 
 class asked_once {
  public:
-  // ask returns an error if it could not ask.
+  // Calls ask() unless an earlier call succeeded. ask() returns an error if it could not get an answer.
   template <class Ask>
   status ask(Ask ask) {
     if (answered_.load(std::memory_order_acquire)) return {};
-    const std::lock_guard guard(lock_);  // held while asking: whoever needs the answer has to wait for it
+    const std::lock_guard guard(lock_);  // held while asking, so that other threads wait for the answer
     if (answered_.load(std::memory_order_relaxed)) return {};
     if (auto error = ask(); !error.ok()) return error;
     answered_.store(true, std::memory_order_release);

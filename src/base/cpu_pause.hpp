@@ -1,10 +1,9 @@
-// What a thread does between two looks at memory that another is about to write, so that it leaves the core's other thread and the memory
-// bus alone meanwhile.
+// Pauses a thread that polls memory, so that it leaves the core's other hardware thread and the memory bus alone.
 #pragma once
 
 namespace penstock {
 
-// On aarch64 isb and not yield, which is a no-operation on the cores of servers: it empties the pipeline, as pause does on x86.
+// On aarch64 isb, not yield, which does nothing on server cores. isb empties the pipeline, as pause does on x86.
 inline void cpu_pause() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -13,7 +12,7 @@ inline void cpu_pause() noexcept {
 #endif
 }
 
-// Of them so many take about 0.3 us: 140 cycles each on x86 since Skylake, 30 or so on Neoverse.
+// How many pauses take about 0.3 us: 140 cycles each on x86 since Skylake, about 30 on Neoverse.
 #if defined(__aarch64__)
 inline constexpr int pauses_of_300_ns = 32;
 #else

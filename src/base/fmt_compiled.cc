@@ -1,5 +1,5 @@
-// What is not a template in {fmt} 9, compiled once: the rooms see its declarations only, which halves what a source takes to compile.
-// Built into our own libraries, so that none of them needs libfmt.so. cmake/dependencies.cmake says when this is used.
+// Compiles the non-template parts of {fmt} 9 once; all other sources see only their declarations, which halves their compile time. Built
+// into our own libraries, so that none of them needs libfmt.so. cmake/dependencies.cmake says when this file is used.
 
 #include <fmt/format-inl.h>
 

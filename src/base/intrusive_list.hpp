@@ -1,5 +1,5 @@
-// Items in a row, first in, first out, linked by a member of theirs: adding one allocates nothing. An item is in at most one list of that
-// link at a time, and stays where it is in memory meanwhile. Not thread-safe.
+// A first-in, first-out list whose items are linked through a member, so that adding one allocates nothing. An item is in at most one list
+// per link at a time and must not move in memory meanwhile. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class intrusive_list {
   ~intrusive_list() = default;
 
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
-  [[nodiscard]] std::size_t size() const noexcept {  // counts them
+  [[nodiscard]] std::size_t size() const noexcept {  // walks the list
     std::size_t count = 0;
     for (const Item* each = first_; each != nullptr; each = each->*next) ++count;
     return count;
@@ -31,9 +31,9 @@ class intrusive_list {
     (empty() ? first_ : last_->*next) = &added;
     last_ = &added;
   }
-  // Null when empty.
+  // Returns null if the list is empty.
   Item* pop_front() noexcept { return empty() ? nullptr : std::exchange(first_, first_->*next); }
-  // Takes out those of which this is true. Both rows keep their order.
+  // Removes and returns the items that match. Both lists keep their order.
   template <class Predicate>
   intrusive_list take_if(Predicate matches) {
     intrusive_list taken;
@@ -44,7 +44,7 @@ class intrusive_list {
 
  private:
   Item* first_ = nullptr;
-  Item* last_ = nullptr;  // nothing when empty
+  Item* last_ = nullptr;  // unspecified if empty
 };
 
 }  // namespace penstock

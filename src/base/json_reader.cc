@@ -13,7 +13,7 @@ namespace penstock {
 
 namespace {
 
-// Bytes that stand for themselves in a string.
+// Bytes that need no decoding in a string.
 constexpr auto plain = [] {
   std::array<bool, 256> made{};
   for (std::size_t i = 0x20; i < 0x80; ++i) made[i] = i != '"' && i != '\\';
@@ -72,7 +72,7 @@ bool json_reader::string(std::string_view& to) {
   return true;
 }
 
-// The same of a string in which something is escaped, or may not be there.
+// Reads the rest of a string that contains escapes or invalid bytes.
 bool json_reader::escaped_string(std::size_t begin, std::string_view& to) {
   unescaped_.assign(text_.substr(begin, at_ - begin));
   for (;;) {
@@ -93,7 +93,7 @@ bool json_reader::escaped_string(std::size_t begin, std::string_view& to) {
   return true;
 }
 
-// What follows a backslash.
+// Decodes an escape after its backslash.
 bool json_reader::escape() {
   constexpr std::string_view letters = "\"\\/bfnrt", meanings = "\"\\/\b\f\n\r\t";
   const char letter = peek();

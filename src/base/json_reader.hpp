@@ -1,5 +1,5 @@
-// Reads JSON, value by value, as its callers know it to be: tensor files and their indexes, and what servers answer. What nobody knows is
-// skipped, to a depth that is bounded, so no text takes more stack than that. One thread.
+// A pull parser for JSON of a known form: tensor files and their indexes, and responses of servers. It skips unknown values up to a maximum
+// depth, which bounds the stack. For one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@
 
 namespace penstock {
 
-// Every step returns whether it could be taken; why it could not is in problem().
+// Each step returns whether it succeeded; problem() has the error.
 class json_reader {
  public:
-  // what: the text in messages, such as "the header".
+  // what: the name of the text in messages, such as "the header".
   json_reader(std::string_view text, std::string_view what) : text_(text), what_(what) {}
 
-  // invalid_argument; the message tells the byte of the text.
+  // invalid_argument; the message contains the byte offset in the text.
   [[nodiscard]] const status& problem() const { return problem_; }
-  // Puts "context: " in front of the problem. Returns false, as a step that could not be taken.
+  // Puts "context: " in front of the problem. Returns false, like a failed step.
   bool fail_in(std::string_view context);
   bool fail(std::string_view what);
 
-  // Calls member(key) for each member of an object; it reads the value. The key is valid until another string is read.
+  // Calls member(key) for each member of an object; member must read the value. The key is valid until another string is read.
   template <class Member>
   bool object(Member&& member) {
     if (!take('{')) return false;
@@ -36,19 +36,19 @@ class json_reader {
     } while (taken(','));
     return take('}');
   }
-  bool number(std::uint64_t& to);  // a whole one
-  // An array of whole numbers, which are valid until the next one is read.
+  bool number(std::uint64_t& to);  // a whole number
+  // Reads an array of whole numbers; replaces the contents of to.
   bool numbers(std::vector<std::uint64_t>& to);
-  // A string, which is valid until the next one is read.
+  // Reads a string, which is valid until the next one is read.
   bool string(std::string_view& to);
-  // True: it was "null".
+  // Reads "null" if it comes next, and returns whether it did.
   bool taken_null() { return taken_word("null"); }
-  // Any value, in which arrays and objects are nested so deep at most.
+  // Skips any value. depth: the maximum nesting of arrays and objects in it.
   bool skip(int depth);
-  // That nothing but spaces follows.
+  // Succeeds if only white space is left.
   bool end();
 
-  // The next character, after spaces; 0 at the end, which is no character that may be anywhere.
+  // Returns the next character after white space; 0 at the end (no valid JSON contains it).
   [[nodiscard]] char next() {
     skip_space();
     return peek();

@@ -1,4 +1,4 @@
-// What becomes of an allocation that fails: errc::out_of_memory, told without allocating. Exceptions end here, and nowhere above.
+// Turns failed allocations into errc::out_of_memory without allocating. Exceptions end here and go no further up.
 #pragma once
 
 #include <new>
@@ -9,15 +9,16 @@
 
 namespace penstock {
 
-// Made when the library is loaded; copying it allocates nothing.
+// Made when the library is loaded; copying it does not allocate.
 const status& no_memory() noexcept;
 
-// Has libstdc++ keep room for the exceptions of this thread. It would make it when the thread first throws, which is when memory has run
-// out, and where libstdc++ was loaded at run time glibc ends the process then. False: there is no memory, and this thread must not throw.
+// Makes libstdc++ reserve its per-thread memory for exceptions. Otherwise it allocates that memory when the thread first throws, when
+// memory has run out, and glibc then ends the process if libstdc++ was loaded at run time. Returns false if there is no memory; this thread
+// must then not throw.
 bool prepare_to_throw() noexcept;
 
-// What step returns, or what instead returns where step ran out of memory, or where it may not begin because it could not throw. A length
-// that no container can have counts as that.
+// Returns step(), or instead() if step runs out of memory or cannot start because it could not throw. std::length_error counts as running
+// out of memory.
 template <class Step, class Instead>
 auto or_without_memory(Step&& step, Instead&& instead) -> decltype(step()) {
   if (!prepare_to_throw()) return instead();

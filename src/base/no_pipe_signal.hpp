@@ -1,4 +1,4 @@
-// Until the end of its scope, writing to a pipe or a socket that nobody reads fails on this thread with EPIPE and raises no signal.
+// While it lives, writing to a pipe or socket without a reader fails on this thread with EPIPE and raises no SIGPIPE.
 #pragma once
 
 #include <pthread.h>

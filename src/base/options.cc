@@ -1,4 +1,4 @@
-// What the words of the options are. Those of path_kind are declared by the paths (path/registry).
+// The names of the options' values. The paths declare the names of path_kind (path/registry).
 #include "penstock/options.hpp"
 
 #include <array>
@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-// By value.
+// Indexed by value.
 using words = std::span<const std::string_view>;
 constexpr std::array<std::string_view, 3> preferences{"automatic", "speed", "cpu"};
 constexpr std::array<std::string_view, 3> cache_uses{"auto", "keep", "bypass"};

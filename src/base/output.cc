@@ -15,10 +15,10 @@ namespace penstock {
 
 namespace {
 
-// A program that starts without a standard error gives the number to the first file that it opens.
+// If a program starts without standard error, the first file that it opens gets this descriptor.
 const bool had_standard_error = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
 
-// exec() closes what has the flag, so no program starts with a standard error that has it, and dup2() never sets it.
+// exec() closes descriptors with FD_CLOEXEC, so standard error never has the flag at the start of a program, and dup2() never sets it.
 bool has_standard_error() noexcept {
   const int flags = ::fcntl(STDERR_FILENO, F_GETFD);
   return had_standard_error && flags >= 0 && (flags & FD_CLOEXEC) == 0;

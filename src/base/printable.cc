@@ -11,13 +11,13 @@ namespace penstock {
 namespace {
 
 struct character {
-  std::size_t length = 0;  // in bytes; 0: none
+  std::size_t length = 0;  // in bytes; 0: no valid character
   std::uint32_t code = 0;
 };
 
-// What the text begins with.
+// Decodes the first character of a text.
 character first_character(std::string_view text) {
-  constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};  // shorter forms of a character are none
+  constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};  // shorter codes would be overlong
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
   if (first < 0x80) return {1, first};

@@ -1,4 +1,4 @@
-// Text of whoever knows whom, fit for a terminal and for JSON. A free function; safe from any thread.
+// Makes text from unknown sources safe for a terminal and for JSON. Free functions, safe from any thread.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace penstock {
 
-// Replaces every byte that is no part of a character of UTF-8, and every control character, those of two bytes too (U+0080 to U+009F, which
-// terminals obey), each byte by a question mark: the length stays.
+// Replaces invalid UTF-8 and control characters, including the two-byte ones that terminals obey (U+0080 to U+009F), with one question mark
+// per byte, so that the length stays the same.
 std::string printable_text(std::string text);
 
-// Whether all of it is characters of UTF-8: in their shortest form, and no half of two.
+// Whether the whole text is valid UTF-8, without overlong forms and surrogates.
 bool is_utf8(std::string_view text) noexcept;
 
 }  // namespace penstock

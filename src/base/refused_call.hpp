@@ -1,13 +1,13 @@
-// Whether a system call is missing here, as its error says.
+// Recognizes from its error that a system call is not available.
 #pragma once
 
 #include <cerrno>
 
 namespace penstock {
 
-// True for what an older kernel (ENOSYS), a seccomp filter or a sandbox (EPERM, ENOSYS), and a file system without the call or its flags
-// (EOPNOTSUPP, EINVAL) answer. A caller that gets it makes an older call instead, or does without. Some of these errors may also speak of
-// the one file: then the older call fails as well, and its error is the one to report.
+// True for the errors of an older kernel (ENOSYS), of a seccomp filter or sandbox (EPERM, ENOSYS), and of a file system that lacks the call
+// or its flags (EOPNOTSUPP, EINVAL). The caller then uses an older call, or does without. Some of these errors may also concern the file
+// itself; the older call then fails too, and its error is the one to report.
 [[nodiscard]] constexpr bool is_refused_call(int error) noexcept {
   return error == ENOSYS || error == EPERM || error == EOPNOTSUPP || error == EINVAL;
 }

@@ -1,4 +1,4 @@
-// Giving a file in a folder another name, also where a sandbox refuses renameat(2).
+// Renames a file within a folder, even if a sandbox refuses renameat(2).
 #pragma once
 
 #include <fcntl.h>
@@ -12,7 +12,8 @@
 
 namespace penstock {
 
-// As renameat(2) with one folder. By the newer call where that one is refused; glibc's renameat2() would make the older one of it.
+// Like renameat(2) within one folder. If that call is refused, makes the renameat2 system call directly, because glibc's renameat2() would
+// call renameat.
 inline int rename_in(int folder, const char* from, const char* to) noexcept {
   if (::renameat(folder, from, folder, to) == 0) return 0;
   const int error = errno;

@@ -1,6 +1,6 @@
-// A list that many threads add to and take from all the time, and that is walked now and then. The links lie in what is listed, so nothing
-// is allocated; they are kept in shards by the thread that added them, each with a lock of its own, so that threads seldom meet. Knows no
-// order. Thread-safe; what is listed belongs to one thread at a time, and may be read by whoever walks.
+// A list that many threads change all the time and that is walked now and then. The links are members of the items, so nothing is
+// allocated. Items are kept in shards by the thread that added them, each with its own lock, so that threads seldom contend. Unordered.
+// Thread-safe; an item belongs to one thread at a time, and walking threads may read it.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// Listed has a function link() that gives its sharded_list<Listed>::link.
+// Listed must have a function link() that returns its sharded_list<Listed>::link.
 template <class Listed>
 class sharded_list {
   struct alignas(64) shard {
@@ -38,7 +38,7 @@ class sharded_list {
     here.first = &added;
   }
 
-  // Of one that was added. Once this has returned nobody who walks looks at it.
+  // The item must be in the list. After return, no walking thread reads it.
   static void remove(Listed& gone) noexcept {
     auto& links = gone.link();
     auto& here = *links.in;
@@ -48,14 +48,15 @@ class sharded_list {
     links = {};
   }
 
-  // Changes one that was added while nobody looks at it.
+  // Changes an item of the list while no walking thread reads it.
   template <class Change>
   static void change(Listed& listed, Change change) {
     const std::lock_guard guard(listed.link().in->lock);
     change();
   }
 
-  // Returns look(first), where first is the first of a shard (the others by link().next; null: none). look must neither allocate nor block.
+  // Returns look(first) with the first item of a shard; the others follow through link().next, and null ends them. look must neither
+  // allocate nor block.
   template <class Look>
   auto look_at(std::size_t shard, Look look) {
     auto& here = shards_[shard];

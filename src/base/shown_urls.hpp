@@ -1,4 +1,4 @@
-// Text fit to be shown although there may be URLs in it that give access. A free function; safe from any thread.
+// Removes secrets from URLs in a text, so that it can be shown. A free function, safe from any thread.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace penstock {
 
-// Cuts off what may be secret in each SCHEME://... of a text: the query and the fragment, and "..." stands for a user name and password.
-// A URL ends at a blank, a quote or an angle bracket. Of s3://BUCKET/KEY and its like, whose key may have a question mark, a query is cut
-// off only if it has a signature or a token. Other text stays as it is.
+// Cuts off the query and the fragment of each SCHEME://... in a text, and replaces user name and password by "...". A URL ends at white
+// space, a quote or an angle bracket. Keys of s3://BUCKET/KEY and similar URLs may contain a question mark, so their query is cut off only
+// if it contains a signature or a token. All other text stays as it is.
 std::string without_url_secrets(std::string_view text);
 
 }  // namespace penstock

@@ -13,7 +13,7 @@ namespace {
 errc code_of_errno(int error_number) noexcept {
   switch (error_number) {
     case 0:
-      return errc::internal;  // a failure without an errno is our defect
+      return errc::internal;  // a failure without an errno is a bug of ours
     case ENOENT:
       return errc::not_found;
     case EACCES:
@@ -37,7 +37,7 @@ errc code_of_errno(int error_number) noexcept {
     case ENOTDIR:
     case ESPIPE:
     case ENXIO:
-      return errc::not_a_file;  // ENXIO: a socket, or a FIFO that nobody reads
+      return errc::not_a_file;  // ENXIO: a socket, or a FIFO without a reader
     case EINVAL:
     case EOVERFLOW:
     case ENAMETOOLONG:
@@ -54,7 +54,7 @@ errc code_of_errno(int error_number) noexcept {
   }
 }
 
-// strerror_r is declared in two ways; overload resolution picks whichever this libc has.
+// strerror_r has two declarations; overload resolution picks the one of this libc.
 [[maybe_unused]] const char* error_text(int filled, const char* buffer) noexcept { return filled == 0 ? buffer : "unknown error"; }
 [[maybe_unused]] const char* error_text(const char* text, const char* /*buffer*/) noexcept { return text; }
 
@@ -114,7 +114,7 @@ std::string_view to_string(error_domain domain) noexcept {
   return "unknown";
 }
 
-// One for each code, for when there is no memory for a better one: the code is right, and nobody has to think of exceptions.
+// One record per code, for when there is no memory for a better one: the code is right, and no caller has to handle exceptions.
 const std::array<status::record_pointer, errc_count>& status::spare_records() {
   static const auto made = [] {
     std::array<record_pointer, errc_count> records;
@@ -129,7 +129,7 @@ const std::array<status::record_pointer, errc_count>& status::spare_records() {
 
 status::status(errc code, std::string message, error_domain domain, int native) {
   if (code == errc::ok) return;
-  const auto& spare = spare_records();  // made with the first status, which is no_memory()'s, when the library is loaded
+  const auto& spare = spare_records();  // made with the first status, that of no_memory(), when the library is loaded
   try {
     record_ = std::make_shared<const record>(record{code, domain, native, std::move(message)});
   } catch (const std::bad_alloc&) {

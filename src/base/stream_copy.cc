@@ -16,7 +16,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Whole lines, to an aligned target.
+// Copies whole lines to an aligned target.
 using line_copy = void (*)(std::byte* target, const std::byte* source, std::size_t bytes);
 
 __attribute__((target("avx512f"))) void copy_avx512(std::byte* target, const std::byte* source, std::size_t bytes) {
@@ -51,12 +51,13 @@ void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
   chosen(target, source, bytes);
 }
 
-// Before anybody is told that the bytes are there.
+// Call before any other thread or device is notified of the bytes.
 void end_streaming() { _mm_sfence(); }
 
 #elif defined(__aarch64__)
 
-// Pairs of registers with the hint that the line will not be needed here: no compiler writes stnp by itself, and g++ has no name for it.
+// Copies pairs of registers with a hint that the line will not be needed here. Compilers do not generate stnp, and g++ has no intrinsic for
+// it.
 void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += line) {
     asm volatile(
@@ -70,7 +71,7 @@ void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
   }
 }
 
-// Stores of any kind are weakly ordered there. Of the outer domain, in which devices are.
+// All stores are weakly ordered on aarch64. The barrier covers the outer shareable domain, which includes devices.
 void end_streaming() { asm volatile("dmb oshst" ::: "memory"); }
 
 #endif

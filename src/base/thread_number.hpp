@@ -1,9 +1,9 @@
-// A small number for each thread of the process, by which threads are spread over what they share.
+// A small number for each thread of the process, to spread threads over shared resources.
 //
-// All variables of threads in this library are [[gnu::tls_model("initial-exec")]]: the loader gives each thread room for them when it
-// starts. In the usual model of a library that is loaded at run time the first use allocates, and where there is no memory for that, glibc
-// aborts the process. The room that the loader keeps for such libraries is small (1664 bytes, of all of them), so these variables are
-// words, few, and none of them has a destructor, whose registration allocates too.
+// All thread-local variables of this library are [[gnu::tls_model("initial-exec")]]: the loader reserves their memory when a thread starts.
+// In the default model of a library that is loaded at run time, the first use allocates, and glibc aborts the process if there is no
+// memory. The loader's reserve for such libraries is small (1664 bytes for all of them), so these variables are few, one word each, and
+// have no destructor, whose registration would allocate too.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Characters as bytes. For whoever reads text in which they are written by their numbers.
+// Encodes characters as UTF-8, for parsers of texts that give characters by number.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace penstock {
 
-// code: of a character of Unicode, at most 0x10ffff; which of them may be is the caller's to know.
+// code: a Unicode code point, at most 0x10ffff; the caller decides which are valid.
 inline void append_utf8(std::uint32_t code, std::string& to) {
   const auto put = [&](std::uint32_t byte) { to.push_back(static_cast<char>(byte)); };
   if (code < 0x80) return put(code);
