@@ -20,8 +20,9 @@ class busy_cores {
   // Time between two measurements; each covers the time since the last one.
   static constexpr std::int64_t between_looks_ns = 1'000'000'000;
 
-  // Returns the result of the last measurement; false before the first. own_cores: the number of cores that this process may use. If it may
-  // not use all of them, the result is always false, because the kernel's figures cover all cores. now_ns: a clock that never goes back.
+  // Measures again if it is time, and returns the latest result; false at first. own_cores: the number of cores that this process may use.
+  // If it may not use all of them, the result is always false, because the kernel's figures cover all cores. now_ns: a clock that never
+  // goes back.
   bool now(sys::kernel& kernel, unsigned own_cores, std::int64_t now_ns) noexcept {
     if (now_ns >= next_look_ns_.load(std::memory_order_relaxed)) look(kernel, own_cores, now_ns);
     return are_busy_.load(std::memory_order_relaxed);

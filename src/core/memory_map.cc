@@ -269,7 +269,7 @@ status memory_map::copy(void* target, const void* source, std::size_t bytes) {
   return outcome;
 }
 
-// Copies over the host, because a GPU and the host device cannot access each other.
+// Copies through host memory, because a GPU and the host device cannot access each other.
 status memory_map::copy_over_host(void* target, const void* source, std::size_t bytes) {
   constexpr std::size_t most_at_once = std::size_t{4} << 20;
   std::vector<std::byte> between(std::min(bytes, most_at_once));

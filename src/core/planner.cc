@@ -82,9 +82,9 @@ class planner {
   }
 
   // Plans the whole range as one piece for a path, with unaligned edges for its successor; or plans nothing and returns why. libcufile
-  // writes an edge by reading, changing and writing a whole block. It reads an edge through a buffer of its own, slowly (GPUDirect Storage
-  // best-practice guide), and a read whose memory cannot be aligned in the same way. If the path is forced, that is accepted for reads,
-  // unless the path moves only whole blocks.
+  // writes an edge by reading, changing and writing a whole block. It reads an edge, and any range whose memory cannot be aligned, slowly
+  // through a buffer of its own (GPUDirect Storage best-practice guide). If the path is forced, that is accepted for reads, unless the path
+  // moves only whole blocks.
   std::optional<std::string> take_whole(path_kind kind) {
     const auto declared = in_.paths->of(kind).alignment;
     const bool moves_edges = !in_.is_write && !in_.paths->of(kind).whole_blocks;

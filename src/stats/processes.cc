@@ -198,7 +198,7 @@ process_list observe_processes(sys::board_folder& folder, bool with_requests) {
       if (seen->ended) gone.push_back(pid);
       all.processes.push_back(*std::move(seen));
     } else if (seen.error().code() != errc::not_found) {
-      if (is_left_behind(folder, pid)) {  // nobody can read it, so it is removed
+      if (is_left_behind(folder, pid)) {  // it is unreadable and its process has exited
         folder.note_gone(pid);
         gone.push_back(pid);
       } else {
