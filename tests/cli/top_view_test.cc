@@ -111,6 +111,15 @@ TEST(top_view, bars_and_histories_share_one_scale) {
   for (const auto& line : blocks) EXPECT_LE(width_of(line), 79U) << line;
 }
 
+TEST(top_view, rare_figures_make_room_for_notes) {
+  auto all = many(1);
+  all[0].by_path = {{"staged", 1.5}, {"mapped", 2.5}, {"dma_buf", 3.5}};
+  const auto lines = top_lines(all, {}, {.columns = 119});
+  EXPECT_TRUE(lines[2].ends_with(" staged 1.50 mapped 2.50 dma_buf 3.50")) << lines[2];
+  EXPECT_FALSE(any_has(lines, "FALLB"));
+  EXPECT_TRUE(any_has(lines, "OLDEST"));
+}
+
 TEST(top_view, wide_screens_show_a_longer_history) {
   auto all = many(1);
   all[0].history.assign(speed_histories::most, 1.0);

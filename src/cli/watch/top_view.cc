@@ -167,14 +167,27 @@ std::size_t layout_width(const top_layout& columns) {
   return sum;
 }
 
-// The columns that have room. The history takes half of the spare room.
-top_layout columns_for(std::size_t room) {
+// The columns that have room. Rare figures make room for notes of that width; the history takes half of what is left.
+top_layout columns_for(std::size_t room, std::size_t notes_width) {
+  constexpr unsigned rare = 2;
   top_layout all(top_columns.begin(), top_columns.end());
-  while (all.size() > 1 && layout_width(all) > room) all.erase(std::ranges::min_element(all, {}, &top_column::keep));
+  const auto least = [&] { return std::ranges::min_element(all, {}, &top_column::keep); };
+  const auto spare = [&] { return room - std::min(room, layout_width(all)); };
+  while (all.size() > 1 && layout_width(all) > room) all.erase(least());
+  if (all.back().title == top_columns.back().title) {
+    while (all.back().width + spare() < notes_width && least()->keep <= rare) all.erase(least());
+    all.back().width += std::min(spare(), notes_width - std::min(notes_width, all.back().width));
+  }
   const auto history = std::ranges::find(all, drawn::history, &top_column::as);
-  const auto spare = room - std::min(room, layout_width(all));
-  if (history != all.end()) history->width = std::min(speed_histories::most, history->width + spare / 2);
+  if (history != all.end()) history->width = std::min(speed_histories::most, history->width + spare() / 2);
   return all;
+}
+
+// How wide the notes of the processes are.
+std::size_t notes_width_of(const std::vector<const process_speed*>& shown) {
+  std::size_t widest = 0;
+  for (const auto* each : shown) widest = std::max(widest, width_of(notes_of(*each)));
+  return widest;
 }
 
 // All but the drawings, with room for long names.
@@ -236,7 +249,7 @@ std::string title_line(const top_layout& columns, std::size_t room) {
 
 // As many lines as leave room for what stands below, but at least half of the screen; the selected one is among them.
 void add_list(std::vector<std::string>& to, const std::vector<const process_speed*>& shown, const top_screen& screen, std::size_t below) {
-  const auto columns = columns_for(screen.columns);
+  const auto columns = columns_for(screen.columns, notes_width_of(shown));
   const auto scale = scale_of(shown, screen);
   const auto rows = screen.rows - std::min(screen.rows, to.size());
   const auto lines = std::min(shown.size(), std::max<std::size_t>({rows - std::min(rows, below), rows / 2, 1}));
@@ -350,7 +363,8 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
     if (each.now.ended && !screen.shows_ended && !screen.of_those_named) hidden.push_back(each.now.pid);
   }
   const bool any_ended = std::ranges::any_of(seen, [](const process_speed& each) { return each.now.ended; });
-  std::vector<std::string> lines{head_line(shown.size(), any_ended, screen), title_line(columns_for(screen.columns), screen.columns)};
+  std::vector<std::string> lines{head_line(shown.size(), any_ended, screen),
+                                 title_line(columns_for(screen.columns, notes_width_of(shown)), screen.columns)};
   std::vector<std::string> below;
   if (!hidden.empty()) below.push_back(fmt::format("  {} ended without closing; d shows them", hidden.size()));
   for (const auto* each : shown) {
