@@ -135,9 +135,13 @@ constexpr std::array meanings{
     meaning{"nvidia-fs",
             "The GPU works: expect up to 27 GB/s from the page cache into the GPU (its PCIe link). 6 things would make it faster, for "
             "example: correct it; penstock check --cufile-json FILE shows what each key does."},
-    meaning{"four-gpus",
-            "3 GPUs work: expect up to 55 GB/s from the page cache into each GPU (its PCIe link). 7 things would make it faster, for "
-            "example: bind it to NVIDIA's driver, unless a virtual machine uses it."},
+    meaning{
+        "four-gpus",
+        "3 GPUs work: expect up to 55 GB/s from the page cache into each GPU (its PCIe link). One part is broken: compatibility mode is "
+        "off (CUFILE_ALLOW_COMPAT_MODE), but drives do not reach GPU memory: cuFile refuses every file."},
+    meaning{"no-nvidia-fs",
+            "The GPU works: expect up to 14 GB/s from the page cache into the GPU (its PCIe link). 10 things would make it faster, for "
+            "example: enable Above 4G Decoding and Resizable BAR in the firmware."},
     meaning{"grace",
             "The GPU works: expect the speed of its link from the page cache. One part is broken: the driver is set up for P2PDMA, but "
             "NVMe multipath is on, which prevents it."},
