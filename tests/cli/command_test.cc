@@ -234,7 +234,7 @@ TEST(pipe_bench, its_json_holds_the_rows_and_the_channels_there_are) {
     EXPECT_EQ(row.at("verified"), true);
   }
   const ended_program quiet = run({"pipe-bench", "--sizes", "4KiB", "--seconds", "0.05", "--quiet"});
-  EXPECT_EQ(std::count(quiet.out.begin(), quiet.out.end(), '\n'), 2) << quiet.out;
+  EXPECT_EQ(std::count(quiet.out.begin(), quiet.out.end(), '\n'), 3) << quiet.out;
 }
 
 TEST(devices, its_json_lists_them_and_says_why_there_is_no_gpu) {

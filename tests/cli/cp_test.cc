@@ -238,14 +238,14 @@ TEST(cp, what_would_destroy_something_is_refused) {
   EXPECT_TRUE(contains(cp({one, one}).err, "are the same file"));
   EXPECT_TRUE(contains(cp({one, directory.path() + "/same"}).err, "are the same file"));
   EXPECT_EQ(text_in(one), "1");
-  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is not a regular file"));
+  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is no regular file"));
   fs::create_directories(directory.path() + "/a");
   fs::create_directories(directory.path() + "/b");
   fs::create_directories(directory.path() + "/to");
   const std::string a = text_to(directory.path() + "/a/x", "a"), b = text_to(directory.path() + "/b/x", "b");
   const ended_program twice = cp({a, b, directory.path() + "/to"});
   EXPECT_EQ(twice.exit_code, 1);
-  EXPECT_TRUE(contains(twice.err, "a copy that was just made")) << twice.err;
+  EXPECT_TRUE(contains(twice.err, "which this command just wrote")) << twice.err;
   EXPECT_EQ(text_in(directory.path() + "/to/x"), "a");
   // A file where a folder is to be, and the other way round.
   text_to(directory.path() + "/to/a", "file");
@@ -491,7 +491,7 @@ TEST(cp, a_copy_that_was_just_made_is_not_replaced_through_a_link_to_it) {
   fs::create_symlink("one", directory.path() + "/to/two");
   const ended_program ended = cp({one, two, directory.path() + "/to"});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, "a copy that was just made")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "which this command just wrote")) << ended.err;
   EXPECT_EQ(text_in(directory.path() + "/to/one"), "1");
 }
 
