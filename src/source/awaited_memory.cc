@@ -8,7 +8,7 @@ namespace penstock::source {
 
 namespace {
 
-constexpr unsigned awaited_at_once = 8;  // fills: so many slabs wait for one tensor, and not all that there are
+constexpr unsigned awaited_at_once = 8;  // fills: at most this many slabs wait for one tensor
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void awaited_memory::come(const status& outcome) noexcept {
     waiting = std::exchange(waiting_, nullptr);
   }
   while (waiting != nullptr) {
-    auto* const next = waiting->next_of_source;  // it may be gone once it was told
+    auto* const next = waiting->next_of_source;  // the fill may be gone after tell()
     serve(*waiting);
     waiting = next;
   }
@@ -58,7 +58,7 @@ void awaited_memory::cancel(far_fill& what) noexcept {
     const std::lock_guard guard(lock_);
     auto* each = waiting_;
     while (each != nullptr && each != &what) each = each->next_of_source;
-    if (each == nullptr) return;  // it is being told, or was
+    if (each == nullptr) return;  // tell() was or is being called
     (what.previous_of_source != nullptr ? what.previous_of_source->next_of_source : waiting_) = what.next_of_source;
     if (what.next_of_source != nullptr) what.next_of_source->previous_of_source = what.previous_of_source;
   }

@@ -1,5 +1,5 @@
-// Memory of the host into which somebody else brings bytes: whoever reads it waits until all of them have come. A far source, so that no
-// thread does that waiting. Read only. Thread-safe.
+// Host memory that another component fills. Reads wait until all bytes have arrived; as a far source, it needs no thread for that.
+// Read-only. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ class awaited_memory final : public source {
   awaited_memory(std::string name, std::uint64_t length);
   ~awaited_memory() override;
 
-  // Where the bytes are to be put. Nobody else looks there before come().
+  // Put the bytes here. Nothing else reads this memory before come().
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
-  // All bytes are there, or why they never will be. Once. Ends the fills that wait, on this thread.
+  // Reports that all bytes have arrived, or why they never will. Call once. Ends waiting fills on this thread.
   void come(const status& outcome) noexcept;
 
   result<std::uint64_t> size() override { return length_; }
@@ -36,9 +36,9 @@ class awaited_memory final : public source {
 
   const std::uint64_t length_;
   const std::unique_ptr<std::byte[]> memory_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   bool has_come_ = false;
-  status outcome_;  // does not change once it has come
+  status outcome_;  // fixed once has_come_ is set
   far_fill* waiting_ = nullptr;
 };
 

@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t tmpfs_magic = 0x01021994;
 constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
 
-// Made when the library is loaded: requests ask for it as they end, when there may be no memory for a text.
+// Created when the library is loaded: requests need it when they end, when there may be no memory for a text.
 const status stays_in_cache(errc::unsupported,
                             "the kernel cannot drop at once what goes through the page cache of this file system (RWF_DONTCACHE)");
 
@@ -35,11 +35,11 @@ using aligned_memory = std::unique_ptr<void, free_memory>;
 
 aligned_memory allocate_blocks(std::uint64_t bytes) { return aligned_memory(std::aligned_alloc(direct_alignment, bytes)); }
 
-// Fits the second-level cache and stays there.
+// Fits the L2 cache and stays there.
 constexpr std::uint64_t streaming_bytes = std::uint64_t{64} << 10;
 
-// The calling thread's block for fill_streaming(), which it keeps until it ends; nullptr without memory. A thread_local with a destructor
-// would abort the process there. libc frees the block, so a thread may outlive this library.
+// Returns the calling thread's block for fill_streaming(), kept until the thread ends; nullptr if out of memory. A thread_local with a
+// destructor would abort the process in that case. libc frees the block, so a thread may outlive this library.
 std::byte* streaming_block() {
   struct thread_key {
     pthread_key_t key{};
@@ -55,7 +55,7 @@ std::byte* streaming_block() {
   return static_cast<std::byte*>(block);
 }
 
-// What is wrong with asking for a file like this.
+// Returns why the options are invalid; ok if they are valid.
 status contradiction(const std::string& path, const open_options& options) {
   if (path.empty()) return {errc::invalid_argument, "open: the path is empty"};
   if (path.find('\0') != std::string::npos) return {errc::invalid_argument, "open: the path holds a zero byte"};
@@ -75,11 +75,11 @@ status contradiction(const std::string& path, const open_options& options) {
 
 result<std::unique_ptr<local_file>> local_file::open(sys::kernel& kernel, const std::string& path, const open_options& options) {
   if (auto wrong = contradiction(path, options); !wrong.ok()) return wrong;
-  // O_NONBLOCK: opening a FIFO must not wait for its other end; regular files do not mind.
+  // O_NONBLOCK: opening a FIFO must not wait for its other end; it does not affect regular files.
   int flags = O_NONBLOCK | (options.read && options.write ? O_RDWR : options.write ? O_WRONLY : O_RDONLY);
   if (options.create) flags |= O_CREAT;
   if (options.truncate) flags |= O_TRUNC;
-  // Made before there is a descriptor that could be lost.
+  // Created first, so that an exception cannot leak a descriptor.
   std::unique_ptr<local_file> made(new local_file(kernel, path));
   const auto descriptor = kernel.open(path, flags, options.mode);
   if (!descriptor) return descriptor.error();
@@ -135,17 +135,17 @@ status local_file::examine() {
   return {};
 }
 
-// Opens the file a second time, with what the first descriptor promises.
+// Opens the file a second time, with the promised flags of the first descriptor.
 result<int> local_file::reopen(int flags) {
   auto opened = kernel_.reopen(first_descriptor_, flags | promises_);
-  // Only the owner may ask for O_NOATIME, and a lent descriptor may come from the owner.
+  // Only the owner may set O_NOATIME, and an adopted descriptor may come from the owner.
   if (opened || (promises_ & O_NOATIME) == 0) return opened;
   return kernel_.reopen(first_descriptor_, flags | (promises_ & ~O_NOATIME));
 }
 
 void local_file::open_rest() {
   if (descriptors_.direct < 0) {
-    // Alignments past a page would break the rule that edges are cut at a page; no file system in use has them.
+    // Alignments beyond a page would break the rule that edges are cut at a page; no file system in use has them.
     if (direct_offset_alignment_ == 0) {
       direct_problem_ = {errc::unsupported, "the file system has no direct I/O"};
     } else if (direct_offset_alignment_ > direct_alignment || direct_memory_alignment_ > direct_alignment) {
@@ -162,7 +162,7 @@ void local_file::open_rest() {
   }
 }
 
-// The fills that were begun and have not ended. They are the source's users that its file does not know of.
+// Begun fills that have not ended. They use the source without its file knowing.
 class local_file::begun {
  public:
   begun(local_file& of, staging::waiting_lanes& by, staging::answer_times& times) noexcept : file_(of), lanes_(by), times_(times) {}
@@ -206,7 +206,7 @@ class local_file::begun {
   }
   void ended() noexcept {
     const std::lock_guard guard(lock_);
-    if (--under_way_ == 0) quiet_.notify_all();  // with the lock, since this may be gone once who waits has it
+    if (--under_way_ == 0) quiet_.notify_all();  // under the lock: wait() may destroy this once it has the lock
   }
 
   local_file& file_;
@@ -214,7 +214,7 @@ class local_file::begun {
   staging::answer_times& times_;
   const sys::fork_guard fork_;
   staging::work_list list_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable quiet_;
   unsigned under_way_ = 0;
 };
@@ -259,7 +259,7 @@ bool local_file::changed() {
   return seen && (seen->size_bytes != opened_bytes_ || seen->modified_ns != facts_.modified_ns);
 }
 
-// By the kernel's own count of 0, whatever st_size says.
+// Trusts a read that returns 0, not st_size.
 result<bool> local_file::ends_at(std::uint64_t offset) {
   if (descriptors().cached < 0) return ends_at_by_blocks(offset);
   std::byte unused{};
@@ -268,7 +268,7 @@ result<bool> local_file::ends_at(std::uint64_t offset) {
   return *got == 0;
 }
 
-// Through O_DIRECT alone. Most file systems answer a read at or past the end before they look at its alignment.
+// As ends_at(), with O_DIRECT alone. Most file systems answer a read at or past the end before they check its alignment.
 result<bool> local_file::ends_at_by_blocks(std::uint64_t offset) {
   const auto block = allocate_blocks(direct_alignment);
   if (block == nullptr) return at({errc::out_of_memory, "no memory for a block"}, "direct read", 1, offset);
@@ -277,7 +277,7 @@ result<bool> local_file::ends_at_by_blocks(std::uint64_t offset) {
   const auto got = pread(descriptors_.direct, block.get(), direct_alignment, start);
   if (!got) return at(got.error(), "direct read", direct_alignment, start);
   if (*got > offset - start) return false;
-  // The block ends here twice in a row: a read that merely stopped early does not do that.
+  // Require the block to end here twice in a row, which rules out a read that merely stopped early.
   const auto again = pread(descriptors_.direct, block.get(), direct_alignment, start);
   if (!again) return at(again.error(), "direct read", direct_alignment, start);
   return *again == *got;
@@ -300,7 +300,7 @@ io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_
   return read_all(&sys::kernel::pread, target, length, offset);
 }
 
-// Through the cache.
+// Reads through the page cache.
 io_result local_file::read_all(get by, std::byte* target, std::uint64_t length, std::uint64_t offset) {
   const int cached = descriptors().cached;
   io_result total;
@@ -316,7 +316,7 @@ io_result local_file::read_all(get by, std::byte* target, std::uint64_t length, 
   return total;
 }
 
-// In blocks that pass through a small buffer. Costs a quarter more CPU time.
+// Copies block by block through a small buffer, at a quarter more CPU time.
 io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   std::byte* const block = streaming_block();
   if (block == nullptr) return fill(target, length, offset);
@@ -344,7 +344,7 @@ io_result local_file::fill_uncached(std::byte* target, std::uint64_t length, std
   return refuses_uncached(got) ? fill(target, length, offset) : got;
 }
 
-// The kernel looks at its flags before it moves anything, so nothing has.
+// The kernel checks its flags before it moves anything, so a refusal has moved no bytes.
 bool local_file::refuses_uncached(const io_result& outcome) noexcept {
   if (outcome.error.code() != errc::unsupported || outcome.bytes_done > 0) return false;
   kernel_.without_uncached().note(facts_.device);
@@ -368,7 +368,7 @@ io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::u
   return got;
 }
 
-// Past the cache; target, length and offset are aligned.
+// Reads past the page cache; target, length and offset are aligned.
 io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   constexpr int most_idle_tries = 8;
   int idle_tries = 0;
@@ -382,7 +382,7 @@ io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::
     total.bytes_done += *got;
     if (*got == 0) break;
     if (total.bytes_done % direct_alignment == 0) continue;
-    // An unaligned count is the end of the file, unless the read stopped early: then the last whole block is where it goes on.
+    // An unaligned count means end of file, unless the read stopped early; then reading resumes at the last whole block.
     const auto ended = ends_at(offset + total.bytes_done);
     if (!ended) total.error = at(ended.error(), "direct read", length, offset);
     if (!ended || *ended) break;
@@ -396,7 +396,7 @@ io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::
   return total;
 }
 
-// Into memory of the caller's, which a pread() of its own would be refused.
+// Copies into memory of the caller that pread() might refuse; returns an error instead of crashing.
 io_result local_file::copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept {
   io_result total;
   while (total.bytes_done < length && total.ok()) {
@@ -407,7 +407,7 @@ io_result local_file::copy_out(std::byte* target, const std::byte* source, std::
   return total;
 }
 
-// Past the cache, where target, length or offset is not aligned.
+// Reads past the page cache through a bounce buffer, for unaligned target, length or offset.
 io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   const auto bounce = allocate_blocks(bounce_bytes + direct_alignment);
   if (bounce == nullptr) return {0, at({errc::out_of_memory, "no memory for a bounce buffer"}, "read", length, offset)};

@@ -1,5 +1,5 @@
-// Memory of another process of this host, whose bytes have offsets from its beginning. Read only; of one process, the same memory for as
-// long as somebody else vouches for.
+// Memory of another process on this host, addressed by offsets from its beginning. Read-only. Something else must guarantee that the
+// process keeps this memory.
 #pragma once
 
 #include <sys/types.h>

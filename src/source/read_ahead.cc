@@ -11,7 +11,7 @@ namespace penstock::source {
 
 namespace {
 
-// Used so much of a window, and what it took to fill it was no waste.
+// A window of which this many bytes were used was worth filling.
 constexpr std::uint64_t worthwhile_bytes = std::uint64_t{16} << 20;
 constexpr unsigned most_required = 64;
 constexpr unsigned usually_required = 2;
@@ -57,7 +57,7 @@ bool read_ahead::begin(const call& what) noexcept {
     return serving_ = true;
   }
   if (what.offset == next_) {
-    drop(back);  // too long for what there is; after it there will be more
+    drop(back);  // too long for the current slabs; there will be more afterwards
   } else if (++strangers_ >= most_strangers) {
     hold_off();
     drop(back);
@@ -70,7 +70,7 @@ read_ahead::bytes read_ahead::part(std::uint64_t offset, std::uint64_t length, d
   if (in == nullptr) return {};
   bytes found{in->slab.data() + offset % slab_bytes, 0, {}};
   const std::uint64_t end = std::min(offset + length, in->end);
-  // Lanes that the link waits for may become more.
+  // If the link waits for lanes, more of them may feed it.
   const auto& first = in->pieces[offset % slab_bytes / piece_bytes];
   lanes_.feed(&via_.load()->feeder(), first.now.load(std::memory_order_relaxed) != piece::state::full);
   for (std::uint64_t at = offset; at < end;) {
@@ -82,7 +82,7 @@ read_ahead::bytes read_ahead::part(std::uint64_t offset, std::uint64_t length, d
   return found;
 }
 
-// Until the piece is there, or will not be. Who waits fills it himself where no lane has begun to.
+// Waits until the piece is full (true) or will not be (false). If no lane has begun it, the waiting thread fills it.
 bool read_ahead::await(piece& item, deadline_clock::time_point deadline, status& problem) {
   constexpr unsigned looks_between = 32;
   constexpr unsigned most_looks = 4096;  // about a millisecond: lanes are busy, or the file system is slow
@@ -184,13 +184,13 @@ void read_ahead::stop() noexcept {
   while (under_way_.load(std::memory_order_acquire) > 0) staging::nap();
 }
 
-// --- with the lock
+// --- lock_ is held
 
 std::uint64_t read_ahead::end_of(const call& what) const noexcept {
   return std::min(what.offset + what.length, std::max(size_, what.offset));
 }
 
-// The cursor that the call goes on from; else the oldest one, which it now is.
+// Returns the cursor that the call continues, or else reuses the oldest one.
 read_ahead::cursor& read_ahead::note(const call& what) noexcept {
   auto found =
       std::find_if(cursors_.begin(), cursors_.end(), [&](const cursor& each) { return each.named > 0 && each.end == what.offset; });
@@ -205,13 +205,13 @@ read_ahead::cursor& read_ahead::note(const call& what) noexcept {
   return *found;
 }
 
-// It may leave out as much as it reads: a call between them may have come while another was served, and been missed here.
+// The call may skip up to its own length: a call between may have come while another was served, and is missing here.
 bool read_ahead::covers(const call& what) const noexcept {
   return what.length <= most_call_bytes && what.offset >= next_ && what.offset - next_ <= what.length && what.offset < armed_end_ &&
          end_of(what) <= armed_end_ && &what.via->pool() == &via_.load()->pool();
 }
 
-// The next window waits until calls have come in order anew, for the longer the less this one was of use.
+// Delays the next window until enough calls have come in order; the less this window was used, the more calls.
 void read_ahead::hold_off() noexcept {
   if (used_bytes_ < worthwhile_bytes) required_ = std::min(2 * required_, most_required);
   for (auto& each : cursors_) each.run = 0;
@@ -225,7 +225,8 @@ void read_ahead::start(std::uint64_t at, staging::work_chain& queued) noexcept {
   add_spares(queued);
 }
 
-// Where the window ends, for the next bytes of the source, of which there are some. It has a slab, and is held by the window alone.
+// Adds an entry at the end of the window, for the next bytes of the source. There must be some left. The entry has a slab, and only the
+// window holds it.
 void read_ahead::arm(entry& next, staging::work_chain& queued) noexcept {
   next.from = armed_end_;
   next.end = armed_end_ = std::min(slab_start(armed_end_) + slab_bytes, size_);
@@ -255,7 +256,7 @@ void read_ahead::add_spares(staging::work_chain& queued) noexcept {
   }
 }
 
-// What lies before an offset has been read: its slabs go on to what comes behind the window.
+// Recycles slabs whose bytes lie before at for the bytes after the window.
 void read_ahead::move_to(std::uint64_t at, staging::work_chain& queued, rack& back) noexcept {
   next_ = at;
   const bool wanted = via_.load()->pool().is_wanted();
@@ -294,7 +295,7 @@ void read_ahead::drop(rack& back) noexcept {
   refused_ = false;
 }
 
-// The window lets go of it. Its slab goes back now, or with the last piece that a lane is filling.
+// Removes an entry from the window. Its slab is returned now, or with the last piece that a lane is filling.
 void read_ahead::release(entry& gone, rack& back) noexcept {
   gone.dropped.store(true, std::memory_order_relaxed);
   for (auto& item : gone.pieces) {
@@ -308,7 +309,7 @@ void read_ahead::release(entry& gone, rack& back) noexcept {
   --owned_;
 }
 
-// --- without it
+// --- without lock_
 
 read_ahead::entry* read_ahead::entry_at(std::uint64_t offset) noexcept {
   for (std::size_t i = 0; i < count_; ++i) {
@@ -324,7 +325,7 @@ bool read_ahead::taking_work::run() {
   return true;
 }
 
-// On a lane, since pinning takes a millisecond for 6 MiB.
+// Runs on a lane, since pinning 6 MiB takes a millisecond.
 void read_ahead::take_slabs() noexcept {
   for (bool more = true; more;) {
     staging::lent_slab taken;
@@ -375,7 +376,7 @@ void read_ahead::fill(piece& item) noexcept {
   under_way_.fetch_sub(1, std::memory_order_release);
 }
 
-// From the page cache only. Once for each slab it is asked whether the source is still what was opened.
+// Reads from the page cache only. Checks once per slab that the source has not changed since it was opened.
 bool read_ahead::fetch(const piece& item) noexcept {
   return or_without_memory(
       [&] {
@@ -385,8 +386,9 @@ bool read_ahead::fetch(const piece& item) noexcept {
         }
         const auto resident = from_.resident_bytes(item.offset, item.length);
         if (!resident || *resident < item.length) return false;
-        // Through the caches, unlike bytes that a device reads at once: these have left the caches of the lane's core when they are asked
-        // for (calls of 16 MiB: 49 GB/s at 0.21 CPU s/GB; past the caches 36 at 0.29. H200, 16 cores).
+        // Stores through the CPU caches, unlike bytes that a device reads at once: they have left the caches of the lane's
+        // core by the time they are used (calls of 16 MiB: 49 GB/s at 0.21 CPU s/GB; with streaming stores 36 GB/s at 0.29. H200, 16
+        // cores).
         const auto got = from_.fill(item.of->slab.data() + item.offset % slab_bytes, item.length, item.offset);
         filled_bytes_.fetch_add(got.bytes_done, std::memory_order_relaxed);
         return got.ok() && got.bytes_done == item.length;

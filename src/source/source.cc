@@ -24,10 +24,10 @@ class awaited_fill final : public far_fill {
     const std::lock_guard guard(lock_);
     outcome_ = std::move(outcome);
     has_ended_ = true;
-    over_.notify_one();  // with the lock, since it is gone once who waits has it
+    over_.notify_one();  // under the lock: the waiting thread may destroy this once it has the lock
   }
 
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable over_;
   bool has_ended_ = false;
   io_result outcome_;

@@ -10,7 +10,7 @@ namespace penstock::source {
 namespace {
 
 constexpr std::uint64_t largest_piece = 4 * staging::mib;
-constexpr unsigned works_at_a_time = 16;  // then a lane does what else there is
+constexpr unsigned works_at_a_time = 16;  // then a lane runs other work
 
 }  // namespace
 
@@ -60,14 +60,14 @@ void turnstile::ended(std::uint64_t bytes) noexcept {
   call();
 }
 
-// With the lock. There is to be room for a whole piece.
+// Requires lock_. There must be room for a whole piece.
 bool turnstile::is_open() const noexcept {
   const auto at_once = std::max(1U, at_once_());
   const auto left = share_.limit_bytes + bytes_ - std::min(share_.limit_bytes + bytes_, share_.used_bytes.load());
   return under_way_ == 0 || (under_way_ < at_once && bytes_ + most_piece_bytes(at_once) <= left / 2);
 }
 
-// With the lock.
+// Requires lock_.
 bool turnstile::opens() noexcept {
   const bool open = is_open();
   const bool lacks_memory = !open && queue_.size() > 0 && under_way_ < at_once_();
@@ -84,13 +84,13 @@ void turnstile::call() noexcept {
     if (called_ != nullptr || queue_.size() == 0 || !opens()) return;
     called_ = shared_from_this();
   }
-  // Without threads whoever waits for a request runs it.
+  // Without lane threads, the thread that waits for a request runs it.
   if (!lanes_.push(list_, *this).ok()) lanes_.push_urgent(list_, *this);
 }
 
 bool turnstile::run() {
   for (unsigned i = 0;; ++i) {
-    std::shared_ptr<turnstile> last;  // goes without the lock, since this may go with it
+    std::shared_ptr<turnstile> last;  // released without the lock, since it may be the last reference
     staging::work* next = nullptr;
     {
       const std::lock_guard guard(lock_);
