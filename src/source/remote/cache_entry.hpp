@@ -1,5 +1,5 @@
-// One version of one object in the node's cache, open: a file of its bytes, sparse and of its size from the start, and its map. Blocks that
-// are there are what the server sent. Processes claim the blocks that they fetch by a lock on their bytes in the map. Thread-safe.
+// An open version of an object in the node's cache: a sparse data file of the object's size, and its map. Blocks marked present hold what
+// the server sent. A process claims the blocks that it fetches with a lock on their bytes in the map. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ struct block_run {
 
 class cache_entry final : public cache_work, public std::enable_shared_from_this<cache_entry> {
  public:
-  // What it stands on, all of which outlives it; removed: has its files' names taken away.
+  // Dependencies; all must outlive the entry. remove: deletes the files' names.
   struct surroundings {
     sys::kernel& kernel;
     cache_threads& threads;
@@ -41,32 +41,34 @@ class cache_entry final : public cache_work, public std::enable_shared_from_this
   [[nodiscard]] const cache_map_head& head() const noexcept { return head_; }
   [[nodiscard]] std::uint64_t blocks() const noexcept { return cache_blocks_of(head_.size); }
 
-  // --- block. A byte for each: whether it is there.
+  // --- blocks
+  // Writes one byte per block: whether it is present.
   [[nodiscard]] status states_of(std::uint64_t first, std::span<std::byte> into) noexcept;
-  // Reads what is there, and compares the sums of all blocks that it touches. False: one is not what was stored.
+  // Reads present blocks and verifies the checksums of all blocks touched. Returns false if one does not match.
   [[nodiscard]] result<bool> read(std::span<std::byte> into, std::uint64_t offset) noexcept;
-  // They are not what was stored: they are there no more. Errors: those of the map.
+  // Marks blocks that do not match their checksums as absent. Errors: those of the map.
   [[nodiscard]] status forget(const block_run& what) noexcept;
-  // Of whole blocks that are claimed: writes them, and then says that they are there.
+  // Writes whole, claimed blocks and then marks them present.
   [[nodiscard]] status store(std::span<const std::byte> from, std::uint64_t first) noexcept;
-  // Whether all of it is there. Blocks of which that was seen once are not looked at again.
+  // Returns true if all blocks are present. Does not check again the blocks that it once found present.
   [[nodiscard]] bool is_whole() noexcept;
-  // Bytes that are there; reads all of the map.
+  // Bytes of present blocks; reads the whole map.
   [[nodiscard]] std::uint64_t bytes_there() noexcept;
 
-  // At once or not at all: nothing, they are this caller's; else the first of them that are another's, here or in another process.
+  // Claims all blocks or none, without waiting. Returns nullopt if they are now the caller's, or else the first run of them that another
+  // caller, in this or another process, has claimed.
   [[nodiscard]] result<std::optional<block_run>> claim(const block_run& what) noexcept;
   void let_go(const block_run& what) noexcept;
 
-  // The files are not to be used any more, or nothing is to be written to them, and why; the last reason counts.
+  // Stop using the files, or stop writing to them, for that reason; the last reason counts.
   void give_up(const status& why) noexcept { give_up(use::none, why); }
   void stop_storing(const status& why) noexcept { give_up(use::to_read, why); }
   [[nodiscard]] bool is_given_up() const noexcept { return use_.load(std::memory_order_acquire) == use::none; }
   [[nodiscard]] bool is_stored() const noexcept { return use_.load(std::memory_order_acquire) == use::to_write; }
   [[nodiscard]] status problem() const;
 
-  // It is whole: notes when its data was changed last, has it brought to the disk on the cache's threads, a part at a time, and then says
-  // so in the map. Only then it counts after the machine has been started anew.
+  // Seals a whole entry: records when its data last changed, writes it to disk on the cache's threads, one part at a time, and then marks
+  // it sealed in the map. Only sealed entries are used after a reboot.
   void begin_sealing() noexcept;
 
  private:
@@ -85,15 +87,15 @@ class cache_entry final : public cache_work, public std::enable_shared_from_this
   const sys::owned_descriptor data_;
   const sys::not_inherited map_alone_{map_.get()};
   const sys::not_inherited data_alone_{data_.get()};
-  std::atomic<use> use_{use::to_write};  // becomes less, with the lock
+  std::atomic<use> use_{use::to_write};  // only decreases, under lock_
   std::atomic<bool> sealing_begun_{false};
-  std::shared_ptr<cache_entry> self_;  // while it is being sealed
-  bool is_noted_ = false;              // when the data was changed last
-  std::uint64_t on_the_way_ = 0;       // of what is to be sealed: bytes that have been sent to the disk
-  mutable std::mutex lock_;            // guards what follows
+  std::shared_ptr<cache_entry> self_;  // set while sealing
+  bool is_noted_ = false;              // the time of the data's last change is recorded
+  std::uint64_t on_the_way_ = 0;       // while sealing: bytes sent to the disk
+  mutable std::mutex lock_;            // guards the members below
   status problem_;
   std::vector<block_run> claimed_;
-  std::uint64_t seen_there_ = 0;  // blocks, from the first on
+  std::uint64_t seen_there_ = 0;  // leading blocks found present
 };
 
 }  // namespace penstock::source::remote

@@ -1,5 +1,5 @@
-// Small requests beside those for data: for credentials, sizes and lists. Who sends them is handed in, so that what asks is tested without
-// a network. Values.
+// Small requests for credentials, sizes and lists. The function that sends them is a parameter, so that callers are tested without a
+// network. Values.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct header {
   bool operator==(const header&) const = default;
 };
 
-// The value of the first header of that name, in capitals or not.
+// Returns the value of the first header with that name, ignoring case.
 [[nodiscard]] inline std::optional<std::string_view> header_value(const std::vector<header>& headers, std::string_view name) {
   const auto same_letter = [](char a, char b) { return a == b || ((a ^ b) == 0x20 && (a | 0x20) >= 'a' && (a | 0x20) <= 'z'); };
   for (const header& one : headers) {
@@ -37,18 +37,18 @@ struct control_request {
   std::vector<header> headers;
   std::string body;
   std::chrono::milliseconds timeout{5000};         // of the whole request
-  std::size_t most_bytes = std::size_t{64} << 10;  // of the answer's body
-  bool use_proxy = true;                           // false: of this machine or its host; never by a proxy
+  std::size_t most_bytes = std::size_t{64} << 10;  // of the response's body
+  bool use_proxy = true;                           // false: a service of this machine or its host, never through a proxy
 };
 
 struct control_answer {
-  int status_code = 0;  // of HTTP, any
+  int status_code = 0;  // any HTTP status
   std::vector<header> headers;
   std::string body;
 };
 
-// Sends one request and blocks until its answer is whole. Follows no redirect, verifies certificates, and says nothing of the request's
-// headers or body in an error. Thread-safe. Errors: timed_out; io (no connection, no answer, one that is too long).
+// Sends one request and blocks until the whole response has arrived. Follows no redirects and verifies certificates; errors contain no
+// header or body of the request. Thread-safe. Errors: timed_out; io (no connection, no response, or one that is too long).
 using control_call = std::function<result<control_answer>(const control_request&)>;
 
 }  // namespace penstock::source::remote

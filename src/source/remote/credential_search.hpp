@@ -1,6 +1,6 @@
-// Where credentials are looked for, and in which order, which is that of the AWS tools ("Standardized credential providers", AWS SDKs and
-// tools reference guide). What is there is used: where it turns out not to work, that is an error, and no other identity is taken instead.
-// Blocks while it reads files and asks servers. Thread-safe.
+// Finds credentials in the order of the AWS tools ("Standardized credential providers", AWS SDKs and tools reference guide). The first ones
+// found are used; if they do not work, that is an error, and no other identity is tried. Blocks while it reads files and queries servers.
+// Thread-safe.
 #pragma once
 
 #include <functional>
@@ -19,31 +19,33 @@ namespace penstock::source::remote {
 
 struct credential_options {
   std::optional<credentials> given;  // by the program
-  std::string profile;               // asked for by name: then nothing else is looked at
-  std::string region;                // for the server of STS; empty: the one for all regions
-  bool anonymous = false;            // requests are not signed
-  bool allow_process = false;        // programs may be started for credentials: a profile's credential_process, or the AWS command line
-  bool use_fips = false;             // of STS's endpoints
-  bool for_google = false;           // keys of Amazon's are refused: Google Cloud Storage has HMAC keys of its own
+  std::string profile;               // if given by name, nothing else is searched
+  std::string region;                // for the STS endpoint; empty: the global one
+  bool anonymous = false;            // do not sign requests
+  bool allow_process = false;        // programs may be started for credentials: credential_process of a profile, or the AWS command line
+  bool use_fips = false;             // for STS endpoints
+  bool for_google = false;           // refuse Amazon's keys: Google Cloud Storage has its own HMAC keys
 };
 
-// Everything outside that the search sees.
+// Everything that the search uses from outside.
 struct credential_world {
   variable_lookup variable;
   control_call call;
   std::shared_ptr<sys::kernel> kernel;
   std::function<wall_time()> now;
-  // sys::run_command, with most_credential_bytes and a time limit. Nothing: there is no way to start a program.
+  // sys::run_command, with most_credential_bytes and a time limit. Empty: programs cannot be started.
   std::function<result<std::string>(const std::string& command)> run;
 };
 
-// In this order: what is given; the profile that is asked for; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the profile of AWS_PROFILE, or
-// the default one; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); the container (AWS_CONTAINER_CREDENTIALS_*); the instance's
-// metadata (IMDSv2 alone). Errors: permission_denied (there are none: the message lists what was looked at; or a server refused them),
-// invalid_argument (half of a pair is set, an address that may not be asked), and those of what was tried. No message has a secret.
+// Searches in this order: the given credentials; the named profile; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the profile of
+// AWS_PROFILE, or the default one; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); the container (AWS_CONTAINER_CREDENTIALS_*);
+// the instance metadata service (IMDSv2 only). Errors: permission_denied (there are none, and the message lists what was searched; or a
+// server refused them), invalid_argument (half of a pair is set, an address that must not be queried), and those of the source in use. No
+// message contains a secret.
 result<credentials> find_credentials(const credential_options& options, const credential_world& world);
 
-// Whether a container's credentials may be asked for there: by https, or at this machine or the addresses that ECS and EKS have for it.
+// Returns true if a container's credentials may be requested from that address: by https, or from this machine or the addresses that ECS
+// and EKS use for it.
 [[nodiscard]] bool may_hand_out_credentials(const url& address);
 
 }  // namespace penstock::source::remote

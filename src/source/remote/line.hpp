@@ -1,5 +1,5 @@
-// One connection to a server, and the fetch that it carries: sends the request, from where its body lies, reads the head of the answer, and
-// receives the body where it is to lie. Belongs to a reactor, on whose thread all of it runs.
+// One connection to a server, and the fetch that it carries. Sends the request with its body straight from the caller's memory, reads the
+// response head, and receives the body into its destination. Owned by a reactor, and runs on the reactor's thread only.
 #pragma once
 
 #include <array>
@@ -24,27 +24,29 @@ namespace penstock::source::remote {
 class line;
 class reactor;
 
-// Who gives lines their fetches. Called on the threads of reactors; may block for no longer than a lock takes.
+// Gives fetches to lines. Called on the threads of reactors; must not block for longer than it takes to lock a mutex.
 class line_owner {
  public:
   using clock = std::chrono::steady_clock;
-  // A line's fetch has ended there. how: body: it is complete; on return, what becomes of it: body or refused: for good, and the line says
-  // so (tell) once its next request is on its way. Returns what that is; null: none, and the line is idle, or it does not go on.
+  // Reports that the line's fetch has ended. how: the verdict (body: complete); on return, what happens to the fetch: body and refused are
+  // final, and the line reports them with tell() after it has sent its next request. Returns the next fetch; null: none, and the line
+  // becomes idle or, without line_goes_on, closes.
   virtual fetch* ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept = 0;
-  // A new line, or one without a fetch, wants one; null: it is idle.
+  // Returns a fetch for a new line or one without a fetch; null: the line becomes idle.
   [[nodiscard]] virtual fetch* next_for(line& one) noexcept = 0;
-  // Its fetch has been under way for that long. True: it is to be asked for on another connection, and this one to go.
+  // time: how long the line's fetch has been under way. Returns true if its rest must be requested on another connection and this one
+  // closed.
   [[nodiscard]] virtual bool is_late(line& on, const fetch& what, clock::duration time) noexcept = 0;
-  // The line is about to go. A fetch that it was given and has not sent is asked for elsewhere.
+  // The line is about to be destroyed. A fetch that it was given but has not sent is requested elsewhere.
   virtual void gone(line& one) noexcept = 0;
   virtual void sent() noexcept = 0;
-  // Bytes of objects have come over it.
+  // Counts object bytes received over the line.
   virtual void received(const line& over, std::uint64_t bytes) noexcept = 0;
-  // A reactor had a core's work with receiving over TLS.
+  // Reports a time in which a reactor used a whole core to receive over TLS.
   virtual void tls_bound(clock::time_point from, clock::time_point until) noexcept = 0;
-  // Queues what was to wait until now. Returns when the next is due.
+  // Queues fetches whose pause has ended. Returns when the next pause ends.
   virtual clock::time_point queue_due(clock::time_point now) noexcept = 0;
-  // Whether it is to end now: it was cancelled, or the program was asked to stop.
+  // Returns true if the fetch must end now: it was cancelled, or the program was asked to stop.
   [[nodiscard]] virtual bool is_unwanted(const fetch& what) const noexcept = 0;
   [[nodiscard]] virtual const network_settings& settings() const noexcept = 0;
   [[nodiscard]] virtual const patience& patience_with(const fetch& what) const noexcept = 0;
@@ -69,32 +71,32 @@ class line final {
   [[nodiscard]] reactor& by() const noexcept { return reactor_; }
   [[nodiscard]] bool over_tls() const noexcept { return to_->place().tls; }
 
-  // Each returns whether the line goes on; false: it is to be dropped.
-  [[nodiscard]] bool begin() noexcept;  // it is new, or was given a fetch
+  // These return false if the line must be dropped.
+  [[nodiscard]] bool begin() noexcept;  // for a new line, or one that was given a fetch
   [[nodiscard]] bool ready() noexcept;
-  // It is about to be dropped for that reason.
+  // The line is about to be dropped for that reason.
   void lost(const status& why) noexcept;
-  // Looks at its times, and whether its fetch was cancelled.
+  // Checks timeouts and cancellation.
   [[nodiscard]] bool look(clock::time_point now) noexcept;
   [[nodiscard]] bool wants_to_write() const noexcept { return !out_.empty() || sends_body(); }
   [[nodiscard]] bool is_idle() const noexcept { return now_ == phase::idle; }
 
-  std::uint64_t token = 0;            // of the reactor
-  bool watches_for_room = false;      // likewise
-  std::atomic<bool> unwanted{false};  // it is to go as soon as it is idle
-  line* next_given = nullptr;         // in the reactor's list of those that were given a fetch
-  fetch* given = nullptr;             // with the network's lock: that it has not begun with
+  std::uint64_t token = 0;            // set by the reactor
+  bool watches_for_room = false;      // set by the reactor
+  std::atomic<bool> unwanted{false};  // close the line as soon as it is idle
+  line* next_given = nullptr;         // in the reactor's list of lines that were given a fetch
+  fetch* given = nullptr;             // fetch that has not begun; guarded by the network's lock
 
  private:
   enum class phase : std::uint8_t { idle, head, body, error_body };
   enum class framing : std::uint8_t { length, chunks, until_closed };
-  // What a step has come to.
+  // Outcome of a step.
   enum class step : std::uint8_t { more, waits, line_ends };
 
-  static constexpr unsigned most_informational = 16;  // answers of 100 to 199 before the one that counts
+  static constexpr unsigned most_informational = 16;  // responses of 100 to 199 before the final one
 
   [[nodiscard]] bool start(fetch& what) noexcept;
-  // These throw bad_alloc, before anything has come of them.
+  // These throw bad_alloc before they change anything.
   step take_head();
   step head_is_there();
   step take_body();
@@ -112,14 +114,14 @@ class line final {
   step end(const verdict& how, bool line_goes_on) noexcept;
   status send_rest() noexcept;
   status send_body() noexcept;
-  // Some of the request's body is still to be sent, and the server takes it.
+  // True if part of the request's body is unsent and the server still accepts it.
   [[nodiscard]] bool sends_body() const noexcept { return what_ != nullptr && sent_bytes_ < what_->sends_bytes && !refuses_rest_; }
-  // How long may pass between two looks at how much has moved, and how much has to.
+  // Checks, once per interval, whether the required number of bytes has moved.
   [[nodiscard]] bool has_stalled(clock::time_point now) noexcept;
   result<std::size_t> receive(std::byte* target, std::size_t room);
-  // Where the body's next bytes are received, and how many may be.
+  // Returns the memory for the next bytes of the body.
   std::span<std::byte> room();
-  // Bytes of the body that have come, to be put there; and those that lie there already.
+  // keep(): stores received bytes of the body. came(): counts bytes that were received in place.
   step keep(std::string_view bytes);
   step came(std::size_t bytes);
 
@@ -129,23 +131,23 @@ class line final {
   reactor& reactor_;
   phase now_ = phase::idle;
   fetch* what_ = nullptr;
-  std::string out_;               // of the request's head, still to be sent
-  std::uint64_t sent_bytes_ = 0;  // of its body
-  bool refuses_rest_ = false;     // the server takes no more of it; it may have said why
-  std::string text_;              // that has come and is not yet read: of the head, of chunks, of an error
+  std::string out_;               // unsent part of the request's head
+  std::uint64_t sent_bytes_ = 0;  // of the request's body
+  bool refuses_rest_ = false;     // the server accepts no more of the body; it may have said why
+  std::string text_;              // received but not yet parsed: head, chunks or error
   response_head head_;
   framing framed_ = framing::length;
   chunked_body chunks_;
   std::uint64_t body_left_ = 0;
-  std::uint64_t body_bytes_ = 0;    // of the whole answer
-  bool ends_with_body_ = false;     // the answer may have no byte more
-  std::vector<std::byte> passing_;  // of a body on its way to a sink
+  std::uint64_t body_bytes_ = 0;    // of the whole response
+  bool ends_with_body_ = false;     // more bytes in the response are an error
+  std::vector<std::byte> passing_;  // body bytes on their way to a sink
   unsigned informational_ = 0;
-  bool heard_ = false;         // anything, since the request was sent
-  bool used_ = false;          // it has carried a fetch before this one
-  clock::time_point since_{};  // the request was sent, the body began, or it is idle
+  bool heard_ = false;         // something was received since the request was sent
+  bool used_ = false;          // the line has carried an earlier fetch
+  clock::time_point since_{};  // start of the request, the body or the idle time
   std::uint64_t since_bytes_ = 0;
-  std::uint64_t untold_bytes_ = 0;  // that came since its owner was told
+  std::uint64_t untold_bytes_ = 0;  // received since the last report to the owner
 };
 
 }  // namespace penstock::source::remote

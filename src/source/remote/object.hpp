@@ -1,5 +1,5 @@
-// An object on a server as a source: far, read only, and of the bytes that it had when it was opened. Each request says which version it
-// wants, and each answer is compared with it.
+// An object on a server, as a far, read-only source of the bytes that it had when it was opened. Each request names the version that it
+// needs, and each response is checked against it.
 #pragma once
 
 #include <atomic>
@@ -20,29 +20,29 @@
 
 namespace penstock::source::remote {
 
-// What tells one version of an object from another.
+// Identifies one version of an object.
 struct version {
-  std::string etag;           // as it came
-  std::string last_modified;  // likewise
+  std::string etag;           // as received
+  std::string last_modified;  // as received
   bool operator==(const version&) const = default;
   [[nodiscard]] bool known() const noexcept { return !etag.empty() || !last_modified.empty(); }
-  // By RFC 9110 only a strong one says that all bytes are the same.
+  // By RFC 9110, only a strong ETag means that all bytes are equal.
   [[nodiscard]] bool has_strong_etag() const noexcept { return !etag.empty() && !etag.starts_with("W/"); }
 };
 
-// How requests for the bytes of an object look, and what its server's errors mean. One for each kind of server. Thread-safe.
+// Builds the requests for an object's bytes and interprets its server's errors. One per kind of server. Thread-safe.
 class protocol {
  public:
   virtual ~protocol() = default;
-  // Lines to be added to the head of a GET of that address, each with its line end. range: as in a Range header; empty: none is sent.
+  // Returns header lines for a GET of that address, each with its line end. range: as in a Range header; empty: no Range header is sent.
   virtual result<std::string> headers(const url& address, std::string_view range) = 0;
-  // Address for a range. Most servers have one for all.
+  // Returns the address for a range. Most servers use one address for all ranges.
   [[nodiscard]] virtual url address_of(const url& object, std::uint64_t offset, std::uint64_t length) const;
-  // Whether ranges are asked for in a header, and answered with 206.
+  // True if ranges are requested with a Range header and answered with 206.
   [[nodiscard]] virtual bool by_range_header() const noexcept { return true; }
-  // Answers of 300 to 399 are followed, to other servers without what headers() has.
+  // True if redirects (300 to 399) are followed; requests to other servers omit the lines of headers().
   [[nodiscard]] virtual bool follows() const noexcept { return false; }
-  // What an answer that is an error means; judged as any server's where that says nothing.
+  // Interprets an error response; nullopt: treat it like that of any HTTP server.
   virtual std::optional<verdict> judge(const response_head& /*head*/, std::string_view /*body*/, fetch& /*what*/) { return std::nullopt; }
 };
 
@@ -50,15 +50,15 @@ struct object_facts {
   std::string name;  // for messages
   url address;
   std::uint64_t size = 0;
-  version of{};                // not known: the first answer says
-  std::optional<url> found{};  // where redirects led when it was opened
-  bool has_ranges = true;      // false: its server answers with the whole object, as far as is known
+  version of{};                // unknown: the first response decides
+  std::optional<url> found{};  // where redirects led at opening
+  bool has_ranges = true;      // false: the server sends the whole object, as far as known
 };
 
-// What becomes of an object whose server serves no ranges.
+// How to read an object whose server does not support ranges.
 struct whole_reading {
   bool allowed = true;
-  std::string folder{};  // for what is too large for memory; empty: the usual ones
+  std::string folder{};  // for objects too large for memory; empty: the usual folders
 };
 
 class object final : public source, public fetch_owner {
@@ -77,13 +77,13 @@ class object final : public source, public fetch_owner {
   status close() override;
 
   [[nodiscard]] const origin& server() const noexcept { return *origin_; }
-  // As it was opened.
+  // The facts from opening.
   [[nodiscard]] const object_facts& known() const noexcept { return about_; }
-  // Before it is read, by who made it.
+  // Sets the text for told(). Call before the first read.
   void set_note(std::string note) { note_ = std::move(note); }
   [[nodiscard]] version seen_version() const;
-  // Reads all of an object whose size is unknown_bytes, and so finds it. Before anybody reads it. Blocks, unless it is stopped; stopped may
-  // be empty. Errors: as of a read; cancelled.
+  // Reads the whole object, if its size is unknown_bytes, to find its size. Call before the first read. Blocks until stopped, which may be
+  // empty, returns true. Errors: those of a read; cancelled.
   status find_size(const std::function<bool()>& stopped);
 
  private:
@@ -99,7 +99,7 @@ class object final : public source, public fetch_owner {
   verdict judge_redirect(const response_head& head, fetch& what);
   void note_version() noexcept;
   void leave() noexcept;
-  // --- of a server without ranges: all of the object is read once, in order, and fills are served from what has come
+  // --- for a server without ranges: the object is read once, in order, and fills are served from the bytes received so far
   enum class waits : std::uint8_t { first, beside_others, no_memory };
   [[nodiscard]] bool reads_whole() const noexcept;
   waits wait_for_stream(far_fill& what) noexcept;
@@ -114,22 +114,22 @@ class object final : public source, public fetch_owner {
 
   const std::shared_ptr<network> network_;
   const std::shared_ptr<protocol> protocol_;
-  object_facts about_;  // its size is found before anybody reads it
+  object_facts about_;  // the size is known before the first read
   const patience how_;
   const whole_reading whole_;
-  const std::shared_ptr<origin> home_;          // of its address
-  const std::shared_ptr<origin> origin_;        // that served it when it was opened
-  std::string note_;                            // for told(); empty: there is none
-  std::atomic<bool> has_served_ranges_{false};  // then an answer with all of it is a mistake of the moment
-  mutable std::mutex lock_;                     // guards what follows
-  // Where redirects led last: the server, and path and query there; empty: they are followed from its address on.
+  const std::shared_ptr<origin> home_;          // the server of its address
+  const std::shared_ptr<origin> origin_;        // the server that responded at opening
+  std::string note_;                            // for told(); may be empty
+  std::atomic<bool> has_served_ranges_{false};  // if set, a response with the whole object is a temporary mistake
+  mutable std::mutex lock_;                     // guards the members below
+  // The server, path and query that redirects led to last; empty: start at the object's address.
   std::shared_ptr<origin> place_;
   std::string target_;
   version version_;
-  bool version_settled_ = false;  // by an answer that brought bytes
+  bool version_settled_ = false;  // by a response that carried bytes
   bool version_noted_ = false;
-  piece* first_ = nullptr;  // under way
-  unsigned under_way_ = 0;  // with those that are being told
+  piece* first_ = nullptr;  // list of pieces under way
+  unsigned under_way_ = 0;  // includes pieces whose end is being reported
   std::unique_ptr<stream> stream_;
   std::condition_variable quiet_;
 };

@@ -1,4 +1,4 @@
-// The head of an HTTP/1 answer: what of it a reader of ranges needs. Whatever a server sends, reading it takes bounded time and memory.
+// The head of an HTTP/1 response: the fields that a reader of ranges needs. Parsing takes bounded time and memory for any input.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@ namespace penstock::source::remote {
 // "bytes 0-4095/65536"
 struct content_range {
   std::uint64_t first = 0;
-  std::uint64_t last = 0;              // that one too
-  std::optional<std::uint64_t> total;  // nothing: "*"
+  std::uint64_t last = 0;              // inclusive
+  std::optional<std::uint64_t> total;  // nullopt: "*"
 };
 std::optional<content_range> parse_content_range(std::string_view text) noexcept;
-// The total of "bytes */65536", as answers say that a range lies behind the end.
+// Returns the total of "bytes */65536", which a response has if a range begins beyond the end.
 std::optional<std::uint64_t> parse_unsatisfied_range(std::string_view text) noexcept;
 
-// Seconds, as Retry-After has them; 0: a date, or what is none, which is left to one's own patience.
+// Parses the seconds of a Retry-After header; 0 if it is a date or malformed, so that the caller chooses the pause.
 std::chrono::milliseconds pause_of(std::string_view text) noexcept;
 
 struct response_head {
@@ -30,8 +30,8 @@ struct response_head {
   int status = 0;
   std::optional<std::uint64_t> length;  // of the body
   bool chunked = false;
-  bool closes = false;  // the connection is of no more use
-  std::string range;    // these as they came; empty where they did not
+  bool closes = false;  // the connection cannot be reused
+  std::string range;    // this and the fields below are as received; empty if absent
   std::string etag;
   std::string last_modified;
   std::string encoding;
@@ -42,22 +42,22 @@ struct response_head {
   std::string upload_mark;    // x-amz-meta-penstock-upload
 };
 
-// Reads the head at the beginning of what has come, as leniently as libcurl: lines may end with LF alone, be folded, come twice (the first
-// counts) and have blanks around their names. Returns how long it is, with the empty line; 0: not all of it has come. Errors: io,
+// Parses the head at the beginning of the received bytes, as leniently as libcurl: lines may end with LF alone, be folded, be repeated (the
+// first counts) and have blanks around their names. Returns the length of the head with the empty line; 0: it is incomplete. Error: io,
 // which says what is wrong.
 result<std::size_t> parse_head(std::string_view come, response_head& into);
 
-// Takes "Transfer-Encoding: chunked" off a body that comes in parts.
+// Decodes "Transfer-Encoding: chunked" for a body that arrives in pieces.
 class chunked_body {
  public:
-  // Of what has come: bytes of the body that lie at its beginning, after skip bytes that are none. Both 0: more is needed, and what there
-  // is has to be kept. Errors: io.
+  // The received bytes begin with skip bytes of framing, followed by body bytes of the body. If both are 0, keep the input and call again
+  // with more. Error: io.
   struct step {
     std::size_t skip = 0;
     std::size_t body = 0;
   };
   result<step> next(std::string_view come);
-  // So many bytes of the body were taken.
+  // Reports that the caller took that many bytes of the body.
   void took(std::size_t bytes) noexcept { left_ -= bytes; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
 
