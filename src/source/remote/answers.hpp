@@ -1,4 +1,4 @@
-// What an answer means that nobody knows anything special of: whether it is asked for again, and when. Pure functions.
+// The default interpretation of a response: whether to retry, and when. Pure functions.
 #pragma once
 
 #include "source/remote/fetch.hpp"
@@ -7,10 +7,10 @@
 
 namespace penstock::source::remote {
 
-// Of a status that is no success: again where the server may answer otherwise later (408, 429, 500, 502, 503, 504), after the pause that it
-// asks for; else refused.
+// Judges a status that is not a success: again for temporary ones (408, 429, 500, 502, 503, 504), after the pause that the server asks for;
+// otherwise refused.
 [[nodiscard]] verdict judged_by_status(const response_head& head);
-// The same verdict as the user wants it: where he has listed the statuses after which it is asked again, his list decides.
+// Adjusts a verdict to the user's list of retried statuses, if there is one.
 [[nodiscard]] verdict as_wanted_by_user(verdict made, const response_head& head, const patience& how);
 
 }  // namespace penstock::source::remote

@@ -1,6 +1,5 @@
-// The map of an object in the node's cache: a file that says which object it is, of which version, and which of its blocks are there.
-// Behind its head lies a byte for each block, and behind these the sum of each block. Values and pure functions: what is read of a folder
-// is looked at here before it is believed.
+// The map of an object in the node's cache: a file that records the object, its version and which of its blocks are present. Layout: a
+// head, one byte per block, one checksum per block. Values and pure functions that validate what is read from the folder.
 #pragma once
 
 #include <array>
@@ -13,9 +12,9 @@
 
 namespace penstock::source::remote {
 
-// What a block of an object is kept by. A read of a few bytes fetches so many; the last block of an object may be shorter.
+// The unit of caching. Even a read of a few bytes fetches a whole block; the last block of an object may be shorter.
 inline constexpr std::uint64_t cache_block_bytes = std::uint64_t{64} << 10;
-inline constexpr std::uint64_t most_cached_object_bytes = std::uint64_t{1} << 44;  // whose map has 2.25 GiB
+inline constexpr std::uint64_t most_cached_object_bytes = std::uint64_t{1} << 44;  // its map takes 2.25 GiB
 inline constexpr std::size_t cache_head_bytes = 4096;
 inline constexpr std::size_t most_cache_text_bytes = 1024;
 inline constexpr std::byte block_is_there{1};
@@ -24,11 +23,11 @@ inline constexpr std::byte block_is_there{1};
   return (size + cache_block_bytes - 1) / cache_block_bytes;
 }
 
-// Of the whole map of an object.
+// Size of an object's whole map.
 [[nodiscard]] constexpr std::uint64_t cache_map_bytes_of(std::uint64_t size) noexcept {
   return cache_head_bytes + cache_blocks_of(size) * (1 + sizeof(std::uint64_t));
 }
-// Where in the map the sum of a block lies.
+// Offset of a block's checksum in the map.
 [[nodiscard]] constexpr std::uint64_t cache_sum_offset(std::uint64_t size, std::uint64_t block) noexcept {
   return cache_head_bytes + cache_blocks_of(size) + block * sizeof(std::uint64_t);
 }
@@ -36,17 +35,17 @@ inline constexpr std::byte block_is_there{1};
 [[nodiscard]] std::uint64_t cache_sum_of(std::span<const std::byte> block) noexcept;
 
 struct cache_map_head {
-  std::string identity;  // a hash of what tells this object from others; hexadecimal
-  std::string shown;     // its URL, for people; cut
-  std::string version;   // its ETag, or the time of its last change with its weak ETag
+  std::string identity;  // hash of what identifies the object; hexadecimal
+  std::string shown;     // its URL, for people; truncated
+  std::string version;   // its ETag, or its modification time with its weak ETag
   std::uint64_t size = 0;
-  std::uint64_t data_inode = 0;  // of the file with its bytes: neither has been copied or changed for another
-  std::string boot;              // of the machine when it was made: what a crash of the machine has taken is known by that
-  bool is_sealed = false;        // all of it is there, and on the disk
-  // Of the data's inode (st_ctime), when all of it was there: who changes the data later changes that too. 0: not all of it was.
+  std::uint64_t data_inode = 0;  // of the data file: proves that neither file was copied or replaced
+  std::string boot;              // boot id of the machine at creation; detects data that a crash of the machine may have lost
+  bool is_sealed = false;        // all bytes are present and on disk
+  // st_ctime of the data file when all bytes were present; a later change of the data changes it too. 0: not all were present.
   std::int64_t data_changed_ns = 0;
 
-  // Of the same object and version; the rest is not compared.
+  // Returns true for the same object and version; ignores the other fields.
   [[nodiscard]] bool names_same(const cache_map_head& other) const noexcept {
     return identity == other.identity && version == other.version && size == other.size;
   }
@@ -54,12 +53,12 @@ struct cache_map_head {
 
 using cache_head_text = std::array<std::byte, cache_head_bytes>;
 
-// With a sum of what it has. shown is cut; of the other texts none is longer than most_cache_text_bytes, and all have room together.
+// Encodes a head with its checksum. Truncates shown; no other text may be longer than most_cache_text_bytes, and all of them must fit.
 [[nodiscard]] cache_head_text encode(const cache_map_head& head);
-// Nothing where it is not what encode() makes.
+// Returns nullopt for anything that encode() does not produce.
 [[nodiscard]] std::optional<cache_map_head> decode_cache_head(std::span<const std::byte> text);
 
-// Gives a text the sum that it should have: for tests of what lies behind that.
+// Corrects the checksum of a changed head, so that tests reach the checks after it.
 void mend_cache_head(cache_head_text& text);
 
 }  // namespace penstock::source::remote

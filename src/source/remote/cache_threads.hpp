@@ -1,5 +1,5 @@
-// The threads of a node's cache: they read and write its files, which may block, and look again later where another process is fetching.
-// They start with the first work, or ready(). Thread-safe.
+// The threads of a node's cache. They read and write its files, which may block, and poll for blocks that another process fetches. They
+// start with the first work, or with ready(). Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,11 @@
 
 namespace penstock::source::remote {
 
-// Of whoever queues it, while it is queued.
+// Work for these threads. The caller owns it and keeps it valid while it is queued.
 class cache_work {
  public:
   virtual ~cache_work() = default;
-  // May be gone when this returns.
+  // May destroy the object.
   virtual void run() noexcept = 0;
 
  private:
@@ -34,26 +34,26 @@ class cache_threads {
   cache_threads() = default;
   cache_threads(const cache_threads&) = delete;
   cache_threads& operator=(const cache_threads&) = delete;
-  ~cache_threads();  // runs what is queued, late works too
+  ~cache_threads();  // runs all queued work first, including delayed work
 
-  // Starts them. Errors: out_of_memory (none can be had); after that push() and later() cannot fail.
+  // Starts the threads; after success, push() and later() cannot fail. Error: out_of_memory (no thread could be started).
   status ready();
   void push(cache_work& what) noexcept;
-  // To be run after a pause.
+  // Queues work to run after a pause.
   void later(cache_work& what, std::chrono::milliseconds pause) noexcept;
-  // Runs all late works at once.
+  // Runs all delayed work at once.
   void hurry() noexcept;
-  // They are to end soon: works that take long look here.
+  // True if the threads must end soon; long-running work checks this.
   [[nodiscard]] bool stopping() const noexcept;
 
  private:
   void loop();
   cache_work* take_due(clock::time_point now) noexcept;
 
-  mutable std::mutex lock_;  // guards what follows
+  mutable std::mutex lock_;  // guards the members below
   std::condition_variable changed_;
   intrusive_list<cache_work, &cache_work::next_> queue_;
-  intrusive_list<cache_work, &cache_work::next_> late_;  // in no order: there are few
+  intrusive_list<cache_work, &cache_work::next_> late_;  // unordered: there are few
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -1,6 +1,6 @@
-// An object on a server of which a part is in the node's cache, or none yet: far, as the object behind it. A fill takes the blocks that are
-// there from the cache's file; it fetches those that nobody fetches, and then they are there too; it waits for those that another process
-// is fetching. Whatever goes wrong with the cache, the bytes come from the server. Thread-safe, but for close().
+// An object on a server that is wholly or partly in the node's cache, or not yet. A far source, like the object behind it. A fill reads
+// present blocks from the cache file, fetches and stores blocks that nobody else fetches, and waits for blocks that another process
+// fetches. If the cache fails, the bytes come from the server. Thread-safe, except close().
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ namespace penstock::source::remote {
 
 class cached_object final : public source {
  public:
-  // behind: of the version that the entry has.
+  // behind: the object, in the entry's version.
   cached_object(std::unique_ptr<source> behind, std::shared_ptr<node_cache> by, std::shared_ptr<cache_entry> of);
   ~cached_object() override;
 
@@ -42,9 +42,9 @@ class cached_object final : public source {
   const std::unique_ptr<source> behind_;
   const std::shared_ptr<node_cache> cache_;
   const std::shared_ptr<cache_entry> entry_;
-  std::mutex lock_;           // guards what follows
-  filling* first_ = nullptr;  // under way
-  unsigned under_way_ = 0;    // with those that are being told
+  std::mutex lock_;           // guards the members below
+  filling* first_ = nullptr;  // list of fillings under way
+  unsigned under_way_ = 0;    // includes fillings whose end is being reported
   std::condition_variable quiet_;
 };
 

@@ -1,5 +1,5 @@
-// Keeps credentials, and renews them before they expire. Belongs to whoever sends requests; thread-safe. One thread at a time renews, on
-// its own time; others go on with what is still valid, and wait only where nothing is.
+// Keeps credentials and renews them before they expire. Owned by the code that sends requests; thread-safe. One calling thread at a time
+// renews; other threads continue with credentials that are still valid, and wait only if there are none.
 #pragma once
 
 #include <chrono>
@@ -16,23 +16,23 @@ namespace penstock::source::remote {
 
 class credential_source {
  public:
-  // Renewed so long before they expire; and after a renewal that brought nothing later, tried again so much later.
+  // early: time of a renewal before the expiry. pause: time until the next attempt if a renewal brought no later expiry.
   static constexpr std::chrono::minutes early{5};
   static constexpr std::chrono::minutes pause{1};
 
-  // find: blocks. now: the time, by the clock that expiry is told by.
+  // find: looks up credentials and may block. now: the time, by the clock of expires_at.
   credential_source(std::function<result<credentials>()> find, std::function<wall_time()> now)
       : find_(std::move(find)), now_(std::move(now)) {}
 
-  // What is valid now, if need be found or renewed on this thread. Blocks, for as long as find does. Errors: find's; those who waited for
-  // another thread's renewal have its error too.
+  // Returns valid credentials, after looking them up or renewing them on this thread if necessary. Blocks as long as find does. Errors:
+  // those of find, also for threads that waited for another thread's renewal.
   result<std::shared_ptr<const credentials>> current();
 
-  // For a thread that may not block: what is valid now, or null; and whether somebody should call current() by now.
+  // For threads that must not block. kept(): valid credentials, or null. is_due(): true if some thread should call current().
   [[nodiscard]] std::shared_ptr<const credentials> kept();
   [[nodiscard]] bool is_due();
 
-  // A server says that they have expired, or are unknown: others are found with the next call, where these are the ones that are kept.
+  // A server rejected these credentials as expired or unknown: if they are the kept ones, the next call looks up new ones.
   void refuse(const std::shared_ptr<const credentials>& refused);
 
  private:
@@ -42,12 +42,12 @@ class credential_source {
 
   const std::function<result<credentials>()> find_;
   const std::function<wall_time()> now_;
-  std::mutex mutex_;  // guards all below; not held while find runs
+  std::mutex mutex_;  // guards the members below; not held while find runs
   std::condition_variable renewed_;
   std::shared_ptr<const credentials> kept_;
-  wall_time next_renewal_{};  // of kept_, where it expires
+  wall_time next_renewal_{};  // of kept_, if it expires
   bool is_renewing_ = false;
-  unsigned renewals_ = 0;  // so far, and what came of the last one
+  unsigned renewals_ = 0;  // count; last_problem_ is the outcome of the last one
   status last_problem_;
 };
 

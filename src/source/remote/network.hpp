@@ -1,5 +1,5 @@
-// What carries the pieces of remote objects: connections to their servers, a few threads that serve all of them, and what is asked again
-// when a server fails. An engine has one, which starts no thread before the first request. Thread-safe.
+// Transfers the pieces of remote objects: owns the connections to servers and the few threads that serve them, and retries when a server
+// fails. One per engine; starts no thread before the first request. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -35,31 +35,32 @@ class network final : public line_owner {
   static std::shared_ptr<network> make(const network_settings& with);
   network(const network&) = delete;
   network& operator=(const network&) = delete;
-  ~network();  // no fetch is under way
+  ~network();  // no fetch may be under way
 
-  // A short request; stopped, which may be empty, ends it as well. Errors: those of the door.
+  // Sends a short request; stopped, which may be empty, can end it too. Errors: those of the door.
   result<sys::web_answer> exchange(const sys::web_request& what, const std::function<bool()>& stopped = {});
-  // Something happened that is only counted.
+  // Counts an event.
   void tell_of(network_listener::event what) noexcept;
-  // Waits before it is asked again: what it tells, and for how long. False: the engine ends.
+  // Reports a retry and waits before it. Returns false if the engine ends.
   [[nodiscard]] bool pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for);
   [[nodiscard]] result<std::string> library_version();
   std::shared_ptr<origin> origin_of(const url& at);
   [[nodiscard]] network_counts counts() const noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_.forked(); }
 
-  // The program was asked to stop.
+  // True if the program was asked to stop.
   [[nodiscard]] bool stopped() const noexcept { return stop_.stopped(); }
 
-  // Runs what may block on a thread of its own. False: there is none. Ends before the network does.
+  // Runs a function that may block on a separate thread. Returns false if there is no thread. The thread ends before the network does.
   [[nodiscard]] bool aside(std::function<void()> what);
 
-  // Begins to carry it. Does not block; it may have ended on return.
+  // Begins a fetch. Does not block. The fetch may have ended on return.
   void begin(fetch& what) noexcept;
-  // Nobody wants it any more. True: it has ended, and nobody is told; false: its owner is, or was. Does not block.
+  // Cancels a fetch. Returns true if it has ended and its owner will not be notified; false if the owner is or was notified. Does not
+  // block.
   [[nodiscard]] bool cancel(fetch& what) noexcept;
 
-  // --- as the owner of lines
+  // --- line_owner
   fetch* ended(line& on, fetch& what, verdict& how, bool line_goes_on) noexcept override;
   [[nodiscard]] fetch* next_for(line& one) noexcept override;
   [[nodiscard]] bool is_late(line& on, const fetch& what, clock::duration time) noexcept override;
@@ -80,7 +81,7 @@ class network final : public line_owner {
   static void tell(fetch& what, const verdict& how) noexcept { line_owner::tell(what, how); }
   explicit network(const network_settings& with);
   result<std::shared_ptr<sys::web_door>> door();
-  // --- with the lock
+  // --- lock_ is held
   void queue(fetch& what, bool first) noexcept;
   void feed_idle(origin& of) noexcept;
   fetch* take(line& one) noexcept;
@@ -88,10 +89,10 @@ class network final : public line_owner {
   void ask_again(fetch& what, verdict& how) noexcept;
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
-  [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // which are to be started
+  [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // number to start
   [[nodiscard]] const sys::web_stop& stop_of_dials(origin& to) noexcept;
   result<reactor*> reactor_for_one_more();
-  // --- without it
+  // --- without lock_
   void start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept;
   void dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept;
   [[nodiscard]] status adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::web_connection> made);
@@ -102,10 +103,10 @@ class network final : public line_owner {
   std::mutex opening_;  // guards door_
   std::shared_ptr<sys::web_door> door_;
   sys::web_stop stop_;
-  sys::web_stop end_;  // of the engine alone
-  std::mutex lock_;    // guards what follows, and of origins what they say
+  sys::web_stop end_;  // set at the end of the engine
+  std::mutex lock_;    // guards the members below, and the parts of origins marked so
   std::map<std::string, std::weak_ptr<origin>> origins_;
-  fetch_list waiting_;  // to be asked for again, in no order
+  fetch_list waiting_;  // waiting for a retry; unordered
   std::vector<std::unique_ptr<reactor>> reactors_;
   std::minstd_rand drawn_;
   std::atomic<std::uint64_t> requests_{0};

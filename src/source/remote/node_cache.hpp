@@ -1,5 +1,5 @@
-// A folder in which the processes of one user on a node keep what came from servers: two files for each version of an object, bounded in
-// bytes. What it finds there it looks at before it believes it, and no error of its own fails a read. Thread-safe.
+// A folder in which the processes of one user on a node cache objects from servers: two files per version of an object, bounded in bytes.
+// Everything read from it is validated, and its own errors never fail a read. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -24,13 +24,13 @@ namespace penstock::source::remote {
 
 struct node_cache_settings {
   std::string folder;       // absolute
-  std::uint64_t bytes = 0;  // that it may hold; 0: as many as leave a tenth of its file system free
+  std::uint64_t bytes = 0;  // size limit; 0: leave a tenth of its file system free
 };
 
 struct node_cache_counts {
   std::uint64_t read_bytes = 0;     // from the cache
-  std::uint64_t fetched_bytes = 0;  // from servers, and kept
-  std::uint64_t passed_bytes = 0;   // from servers, and not kept
+  std::uint64_t fetched_bytes = 0;  // from servers, and cached
+  std::uint64_t passed_bytes = 0;   // from servers, and not cached
 };
 
 class node_cache final {
@@ -40,17 +40,17 @@ class node_cache final {
   node_cache(const node_cache&) = delete;
   node_cache& operator=(const node_cache&) = delete;
 
-  // Opens what is kept of that object in that version, or begins to keep it; then all other versions go. wanted: with what names_same()
-  // compares, and shown. Blocks, but not for long. Errors, for which the object is read without a cache: unsupported (the folder is on a
-  // server), would_block (another process does not let go of a lock), and those of the files.
+  // Opens the cached version of an object, or begins to cache it, and removes all other versions. wanted: the fields that names_same()
+  // compares, and shown. Blocks briefly. Errors, after which the caller reads the object without a cache: unsupported (the folder is on a
+  // server), would_block (another process holds a lock), and those of the files.
   result<std::shared_ptr<cache_entry>> enter(cache_map_head wanted);
-  // A descriptor for reading the data of one that is whole; while it is open the object is not evicted.
+  // Returns a descriptor for reading the data of a whole object. While it is open, the object is not evicted.
   result<sys::owned_descriptor> open_data(const cache_entry& of);
 
-  // Whether so many bytes may be written; evicts what was used longest ago, and nobody has open. To be followed by wrote(). Reads the
-  // folder, if not each time.
+  // Returns true if that many bytes may be written. Evicts the least recently used objects that nobody has open. Must be followed by
+  // wrote(). Sometimes reads the folder.
   [[nodiscard]] bool take_room(std::uint64_t bytes) noexcept;
-  // They have been, or never will be.
+  // The bytes of take_room() were written, or never will be.
   void wrote(std::uint64_t bytes) noexcept;
 
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
@@ -63,7 +63,7 @@ class node_cache final {
 
  private:
   using clock = std::chrono::steady_clock;
-  // An object in the folder, by the name of its files without their ends.
+  // An object in the folder; name: of its files, without suffix.
   struct kept {
     std::string name;
     std::uint64_t bytes = 0;  // on the disk
@@ -76,9 +76,9 @@ class node_cache final {
   };
   node_cache(std::shared_ptr<sys::kernel> kernel, const node_cache_settings& how, std::string folder);
 
-  // Nothing: to be tried again.
+  // Returns nullopt if the caller must try again.
   result<std::optional<opened>> try_enter(const sys::cache_folder& in, const std::string& name, const cache_map_head& wanted);
-  // Of a map whose head is locked. Nothing: it is not valid.
+  // Opens an object whose map head is locked. Returns nullopt if the map is invalid.
   result<std::optional<opened>> look_at(const sys::cache_folder& in, const std::string& name, const cache_map_head& wanted,
                                         sys::owned_descriptor& map);
   result<std::optional<opened>> begin(const sys::cache_folder& in, const std::string& name, const cache_map_head& wanted,
@@ -93,18 +93,18 @@ class node_cache final {
 
   const std::shared_ptr<sys::kernel> kernel_;
   const std::uint64_t most_bytes_;
-  const std::string folder_;  // opened, and looked at, for each use
+  const std::string folder_;  // opened and checked for each use
   const std::string boot_;
   const sys::fork_guard fork_;
   std::atomic<std::uint64_t> read_bytes_{0};
   std::atomic<std::uint64_t> fetched_bytes_{0};
   std::atomic<std::uint64_t> passed_bytes_{0};
-  std::mutex reading_;                 // of who reads the folder for room; taken before lock_, which nobody has while that one waits
-  std::mutex lock_;                    // guards what follows
-  std::uint64_t free_bytes_ = 0;       // that may be written before the folder is read again
-  std::uint64_t being_written_ = 0;    // that were taken, and may not be in the folder yet
-  clock::time_point no_room_until_{};  // the folder is not read before
-  cache_threads threads_;              // ends first
+  std::mutex reading_;                 // held while the folder is read to make room; taken before lock_, which is released meanwhile
+  std::mutex lock_;                    // guards the members below
+  std::uint64_t free_bytes_ = 0;       // may be written before the folder is read again
+  std::uint64_t being_written_ = 0;    // reserved, and perhaps not yet in the folder
+  clock::time_point no_room_until_{};  // the folder is not read before then
+  cache_threads threads_;              // destroyed first
 };
 
 }  // namespace penstock::source::remote

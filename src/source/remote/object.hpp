@@ -82,8 +82,8 @@ class object final : public source, public fetch_owner {
   // Sets the text for told(). Call before the first read.
   void set_note(std::string note) { note_ = std::move(note); }
   [[nodiscard]] version seen_version() const;
-  // Reads the whole object, if its size is unknown_bytes, to find its size. Call before the first read. Blocks until stopped, which may be
-  // empty, returns true. Errors: those of a read; cancelled.
+  // Reads the whole object, if its size is unknown_bytes, to find its size. Call before the first read. Blocks; ends early if stopped,
+  // which may be empty, returns true. Errors: those of a read; cancelled.
   status find_size(const std::function<bool()>& stopped);
 
  private:

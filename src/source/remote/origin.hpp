@@ -1,5 +1,5 @@
-// A server of objects, as a network knows it: its connections, what waits for them, and how many of them serve it best. What a network
-// keeps of it is guarded by the network's lock.
+// A server of objects: its connections, the fetches that wait for them, and how many connections serve it best. The network's lock guards
+// the network's part.
 #pragma once
 
 #include <memory>
@@ -26,14 +26,14 @@ class origin final {
   origin(const origin&) = delete;
   origin& operator=(const origin&) = delete;
   ~origin();
-  [[nodiscard]] const url& place() const noexcept { return at_; }  // its path is that of whoever asked first
+  [[nodiscard]] const url& place() const noexcept { return at_; }  // its path is that of the first request
   // "https://host:port", and for messages "host:port".
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   [[nodiscard]] const std::string& host() const noexcept { return host_; }
-  // Fills under way that serve it best: those that its connections carry, and some that wait for one.
+  // Best number of concurrent fills: those that connections carry, and some that wait for one.
   [[nodiscard]] unsigned fills_wanted() const noexcept;
   [[nodiscard]] unsigned connections_wanted() const noexcept { return pace_.wanted(); }
-  // Where the fills of all of its objects wait; made by the first.
+  // Returns the queue for the fills of all objects on this server; the first call creates it.
   std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of, std::shared_ptr<origin> self);
 
  private:
@@ -42,22 +42,22 @@ class origin final {
     if (carried_++ == 0) pace_.resumes();
   }
   static constexpr double most_tokens = 500;
-  static constexpr unsigned most_dials = 4;  // at a time, so that one that does not answer leaves others some
+  static constexpr unsigned most_dials = 4;  // concurrently, so that one without a response does not block all
   const url at_;
   const std::string address_;
   const std::string host_;
   std::mutex turns_lock_;  // guards turns_
   std::weak_ptr<turnstile> turns_;
-  // --- with the network's lock
+  // --- guarded by the network's lock
   fetch_list queue_;
-  std::vector<line*> idle_;  // the last was used last
+  std::vector<line*> idle_;  // most recently used last
   unsigned lines_ = 0;
   unsigned dialing_ = 0;
   unsigned carried_ = 0;  // fetches
-  double tokens_;         // for trying again: an outage is not multiplied
+  double tokens_;         // for retries, so that they do not multiply during an outage
   pace pace_;
   recent_times times_;  // of whole pieces
-  double hedges_ = 1;   // that may be: one in fifty pieces
+  double hedges_ = 1;   // hedged requests allowed now: one in fifty pieces
 };
 
 }  // namespace penstock::source::remote

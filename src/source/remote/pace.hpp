@@ -1,8 +1,9 @@
-// How many requests a server is asked at once: as many as bring more bytes. Begins with few; while twice as many bring no less (of few), or
-// more (of many), it goes on; else it goes back to what was enough, and tries again later. A server that says it is asked too much is asked
-// half as much.
-// The measure: Amazon serves 85-90 MB/s a connection and asks for as many as the throughput wants ("Performance design patterns for Amazon
-// S3"); a web server on the same machine gives its most of large pieces to eight. For one thread at a time, but for wanted().
+// Chooses how many concurrent requests a server gets: as many as increase throughput. Starts with few and doubles the number as long as
+// throughput does not fall (small numbers) or rises (large numbers); otherwise returns to the last useful number and tries again later.
+// Halves the number if the server throttles.
+//
+// Measurements: Amazon serves 85-90 MB/s per connection and recommends as many as the throughput needs ("Performance design patterns for
+// Amazon S3"); a web server on the same machine is fastest with eight large requests. Not thread-safe, except wanted().
 #pragma once
 
 #include <atomic>
@@ -18,12 +19,12 @@ class pace {
 
   explicit pace(unsigned most) noexcept : most_(most < least ? least : most) {}
 
-  // Requests at once.
+  // Number of concurrent requests.
   [[nodiscard]] unsigned wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }
-  // A request has ended with so many bytes. busy: there were as many under way as are wanted, so that the time tells what the server gives.
+  // A request has ended with that many bytes. busy: as many requests were under way as wanted, so the time measures the server.
   void took(std::uint64_t bytes, clock::time_point now, bool busy) noexcept;
   void throttled(clock::time_point now) noexcept;
-  // Nothing was under way, and now something is: the time before tells nothing.
+  // A request starts after an idle time, which must not be measured.
   void resumes() noexcept { window_began_ = {}; }
 
  private:
@@ -35,14 +36,14 @@ class pace {
   const unsigned most_;
   std::atomic<unsigned> wanted_{least};
   state now_ = state::climbing;
-  double best_ = 0;  // bytes a second, with best_count_ at once
+  double best_ = 0;  // bytes per second, with best_count_ concurrent requests
   unsigned best_count_ = least;
   unsigned doubts_ = 0;
   clock::time_point window_began_{};
   clock::time_point settled_until_{};
   std::uint64_t window_bytes_ = 0;
   unsigned window_ended_ = 0;  // requests
-  unsigned window_busy_ = 0;   // of those
+  unsigned window_busy_ = 0;   // busy ones among them
 };
 
 }  // namespace penstock::source::remote

@@ -1,4 +1,4 @@
-// How an object that is written is cut into parts, as S3 takes them, and what of a part has come. Values; for one thread at a time.
+// How an object is cut into S3 parts, and which bytes of a part have arrived. Values; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace penstock::source::remote {
 
-// "Amazon S3 multipart upload limits", Amazon S3 user guide. All parts but the last have 5 MiB or more there, and 5 GiB at most.
+// "Amazon S3 multipart upload limits", Amazon S3 user guide. All parts except the last must have at least 5 MiB, and at most 5 GiB.
 inline constexpr unsigned most_parts = 10'000;
 inline constexpr std::uint64_t most_object_bytes = std::uint64_t{5} << 40;
 inline constexpr std::uint64_t usual_part_bytes = std::uint64_t{8} << 20;
@@ -21,18 +21,18 @@ struct part_range {
   std::uint64_t length = 0;
 };
 
-// Which bytes are in which part, before any of them has come.
+// Maps bytes to parts, before any bytes have arrived.
 class part_plan {
  public:
-  // Of a size that nobody knows: the first thousand parts have the usual size, and each thousand after them parts of twice the size before,
-  // so that 10,000 are enough.
+  // For an unknown size: the first thousand parts have the usual size, and each further thousand twice the size of the previous one, so
+  // that 10,000 parts are enough.
   part_plan() noexcept = default;
-  // Of equal parts of the usual size, or of larger ones where those were too many. Errors: invalid_argument (larger than S3 takes).
+  // For a known size: equal parts of the usual size, or larger if that would be too many. Error: invalid_argument (larger than S3 allows).
   static result<part_plan> of_size(std::uint64_t bytes);
 
-  // The part that a byte is in; it lies before most_object_bytes, and before the size where that is known.
+  // Returns the part of a byte, which must lie below most_object_bytes and below the size, if known.
   [[nodiscard]] part_range part_at(std::uint64_t offset) const noexcept;
-  // Whether the object is known to be of one part at most.
+  // Returns true if the object is known to fit in one part.
   [[nodiscard]] bool is_single() const noexcept { return size_ && *size_ <= part_bytes_; }
 
  private:
@@ -40,18 +40,18 @@ class part_plan {
   std::uint64_t part_bytes_ = usual_part_bytes;
 };
 
-// What of a range has come, from 0 on.
+// The subranges, from offset 0, that have arrived.
 class come_ranges {
  public:
-  static constexpr std::size_t most = 65'536;  // pieces with gaps between them
-  // False: they lie in more pieces than may be.
+  static constexpr std::size_t most = 65'536;  // disjoint pieces
+  // Returns false if there would be too many disjoint pieces.
   [[nodiscard]] bool add(std::uint64_t first, std::uint64_t end);
-  // First and end of the first gap before that length.
+  // Returns begin and end of the first gap below that length.
   [[nodiscard]] std::optional<std::pair<std::uint64_t, std::uint64_t>> first_gap(std::uint64_t length) const noexcept;
   [[nodiscard]] bool is_whole(std::uint64_t length) const noexcept { return !first_gap(length); }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> ends_;  // by where they begin; none touches another
+  std::map<std::uint64_t, std::uint64_t> ends_;  // by begin; disjoint and not adjacent
 };
 
 }  // namespace penstock::source::remote

@@ -1,4 +1,4 @@
-// How patient the readers of one object are with its server. A value.
+// The timeouts and retry rules for one object. A value.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,14 @@ struct patience {
   unsigned attempts = 5;
   std::chrono::milliseconds answer_within{30000};
   std::chrono::milliseconds stall_after{20000};
-  std::chrono::milliseconds question_within{60000};  // of a short request, as a whole
+  std::chrono::milliseconds question_within{60000};  // for a short request as a whole
   std::chrono::milliseconds first_pause{100};
   std::chrono::milliseconds most_pause{20000};
-  bool draws_pauses = true;                       // between none and what they are; false: they are that
-  bool asks_again_what_took_long = false;         // of short requests
-  std::optional<std::vector<int>> asked_again{};  // after answers with these; nothing: those that are for now
+  bool draws_pauses = true;                       // random, from 0 to the pause; false: exactly the pause
+  bool asks_again_what_took_long = false;         // also retry short requests after a timeout
+  std::optional<std::vector<int>> asked_again{};  // statuses to retry; nullopt: those of is_for_now()
   std::shared_ptr<remote_retries> told{};
-  std::function<bool()> stop_requested{};  // of the call that asks; empty: nobody ends it
+  std::function<bool()> stop_requested{};  // of the calling operation; empty: never
 
   explicit patience(const network_settings& of)
       : attempts(of.attempts),
@@ -40,7 +40,7 @@ struct patience {
         first_pause(of.first_pause),
         most_pause(of.most_pause) {}
   patience(const network_settings& of, const remote_options& how);
-  // For what lasts longer than the call that asks.
+  // A copy for use after the calling operation has ended.
   [[nodiscard]] patience kept() const {
     auto made = *this;
     made.stop_requested = {};
@@ -51,7 +51,7 @@ struct patience {
     if (!asked_again) return is_for_now(status);
     return std::find(asked_again->begin(), asked_again->end(), status) != asked_again->end();
   }
-  // Before it is asked again, after so many tries. drawn: a number of those that are drawn at random. asked_for: by the server.
+  // The pause before the next attempt. drawn: a random number. asked_for: the server's pause.
   [[nodiscard]] std::chrono::milliseconds pause_after(unsigned tries, unsigned drawn, std::chrono::milliseconds asked_for) const noexcept {
     const auto most = std::min<std::chrono::milliseconds>(first_pause * (1 << std::min(tries - 1, 16U)), most_pause);
     const auto own = draws_pauses ? std::chrono::milliseconds(drawn % static_cast<unsigned>(most.count() + 1)) : most;

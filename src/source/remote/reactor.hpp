@@ -1,4 +1,4 @@
-// A thread that serves connections to servers: waits for whatever comes over any of them. It sleeps while nothing is under way.
+// A thread that serves connections to servers: waits for events on all of them. It sleeps while nothing is under way.
 #pragma once
 
 #include <atomic>
@@ -17,17 +17,17 @@ namespace penstock::source::remote {
 
 class reactor final {
  public:
-  // first: it looks after what waits to be asked for again. Errors: of the poller, out_of_memory (no thread).
+  // first: this reactor also handles fetches that wait for a retry. Errors: of the poller, out_of_memory (no thread).
   static result<std::unique_ptr<reactor>> make(line_owner& with, bool first);
   reactor(const reactor&) = delete;
   reactor& operator=(const reactor&) = delete;
-  ~reactor();  // its lines go
+  ~reactor();  // destroys its lines
 
-  // From any thread.
+  // Any thread may call these.
   void adopt(std::unique_ptr<line> made);  // throws bad_alloc
-  void give(line& one) noexcept;           // it was given a fetch
-  void take_back(line& one) noexcept;      // not any more: on the reactor's own thread
-  void look() noexcept;                    // at what was cancelled, and at what waits
+  void give(line& one) noexcept;           // the line was given a fetch
+  void take_back(line& one) noexcept;      // undoes give(); on the reactor's own thread only
+  void look() noexcept;                    // checks for cancelled and waiting fetches
   [[nodiscard]] unsigned lines() const noexcept { return count_.load(std::memory_order_relaxed); }
 
  private:
@@ -44,14 +44,14 @@ class reactor final {
   line_owner& owner_;
   const bool first_;
   const std::unique_ptr<sys::poller> poller_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<line>> lines_;  // the thread's
-  std::uint64_t next_token_ = 1;                                    // likewise
-  clock::time_point measured_{};                                    // likewise: when it last looked at its own CPU time
-  std::int64_t measured_cpu_ns_ = 0;                                // likewise: that it had used then
+  std::unordered_map<std::uint64_t, std::unique_ptr<line>> lines_;  // used by the thread only
+  std::uint64_t next_token_ = 1;                                    // used by the thread only
+  clock::time_point measured_{};                                    // used by the thread only: last measurement of its own CPU time
+  std::int64_t measured_cpu_ns_ = 0;                                // used by the thread only: CPU time at that measurement
   std::atomic<unsigned> count_{0};
   std::atomic<bool> look_{false};
   std::atomic<bool> stopping_{false};
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::vector<std::unique_ptr<line>> new_;
   intrusive_list<line, &line::next_given> given_;
   std::thread thread_;

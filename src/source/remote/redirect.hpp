@@ -1,4 +1,4 @@
-// Where an answer of 300 to 399 sends its reader, and whether that may be followed.
+// The target of a redirect (300 to 399), and whether it may be followed.
 #pragma once
 
 #include <string_view>
@@ -8,9 +8,9 @@
 
 namespace penstock::source::remote {
 
-// from: the URL of the request. location: a URL, or a reference to be resolved against that (RFC 3986). Errors: invalid_argument, in words
-// that name no more than the host: none, no URL, from https to http, to an address at which machines keep credentials (link-local, metadata
-// services).
+// from: the URL of the request. location: a URL, or a reference that is resolved against from (RFC 3986). Error: invalid_argument (no
+// target, not a URL, from https to http, or an address at which machines keep credentials: link-local, metadata services). The message
+// names at most the host.
 result<url> redirect_target(const url& from, std::string_view location);
 
 }  // namespace penstock::source::remote

@@ -1,4 +1,4 @@
-// What a program's options add to requests to S3, as headers. Pure functions.
+// Headers of S3 requests that follow from a program's options. Pure functions.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace penstock::source::remote {
 
-// Of the request that makes an object: type, encryption, storage class, access list, tags. Errors: invalid_argument (a value that no header
-// may have; a key without a kind of encryption that uses it).
+// Headers of the request that creates an object: type, encryption, storage class, access list, tags. Error: invalid_argument (a value that
+// is not a valid header value; a key without a kind of encryption that uses it).
 result<std::vector<header>> headers_of_new_object(const remote_options& how);
 
-// Of each request for an object that is encrypted with a key of the customer's (SSE-C); none without one. Errors: invalid_argument (a key
-// that has not 32 bytes; another encryption beside it); content_md5's.
+// Headers of each request for an object that is encrypted with a customer key (SSE-C); none without a key. Errors: invalid_argument (the
+// key does not have 32 bytes; combined with another encryption); those of content_md5.
 result<std::vector<header>> headers_of_customer_key(const remote_options& how);
 
 }  // namespace penstock::source::remote

@@ -1,4 +1,4 @@
-// Which objects a bucket has.
+// Lists the objects of a bucket.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace penstock::source::remote {
 
-// Who asks for a bucket in a region, and where it is asked for there.
+// A bucket's address in a region, and the account that lists it.
 struct s3_region {
   url bucket;
   std::shared_ptr<s3_account> account;
@@ -23,14 +23,14 @@ struct s3_region {
 
 struct s3_listing {
   std::string name;    // for messages
-  std::string prefix;  // of the keys
-  bool one_level;      // what has a "/" behind the prefix is told as a folder
-  std::size_t most;    // objects and folders
+  std::string prefix;  // of keys
+  bool one_level;      // group keys with a "/" after the prefix into folders
+  std::size_t most;    // limit of objects and folders
   patience how;
 };
 
-// All pages, in the server's order. Blocks. in: of a region that S3 says the bucket is in. Errors name the listing: not_found,
-// permission_denied, timed_out, io, invalid_argument (there are more).
+// Returns all pages, in the server's order. Blocks. in: returns the region that S3 says the bucket is in. Errors name the listing:
+// not_found, permission_denied, timed_out, io, invalid_argument (there are more than most).
 result<object_list> list_s3_objects(network& by, const s3_listing& what, s3_region at,
                                     const std::function<result<s3_region>(const std::string& region)>& in);
 

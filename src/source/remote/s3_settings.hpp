@@ -1,5 +1,5 @@
-// Where S3 is: region, endpoint and certificates, as the AWS tools find them ("Settings reference", AWS SDKs and tools reference guide).
-// Blocks where a profile is read. Thread-safe.
+// Finds S3's region, endpoint and certificates as the AWS tools do ("Settings reference", AWS SDKs and tools reference guide). Blocks if a
+// profile is read. Thread-safe.
 #pragma once
 
 #include <optional>
@@ -15,10 +15,10 @@
 
 namespace penstock::source::remote {
 
-// What a program says itself; what is empty is looked for.
+// Options of the program; empty ones are looked up.
 struct s3_options {
   std::string region;
-  std::string access_point_region{};  // that an ARN names
+  std::string access_point_region{};  // from an ARN
   std::string endpoint_url;
   std::string ca_bundle;
   std::string profile;
@@ -32,7 +32,7 @@ struct s3_options {
 
 struct s3_settings {
   std::string region;
-  std::string region_from;  // in words; "nowhere" where it is the one that S3 has for those who name none
+  std::string region_from;  // for messages; "nowhere" if it is S3's default region
   bool is_region_assumed = false;
   std::optional<url> endpoint;
   addressing style = addressing::automatic;
@@ -40,21 +40,20 @@ struct s3_settings {
   bool dualstack = false;
   bool use_ssl = true;
   bool requester_pays = false;
-  bool always_checksums = false;        // also if no server has asked for them
-  std::optional<bool> signs_payload{};  // nothing: over http, where TLS does not protect it
-  unsigned attempts = 0;                // 0: nobody says
-  std::string ca_bundle;                // a file of certificates; empty: the system's
+  bool always_checksums = false;        // even if no server has asked for them
+  std::optional<bool> signs_payload{};  // nullopt: only over http, where TLS does not protect it
+  unsigned attempts = 0;                // 0: not set
+  std::string ca_bundle;                // file of certificates; empty: the system's
   [[nodiscard]] s3_place place() const { return {region, endpoint, style, fips, dualstack, use_ssl}; }
 };
 
-inline constexpr std::string_view assumed_region = "us-east-1";  // as boto3: S3 there answers with the bucket's own region
+inline constexpr std::string_view assumed_region = "us-east-1";  // as in boto3; S3 there answers with the bucket's own region
 
-// Each is the first that says something of the program, a variable, and the profile:
-//   region            AWS_REGION, AWS_DEFAULT_REGION; region; else us-east-1. An ARN's comes first, unless AWS_S3_USE_ARN_REGION or
-//                     use_arn_region is false: then both have to be the same
-//   endpoint          AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; s3 in the profile's section of services, endpoint_url of s3, endpoint_url;
-//   only
-//                     the program's if AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or ignore_configured_endpoint_urls is true
+// Each setting comes from the first of these that sets it: the program, a variable, the profile.
+//   region            AWS_REGION, AWS_DEFAULT_REGION; region; else us-east-1. The region of an ARN comes first, unless
+//                     AWS_S3_USE_ARN_REGION or use_arn_region is false: then both must be equal
+//   endpoint          AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; s3 in the profile's services section, endpoint_url of s3, endpoint_url;
+//                     only the program's if AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or ignore_configured_endpoint_urls is true
 //   style             addressing_style of s3
 //   fips, dualstack   AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT; use_fips_endpoint, use_dualstack_endpoint, also of s3
 //   requester_pays    AWS_REQUEST_PAYER
@@ -62,8 +61,8 @@ inline constexpr std::string_view assumed_region = "us-east-1";  // as boto3: S3
 //   signs_payload     payload_signing_enabled of s3
 //   attempts          AWS_MAX_ATTEMPTS; max_attempts
 //   certificates      AWS_CA_BUNDLE; ca_bundle
-// Errors: invalid_argument (no region, no URL, no such word; FIPS or dualstack with an endpoint of one's own); check_aws_settings' and
-// find_profile's.
+// Errors: invalid_argument (no valid region, URL or word; FIPS or dualstack with an endpoint of one's own); those of check_aws_settings and
+// find_profile.
 result<s3_settings> find_s3_settings(const s3_options& options, const variable_lookup& lookup, sys::kernel& kernel);
 
 }  // namespace penstock::source::remote

@@ -1,4 +1,4 @@
-// What is said to S3, and read from it, while an object is written in parts. Pure functions; what comes is bounded before it is read.
+// Texts and parsers of S3 multipart uploads. Pure functions; input is bounded before parsing.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,15 @@
 
 namespace penstock::source::remote {
 
-// The query of a request for a part; number 0: for the upload as a whole.
+// Returns the query of a request for a part; number 0: for the upload as a whole.
 [[nodiscard]] std::string upload_query(std::string_view upload_id, unsigned number);
-// The body of CompleteMultipartUpload, of the ETags of all parts in their order.
+// Returns the body of CompleteMultipartUpload for the ETags of all parts, in order.
 [[nodiscard]] std::string completion_of(const std::vector<std::string_view>& etags);
-// Of an answer to CreateMultipartUpload; nothing where it names none that may be sent back.
+// Parses the response to CreateMultipartUpload; nullopt if it contains no upload id that can be sent back.
 [[nodiscard]] std::optional<std::string> upload_id_of(std::string_view body);
-// Whether a body is the whole of an answer that says that the object is there.
+// Returns true if a body is a complete response that confirms the object.
 [[nodiscard]] bool says_completed(std::string_view body);
-// Whether an ETag may stand in what is sent.
+// Returns true if an ETag can be sent in a completion.
 [[nodiscard]] bool fits_completion(std::string_view etag);
 
 }  // namespace penstock::source::remote

@@ -1,5 +1,5 @@
-// What an engine knows of servers: the network that reaches them, and who asks S3. The one place that knows which kinds of server there
-// are. Thread-safe.
+// An engine's access to servers: the network that reaches them, and the accounts that use S3. The only place that knows which kinds of
+// server exist. Thread-safe.
 #pragma once
 
 #include <map>
@@ -23,12 +23,12 @@
 
 namespace penstock::source::remote {
 
-// Everything outside that decides who asks.
+// Everything outside that determines settings and credentials.
 struct surroundings {
-  variable_lookup variable{};             // of the environment; none: nothing is set
+  variable_lookup variable{};             // environment variables; empty: none are set
   std::shared_ptr<sys::kernel> kernel{};  // reads the files of the AWS tools
-  node_cache_settings cache{};            // for objects that say nothing of it; no folder: they are not kept
-  bool allow_credential_process = false;  // also for objects that do not
+  node_cache_settings cache{};            // for objects without their own settings; no folder: do not cache
+  bool allow_credential_process = false;  // also for objects whose options do not allow it
 };
 
 class servers final {
@@ -36,24 +36,24 @@ class servers final {
   servers(const network_settings& how, surroundings around);
   servers(const servers&) = delete;
   servers& operator=(const servers&) = delete;
-  ~servers();  // waits for those who are finding credentials
+  ~servers();  // waits for threads that look up credentials
 
-  // Blocks while the server is asked how large the object is. Errors name the URL, without its query: invalid_argument (a URL that is
-  // none; options that do not go together), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
+  // Opens an object. Blocks while it asks the server for the size. Errors name the URL, without its query: invalid_argument (not a URL;
+  // contradictory options), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
   result<std::unique_ptr<source>> open(const std::string& url, const remote_options& how);
-  // The objects whose URLs begin with that of s3://BUCKET/..., sorted; and with one_level, instead of those with a "/" behind it, what
-  // their URLs have up to there, without a size. Blocks. Errors as of open(), and invalid_argument where there are more than most.
+  // Lists the objects whose URLs begin with s3://BUCKET/..., sorted. With one_level, objects that have a "/" after that are replaced by
+  // their common prefixes, without a size. Blocks. Errors: those of open(), and invalid_argument if there are more than most.
   result<std::vector<remote_object>> list(const std::string& url, const remote_options& how, bool one_level, std::size_t most);
-  // Begins to write an object, of which the server has nothing before the first part. Blocks while credentials are found. Errors name the
-  // URL as above: invalid_argument, permission_denied, unsupported (no libcurl; a server that is none of S3's).
+  // Begins to write an object; the server receives nothing before the first part. Blocks while credentials are looked up. Errors name the
+  // URL as above: invalid_argument, permission_denied, unsupported (no libcurl; not an S3 server).
   result<std::shared_ptr<upload>> begin_upload(const std::string& url, const remote_options& how);
   [[nodiscard]] network& net() noexcept { return *network_; }
 
  private:
-  static constexpr std::size_t most_accounts = 256;  // then those are forgotten that no object is open for
-  static constexpr std::size_t most_caches = 16;     // likewise
+  static constexpr std::size_t most_accounts = 256;  // then accounts without an open object are forgotten
+  static constexpr std::size_t most_caches = 16;     // then unused caches are forgotten
 
-  // What is kept of an object.
+  // The cached part of an object.
   struct kept_object {
     std::shared_ptr<node_cache> by;
     std::shared_ptr<cache_entry> entry;
@@ -69,16 +69,16 @@ class servers final {
   std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
   result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
   result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);
-  // Who asks for objects of S3 there, and what is added to each request.
+  // The account that requests S3 objects there, and the headers added to each request.
   struct s3_asker {
-    std::string whose;  // its credentials, as a hash of all that they depend on
+    std::string whose;  // its credentials, as a hash of everything that they depend on
     remote_options how;
     s3_settings settings;
-    bool for_google = false;  // which has keys of its own
+    bool for_google = false;  // Google Cloud Storage has its own keys
     std::vector<header> added{};
     std::string added_hash{};
   };
-  // Where an object of S3 is, in the region that its user or the environment says, and how it is found in another.
+  // Where an S3 object is, in the region from the user or the environment, and how to find it in another region.
   struct s3_way {
     std::string region;
     s3_settings settings;
@@ -96,10 +96,10 @@ class servers final {
   const std::shared_ptr<network> network_;
   const std::shared_ptr<visitors> visitors_;
   surroundings around_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::map<std::string, std::shared_ptr<credential_source>> keys_;
   std::map<std::string, std::shared_ptr<s3_account>> accounts_;
-  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<node_cache>> caches_;  // by folder and its bound
+  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<node_cache>> caches_;  // by folder and size limit
 };
 
 }  // namespace penstock::source::remote

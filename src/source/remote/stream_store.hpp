@@ -1,5 +1,5 @@
-// The bytes of an object that come in order, from the first on: the first 32 MiB in memory, the others in a temporary file. One thread at a
-// time adds; any thread reads what is there.
+// Bytes of an object that arrive in order from the beginning: the first 32 MiB in memory, the rest in a temporary file. One thread at a
+// time appends; any thread reads existing bytes.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ class stream_store {
  public:
   explicit stream_store(std::string folder) : folder_(std::move(folder)) {}
 
-  // Bytes that lie at that offset, which is not behind size(). Those that are there already have to be the same. Blocks while a file is
-  // written. Errors: io (other bytes are there; the disk is full), out_of_memory.
+  // Stores bytes at an offset of at most size(). Bytes that exist already must be equal. Blocks while a file is written. Errors: io
+  // (different bytes exist; the disk is full), out_of_memory.
   status put(std::span<const std::byte> bytes, std::uint64_t offset);
-  // Bytes below size(). Errors: io.
+  // Reads bytes below size(). Error: io.
   status read(std::byte* target, std::uint64_t length, std::uint64_t offset) const;
   [[nodiscard]] std::uint64_t size() const noexcept { return size_.load(std::memory_order_acquire); }
-  // Where its bytes are, in words.
+  // Describes where the bytes are stored.
   [[nodiscard]] std::string told() const;
 
  private:
@@ -40,7 +40,7 @@ class stream_store {
 
   const std::string folder_;
   std::unique_ptr<std::unique_ptr<std::byte[]>[]> blocks_;
-  mutable std::mutex lock_;  // guards whether there is a file
+  mutable std::mutex lock_;  // guards the creation of file_
   std::optional<sys::temporary_file> file_;
   std::atomic<std::uint64_t> size_{0};
 };

@@ -1,6 +1,5 @@
-// Reads the XML that S3 and STS answer with, element by element: names, and the text of elements that have no others in them. Attributes,
-// comments and instructions are passed over; a DOCTYPE, which could define entities, is refused. Takes no more memory than the text. One
-// thread.
+// Reads XML responses of S3 and STS element by element: names, and the text of elements without children. Skips attributes, comments and
+// instructions; rejects a DOCTYPE, which could define entities. Needs no more memory than the text. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -11,10 +10,10 @@
 namespace penstock::source::remote {
 
 enum class xml_event : unsigned char {
-  begin,   // of an element
-  end,     // of the one begun last
-  done,    // all that was begun has ended
-  broken,  // it is no XML, or is nested too deep, or ends too early
+  begin,   // an element begins
+  end,     // the innermost element ends
+  done,    // all elements have ended
+  broken,  // not XML, nested too deep, or truncated
 };
 
 class xml_scanner {
@@ -23,13 +22,13 @@ class xml_scanner {
 
   explicit xml_scanner(std::string_view text) : rest_(text) {}
 
-  // After `done` and `broken`, the same again.
+  // Returns the next event. After `done` or `broken`, returns the same again.
   xml_event next();
-  // Of the element that began or ended, without a prefix. It points into the text.
+  // Name of the element that began or ended, without prefix. Points into the text.
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
-  // At an end: the text of an element without others in it, its entities decoded; of any other, nothing. Valid until the next event.
+  // At the end of an element without children: its text, with entities decoded; otherwise empty. Valid until the next event.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
-  // How many elements are open: 1 at the beginning of the outermost one, and at its end.
+  // Number of open elements: 1 at the beginning and at the end of the outermost one.
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
 
  private:
@@ -43,8 +42,8 @@ class xml_scanner {
   std::string_view rest_;
   std::array<std::string_view, most_depth> open_{};
   std::size_t depth_ = 0;
-  bool just_ended_ = false;  // the event before was an end, which counts as open until the next
-  bool is_leaf_ = false;     // nothing has begun in the innermost element
+  bool just_ended_ = false;  // the last event was an end; its element counts as open until the next event
+  bool is_leaf_ = false;     // the innermost element has no child so far
   bool self_closed_ = false;
   bool has_root_ = false;
   bool is_broken_ = false;
