@@ -24,7 +24,7 @@ verdict judged_by_status(const response_head& head) {
   return made;
 }
 
-// The list says nothing of what is asked again for another reason than the status.
+// The list does not affect retries for reasons other than the status.
 verdict as_wanted_by_user(verdict made, const response_head& head, const patience& how) {
   made.http_status = head.status;
   if (!how.asked_again || head.status < 400) return made;

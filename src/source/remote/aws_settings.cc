@@ -32,7 +32,7 @@ constexpr aws_setting idle(std::string_view key, std::string_view variable, std:
 }
 
 constexpr std::array all_aws_settings{
-    // --- where S3 is
+    // --- location of S3
     served("", "AWS_PROFILE"),
     served("", "AWS_DEFAULT_PROFILE"),
     served("", "AWS_CONFIG_FILE"),
@@ -58,7 +58,7 @@ constexpr std::array all_aws_settings{
          "multi-region access points are always refused"),
     idle("s3_disable_multiregion_access_points", "", "multi-region access points are always refused"),
     idle("s3_disable_express_session_auth", "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH", "directory buckets are always refused"),
-    // --- how S3 is asked
+    // --- requests to S3
     served("", "AWS_REQUEST_PAYER"),
     served("request_checksum_calculation", "AWS_REQUEST_CHECKSUM_CALCULATION"),
     served("max_attempts", "AWS_MAX_ATTEMPTS"),
@@ -118,7 +118,7 @@ constexpr std::array all_aws_settings{
     idle("ec2_metadata_v1_disabled", "AWS_EC2_METADATA_V1_DISABLED", "version 1 of the metadata service is never used"),
     checked("sts_regional_endpoints", "AWS_STS_REGIONAL_ENDPOINTS", "legacy regional",
             "it must be legacy or regional (Penstock asks STS in the region, which hands out the same credentials)"),
-    // --- of aws s3 cp and its like
+    // --- aws s3 cp and related commands
     idle("s3.max_concurrent_requests", "", of_transfers),
     idle("s3.max_queue_size", "", of_transfers),
     idle("s3.multipart_threshold", "", of_transfers),
@@ -130,7 +130,7 @@ constexpr std::array all_aws_settings{
     idle("s3.should_stream", "", of_command),
     idle("s3.disk_throughput", "", of_command),
     idle("s3.direct_io", "", of_command),
-    // --- of other commands and services
+    // --- other commands and services
     idle("output", "AWS_DEFAULT_OUTPUT", of_command),
     idle("cli_pager", "AWS_PAGER", of_command),
     idle("cli_auto_prompt", "AWS_CLI_AUTO_PROMPT", of_command),

@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t states_at_once = std::size_t{64} << 10;
-constexpr std::uint64_t sealed_at_once = std::uint64_t{32} << 20;  // what the end of an engine may have to wait for
+constexpr std::uint64_t sealed_at_once = std::uint64_t{32} << 20;  // bounds the wait at the end of an engine
 
 constexpr std::size_t sums_at_once = 256;
 constexpr auto all_there = [] {
@@ -26,7 +26,7 @@ constexpr auto all_there = [] {
 
 sys::byte_range in_map(const block_run& what) noexcept { return {cache_head_bytes + what.first, what.count}; }
 
-// The i-th block of some that begin where a block does.
+// Returns the i-th block of bytes that begin at a block boundary.
 template <class Byte>
 std::span<Byte> block_of(std::span<Byte> some, std::size_t i) noexcept {
   const auto at = i * static_cast<std::size_t>(cache_block_bytes);
@@ -69,7 +69,7 @@ result<bool> cache_entry::read(std::span<std::byte> into, std::uint64_t offset) 
   return true;
 }
 
-// Whole blocks; the last of them may be the last of the object.
+// Verifies whole blocks; the last one may be the last of the object.
 result<bool> cache_entry::holds_run(std::span<std::byte> into, std::uint64_t first) noexcept {
   std::array<std::uint64_t, sums_at_once> sums{};
   const auto count = cache_blocks_of(into.size());
@@ -82,7 +82,7 @@ result<bool> cache_entry::holds_run(std::span<std::byte> into, std::uint64_t fir
   return true;
 }
 
-// A part of one block. Its sum needs the whole block.
+// Verifies a part of one block; its checksum needs the whole block.
 result<bool> cache_entry::holds_part(std::span<std::byte> into, std::uint64_t offset) noexcept {
   const auto block = offset / cache_block_bytes;
   const auto begin = block * cache_block_bytes;
@@ -115,7 +115,7 @@ status cache_entry::store(std::span<const std::byte> from, std::uint64_t first) 
     if (*put == 0) return {errc::no_space, "its file takes no more"};
     from = from.subspan(*put);
     offset += *put;
-    // What lies before this is there, whatever becomes of the rest.
+    // Blocks before this offset are complete, whatever happens to the rest.
     const auto end = offset == head_.size ? blocks() : offset / cache_block_bytes;
     for (; first < end;) {
       const auto count = std::min<std::uint64_t>(end - first, sums_at_once);
@@ -207,8 +207,8 @@ void cache_entry::begin_sealing() noexcept {
   around_.threads.push(*this);
 }
 
-// A part at a time, so that others get their turn and who ends the engine waits for no more than that. What is not sealed then is by the
-// next process that opens it.
+// Seals one part at a time, so that other work gets its turn and the end of an engine waits for one part at most. The next process that
+// opens the entry seals the rest.
 void cache_entry::run() noexcept {
   const auto end_of_it = [this] { const auto last = std::move(self_); };
   if (is_given_up()) return end_of_it();
@@ -226,7 +226,7 @@ void cache_entry::run() noexcept {
   }
   const auto sealed = seal();
   if (sealed.code() == errc::would_block) return around_.threads.later(*this, 5ms);
-  if (!sealed.ok()) {  // what the disk did not take may be gone from memory too
+  if (!sealed.ok()) {  // bytes that the disk did not accept may be lost from memory too
     give_up(sealed);
     around_.remove();
   }
@@ -239,8 +239,8 @@ status cache_entry::seal() noexcept {
   return written.ok() ? sys::sync_file(map_.get()) : written;
 }
 
-// The head is changed by who has claimed it. would_block: another process has. What it says already of the time of the last change stays:
-// whatever has changed the data since then is not to be believed.
+// Writes the head under a claim on it. would_block: another process holds the claim. A recorded time of the last change stays: data changed
+// since then must not be trusted.
 status cache_entry::write_head(bool sealed) noexcept {
   constexpr sys::byte_range whole_head{0, cache_head_bytes};
   const auto other = sys::try_claim(map_.get(), whole_head);

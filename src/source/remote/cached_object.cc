@@ -23,10 +23,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Who waits looks again after a part of the time that he has waited, within these.
+// A waiting part polls again after a fraction of the time that it has waited, within these limits.
 constexpr auto least_pause = 2ms;
 constexpr auto most_pause = 20ms;
-// A process that is stopped holds its blocks for ever: who has waited so long fetches them past the cache.
+// A stopped process holds its blocks forever; after this time, fetch them without the cache.
 constexpr auto most_wait_for_another = 30s;
 
 struct file_range {
@@ -37,18 +37,18 @@ struct file_range {
 
 }  // namespace
 
-// Some blocks in a row that one fill wants something of. It is a work of the cache's threads, and a fill of the object behind.
+// Consecutive blocks of which one fill needs bytes. Runs as work on the cache's threads, and is a fill of the object behind the cache.
 class cached_object::part final : public cache_work, public far_fill {
  public:
   part(filling& of, const block_run& blocks) noexcept : of_(of), blocks_(blocks) {}
   part(const part&) = delete;
   part& operator=(const part&) = delete;
 
-  // On a thread of the cache's.
+  // Runs on a thread of the cache.
   void run() noexcept override;
-  // Its fill is unwanted. Not with the lock of the filling, whose part it is still.
+  // Stops the part because its fill is unwanted. The caller must not hold the filling's lock; the filling still owns the part.
   void stop() noexcept;
-  // Where it begins in the file, and how much of what is wanted from there on has come.
+  // The wanted byte range of the part.
   [[nodiscard]] file_range wanted() const noexcept;
   [[nodiscard]] const io_result& outcome() const noexcept { return outcome_; }
 
@@ -70,15 +70,15 @@ class cached_object::part final : public cache_work, public far_fill {
   block_run blocks_;
   next next_ = next::look;
   bool is_claimed_ = false;
-  std::uint64_t room_ = 0;                 // taken of the cache, for what is fetched
-  std::unique_ptr<std::byte[]> beside_{};  // where its blocks are more than what is wanted of them
+  std::uint64_t room_ = 0;                 // cache space reserved for the fetched bytes
+  std::unique_ptr<std::byte[]> beside_{};  // buffer, if its blocks hold more than the wanted bytes
   std::optional<cache_threads::clock::time_point> waits_since_{};
-  std::atomic<bool> is_fetched_{false};  // the object behind knows it, as far as cancel() goes
-  io_result come_;                       // of the object behind
+  std::atomic<bool> is_fetched_{false};  // the object behind has the fill, so cancel() may be called
+  io_result come_;                       // from the object behind
   io_result outcome_;
 };
 
-// One fill under way.
+// A fill under way.
 struct cached_object::filling {
   filling(cached_object& of, far_fill& what, std::uint64_t length) noexcept
       : owner(of), fill(what), wanted{what.offset(), what.offset() + length} {}
@@ -87,12 +87,12 @@ struct cached_object::filling {
   far_fill& fill;
   const file_range wanted;
   std::atomic<bool> unwanted{false};
-  filling* after = nullptr;  // with the lock of the object
+  filling* after = nullptr;  // guarded by the object's lock
   filling* before = nullptr;
-  std::mutex lock;  // guards what follows
+  std::mutex lock;  // guards the members below
   std::vector<std::unique_ptr<part>> parts;
   std::size_t left = 0;      // parts that have not ended
-  std::atomic<int> uses{1};  // that of its parts, and of whoever looks at it
+  std::atomic<int> uses{1};  // one for its parts, one for each other user
 
   part* add(const block_run& blocks) noexcept {
     return or_without_memory(
@@ -105,7 +105,7 @@ struct cached_object::filling {
         },
         []() -> part* { return nullptr; });
   }
-  // The bytes that came before the first that did not.
+  // Counts the bytes before the first missing one.
   io_result sum() noexcept {
     std::ranges::sort(parts, {}, [](const auto& each) { return each->wanted().from; });
     io_result all;
@@ -119,7 +119,7 @@ struct cached_object::filling {
   }
 };
 
-// --- a part
+// --- part
 
 file_range cached_object::part::whole() const noexcept {
   return {blocks_.first * cache_block_bytes, std::min(blocks_.end() * cache_block_bytes, of_.owner.entry_->head().size)};
@@ -132,7 +132,7 @@ file_range cached_object::part::wanted() const noexcept {
 
 void cached_object::part::run() noexcept { next_ == next::look ? look() : take(); }
 
-// Leaves the rest to another part, which looks for itself. False: there was no memory for it.
+// Splits the rest off into another part. Returns false if out of memory.
 bool cached_object::part::keep_first(std::uint64_t count) noexcept {
   if (count == blocks_.count) return true;
   auto* const rest = of_.add({blocks_.first + count, blocks_.count - count});
@@ -188,7 +188,7 @@ void cached_object::part::claim() noexcept {
     if (!keep_first(std::clamp<std::uint64_t>(count, 1, blocks_.count))) return end({0, no_memory()});
     return begins_later ? claim() : wait();
   }
-  // Another process may have brought them between the look and the lock.
+  // Another process may have stored them between the check and the claim.
   std::array<std::byte, 256> room{};
   const auto states = std::span(room).first(static_cast<std::size_t>(blocks_.count));
   const auto seen = entry.states_of(blocks_.first, states);
@@ -214,7 +214,7 @@ void cached_object::part::wait() noexcept {
   of_.owner.cache_->threads().later(*this, std::clamp<std::chrono::milliseconds>(pause, least_pause, most_pause));
 }
 
-// kept: whole blocks, to be stored; else what is wanted alone. Straight to where it is wanted, if that is all of them.
+// kept: fetch whole blocks and store them; otherwise fetch only the wanted bytes. Fetches straight into the target if the ranges are equal.
 void cached_object::part::fetch(bool kept) noexcept {
   const auto range = kept ? whole() : wanted();
   const auto part_wanted = wanted();
@@ -238,7 +238,7 @@ void cached_object::part::fetch(bool kept) noexcept {
   held.owner.release(held);
 }
 
-// On a thread of the object's behind.
+// Runs on a thread of the object behind.
 void cached_object::part::ended(io_result outcome) noexcept {
   come_ = std::move(outcome);
   of_.owner.cache_->threads().push(*this);
@@ -261,7 +261,7 @@ void cached_object::part::take() noexcept {
   end({done, done == range.length() ? status() : std::move(come_.error)});
 }
 
-// Of what came, the whole blocks.
+// Stores the whole blocks among the received bytes.
 void cached_object::part::keep(std::uint64_t bytes) noexcept {
   auto& entry = *of_.owner.entry_;
   const auto stored = bytes == length() ? bytes : bytes / cache_block_bytes * cache_block_bytes;
@@ -277,7 +277,7 @@ void cached_object::part::stop() noexcept {
   if (is_fetched_.load()) of_.owner.behind_->cancel(*this);
 }
 
-// The last thing that is done with it.
+// Ends the part; nothing touches it afterwards.
 void cached_object::part::end(io_result outcome) noexcept {
   auto& of = of_;
   outcome_ = std::move(outcome);
@@ -289,7 +289,7 @@ void cached_object::part::end(io_result outcome) noexcept {
   of.owner.release(of);
 }
 
-// --- the object
+// --- object
 
 cached_object::cached_object(std::unique_ptr<source> behind, std::shared_ptr<node_cache> by, std::shared_ptr<cache_entry> of)
     : source(behind->name()), behind_(std::move(behind)), cache_(std::move(by)), entry_(std::move(of)) {
@@ -312,7 +312,7 @@ void cached_object::begin_fill(far_fill& what) noexcept {
     first_ = made;
     ++under_way_;
   }
-  // A block of which not all is wanted is a part of its own, which needs memory beside; 256 are looked at in one go.
+  // A block of which only some bytes are wanted is a part of its own, which needs a buffer; up to 256 others form one part.
   constexpr std::uint64_t most_blocks = 256;
   const auto last = (made->wanted.to - 1) / cache_block_bytes;
   std::vector<part*> parts;
@@ -338,7 +338,7 @@ void cached_object::begin_fill(far_fill& what) noexcept {
   for (auto* const each : parts) cache_->threads().push(*each);
 }
 
-// The last use of it ends: then it is told.
+// Drops a use; the last one ends the fill.
 void cached_object::release(filling& what) noexcept {
   if (what.uses.fetch_sub(1) != 1) return;
   {
@@ -354,7 +354,7 @@ void cached_object::release(filling& what) noexcept {
 
 void cached_object::cancel(far_fill& what) noexcept { stop(&what); }
 
-// what: it may have been told, and be gone.
+// what: may have ended and been destroyed.
 void cached_object::stop(const far_fill* what) noexcept {
   filling* stopped = nullptr;
   {
@@ -366,7 +366,7 @@ void cached_object::stop(const far_fill* what) noexcept {
     auto uses = stopped->uses.load();
     while (uses > 0 && !stopped->uses.compare_exchange_weak(uses, uses + 1)) {
     }
-    if (uses == 0) return;  // it is being told
+    if (uses == 0) return;  // its end is being reported
     stopped->unwanted.store(true);
   }
   for (std::size_t i = 0;; ++i) {

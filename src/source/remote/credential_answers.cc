@@ -20,7 +20,7 @@ namespace {
 constexpr int most_answer_depth = 8;
 constexpr std::size_t most_token_bytes = std::size_t{16} << 10;
 
-// As they come.
+// Fields as received.
 struct raw_credentials {
   std::string id;
   secret_text secret;
@@ -48,7 +48,7 @@ result<credentials> checked(raw_credentials raw, std::string_view what) {
   return made;
 }
 
-// Takes a string member, or passes a null over.
+// Takes a string member; skips null.
 template <class Take>
 bool take_member(json_reader& json, Take&& take) {
   if (json.taken_null()) return true;
@@ -71,7 +71,7 @@ bool read_member(json_reader& json, std::string_view key, raw_credentials& to) {
   return json.skip(most_answer_depth);
 }
 
-// Digits of a fixed number at the front.
+// Parses a fixed number of digits at the front.
 bool take_digits(std::string_view& text, std::size_t count, int& to) {
   if (text.size() < count || !std::ranges::all_of(text.substr(0, count), [](char c) { return c >= '0' && c <= '9'; })) return false;
   std::from_chars(text.data(), text.data() + count, to);
@@ -142,7 +142,7 @@ std::optional<wall_time> parse_time(std::string_view text) {
   if (!take_time(text, parts)) return std::nullopt;
   const std::chrono::year_month_day date(std::chrono::year(parts.year), std::chrono::month(static_cast<unsigned>(parts.month)),
                                          std::chrono::day(static_cast<unsigned>(parts.day)));
-  // Up to 2200, so that no sum of it goes wrong.
+  // Years up to 2200, so that sums do not overflow.
   if (!date.ok() || parts.year < 1970 || parts.year > 2200 || parts.hour > 23 || parts.minute > 59 || parts.second > 60)
     return std::nullopt;
   return std::chrono::sys_days(date) + std::chrono::hours(parts.hour) + std::chrono::minutes(parts.minute) +

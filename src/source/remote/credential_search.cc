@@ -27,10 +27,10 @@ constexpr int http_ok = 200;
 constexpr std::string_view how_to_allow =
     "PENSTOCK_ALLOW_CREDENTIAL_PROCESS=1 in the environment allows it, and so does the option allow_credential_process";
 
-// Nothing: it is not set up here, and the search goes on.
+// nullopt: not configured here; the search continues.
 using finding = result<std::optional<credentials>>;
 
-// From 1 to most; 1 if nothing is set. Errors: invalid_argument.
+// Parses a number from 1 to most. Error: invalid_argument.
 result<unsigned> number_of(std::string_view text, std::string_view name, unsigned most) {
   unsigned made = 1;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), made);
@@ -39,7 +39,7 @@ result<unsigned> number_of(std::string_view text, std::string_view name, unsigne
                 fmt::format("{} is '{}'; it is a number from 1 to {}", name, printable_text(std::string(text.substr(0, 60))), most));
 }
 
-// Without the end of its line.
+// Returns the first line, without its end.
 std::string_view first_line(std::string_view text) {
   text = text.substr(0, text.find_first_of("\r\n"));
   return text;
@@ -73,7 +73,7 @@ class credential_search {
   result<std::string> metadata_token();
 
   [[nodiscard]] std::optional<std::string> variable(std::string_view name) const { return variable_set(world_.variable, name); }
-  // What the variable says, else the profile that was looked at; empty: neither.
+  // Returns the value of the variable, else of the profile found; empty: neither.
   [[nodiscard]] std::string setting(std::string_view name, std::string_view key) const {
     return variable(name).value_or(profile_.setting(key));
   }
@@ -135,7 +135,7 @@ result<credentials> credential_search::usable(credentials found) const {
   return found;
 }
 
-// --- keys that are there
+// --- existing keys
 finding credential_search::in_environment() {
   auto id = variable("AWS_ACCESS_KEY_ID");
   auto secret = variable("AWS_SECRET_ACCESS_KEY");
@@ -204,7 +204,7 @@ finding credential_search::of_process(const found_profile& found, const std::str
   return of_program(command, what);
 }
 
-// What only the AWS tools can do, they are asked to do.
+// Runs the AWS command line for sign-ins that only the AWS tools support.
 finding credential_search::of_command_line(const found_profile& found, std::string_view kind) {
   const auto what = fmt::format("the profile '{}'", printable_text(found.name));
   const bool is_plain = std::ranges::all_of(found.name, [](char c) { return c > ' ' && c < 0x7f && c != '\''; });
@@ -229,7 +229,7 @@ finding credential_search::of_program(const std::string& command, const std::str
   return std::optional(std::move(*made));
 }
 
-// --- web identity: a token in a file, for which STS hands out the credentials of a role
+// --- web identity: STS exchanges a token from a file for the credentials of a role
 finding credential_search::by_web_identity() {
   const auto file = variable("AWS_WEB_IDENTITY_TOKEN_FILE");
   const auto role = variable("AWS_ROLE_ARN");
@@ -286,7 +286,7 @@ result<url> credential_search::sts_address() const {
       fmt::format("https://sts{}.{}.amazonaws.com{}/", kind, options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
 }
 
-// --- the files of the tools before the AWS CLI, which botocore still reads
+// --- files of the tools before the AWS CLI, which botocore still reads
 finding credential_search::in_old_files() {
   for (const auto* name : {"AWS_CREDENTIAL_FILE", "BOTO_CONFIG"}) {
     const auto file = variable(name);
@@ -298,7 +298,7 @@ finding credential_search::in_old_files() {
   return std::optional<credentials>();
 }
 
-// --- the container: ECS, and EKS with its agent
+// --- container: ECS, and EKS with its agent
 finding credential_search::of_container() {
   if (!variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") && !variable("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
     return not_here("the container (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and AWS_CONTAINER_CREDENTIALS_FULL_URI are not set)");
@@ -323,7 +323,7 @@ finding credential_search::of_container() {
 
 result<url> credential_search::container_address() const {
   if (const auto path = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")) {
-    // Only a path: anything else would name another host.
+    // Accept only a path: anything else would name another host.
     if (!path->starts_with('/'))
       return status(errc::invalid_argument, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI does not begin with a slash");
     return parse_http_url("http://169.254.170.2" + *path);
@@ -345,14 +345,14 @@ result<std::vector<header>> credential_search::container_headers() {
   }
   std::vector<header> headers{{"Accept", "application/json"}};
   if (token.empty()) return headers;
-  // A scheme and a token: a blank may stand in it, the end of a line may not.
+  // A scheme and a token: may contain spaces, but no line end.
   if (!std::ranges::all_of(token, [](char c) { return c >= ' ' && c < 0x7f; }))
     return status(errc::invalid_argument, "the token for the container's credentials has a character that none may have");
   headers.push_back({"Authorization", std::move(token)});
   return headers;
 }
 
-// --- the instance's metadata
+// --- instance metadata
 finding credential_search::of_instance() {
   constexpr std::string_view what = "the instance's metadata";
   if (in_small_letters(variable("AWS_EC2_METADATA_DISABLED").value_or("")) == "true")
@@ -386,7 +386,8 @@ result<url> credential_search::metadata_address(std::string_view path) const {
   return address ? std::move(address) : address.error().with_context("AWS_EC2_METADATA_SERVICE_ENDPOINT");
 }
 
-// IMDSv2's. Version 1, which asks for none, is not fallen back to: who can make a server of ours send a GET could read its answer.
+// Returns a token of IMDSv2. Does not fall back to version 1, which needs no token: an attacker who can make our server send a GET could
+// read its response.
 result<std::string> credential_search::metadata_token() {
   constexpr std::string_view path = "/latest/api/token";
   auto token = ask_metadata("PUT", path, {"X-aws-ec2-metadata-token-ttl-seconds", "21600"});
@@ -416,7 +417,7 @@ result<std::string> credential_search::ask_metadata(std::string_view method, std
   }
 }
 
-// --- helpers of several
+// --- helpers
 result<std::string> credential_search::ask(const control_request& request, std::string_view what) const {
   auto answer = world_.call(request);
   if (!answer) return answer.error().with_context(what);

@@ -15,7 +15,7 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr unsigned most_redirects = 5;
-constexpr std::size_t most_bytes_of_first = std::size_t{16} << 10;  // of an answer to a GET of the first byte: errors say why
+constexpr std::size_t most_bytes_of_first = std::size_t{16} << 10;  // body of a response to GET of the first byte: errors say why
 
 class http_protocol final : public protocol {
  public:
@@ -41,15 +41,15 @@ std::optional<std::uint64_t> number(std::string_view text) {
 
 std::string asked_for(std::string_view method, const url& address) { return fmt::format("{} {}", method, address.shown()); }
 
-// How an object is asked for its size, one after the other until an answer tells it.
+// Ways to ask for the size, in order, until a response gives it.
 enum class way : std::uint8_t { head, first_byte, whole };
 
 bool is_success(int status) noexcept { return status == 200 || status == 206; }
 
-// S3 knows HEAD, so what it says of a missing object is final. Other servers may answer 404 to HEAD and serve the object to GET.
+// S3 supports HEAD, so its 404 is final. Other servers may answer HEAD with 404 and still serve the object to GET.
 bool is_answer_of_s3(const sys::web_answer& answer) { return !answer.header("x-amz-request-id").empty(); }
 
-// Whether the next way may tell more than this answer.
+// Returns true if the next way may give more than this response.
 bool next_may_tell(way asked, const sys::web_answer& answer) {
   if (answer.status == 404 && is_answer_of_s3(answer)) return false;
   const bool is_redirect = answer.status >= 300 && answer.status < 400;
@@ -97,14 +97,14 @@ version version_of(const sys::web_answer& answer) {
   version made{std::string(answer.header("etag")), std::string(answer.header("last-modified"))};
   for (auto* const each : {&made.etag, &made.last_modified}) {
     const bool fits = std::all_of(each->begin(), each->end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != '\x7f'; });
-    if (!fits) each->clear();  // it will be sent back
+    if (!fits) each->clear();  // it is sent back to the server in requests
   }
   return made;
 }
 
 namespace {
 
-// One question until it has an answer that is worth keeping.
+// Repeats one question until it gets a usable response.
 class asker {
  public:
   asker(network& by, const question& what, const patience& how) : by_(by), what_(what), how_(how) {}
@@ -117,7 +117,7 @@ class asker {
     }
   }
 
-  // What fails in one way is tried in the next.
+  // Tries the next way if one fails.
   result<size_answer> ask_for_size() {
     auto by = what_.method == "HEAD" ? way::head : way::first_byte;
     for (unsigned tries = 1;;) {
@@ -148,7 +148,7 @@ class asker {
     return by_.exchange(asked, how_.stop_requested);
   }
 
-  // Waits before the next try. An error: there is no next try, and why.
+  // Waits before the next try. Returns an error if there is no next try.
   status wait(const result<sys::web_answer>& answer, std::string_view method, unsigned tries) {
     auto problem = answer ? error_of(answer->status, what_.address.shown()) : answer.error().with_context(asked_for(method, what_.address));
     const bool took_long = !answer && problem.code() == errc::timed_out;
@@ -215,7 +215,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
       if (moves > 0) made.found = std::move(at);
       return made;
     }
-    if (moves > 0 && method == "HEAD") {  // what it leads to may be signed for HEAD
+    if (moves > 0 && method == "HEAD") {  // the redirect's target may be signed for HEAD
       method = "GET";
       at = address;
       moves = 0;

@@ -12,22 +12,22 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr std::size_t head_room = 4096;            // received at once: what of it is body has to be copied
-constexpr std::size_t most_refusal_bytes = 16384;  // of the body of an error
+constexpr std::size_t head_room = 4096;            // bytes per receive; body bytes among them must be copied
+constexpr std::size_t most_refusal_bytes = 16384;  // limit for the body of an error
 constexpr std::size_t chunk_room = 65536;
 constexpr std::size_t passing_room = 262144;
-// A server may cut ranges into shorter ones. So many answers of one fetch may be shorter than this; longer ones are few anyway.
+// A server may cut ranges into shorter ones. A fetch accepts this many responses below this size; longer ones cannot be many.
 constexpr std::uint64_t short_answer_bytes = std::uint64_t{64} << 10;
 constexpr unsigned most_short_answers = 64;
-// Sent at once. Over TLS the same bytes are offered again until they are taken, as OpenSSL wants it, so they are few.
+// Bytes per send. Over TLS it is small, because OpenSSL requires the same bytes again until they are accepted.
 constexpr std::uint64_t most_sent_plainly = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
-constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then other connections of the thread have theirs
+constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then it is the turn of the thread's other connections
 
-// What has come of a body in chunks: of an error's.
+// The received part of a chunked error body.
 struct dechunked {
   std::string text;
-  bool is_over = false;  // with the last one, or where they are none
+  bool is_over = false;  // ends with the last chunk, or where the chunks are malformed
 };
 
 dechunked without_chunks(std::string_view text) {
@@ -63,15 +63,15 @@ bool line::start(fetch& what) noexcept {
   what.asked = since_ = clock::now();
   text_.clear();
   heard_ = false;
-  sent_bytes_ = what.sends_bytes;  // nothing is, before the head
+  sent_bytes_ = what.sends_bytes;  // nothing is sent before the head
   since_bytes_ = 0;
   refuses_rest_ = false;
-  if (owner_.is_unwanted(what)) return end(again({}), true) != step::line_ends;  // the network says so
+  if (owner_.is_unwanted(what)) return end(again({}), true) != step::line_ends;  // the network reports it
   auto asked = or_no_memory([&] {
     head_ = {};
     return what.owner->request_of(what);
   });
-  if (!asked) {  // would_block: what it is signed with is still to be found
+  if (!asked) {  // would_block: credentials for signing are still being looked up
     const auto then = asked.error().code() == errc::would_block ? verdict::kind::later : verdict::kind::refused;
     return end({.then = then, .error = asked.error()}, true) != step::line_ends;
   }
@@ -89,7 +89,7 @@ status line::send_rest() noexcept {
     if (!sent) return sent.error().code() == errc::would_block ? status() : sent.error();
     out_.erase(0, *sent);
   }
-  // A server that has refused what is sent may have closed the connection for it: its answer is read all the same.
+  // A server that rejects a request may close the connection while the body is sent: read its response anyway.
   if (sends_body() && !send_body().ok()) refuses_rest_ = true;
   return {};
 }
@@ -105,7 +105,7 @@ status line::send_body() noexcept {
     since_bytes_ += *sent;
     in_turn += *sent;
   }
-  if (!sends_body()) since_ = clock::now();  // from now on it may take its time to answer
+  if (!sends_body()) since_ = clock::now();  // the server's time to respond begins now
   return {};
 }
 
@@ -156,7 +156,7 @@ bool line::look(clock::time_point now) noexcept {
   return broken(why) != step::line_ends;
 }
 
-// Who works on an answer for long sends a space from time to time.
+// A server that works on a response for a long time sends a space from time to time.
 bool line::has_stalled(clock::time_point now) noexcept {
   const auto& times = owner_.patience_with(*what_);
   const bool is_patient = what_->works_within > times.stall_after && !sends_body();
@@ -173,15 +173,16 @@ void line::lost(const status& why) noexcept {
 
 line::step line::broken(const status& why) noexcept {
   if (what_ == nullptr) return step::line_ends;
-  if (now_ == phase::body && what_->missing() == 0) return end({.then = verdict::kind::body}, false);  // only its end did not come
-  // The server may close a connection that it has kept for a while just when the next request is sent.
+  if (now_ == phase::body && what_->missing() == 0)
+    return end({.then = verdict::kind::body}, false);  // only the end of the framing is missing
+  // The server may close an idle connection just when the next request is sent.
   if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why, .unsent = true}, false);
   return end(again(why), false);
 }
 
-// The next request is sent before anybody hears of the last, so that the server is never without one.
+// Sends the next request before it reports the end of the last, so that the server is never idle.
 line::step line::end(const verdict& how, bool line_goes_on) noexcept {
-  // Else the server would take the next request for the rest of this one.
+  // After an incomplete request, the server would read the next one as the rest of it.
   line_goes_on = line_goes_on && out_.empty() && sent_bytes_ == what_->sends_bytes;
   auto& ended = *std::exchange(what_, nullptr);
   auto becomes = how;
@@ -223,7 +224,7 @@ line::step line::keep(std::string_view bytes) {
 }
 
 line::step line::came(std::size_t bytes) {
-  if (bytes == 0) return step::more;  // which is no progress
+  if (bytes == 0) return step::more;  // no progress
   if (what_->sink != nullptr) {
     const auto taken = or_no_memory([&] { return what_->sink->take(std::span(passing_).first(bytes), what_->done); });
     if (!taken.ok()) return end({.then = verdict::kind::refused, .error = taken}, false);
@@ -274,7 +275,7 @@ line::step line::head_is_there() {
     return has_whole_error() ? error_is_there() : step::more;
   }
   const auto then = what_->owner->judge(head_, {}, *what_);
-  if (then.then != verdict::kind::body) return end(then, false);  // whatever follows is not wanted
+  if (then.then != verdict::kind::body) return end(then, false);  // the rest of the response is not needed
   assert(then.body_bytes > 0 && (then.body_bytes == unknown_bytes || then.body_bytes <= what_->missing()));
   framed_ = head_.chunked ? framing::chunks : head_.length ? framing::length : framing::until_closed;
   if (head_.length && then.body_bytes != unknown_bytes && *head_.length != then.body_bytes) {
@@ -301,7 +302,7 @@ line::step line::take_body() {
   return body_left_ == 0 ? take_end() : step::more;
 }
 
-// Of an answer that says no length that is its end.
+// The end of a response without a length; otherwise an error.
 line::step line::body_breaks_off() {
   if (body_bytes_ == unknown_bytes && framed_ == framing::until_closed) {
     what_->length = what_->done;
@@ -311,7 +312,7 @@ line::step line::body_breaks_off() {
   return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), left)});
 }
 
-// A body that ends with its connection may have more bytes than were expected.
+// A body that ends with its connection may be longer than expected.
 line::step line::take_end() {
   if (framed_ != framing::until_closed || !ends_with_body_) return body_is_there();
   std::byte more{};
@@ -323,7 +324,7 @@ line::step line::take_end() {
 line::step line::body_is_too_long() {
   const status why(errc::io, fmt::format("{} sends more than the {} bytes that it was to send", to_->host(), body_bytes_));
   if (!ends_with_body_) return end(again(why), false);
-  what_->done = 0;  // none of it is what was asked for
+  what_->done = 0;  // none of these bytes are the requested ones
   return end({.then = verdict::kind::refused, .error = why}, false);
 }
 
@@ -380,7 +381,7 @@ line::step line::take_error_body() {
   text_.resize(before + got.value_or(0));
   if (!got && got.error().code() == errc::would_block) return step::waits;
   since_bytes_ += got.value_or(0);
-  const bool ended = got.value_or(0) == 0;  // or broke: then that is all that it says
+  const bool ended = got.value_or(0) == 0;  // closed or failed: the error text is as complete as it gets
   return ended || has_whole_error() ? error_is_there() : step::more;
 }
 
@@ -394,7 +395,7 @@ line::step line::error_is_there() {
   if (is_success && sent_bytes_ < what_->sends_bytes)
     return broken(
         {errc::io, fmt::format("{} took a request of which it had {} of {} bytes", to_->host(), sent_bytes_, what_->sends_bytes)});
-  // Who refuses a request may not have read all of its body, and would take the next one for the rest of it.
+  // A server that rejects a request may not have read its whole body, and would read the next request as the rest of it.
   const bool has_read_all = is_success || what_->sends_bytes == 0;
   const bool goes_on = has_read_all && !head_.closes && head_.length && text_.size() == body_left_;
   const auto then = what_->owner->judge(head_, head_.chunked ? without_chunks(text_).text : text_, *what_);

@@ -17,19 +17,19 @@ using namespace std::chrono_literals;
 
 constexpr unsigned dialer_threads = 16;
 constexpr auto put_off_for = 100ms;
-constexpr auto most_put_off = 70s;  // a program that prints credentials may take 60
+constexpr auto most_put_off = 70s;  // a program that prints credentials may take 60 s
 constexpr double tokens_of_a_retry = 5;
 constexpr double tokens_of_a_success = 1;
 constexpr double hedges_of_a_success = 0.02;
 constexpr double most_hedges_kept = 4;
 constexpr auto longest_sleep = 100ms;
-constexpr std::size_t most_origins_kept = 64;  // then those that nobody uses are forgotten
+constexpr std::size_t most_origins_kept = 64;  // then unused ones are forgotten
 
 verdict refused(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
 
 }  // namespace
 
-// --- making connections
+// --- connecting
 
 struct network::dial final : staging::work {
   dial(network& with, std::shared_ptr<origin> whom) : by(with), to(std::move(whom)) {}
@@ -159,7 +159,7 @@ unsigned network::dials_wanted(origin& to) noexcept {
   return more;
 }
 
-// A connection is made despite a stop if something waits for it that is sent despite it.
+// Connects despite a stop if a fetch that ignores the stop is waiting.
 const sys::web_stop& network::stop_of_dials(origin& to) noexcept {
   const std::lock_guard guard(lock_);
   for (const auto* each = to.queue_.front(); each != nullptr; each = each->next) {
@@ -178,10 +178,10 @@ void network::start_dials(const std::shared_ptr<origin>& to, unsigned count) noe
   }
 }
 
-// The first reactor looks after what waits; others are started while there are connections for them. Where no further one can be had, the
+// The first reactor handles waiting fetches; others start while there are connections for them. If no further one can be started, the
 // connection goes to the least busy.
 result<reactor*> network::reactor_for_one_more() {
-  reactors_.reserve(reactors_.size() + 1);  // before anything points into it
+  reactors_.reserve(reactors_.size() + 1);  // before pointers to its elements are taken
   const auto least =
       std::min_element(reactors_.begin(), reactors_.end(), [](const auto& a, const auto& b) { return a->lines() < b->lines(); });
   if (least != reactors_.end() && ((*least)->lines() == 0 || reactors_.size() >= settings_.threads)) return least->get();
@@ -205,7 +205,7 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
   return {};
 }
 
-// Each failure is one of a fetch that waits: so all of them end, however many there are.
+// Each failed connection fails one waiting fetch, so all of them end eventually.
 void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
   auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
   fetch* what = nullptr;
@@ -260,7 +260,7 @@ fetch* network::take(line& one) noexcept {
   return next;
 }
 
-// Connections that something between here and the server has forgotten are all as silent as one: what is tried next has a new one.
+// If a NAT or firewall forgot one connection, it has probably forgotten all idle ones: the next attempt uses a new connection.
 void network::drop_idle(origin& of) noexcept {
   for (auto* const each : of.idle_) {
     each->unwanted.store(true);
@@ -269,7 +269,7 @@ void network::drop_idle(origin& of) noexcept {
   of.idle_.clear();
 }
 
-// The line goes before the rest is asked for: no two connections ever receive into the same memory.
+// The line is dropped before the rest is requested again: two connections never receive into the same memory.
 bool network::is_late(line& on, const fetch& what, clock::duration time) noexcept {
   const std::lock_guard guard(lock_);
   auto& of = *on.to();
@@ -311,9 +311,9 @@ bool network::cancel(fetch& what) noexcept {
   return true;
 }
 
-// Decides what becomes of a fetch that did not get its bytes: refused, or it is queued, or waits.
+// Decides what happens to a fetch that did not get its bytes: it fails, is queued, or waits.
 void network::ask_again(fetch& what, verdict& how) noexcept {
-  if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused && !how.unsent) {  // what is missing may lie elsewhere
+  if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused && !how.unsent) {  // the missing bytes may be elsewhere
     what.at = what.home;
     what.target.clear();
   }
@@ -346,7 +346,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   wait(what, how);
 }
 
-// Until somebody has found what it is to be signed with: for as long as one who finds it may take.
+// Waits until credentials for signing are found, for at most as long as that may take.
 void network::put_off(fetch& what, verdict& how) noexcept {
   const auto now = clock::now();
   if (what.put_off_since == clock::time_point()) what.put_off_since = now;
@@ -367,7 +367,7 @@ void network::wait(fetch& what, verdict& how) noexcept {
     (*first)->look();
     return;
   }
-  waiting_.remove(what);  // no thread would look after it
+  waiting_.remove(what);  // no thread would handle it
   what.where = fetch::place::none;
   how = refused(first.error());
 }

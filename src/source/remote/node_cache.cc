@@ -20,10 +20,10 @@ using namespace std::chrono_literals;
 constexpr auto most_wait_for_lock = 1000ms;
 constexpr auto pause_between_looks = 2ms;
 constexpr auto no_room_for = 1000ms;
-constexpr std::uint64_t most_room_at_once = std::uint64_t{256} << 20;  // that a process takes before it looks at the folder again
-constexpr std::uint64_t parts_of_room = 128;                           // or such a part of all
-constexpr std::size_t most_objects = 50'000;                           // then the one that was used longest ago goes
-constexpr std::size_t identity_letters = 40;                           // of a name
+constexpr std::uint64_t most_room_at_once = std::uint64_t{256} << 20;  // reserved at once, before the folder is read again
+constexpr std::uint64_t parts_of_room = 128;                           // or this fraction of the limit
+constexpr std::size_t most_objects = 50'000;                           // beyond this, the least recently used object is evicted
+constexpr std::size_t identity_letters = 40;                           // of a file name
 constexpr std::size_t version_letters = 16;
 constexpr std::string_view map_end = ".map";
 constexpr std::string_view data_end = ".data";
@@ -31,7 +31,7 @@ constexpr sys::byte_range head_range{0, cache_head_bytes};
 
 std::string with_end(std::string_view name, std::string_view end) { return fmt::format("{}{}", name, end); }
 
-// Of a file that is this cache's; else empty.
+// Returns the object's name in a file name of this cache; else empty.
 std::string_view object_of(std::string_view file) {
   for (const auto end : {map_end, data_end}) {
     if (!file.ends_with(end)) continue;
@@ -64,7 +64,7 @@ result<std::shared_ptr<node_cache>> node_cache::open(const std::shared_ptr<sys::
 node_cache::node_cache(std::shared_ptr<sys::kernel> kernel, const node_cache_settings& how, std::string folder)
     : kernel_(std::move(kernel)), most_bytes_(how.bytes), folder_(std::move(folder)), boot_(sys::boot_id()) {}
 
-// --- entering
+// --- opening entries
 
 result<std::shared_ptr<cache_entry>> node_cache::enter(cache_map_head wanted) {
   const auto name = name_of_files(wanted);
@@ -110,7 +110,7 @@ result<std::optional<node_cache::opened>> node_cache::try_enter(const sys::cache
   auto found = look_at(in, name, wanted, *map);
   if (found && *found) return found;
   if (!found && found.error().code() == errc::would_block) return std::optional<opened>();
-  remove(in, name);  // and anew
+  remove(in, name);  // and start over
   return std::optional<opened>();
 }
 
@@ -133,19 +133,20 @@ result<std::optional<node_cache::opened>> node_cache::look_at(const sys::cache_f
   if (!sys::try_share(data->get())) return status(errc::would_block, "it is being evicted");
   const auto now = sys::cache_file_facts_of(data->get());
   if (!now || !now->has_name) return status(errc::would_block, "it was evicted");
-  // Last of all: data that was found by its name is this map's if the map has had its own until now. The number of its inode alone does not
-  // say so, since another's data may have been given it.
+  // Check last: data found by its name belongs to this map if the map still has its name. An equal inode number alone does not prove it,
+  // since the number may have been reused.
   const auto map_now = sys::cache_file_facts_of(map.get());
   if (!map_now || !map_now->has_name) return status(errc::would_block, "it was evicted");
   return std::optional(opened{std::move(map), *std::move(data), *std::move(head)});
 }
 
-// Others wait for the lock on the head of the map meanwhile. Who is ended in here leaves files that are not valid.
+// Other processes wait for the lock on the head of the map meanwhile. A process that is killed in here leaves invalid files.
 result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_folder& in, const std::string& name,
                                                             const cache_map_head& wanted, sys::owned_descriptor& map) {
   const auto alone = in.whole_lock(most_wait_for_lock);
   if (!alone) return alone.error();
-  // Whoever had the folder's lock meanwhile may have evicted this map, and another process have made one anew: then the data is that one's.
+  // A process that held the folder's lock before may have evicted this map, and another may have created a new one: then the data belongs
+  // to that one.
   const auto facts = sys::cache_file_facts_of(map.get());
   if (!facts) return facts.error();
   if (!facts->has_name) return std::optional<opened>();
@@ -187,7 +188,7 @@ result<sys::owned_descriptor> node_cache::open_data(const cache_entry& of) {
   return data;
 }
 
-// The data first: a map without data is not valid.
+// Removes the data first: a map without data is invalid.
 void node_cache::remove(const sys::cache_folder& in, const std::string& name) noexcept {
   (void)or_no_memory([&]() -> status {
     in.remove(with_end(name, data_end));
@@ -229,7 +230,7 @@ result<std::vector<node_cache::kept>> node_cache::all_kept(const sys::cache_fold
   return all;
 }
 
-// With the lock of the folder, so that none is made meanwhile. False: somebody has it open.
+// Requires the lock of the folder, so that no entry is created meanwhile. Returns false if the object is open.
 bool node_cache::evict(const sys::cache_folder& in, const kept& gone) {
   const auto data = in.open_file(with_end(gone.name, data_end), sys::cache_folder::opening::to_read);
   if (data && !sys::try_own(data->get())) return false;
@@ -237,7 +238,7 @@ bool node_cache::evict(const sys::cache_folder& in, const kept& gone) {
   return true;
 }
 
-// How many bytes there is room for, at least so many, or 0; unlisted: those that may not be in the folder yet. Waits for other processes.
+// Returns the room in bytes, at least bytes, or 0. unlisted: bytes that may not be in the folder yet. Waits for other processes.
 result<std::uint64_t> node_cache::make_room(std::uint64_t bytes, std::uint64_t unlisted) {
   const auto in = sys::cache_folder::open(folder_);
   if (!in) return in.error();
@@ -272,7 +273,7 @@ bool node_cache::take_room(std::uint64_t bytes) noexcept {
   std::uint64_t unlisted = 0;
   {
     const std::lock_guard guard(lock_);
-    free_bytes_ = 0;  // nobody takes any meanwhile, so no more than this is unlisted
+    free_bytes_ = 0;  // nothing is reserved meanwhile, so unlisted stays an upper bound
     unlisted = being_written_;
   }
   const auto room = or_no_memory([&] { return make_room(bytes, unlisted); });
@@ -282,14 +283,14 @@ bool node_cache::take_room(std::uint64_t bytes) noexcept {
   return take_free(bytes);
 }
 
-// Nothing: only the folder can say.
+// Returns nullopt if only the folder can tell.
 std::optional<bool> node_cache::take_known_room(std::uint64_t bytes) noexcept {
   const std::lock_guard guard(lock_);
   if (take_free(bytes)) return true;
   return clock::now() < no_room_until_ ? std::optional(false) : std::nullopt;
 }
 
-// With the lock.
+// Requires lock_.
 bool node_cache::take_free(std::uint64_t bytes) noexcept {
   if (free_bytes_ < bytes) return false;
   free_bytes_ -= bytes;

@@ -20,10 +20,10 @@ namespace {
 
 const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
 constexpr std::chrono::milliseconds look_for_stop{50};
-constexpr unsigned most_moves = 5;     // to other addresses, of one piece
-constexpr unsigned most_renewals = 2;  // of one piece: where redirects led before
+constexpr unsigned most_moves = 5;     // redirects of one piece
+constexpr unsigned most_renewals = 2;  // of one piece: retries at the address before the redirects
 
-// Whether the bytes that come may be others than those that are stored. Other words, such as aws-chunked and UTF-8, change nothing.
+// Returns true if the bytes are compressed. Other encodings, such as aws-chunked and UTF-8, do not change the bytes.
 bool is_encoded(const response_head& head) noexcept {
   constexpr std::array<std::string_view, 8> compressions{"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd", "lz4"};
   const auto same = [](char one, char other) { return (one | 0x20) == (other | 0x20); };
@@ -46,7 +46,7 @@ const status& unwanted() noexcept { return made_when_loaded; }
 
 url protocol::address_of(const url& object, std::uint64_t /*offset*/, std::uint64_t /*length*/) const { return object; }
 
-// One fill under way.
+// A fill under way.
 struct object::piece : fetch {
   explicit piece(far_fill& what) noexcept : fill(what) {}
   far_fill& fill;
@@ -55,7 +55,7 @@ struct object::piece : fetch {
   bool needs_stream = false;
 };
 
-// The reading of all of it, and the fills that wait for their bytes. What follows the store is guarded by the object's lock.
+// A read of the whole object, and the fills that wait for its bytes. The object's lock guards the members after store.
 struct object::stream final : fetch, body_sink {
   stream(object& of, const std::string& folder) : reader(of), store(folder) {}
   status take(std::span<const std::byte> bytes, std::uint64_t at) override {
@@ -74,14 +74,15 @@ struct object::stream final : fetch, body_sink {
     if (waiting_ != nullptr) waiting_->previous_of_source = &what;
     waiting_ = &what;
   }
-  // False: it does not wait here.
+  // Returns false if the fill does not wait here.
   bool forget(far_fill& what) noexcept {
     auto* each = waiting_;
     while (each != nullptr && each != &what) each = each->next_of_source;
     if (each != nullptr) remove(what);
     return each != nullptr;
   }
-  // One whose bytes have come, of an object of that size; with ended, any. The last bytes are ready once nothing follows them.
+  // Removes and returns a fill whose bytes have arrived, or any fill if ended. size: of the object. The last bytes are ready only at the
+  // end, when nothing follows them.
   far_fill* take_ready(std::uint64_t size, bool ended) noexcept {
     auto* each = waiting_;
     while (each != nullptr && !ended && each->offset() + each->length() > std::min(store.size(), size - 1)) each = each->next_of_source;
@@ -247,14 +248,14 @@ status object::close() {
   return {};
 }
 
-// --- of a server without ranges
+// --- servers without ranges
 
 bool object::reads_whole() const noexcept {
   const std::lock_guard guard(lock_);
   return stream_ != nullptr || (!about_.has_ranges && whole_.allowed);
 }
 
-// With the lock. The fill is one of those under way.
+// Requires lock_. The fill counts as under way.
 object::waits object::wait_for_stream(far_fill& what) noexcept {
   if (stream_ == nullptr) {
     stream_ = or_without_memory([&] { return std::make_unique<stream>(*this, whole_.folder); }, [] { return std::unique_ptr<stream>(); });
@@ -283,7 +284,7 @@ void object::add_to_stream(far_fill& what) noexcept {
   serve_stream();
 }
 
-// What has come before of it stays, and is compared with what comes.
+// Bytes from an earlier attempt stay, and are compared with the new ones.
 void object::begin_stream() noexcept {
   auto& all = *stream_;
   const auto placed = or_no_memory([&]() -> status {
@@ -302,7 +303,7 @@ void object::begin_stream() noexcept {
   network_->begin(all);
 }
 
-// Tells all whose bytes have come, or will not come.
+// Ends all fills whose bytes have arrived or will never arrive.
 void object::serve_stream() noexcept {
   for (;;) {
     far_fill* next = nullptr;
@@ -346,7 +347,7 @@ status object::find_size(const std::function<bool()>& stopped) {
   const auto has_ended = [this] { return under_way_ == 0; };
   while (!quiet_.wait_for(guard, look_for_stop, has_ended)) {
     if (!stopped || stream_->now != stream::state::running) continue;
-    guard.unlock();  // whoever is asked may have to wait for others
+    guard.unlock();  // the callback may block
     const bool ends = stopped();
     guard.lock();
     if (!ends || stream_->now != stream::state::running || !network_->cancel(*stream_)) {
@@ -363,11 +364,11 @@ status object::find_size(const std::function<bool()>& stopped) {
   return stream_->outcome;
 }
 
-// --- requests and answers
+// --- requests and responses
 
 result<std::string> object::request_of(fetch& what) {
   const bool all = what.sink != nullptr;
-  if (all) {  // it begins again
+  if (all) {  // starts again from the beginning
     what.done = 0;
     what.length = about_.size;
   }
@@ -388,14 +389,14 @@ result<std::string> object::request_of(fetch& what) {
   return text + "\r\n";
 }
 
-// Once its version is known, or it is clear that there is none. Before anybody else has it, or with the lock.
+// Call once the version is known, or known to be missing; before the object is shared, or under lock_.
 void object::note_version() noexcept {
   if (!version_.known() || std::exchange(version_noted_, true) || version_.has_strong_etag()) return;
   network_->tell_of(network_listener::event::unversioned);
 }
 
-// The first answer that brings bytes may say more about the version than the answer that told the size. From then on, a name of the version
-// that differs, appears or is lost means that the object was replaced. With a strong ETag, the time of the last change does not count.
+// The first response with bytes may add version fields that the response with the size lacked. From then on, a field that differs, appears
+// or disappears means that the object was replaced. With a strong ETag, the modification time is ignored.
 status object::changed(const response_head& head) {
   const std::lock_guard guard(lock_);
   const version seen{head.etag, head.last_modified};
@@ -480,7 +481,7 @@ verdict object::judge_bytes(const response_head& head, fetch& what) {
   return {.then = verdict::kind::body, .body_bytes = bytes};
 }
 
-// Addresses that redirects lead to may be signed for one method, and for some minutes only.
+// Redirect targets may be signed for one method and for a few minutes only.
 bool object::follow_afresh(const response_head& head, fetch& what) {
   const bool is_refused = head.status >= 400 && head.status < 500 && !is_for_now(head.status) && head.status != 412 && head.status != 416;
   if (!is_refused || what.target.empty() || ++what.renewals > most_renewals) return false;
@@ -512,7 +513,7 @@ verdict object::judge_redirect(const response_head& head, fetch& what) {
   if (!to) return refuse(to.error().message());
   what.at = network_->origin_of(*to);
   what.target = to->unredacted_target();
-  if (protocol_->by_range_header()) {  // else each range has an address of its own
+  if (protocol_->by_range_header()) {  // else each range has its own address
     const std::lock_guard guard(lock_);
     place_ = what.at;
     target_ = what.target;

@@ -32,7 +32,7 @@ part_range part_plan::part_at(std::uint64_t offset) const noexcept {
     const auto index = offset / part_bytes_;
     return {static_cast<unsigned>(index + 1), index * part_bytes_, std::min(part_bytes_, *size_ - index * part_bytes_)};
   }
-  part_range first{1, 0, part_bytes_};  // of its size
+  part_range first{1, 0, part_bytes_};  // the first part of the current size
   while (offset - first.offset >= parts_of_a_size * first.length) {
     first.offset += parts_of_a_size * first.length;
     first.number += parts_of_a_size;

@@ -21,7 +21,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-// Up to a comment, which begins behind a blank.
+// Removes a comment, which begins after a blank.
 std::string_view without_comment(std::string_view line) {
   for (std::size_t i = 1; i < line.size(); ++i) {
     if ((line[i] == '#' || line[i] == ';') && (line[i - 1] == ' ' || line[i - 1] == '\t')) return line.substr(0, i);
@@ -34,7 +34,7 @@ std::string_view without_quotes(std::string_view text) {
   return is_quoted ? text.substr(1, text.size() - 2) : text;
 }
 
-// Whether a heading is that of the profile: [name] of credentials; [profile name], or [default], of the configuration.
+// Returns true for the heading of the profile: [name] in credentials; [profile name], or [default], in the configuration.
 bool is_heading_of(std::string_view line, profile_format format, std::string_view name) {
   line = trimmed(without_comment(line));
   if (line.size() < 2 || line.back() != ']') return false;
@@ -46,7 +46,7 @@ bool is_heading_of(std::string_view line, profile_format format, std::string_vie
   return without_quotes(trimmed(line.substr(word.size()))) == name;
 }
 
-// NAME of [services NAME]; else empty.
+// Returns NAME of [services NAME]; else empty.
 std::string services_of_heading(std::string_view line) {
   line = trimmed(without_comment(line));
   constexpr std::string_view begin = "[services";
@@ -93,7 +93,7 @@ void take_setting(const std::string& key, std::string_view value, profile& to) {
   if (key == "sso_session" || key == "sso_start_url" || key == "login_session") to.signs_on = true;
 }
 
-// Keys that belong together are taken from one file together.
+// Takes keys that belong together from the same file.
 void add_what_is_missing(profile from, profile& to) {
   if (!to.access_key_id.empty() || !to.secret_access_key.empty()) {
     from.access_key_id.clear();
@@ -111,15 +111,15 @@ void add_what_is_missing(profile from, profile& to) {
   to.settings.merge(from.settings);
 }
 
-// A name that begins with ~/ lies below HOME; nothing where there is none.
+// Resolves a leading ~/ with HOME; nullopt if HOME is not set.
 std::optional<std::string> below_home(const variable_lookup& lookup, std::string name) {
   if (!name.starts_with("~/")) return name;
   const auto home = variable_set(lookup, "HOME");
   return home ? std::optional(*home + name.substr(1)) : std::nullopt;
 }
 
-// A file that a variable names may be missing, as with the AWS tools. Another one counts as missing too where HOME is another user's, or is
-// no folder, as for programs in containers.
+// A file named by a variable may be missing, as with the AWS tools. A default file also counts as missing if HOME belongs to another user
+// or is not a folder, as for programs in containers.
 bool is_absent(const status& problem, bool is_named) {
   const bool is_out_of_reach = problem.code() == errc::permission_denied || problem.code() == errc::not_a_file;
   return problem.code() == errc::not_found || (is_out_of_reach && !is_named);
@@ -165,7 +165,7 @@ bool read_profile(std::string_view file, profile_format format, std::string_view
   if (file.starts_with("\xef\xbb\xbf")) file.remove_prefix(3);
   profile read;
   bool is_in_it = false, was_there = false;
-  std::string services;  // the section of services that the line is in
+  std::string services;  // the services section of the current line
   std::string group;     // the setting that indented lines belong to: "s3"
   while (!file.empty()) {
     const auto line = file.substr(0, file.find('\n'));
@@ -228,10 +228,10 @@ result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& l
 }
 
 result<std::string> read_small_file(sys::kernel& kernel, const std::string& path, std::size_t most_bytes) {
-  const auto fd = kernel.open(path, O_RDONLY | O_NONBLOCK, 0);  // a FIFO is not waited for
+  const auto fd = kernel.open(path, O_RDONLY | O_NONBLOCK, 0);  // does not wait for a FIFO
   if (!fd) return fd.error();
   const auto refused = [&](status problem) {
-    (void)kernel.close(*fd);  // nothing was written to it
+    (void)kernel.close(*fd);  // an error is harmless: nothing was written
     return problem;
   };
   const auto facts = kernel.describe(*fd);
@@ -239,7 +239,7 @@ result<std::string> read_small_file(sys::kernel& kernel, const std::string& path
   if (facts->type != sys::file_type::regular) return refused({errc::not_a_file, fmt::format("{} is no file", printable_text(path))});
   constexpr std::size_t step = 4096;
   std::string text;
-  text.reserve(std::min<std::size_t>(facts->size_bytes, most_bytes) + 2 * step);  // not moved about: it may hold secrets
+  text.reserve(std::min<std::size_t>(facts->size_bytes, most_bytes) + 2 * step);  // avoids reallocation, which would copy secrets
   for (;;) {
     const auto before = text.size();
     text.resize(before + step);

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto busy_look = 100ms;  // at the times of lines
+constexpr auto busy_look = 100ms;  // interval of timeout checks
 constexpr auto idle_look = 2s;
 constexpr double all_of_a_core = 0.9;
 
@@ -74,12 +74,12 @@ void reactor::loop() noexcept {
         std::any_of(lines_.begin(), lines_.end(), [](const auto& each) { return !each.second->is_idle(); }) ? busy_look : idle_look;
     auto limit = lines_.empty() ? sys::poller::for_ever : std::chrono::microseconds(pause);
     if (due != clock::time_point::max()) {
-      limit = std::min<std::chrono::microseconds>(limit, busy_look);  // what waits may be stopped meanwhile
+      limit = std::min<std::chrono::microseconds>(limit, busy_look);  // waiting fetches may be cancelled meanwhile
       limit = std::clamp(std::chrono::ceil<std::chrono::microseconds>(due - clock::now()), std::chrono::microseconds(0), limit);
     }
     const auto count = poller_->wait(events, limit);
     if (!count) {
-      staging::nap();  // the kernel is out of memory, for a moment
+      staging::nap();  // the kernel is temporarily out of memory
       continue;
     }
     take_new();
@@ -118,7 +118,7 @@ void reactor::take_new() noexcept {
     one.token = next_token_++;
     const bool kept = or_without_memory(
         [&] {
-          lines_[one.token] = std::move(made);  // which stays where it is if there is no memory for its place
+          lines_[one.token] = std::move(made);  // leaves made in place if there is no memory for the entry
           return poller_->add(one.descriptor(), one.token, false).ok();
         },
         [] { return false; });
@@ -168,7 +168,7 @@ void reactor::look_at_itself(clock::time_point now) noexcept {
 
 void reactor::look_at_all(clock::time_point now) noexcept {
   for (auto at = lines_.begin(); at != lines_.end();) {
-    auto& one = *(at++)->second;  // erasing leaves the others where they are
+    auto& one = *(at++)->second;  // erasing does not invalidate other iterators
     keep_or_drop(one, one.look(now));
   }
 }

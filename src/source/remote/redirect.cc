@@ -13,7 +13,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-// Numbers are read as the resolver reads them, which also takes whole numbers, octal and hexadecimal ones.
+// Parses numbers as the resolver does, which also accepts whole, octal and hexadecimal numbers.
 bool keeps_credentials(const std::string& host) noexcept {
   if (sys::is_metadata_name(host)) return true;
   in6_addr six{};
@@ -22,7 +22,7 @@ bool keeps_credentials(const std::string& host) noexcept {
   return inet_aton(host.c_str(), &four) != 0 && sys::is_metadata_address(four);
 }
 
-// Behind which a URL of its own follows: "http", "javascript". Empty: a reference to something of the same server.
+// Returns the scheme of an absolute URL: "http", "javascript". Empty: a relative reference.
 std::string_view scheme_of_reference(std::string_view text) noexcept {
   const auto end = text.find_first_of(":/?#");
   return end == std::string_view::npos || text[end] != ':' ? std::string_view() : text.substr(0, end);
@@ -33,7 +33,7 @@ std::string without_dots(std::string_view path) {
   std::string made;
   while (!path.empty()) {
     const auto next = std::min(path.find('/', 1), path.size());
-    const auto segment = path.substr(0, next);  // with the slash before it
+    const auto segment = path.substr(0, next);  // with its leading slash
     path.remove_prefix(next);
     if (segment == "/..") made.erase(std::min(made.rfind('/'), made.size()));
     if (segment != "/." && segment != "/..") made += segment;
@@ -42,7 +42,7 @@ std::string without_dots(std::string_view path) {
   return made;
 }
 
-// The whole URL that a reference stands for (RFC 3986, 5.2.2). Paths from the root on stay as they are: a key may have dots.
+// Resolves a reference (RFC 3986, 5.2.2). Keeps absolute paths unchanged, because a key may contain dots.
 std::string resolved(const url& from, std::string_view reference) {
   const std::string scheme = from.tls ? "https:" : "http:";
   if (reference.starts_with("//")) return scheme + std::string(reference);

@@ -18,7 +18,7 @@ std::string shown(std::string_view text) { return printable_text(std::string(tex
 status wrong(std::string_view what) { return {errc::io, fmt::format("the server's answer is not HTTP: {}", what)}; }
 
 bool is_control(char c) noexcept { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f'; }
-// These count as the end of a line, or of a text, elsewhere.
+// Other programs treat these as the end of a line or a string.
 bool is_break(char c) noexcept { return c == '\r' || c == '\0'; }
 
 bool same_name(std::string_view name, std::string_view lower) noexcept {
@@ -49,13 +49,12 @@ status parse_status_line(std::string_view line, response_head& into) {
   return {};
 }
 
-// Of lines that come twice, the first counts, as with libcurl. What has control characters counts as nothing, for some of a head is sent
-// back (ETag).
+// Keeps the first of repeated lines, as libcurl does. Ignores values with control characters, because some of them (ETag) are sent back.
 void keep_first(std::string& to, std::string_view value) {
   if (to.empty() && std::none_of(value.begin(), value.end(), is_control)) to = value;
 }
 
-// Two different ranges are how the bytes of one answer are taken for others.
+// Rejects two different ranges, with which the bytes of one response could be taken for others.
 status take_range(std::string_view value, response_head& into) {
   if (!into.range.empty() && into.range != value) return wrong("it has two headers content-range");
   keep_first(into.range, value);
@@ -67,14 +66,14 @@ void take_encoding(std::string_view value, response_head& into) {
   into.encoding += printable_text(std::string(value));
 }
 
-// Takes the first of a list of words off it.
+// Removes and returns the first word of a list.
 std::string_view take_word(std::string_view& list) noexcept {
   const auto one = list.substr(0, list.find(','));
   list.remove_prefix(std::min(one.size() + 1, list.size()));
   return without_space(one);
 }
 
-// Whether a list of words has one.
+// Returns true if a list contains the word.
 bool has_word(std::string_view list, std::string_view lower) noexcept {
   while (!list.empty()) {
     if (same_name(take_word(list), lower)) return true;
@@ -126,7 +125,7 @@ status parse_line(std::string_view line, response_head& into) {
   return {};
 }
 
-// A line and its end, which is LF, mostly with CR before it. length 0: not all of it has come.
+// A line with its end: LF, usually after CR. length 0: incomplete.
 struct text_line {
   std::string_view text;
   std::size_t length = 0;
@@ -137,7 +136,7 @@ text_line first_line(std::string_view come) noexcept {
   return {come.substr(0, end > 0 && come[end - 1] == '\r' ? end - 1 : end), end + 1};
 }
 
-// With its empty line; 0: not all of it has come.
+// Returns the length including the empty line; 0: incomplete.
 std::size_t length_of_head(std::string_view come) noexcept {
   for (std::size_t at = 0;;) {
     const auto line = first_line(come.substr(at));
@@ -151,7 +150,7 @@ status parse_lines(std::string_view rest, response_head& into) {
   const auto first = first_line(rest);
   auto problem = parse_status_line(first.text, into);
   rest.remove_prefix(first.length);
-  std::string_view header;  // which the next line may continue
+  std::string_view header;  // the next line may continue it
   std::string longer;
   while (problem.ok()) {
     const auto line = first_line(rest);
@@ -170,7 +169,7 @@ status parse_lines(std::string_view rest, response_head& into) {
   return problem;
 }
 
-// What follows the unit, of "bytes 0-1/2" and "bytes */2". Servers also write "bytes: 0-1/2", "bytes=0-1/2" and "0-1/2".
+// Returns the text after the unit of "bytes 0-1/2" and "bytes */2". Servers also write "bytes: 0-1/2", "bytes=0-1/2" and "0-1/2".
 std::optional<std::string_view> behind_unit(std::string_view text) noexcept {
   constexpr std::string_view unit = "bytes";
   if (same_name(text.substr(0, unit.size()), unit)) text.remove_prefix(unit.size());
@@ -226,7 +225,7 @@ result<std::size_t> parse_head(std::string_view come, response_head& into) {
     return std::size_t{0};
   }
   if (auto problem = parse_lines(come.substr(0, length), into); !problem.ok()) return problem;
-  if (into.chunked && into.length) {  // chunks count (RFC 9112, 6.3), and nothing that follows them
+  if (into.chunked && into.length) {  // chunks take precedence (RFC 9112, 6.3), and the connection is not reused
     into.length.reset();
     into.closes = true;
   }
@@ -243,10 +242,10 @@ result<chunked_body::step> chunked_body::next(std::string_view come) {
       return step{made.skip, 0};
     }
     made.skip += length;
-    if (last_) {  // trailers, up to an empty line
+    if (last_) {  // trailers, until an empty line
       ended_ = line.empty();
       if (++trailers_ > most_trailers) return wrong("it has too many headers behind its body");
-    } else if (begun_ && line.empty()) {  // behind a chunk
+    } else if (begun_ && line.empty()) {  // after a chunk
       begun_ = false;
     } else {
       auto digits = without_space(line.substr(0, line.find(';')));

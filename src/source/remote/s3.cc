@@ -14,8 +14,8 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr unsigned most_renewals = 3;  // of one piece: a clock that is set right, and credentials that are
-constexpr unsigned most_regions = 2;   // that S3 may send a reader to
+constexpr unsigned most_renewals = 3;  // of one piece, after the clock or the credentials were corrected
+constexpr unsigned most_regions = 2;   // region redirects that are followed
 
 std::optional<std::time_t> parse_date(const std::string& text) {
   std::tm parts{};
@@ -23,7 +23,7 @@ std::optional<std::time_t> parse_date(const std::string& text) {
   return end == nullptr ? std::nullopt : std::optional(timegm(&parts));
 }
 
-// What an error of S3 means; nothing where its status says all.
+// Maps an S3 error code; nullopt if the status alone is enough.
 std::optional<errc> code_of(std::string_view code) {
   if (code == "NoSuchKey" || code == "NoSuchBucket" || code == "NoSuchVersion") return errc::not_found;
   constexpr std::array<std::string_view, 6> denied{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch",

@@ -40,7 +40,7 @@ void take_error_part(std::string_view name, std::string_view text, s3_error& to)
 
 status bad_list(std::string_view why) { return {errc::io, fmt::format("a list of objects from the server: {}", why)}; }
 
-// A space is a plus there, and a plus is escaped.
+// In a list, a space is encoded as a plus, and a plus is escaped.
 std::optional<std::string> key_of_list(std::string text, bool is_encoded) {
   if (!is_encoded) return text;
   std::ranges::replace(text, '+', ' ');
@@ -57,7 +57,7 @@ class list_reader {
   status take_end();
   status take_object();
   status take_folder();
-  // The server says so behind the first object that it concerns.
+  // Decodes all keys at the end, since the server may name the encoding after the first object.
   status decode_keys();
 
   xml_scanner xml_;

@@ -18,8 +18,8 @@ namespace {
 
 constexpr unsigned most_region_moves = 2;
 constexpr std::size_t most_bytes_of_key = 200;
-constexpr unsigned most_empty_pages = 100;  // in a row: servers send some where many objects were removed
-constexpr std::size_t most_pages = 1000;    // and one more for each 10 objects and folders: S3 sends up to 1,000 on a page
+constexpr unsigned most_empty_pages = 100;  // in a row; servers send empty pages if many objects were deleted
+constexpr std::size_t most_pages = 1000;    // plus one per 10 objects and folders; S3 sends up to 1,000 on a page
 constexpr std::size_t keys_of_a_page = 10;
 
 class s3_lister {
@@ -29,7 +29,7 @@ class s3_lister {
 
   result<object_list> all() {
     object_list made;
-    std::unordered_set<std::size_t> tokens;  // hashes of those that were followed
+    std::unordered_set<std::size_t> tokens;  // hashes of the tokens already used
     unsigned empty = 0;
     for (std::string token;;) {
       auto page = next(token);
@@ -71,7 +71,7 @@ class s3_lister {
     }
   }
 
-  // Callers cut the prefix off.
+  // Checks the prefix, since callers cut it off.
   status check_page(const object_list& page) const {
     const auto is_asked_for = [&](std::string_view key) { return key.starts_with(what_.prefix); };
     const auto object = std::ranges::find_if_not(page.objects, is_asked_for, &listed_object::key);
@@ -84,7 +84,7 @@ class s3_lister {
             fmt::format("the server lists the key {}, which does not begin so", printable_text(key.substr(0, most_bytes_of_key)))};
   }
 
-  // To the region that the bucket is in; nothing where the answer names no other.
+  // Moves to the bucket's region; nullopt if the response names no other region.
   std::optional<status> follow(const sys::web_answer& answer, const s3_error& error) {
     std::string region(answer.header("x-amz-bucket-region"));
     if (region.empty()) region = error.region;

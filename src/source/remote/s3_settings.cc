@@ -25,7 +25,7 @@ std::string without_blanks(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
 }
 
-// The first that is set: what the program says, a variable, what the profile says.
+// Returns the first value that is set: the program's, a variable's, the profile's.
 found_setting first_setting(const std::string& given, std::initializer_list<std::string_view> names, const variable_lookup& lookup,
                             std::initializer_list<std::string> of_profile) {
   if (!given.empty()) return {without_blanks(given), "the program"};

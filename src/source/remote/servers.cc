@@ -35,11 +35,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_hub_token_bytes = 4096;
-// The S3 interface of Google Cloud Storage ("Interoperability with other storage providers"), which takes any region.
+// The S3 interface of Google Cloud Storage ("Interoperability with other storage providers"); it accepts any region.
 constexpr const char* google_endpoint = "https://storage.googleapis.com";
 constexpr const char* google_region = "auto";
 
-// control_call by the network.
+// Implements control_call with the network.
 result<control_answer> call_over(network& by, const control_request& asked) {
   sys::web_request sent;
   sent.method = asked.method;
@@ -72,8 +72,8 @@ credential_options credential_options_of(const remote_options& how, const std::s
   return made;
 }
 
-// Whom two objects have in common: all that decides who asks, of the options and of the environment as it is now, as a hash, which keeps
-// no secret.
+// Returns a key that two objects share if they use the same credentials: a hash, which reveals no secret, of all options and current
+// environment variables that determine them.
 result<std::string> key_of(const remote_options& how, const variable_lookup& variable) {
   auto all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
                          how.secret_access_key, how.session_token);
@@ -84,7 +84,7 @@ result<std::string> key_of(const remote_options& how, const variable_lookup& var
   return payload_hash(all);
 }
 
-// What no other object has.
+// Returns a random text that identifies one object.
 result<std::string> drawn_mark() {
   const auto drawn = sys::random_digest();
   if (!drawn) return drawn.error();
@@ -99,7 +99,7 @@ result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
   return status(errc::invalid_argument, fmt::format("{} is no URL of kind {}", what.shown(), to_string(asked)));
 }
 
-// The query without what is another each time that a URL is signed.
+// Removes the parameters that change each time a URL is signed.
 std::string query_without_signature(std::string_view query) {
   std::string made;
   while (!query.empty()) {
@@ -110,8 +110,8 @@ std::string query_without_signature(std::string_view query) {
   return made;
 }
 
-// What tells one object from all others, as a hash: the kind of its server, its address, and of the user's headers those that may choose
-// between several of one address.
+// Identifies an object, as a hash of the kind of its server, its address, and those user headers that may select between several objects at
+// one address.
 result<std::string> identity_of(const remote_url& what, url_kind kind, const url& address, const remote_options& how) {
   auto at = what.by_name || kind == url_kind::s3 ? address : what.address;
   if (is_presigned(at)) at.query = url_query(query_without_signature(at.query.unredacted()));
@@ -122,7 +122,7 @@ result<std::string> identity_of(const remote_url& what, url_kind kind, const url
   return payload_hash(all);
 }
 
-// Where S3 says that the bucket of such a URL is.
+// Returns the address of the bucket in the region that S3 named.
 result<url> address_in_region(const remote_url& what, const std::string& region) {
   auto made = s3_address(what.object, {.region = region, .endpoint = std::nullopt});
   if (!made) return made;
@@ -131,7 +131,7 @@ result<url> address_in_region(const remote_url& what, const std::string& region)
   return made;
 }
 
-// In words that tell two versions apart for good. Errors: unsupported (the server says nothing that does).
+// Returns a text that distinguishes versions permanently. Error: unsupported (the server sends no such version).
 result<std::string> version_text(const version& of) {
   auto made = of.has_strong_etag()        ? of.etag
               : !of.last_modified.empty() ? fmt::format("last changed {}; {}", of.last_modified, of.etag)
@@ -143,12 +143,12 @@ result<std::string> version_text(const version& of) {
 
 }  // namespace
 
-// Who finds credentials, on whatever thread, uses the network only while the servers are there, and never keeps it: it would end on one of
-// its own threads, which it waits for.
+// Access to the network for threads that look up credentials, only while the servers object exists. They never own the network: it would be
+// destroyed on one of its own threads, which it joins.
 class servers::visitors {
  public:
   explicit visitors(network& whose) noexcept : whose_(&whose) {}
-  // What call returns, or errc::closed.
+  // Returns the result of call, or errc::closed.
   template <class Call>
   auto visit(Call call) -> decltype(call(std::declval<network&>())) {
     {
@@ -168,7 +168,7 @@ class servers::visitors {
   }
 
  private:
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable empty_;
   network* whose_;
   unsigned inside_ = 0;
@@ -196,7 +196,7 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   return over_cache(*std::move(found), *parsed, *kind, how);
 }
 
-// The token goes to the Hub alone, and not to the servers that it sends its readers to.
+// Sends the token to the Hub only, and not to servers that it redirects to.
 result<std::unique_ptr<source>> servers::open_at_hub(const std::string& address, const remote_options& how) {
   for (const auto* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
     const auto value = variable_set(around_.variable, name).value_or("0");
@@ -215,7 +215,7 @@ result<std::unique_ptr<source>> servers::open_at_hub(const std::string& address,
   return open(address, asking);
 }
 
-// Where the Hub's library finds it. None is no error: most files are public.
+// Searches where the Hub's library does. No token is not an error: most files are public.
 result<secret_text> servers::hub_token() {
   for (const auto* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     if (const auto token = variable_set(around_.variable, name)) return secret_text(*token);
@@ -253,7 +253,7 @@ servers::found_object servers::open_http(const remote_url& what, const remote_op
   for (const auto& each : how.headers) headers.push_back({each.name, each.value});
   if (auto wrong = check_headers(headers); !wrong.ok()) return wrong.with_context(what.shown());
   auto address = what.address;
-  if (what.by_name) {  // as a public one
+  if (what.by_name) {  // treat it as public
     const auto settings = settings_of(how, what.object);
     if (!settings) return settings.error().with_context(what.shown());
     auto found = s3_address(what.object, settings->place());
@@ -287,10 +287,10 @@ servers::found_object servers::open_webhdfs(const remote_url& what, const remote
   return std::make_unique<object>(network_, make_webhdfs_protocol(), *std::move(facts), patient);
 }
 
-// --- what is kept on this node
+// --- the node's cache
 
 result<std::shared_ptr<node_cache>> servers::cache_of(const node_cache_settings& how) {
-  std::vector<std::shared_ptr<node_cache>> gone;  // each waits for its threads, without the lock
+  std::vector<std::shared_ptr<node_cache>> gone;  // destroyed after the lock is released, since each joins its threads
   const std::lock_guard guard(lock_);
   const auto known = caches_.find({how.folder, how.bytes});
   if (known != caches_.end()) return known->second;
@@ -328,7 +328,8 @@ result<servers::kept_object> servers::enter_cache(const object& found, const rem
   return kept_object{*std::move(by), *std::move(entry)};
 }
 
-// Where all of it is kept it is a local file. No error of the cache is one of the object's.
+// Puts the cache in front of an object; a completely cached object becomes a local file. Errors of the cache are never errors of the
+// object.
 std::unique_ptr<source> servers::over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind,
                                             const remote_options& how) {
   if (how.cache_dir.value_or(around_.cache.folder).empty()) return found;
@@ -393,7 +394,7 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   if (how.kind != remote_kind::automatic && how.kind != remote_kind::s3 && how.kind != remote_kind::s3_public)
     return refuse("only buckets of S3 can be listed");
   auto asking = how;
-  asking.sse_customer_key.clear();  // a list has no contents
+  asking.sse_customer_key.clear();  // a listing has no contents to decrypt
   if (how.kind == remote_kind::s3_public) asking.anonymous = true;
   const auto asker = asker_of(asking, *parsed);
   if (!asker) return asker.error().with_context(shown_text(text));
@@ -434,7 +435,7 @@ result<s3_settings> servers::settings_of(const remote_options& how, const s3_obj
                    .use_ssl = how.use_ssl};
   for (const auto& each : how.aws_settings) asked.settings.push_back({each.name, each.value});
   if (what.by_access_point()) asked.region = how.region;
-  if (what.at_google) {  // settings of the AWS tools do not apply to Google
+  if (what.at_google) {  // AWS settings do not apply to Google
     if (asked.endpoint_url.empty()) asked.endpoint_url = google_endpoint;
     if (asked.region.empty()) asked.region = google_region;
   }
@@ -445,7 +446,7 @@ result<servers::s3_asker> servers::asker_of(const remote_options& how, const s3_
   auto settings = settings_of(how, what);
   if (!settings) return settings.error();
   s3_asker made{.whose = {}, .how = how, .settings = *std::move(settings), .for_google = what.at_google && how.endpoint.empty()};
-  made.how.stop_requested = {};  // it outlives the call
+  made.how.stop_requested = {};  // outlives the call
   auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error();
   made.whose = *std::move(whose) + (made.for_google ? "g" : "");
@@ -481,7 +482,8 @@ result<servers::s3_way> servers::find_way(const remote_url& what, const remote_o
                               printable_text(what.object.name_of(what.object.key))));
   }
   s3_way made{.region = settings.region, .settings = settings, .address_in = {}, .account_in = {}};
-  // An endpoint of the environment or a profile is for s3:// names. A URL with a host is asked for there, by its own scheme and port.
+  // An endpoint from the environment or a profile applies to s3:// names only. A URL with a host is requested from that host, with its own
+  // scheme and port.
   const auto in = [what, first = settings.region, place = settings.place()](const std::string& region) -> result<url> {
     if (!what.by_name) return region == first ? result<url>(what.address) : address_in_region(what, region);
     auto there = place;

@@ -35,7 +35,7 @@ std::string name_in_small(std::string_view name) {
   return made;
 }
 
-// Without spaces at its ends, and with one for each run of them.
+// Trims spaces and replaces each run of them by one.
 std::string value_in_short(std::string_view value) {
   std::string made;
   for (const char c : value) {
@@ -49,7 +49,7 @@ std::string value_in_short(std::string_view value) {
   return made;
 }
 
-// Of each name one line, in the order of the names; the values of a name that comes often follow each other.
+// Returns one line per name, sorted by name; combines the values of repeated names.
 std::vector<header> in_signing_order(const url& address, const std::vector<header>& headers) {
   std::vector<header> made{{"host", address.authority()}};
   for (const header& one : headers) {
@@ -66,7 +66,7 @@ std::vector<header> in_signing_order(const url& address, const std::vector<heade
   return made;
 }
 
-// A parameter's name or value, encoded in the one way that is signed.
+// Normalizes the encoding of a parameter's name or value for signing.
 std::string encoded_anew(std::string_view part) {
   const auto decoded = percent_decoded(part);
   return percent_encoded(decoded ? std::string_view(*decoded) : part, false);

@@ -24,10 +24,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto for_ever = std::chrono::milliseconds::max();
-constexpr auto most_completing = 600'000ms;  // with all tries: S3 may put parts together for minutes
+constexpr auto most_completing = 600'000ms;  // with all retries: S3 may take minutes to assemble the parts
 constexpr auto most_aborting = 10'000ms;
-constexpr auto most_aborting_at_stop = 2'000ms;  // once the program was asked to stop
-constexpr auto most_creating = 500ms;            // once nobody wants the upload: one whose number has not come could not be aborted
+constexpr auto most_aborting_at_stop = 2'000ms;  // after the program was asked to stop
+constexpr auto most_creating = 500ms;            // after the upload became unwanted; without its id it could not be aborted
 constexpr auto look_for_stop = 50ms;
 constexpr unsigned least_parts_held = 4;
 constexpr unsigned most_moves_of_regions = 2;
@@ -42,21 +42,21 @@ std::string shown_range(std::uint64_t first, std::uint64_t end) { return fmt::fo
 
 }  // namespace
 
-// One request about the object, and what came of it.
+// A request about the object, and its outcome.
 struct upload::request : fetch {
   enum class kind : std::uint8_t { part, whole, create, complete, abort, look };
   request(kind what, std::string_view how, std::string asked) : about(what), method(how), query(std::move(asked)) {}
   const kind about;
   const std::string_view method;
   std::string query;
-  std::vector<header> headers{};  // beside those of all requests
-  std::string hash{};             // of what it sends, where that is not sent over TLS
-  std::string md5{};              // of what it sends, if the server wants it
-  bool conditional = false;       // only where there is no such object
-  // --- what came of it
+  std::vector<header> headers{};  // in addition to those of all requests
+  std::string hash{};             // of the body, if it is not sent over TLS
+  std::string md5{};              // of the body, if the server requires it
+  bool conditional = false;       // only if there is no such object
+  // --- outcome
   unsigned times_asked = 0;
-  std::string told{};   // of its kind: an ETag, the ID of an upload, the mark of what is there
-  int status_code = 0;  // of the answer to the last try; 0: there was none
+  std::string told{};   // depends on the kind: an ETag, an upload id, the mark of an existing object
+  int status_code = 0;  // of the response to the last try; 0: there was none
   bool is_over = false;
   status outcome{};
 };
@@ -67,7 +67,7 @@ struct upload::part : request {
   std::unique_ptr<std::byte[]> memory;
   come_ranges come;
   unsigned writers = 0;
-  bool is_sent = false;  // or is to be: no byte of it may change any more
+  bool is_sent = false;  // or will be sent: its bytes must not change
 };
 
 upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
@@ -115,7 +115,7 @@ status upload::set_size(std::uint64_t bytes) {
     return {errc::invalid_argument, fmt::format("the object cannot have {} bytes, since {} were written", bytes, written_end_)};
   if (size_ && written_end_ > 0)
     return {errc::invalid_argument, fmt::format("the object is one of {} bytes, and some were written", *size_)};
-  if (written_end_ == 0) plan_ = *plan;  // else it is sent in the parts that were begun with
+  if (written_end_ == 0) plan_ = *plan;  // else keep the part sizes that were begun with
   size_ = bytes;
   return {};
 }
@@ -168,7 +168,7 @@ status upload::write_part(const std::byte* memory, std::uint64_t length, std::ui
   --one.writers;
   --copying_;
   auto problem = or_no_memory([&] { return copied(guard, one, first, first + length, stopped); });
-  if (!problem.ok()) fail(problem);  // nobody knows any more what of it is there
+  if (!problem.ok()) fail(problem);  // it is unknown which bytes were copied
   changed_.notify_all();
   return problem;
 }
@@ -186,7 +186,7 @@ result<upload::part*> upload::part_for(lock& guard, std::uint64_t offset, const 
     const auto made = give_memory(*one);
     if (made && !made->ok()) return *made;
     if (made) return one.get();
-    if (!ready_.empty() && !creating_ && !(stopped && !stopped().ok())) {  // who was to begin the upload was stopped
+    if (!ready_.empty() && !creating_ && !(stopped && !stopped().ok())) {  // the thread that was creating the upload was stopped
       send_ready(guard, stopped);
       continue;
     }
@@ -205,7 +205,7 @@ std::uint64_t upload::room_bytes() const noexcept {
 
 std::optional<status> upload::give_memory(part& to) {
   const auto length = to.range.length;
-  largest_part_ = std::max(largest_part_, length);  // before: there is always room for some of them
+  largest_part_ = std::max(largest_part_, length);  // set first, so that there is always room for several of them
   const bool fits = held_bytes_ + length <= room_bytes();
   if (!fits && sending_ > 0) return std::nullopt;
   if (!fits && held_bytes_ + length > 2 * room_bytes()) {
@@ -244,7 +244,7 @@ void upload::send(lock& guard, part& one, const stop_question& stopped) {
   send_ready(guard, stopped);
 }
 
-// The first one begins the upload, while others are gathered.
+// The first caller creates the upload, while other threads gather parts.
 void upload::send_ready(lock& guard, const stop_question& stopped) {
   if (creating_) return;
   if (upload_id_.empty() && problem_.ok()) {
@@ -282,8 +282,8 @@ void upload::send_ready(lock& guard, const stop_question& stopped) {
   guard.lock();
 }
 
-// TLS protects the bytes; over plain http, or if a profile asks for it, they are signed. Hashing them takes a core 4 to 20 ms a part, which
-// no reactor has.
+// TLS protects the bytes; over plain http, or if a profile asks for it, they are signed. Hashing a part takes a core 4 to 20 ms, which is
+// too long for a reactor.
 void upload::launch(part& one) noexcept {
   if (!signs_payload(one.at->place()) && !sends_md5_.load()) return network_->begin(one);
   const bool begun = or_without_memory([&] { return network_->aside([this, &one] { hash_and_begin(one); }); }, [] { return false; });
@@ -319,8 +319,8 @@ status upload::add_md5(request& one) {
   return {};
 }
 
-// Buckets with Object Lock take nothing without a checksum. MD5 is the one that all servers know; it costs a core some 20 ms a part, so it
-// is made only for servers that ask for it.
+// Buckets with Object Lock require a checksum. All servers support MD5, but it takes a core about 20 ms per part, so it is computed only
+// for servers that ask for it.
 std::optional<verdict> upload::judge_checksum(const response_head& head, std::string_view body, request& one) {
   if (head.status != 400 || !one.md5.empty()) return std::nullopt;
   const auto error = parse_s3_error(body);
@@ -339,7 +339,7 @@ void upload::fail(const status& why) noexcept {
   changed_.notify_all();
 }
 
-// Its memory goes to another one.
+// Frees a part's memory, or keeps it for another part.
 void upload::release(part& one) noexcept {
   if (one.memory == nullptr) return;
   held_bytes_ -= one.range.length;
@@ -351,7 +351,7 @@ void upload::release(part& one) noexcept {
 
 // --- requests
 
-// With the lock.
+// Requires lock_.
 void upload::address(request& one) noexcept {
   one.owner = this;
   one.at = origin_;
@@ -396,7 +396,7 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
   return one.outcome;
 }
 
-// What it has come to all the same counts.
+// Cancels a request. If it ended first, its own outcome counts.
 status upload::given_up(lock& guard, request& one, status why) {
   if (network_->cancel(one)) {
     --under_way_;
@@ -462,7 +462,7 @@ verdict upload::judge_success(const response_head& head, std::string_view body, 
       return refused_for({errc::io, "the server began an upload and returned no upload ID"});
     case request::kind::complete: {
       if (says_completed(body)) break;
-      // An error may come after a status that was sent before the work began ("CompleteMultipartUpload", Amazon S3 API reference).
+      // An error may follow a status that was sent before the work began ("CompleteMultipartUpload", Amazon S3 API reference).
       if (parse_s3_error(body).code.empty())
         return {.then = verdict::kind::again, .error = {errc::io, "the server's answer does not say whether the object is complete"}};
       auto said = judged_by_s3(*account(), head, body, one);
@@ -509,10 +509,10 @@ void upload::ended(fetch& what, status how) noexcept {
   one.outcome = std::move(how);
   one.is_over = true;
   --under_way_;
-  changed_.notify_all();  // with the lock, since it is gone once who waits has it
+  changed_.notify_all();  // under the lock: the waiting thread may destroy the request afterwards
 }
 
-// --- beginning and ending
+// --- creating and completing
 
 status upload::create(const stop_question& stopped) {
   request one(request::kind::create, "POST", "uploads");
@@ -555,7 +555,7 @@ status upload::complete(bool replace) {
       auto& last = *parts_.rbegin()->second;
       if (!last.is_sent) {
         last.range.length = total - last.range.offset;
-        size_ = total;  // bytes behind it would lie elsewhere than where they were written
+        size_ = total;  // bytes beyond it would end up at other offsets than written
         send(guard, last, {});
       } else if (!ready_.empty() && !creating_) {
         send_ready(guard, {});
@@ -619,9 +619,9 @@ status upload::ask_for_object(request& one, std::chrono::milliseconds within) {
   return how.ok() ? how : settled(one, was_asked_before, std::move(how));
 }
 
-// The answer to a request may have been lost after the server had done what it asked; asked again, the server then says that there is no
-// such upload, or that there is an object. So the object that is there is looked at: this one has its mark. Where no answer came the server
-// may still be at work, so that what is not there yet may come.
+// The response may have been lost after the server did the work; a retry then reports that the upload does not exist, or that an object
+// exists. So look at the existing object: this upload's has its mark. Without a response the server may still be working, so the object may
+// appear later.
 status upload::settled(const request& asked, bool was_asked_before, status how) {
   const bool is_unanswered = how.code() == errc::io || how.code() == errc::timed_out;
   if (!was_asked_before && (asked.times_asked == 0 || (asked.times_asked == 1 && !is_unanswered))) return how;
@@ -639,7 +639,7 @@ std::optional<bool> upload::is_there() {
   return one.status_code == 200 ? std::optional(one.told == mark_) : std::nullopt;
 }
 
-// Some servers take no notice of the condition, so they are asked before, too.
+// Some servers ignore the condition, so also check beforehand.
 status upload::check_free() {
   request one(request::kind::look, "HEAD", {});
   one.bodiless = true;
@@ -660,7 +660,7 @@ void upload::stop_parts(lock& guard) noexcept {
   changed_.wait(guard, [this] { return under_way_ == 0 && !creating_ && copying_ == 0; });
 }
 
-// Parts that are under way while an upload is aborted may stay ("AbortMultipartUpload", Amazon S3 API reference), so they end before. A
+// Parts that are being sent while an upload is aborted may remain ("AbortMultipartUpload", Amazon S3 API reference), so stop them first. A
 // forked child has none of the threads.
 void upload::abort() noexcept {
   if (network_->forked()) return;
@@ -680,7 +680,7 @@ void upload::abort() noexcept {
   });
 }
 
-// --- as a source
+// --- a source that writes to it
 
 namespace {
 
@@ -692,7 +692,7 @@ class upload_source final : public source {
     direct_problem_ = {errc::unsupported, "it is an upload to a server"};
   }
   result<std::uint64_t> size() override { return to_->size(); }
-  status sync() override { return {}; }  // what counts is the end of the upload
+  status sync() override { return {}; }  // the end of the upload decides
   status truncate(std::uint64_t bytes) override { return to_->set_size(bytes); }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= to_->size(); }
   io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {

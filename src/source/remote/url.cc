@@ -29,7 +29,7 @@ bool is_url_digit(char c) { return c >= '0' && c <= '9'; }
 char in_small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 bool is_alphanumeric(char c) { return is_small_letter(in_small(c)) || is_url_digit(c); }
 bool is_unreserved(char c) { return is_alphanumeric(c) || c == '-' || c == '.' || c == '_' || c == '~'; }
-// In a path or a query; the rest of RFC 3986's sub-delims and what stands for itself there.
+// Returns true for characters allowed in a path or query: unreserved, sub-delims of RFC 3986, and others that stand for themselves.
 bool may_stand_in_url(char c) { return is_unreserved(c) || std::string_view("!$&'()*+,;=:@/?").find(c) != std::string_view::npos; }
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
@@ -52,7 +52,7 @@ bool is_scheme(std::string_view text) {
   return !text.empty() && is_small_letter(in_small(text.front())) && std::ranges::all_of(text, may_be);
 }
 
-// What precedes "://", in small letters; empty without that.
+// Returns the text before "://", in lower case; empty if there is none.
 std::string scheme_of(std::string_view text) {
   const auto end = text.substr(0, most_scheme_bytes).find("://");
   return end == std::string_view::npos || !is_scheme(text.substr(0, end)) ? std::string() : in_small_letters(text.substr(0, end));
@@ -63,7 +63,7 @@ bool is_scheme_of_google(std::string_view scheme) { return std::ranges::find(sch
 constexpr std::array<std::string_view, 3> schemes_of_s3{"s3", "s3a", "s3n"};
 bool is_scheme_of_s3(std::string_view scheme) { return std::ranges::find(schemes_of_s3, scheme) != schemes_of_s3.end(); }
 
-// s3:/bucket/key, which pathlib.Path makes of s3://bucket/key: its scheme. Empty for all other texts.
+// Returns the scheme of s3:/bucket/key, which pathlib.Path turns s3://bucket/key into; empty for all other texts.
 std::string_view scheme_with_one_slash(std::string_view text) {
   for (const std::string_view scheme : {"s3", "s3a", "s3n", "hf", "gs", "gcs", "http", "https"}) {
     const bool begins = text.starts_with(scheme) && text.substr(scheme.size()).starts_with(":/");
@@ -96,7 +96,7 @@ status unsupported_scheme(std::string_view text, std::string_view scheme) {
                       shown_text(text), scheme, found == hints.end() ? "" : found->words)};
 }
 
-// What may not stand in a URL is encoded, what is encoded stays.
+// Encodes bytes that a URL may not contain, and keeps existing escapes.
 std::string made_fit(std::string_view text) {
   std::string made;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -125,7 +125,7 @@ bool is_ipv6(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
-// Takes the host off the front of an authority. False where there is none, or a bad one.
+// Removes the host from the front of an authority. Returns false if it is missing or invalid.
 bool take_host(std::string_view& authority, std::string& to) {
   if (!authority.starts_with('[')) {
     to = in_small_letters(authority.substr(0, authority.find(':')));
@@ -139,7 +139,7 @@ bool take_host(std::string_view& authority, std::string& to) {
   return is_ipv6(to);
 }
 
-// A colon and a number, or a colon, or nothing.
+// Parses a colon and a number, a colon, or nothing.
 bool take_port(std::string_view rest, std::uint16_t& port) {
   if (rest.empty() || rest == ":") return true;
   if (rest.front() != ':') return false;
@@ -156,10 +156,10 @@ status check_text(std::string_view text) {
 // --- Amazon's hosts
 struct amazon_host {
   std::string bucket;  // empty: path style
-  std::string region;  // empty: of the endpoint that is for all
+  std::string region;  // empty: the global endpoint
 };
 
-// Takes the last label off a name.
+// Removes and returns the last label of a name.
 std::string_view take_label(std::string_view& name) {
   const auto dot = name.rfind('.');
   const auto label = dot == std::string_view::npos ? name : name.substr(dot + 1);
@@ -167,9 +167,9 @@ std::string_view take_label(std::string_view& name) {
   return label;
 }
 
-// [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix; and before a region s3-fips, the s3-accesspoint of an
-// access point, and dualstack. What matches one but names no region is that of a website, which is no endpoint of S3's interface, or of
-// acceleration, which has none.
+// Parses [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix; before a region also s3-fips, s3-accesspoint for an
+// access point, and dualstack. Hosts that match without a region are those of websites, which are not endpoints of the S3 API, or of
+// transfer acceleration.
 std::optional<amazon_host> read_amazon_host(std::string_view host) {
   if (host.ends_with(country_suffix)) host.remove_suffix(country_suffix.size());
   if (!host.ends_with(amazon_suffix)) return std::nullopt;
@@ -195,7 +195,7 @@ struct amazon_object {
   bool is_virtual = false;  // the bucket is part of the host
 };
 
-// The object that a URL of Amazon's names, its key as it stands there; nothing where it names none.
+// Returns the object of an Amazon URL, with its key still encoded; nullopt if it names none.
 std::optional<amazon_object> read_amazon_object(const url& of) {
   auto host = read_amazon_host(of.host);
   if (!host) return std::nullopt;
@@ -211,7 +211,7 @@ std::optional<amazon_object> read_amazon_object(const url& of) {
                        is_virtual};
 }
 
-// The key is decoded once, and encoded once, so that its escapes are those that are signed.
+// Decodes the key and encodes it again, so that its escapes are those that are signed.
 status settle_object(remote_url& one, bool is_virtual) {
   auto key = percent_decoded(one.object.key);
   assert(key && "a % that begins no escape is encoded when the URL is parsed");
@@ -228,7 +228,7 @@ bool is_webhdfs(const url& address) {
   return address.path.size() > prefix.size() && in_small_letters(address.path.substr(0, prefix.size())) == prefix;
 }
 
-// host:port, as it stands in a text that could be parsed.
+// Returns true if a text that was parsed contains host:port.
 bool names_port(std::string_view text) {
   text.remove_prefix(text.find("://") + 3);
   const auto authority = text.substr(0, text.find_first_of("/?#"));
@@ -241,7 +241,7 @@ struct access_point {
   std::string label;  // NAME-ACCOUNT, of its host
 };
 
-// Of arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with a colon or a slash before the name. Errors: in words.
+// Parses arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with a colon or slash before the name. Errors: text only.
 result<access_point> parse_access_point(std::string_view arn) {
   std::array<std::string_view, 5> fields;  // arn, partition, service, region, account
   for (auto& each : fields) {
@@ -264,10 +264,10 @@ result<access_point> parse_access_point(std::string_view arn) {
   return access_point{std::string(region), fmt::format("{}-{}", name, account)};
 }
 
-// NAME of arn:aws:s3:::NAME; any other bucket as it is.
+// Returns NAME of arn:aws:s3:::NAME; any other bucket unchanged.
 std::string name_of_bucket(const std::string& bucket) { return bucket.starts_with("arn:") ? bucket.substr(bucket.rfind(':') + 1) : bucket; }
 
-// Takes the bucket or the access point, and the slash behind it, off the front.
+// Removes the bucket or access point, and the slash after it, from the front.
 result<s3_object> take_arn(std::string_view& rest) {
   s3_object made;
   made.bucket = rest.substr(0, rest.find('/'));
@@ -287,7 +287,7 @@ result<s3_object> take_arn(std::string_view& rest) {
   return made;
 }
 
-// Bucket and key, or the beginning of one, behind s3:// or gs://. What control characters a key has are sent encoded.
+// Parses the bucket and key, or key prefix, after s3:// or gs://. Control characters of a key are sent encoded.
 result<s3_object> read_by_name(std::string_view text) {
   if (text.size() > most_url_bytes) return bad_url(text, fmt::format("it is longer than {} bytes", most_url_bytes));
   auto rest = text.substr(text.find("://") + 3);
@@ -322,12 +322,12 @@ result<remote_url> parse_by_name(std::string_view text) {
   return made;
 }
 
-// d.d.d.d, which no bucket is named.
+// Returns true for d.d.d.d, which is not a valid bucket name.
 bool looks_like_ipv4(std::string_view name) {
   return std::ranges::count(name, '.') == 3 && std::ranges::all_of(name, [](char c) { return is_url_digit(c) || c == '.'; });
 }
 
-// key: encoded.
+// key: percent-encoded.
 result<url> address_at_endpoint(const std::string& bucket, const std::string& key, const s3_place& place) {
   url made = *place.endpoint;
   made.query = {};
@@ -345,7 +345,7 @@ result<url> address_at_endpoint(const std::string& bucket, const std::string& ke
   return made;
 }
 
-// Of an object of Amazon's: its host without what precedes s3, and without the suffix.
+// Returns an Amazon host, from the service name on.
 std::string amazon_host_of(std::string_view service, const s3_place& place) {
   return fmt::format("{}{}.{}{}{}{}", service, place.fips ? "-fips" : "", place.dualstack ? "dualstack." : "", place.region, amazon_suffix,
                      place.region.starts_with("cn-") ? country_suffix : "");
@@ -355,7 +355,7 @@ url address_of_amazon(std::string host, std::string path, bool tls) {
   return {.tls = tls, .host = std::move(host), .port = tls ? https_port : http_port, .path = std::move(path), .query = {}};
 }
 
-// key: encoded.
+// key: percent-encoded.
 result<url> address_of_access_point(const std::string& arn, const std::string& key, s3_place place) {
   const auto point = parse_access_point(arn);
   if (!point) return point.error();
@@ -371,7 +371,7 @@ result<url> address_of_access_point(const std::string& arn, const std::string& k
   return address_of_amazon(fmt::format("{}.{}", point->label, amazon_host_of("s3-accesspoint", place)), fmt::format("/{}", key), place.tls);
 }
 
-// Buckets of S3 Express have endpoints and signatures of their own.
+// S3 Express buckets have their own endpoints and signatures.
 bool is_directory_bucket(std::string_view bucket) { return bucket.ends_with("--x-s3") || bucket.ends_with("--xa-s3"); }
 
 }  // namespace
@@ -423,7 +423,7 @@ std::optional<result<std::string>> hub_address(std::string_view text, std::strin
     return bad_url(text, "a file of the Hugging Face Hub is named hf://OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION/PATH");
   const auto repository = rest.substr(0, name);
   const auto at = repository.find('@');
-  // The Hub's library takes %2F in a revision for a slash.
+  // The Hub's library decodes %2F in a revision to a slash.
   const auto revision = at == std::string_view::npos ? std::string("main") : percent_decoded(repository.substr(at + 1)).value_or("");
   if (revision.empty()) return bad_url(text, "its revision is empty");
   while (endpoint.ends_with('/')) endpoint.remove_suffix(1);
@@ -431,7 +431,7 @@ std::optional<result<std::string>> hub_address(std::string_view text, std::strin
                      percent_encoded(revision, false), percent_encoded(rest.substr(name + 1), true));
 }
 
-// A text that could not be parsed may have a password anywhere before an @: then nothing behind the scheme is shown.
+// An unparsable text may contain a password anywhere before an @: then nothing after the scheme is shown.
 std::string shown_text(std::string_view text) {
   const auto scheme_end = text.find("://");
   if (text.find('@') != std::string_view::npos)
@@ -499,7 +499,7 @@ result<remote_url> parse_remote_url(std::string_view text) {
   if (auto read = read_amazon_object(made.address)) {
     made.object = std::move(read->object);
     if (is_presigned(made.address)) {
-      made.kind = url_kind::s3_presigned;  // its signature is that of the text as it is, which stays
+      made.kind = url_kind::s3_presigned;  // signed as it is, so the text stays unchanged
       made.object.key = percent_decoded(made.object.key).value_or("");
       return made;
     }

@@ -17,7 +17,7 @@ std::string_view without_prefix(std::string_view name) {
   return colon == std::string_view::npos ? name : name.substr(colon + 1);
 }
 
-// "#65" or "#x41". False where it is no character.
+// Decodes "#65" or "#x41". Returns false if it is not a character.
 bool append_numbered(std::string_view reference, std::string& to) {
   const bool is_hex = reference.starts_with("#x");
   reference.remove_prefix(is_hex ? 2 : 1);
@@ -70,7 +70,7 @@ bool xml_scanner::pass_over(std::string_view closing) {
   return true;
 }
 
-// Up to the next tag. Outside the outermost element there are spaces only, and a byte order mark.
+// Takes the text up to the next tag. Outside the root element only spaces and a byte order mark are allowed.
 bool xml_scanner::take_text() {
   if (depth_ == 0) {
     if (!has_root_ && rest_.starts_with("\xef\xbb\xbf")) rest_.remove_prefix(3);
@@ -120,7 +120,7 @@ xml_event xml_scanner::take_end() {
 }
 
 xml_event xml_scanner::take_begin() {
-  // Quotes of attributes may have a '>' in them.
+  // Quoted attribute values may contain '>'.
   std::size_t close = 1;
   for (char quote = 0; close < rest_.size() && (quote != 0 || rest_[close] != '>'); ++close) {
     const char c = rest_[close];
@@ -136,7 +136,7 @@ xml_event xml_scanner::take_begin() {
   self_closed_ = tag.ends_with('/');
   if (self_closed_) tag.remove_suffix(1);
   const auto name = tag.substr(0, std::min(tag.size(), static_cast<std::size_t>(std::ranges::find_if(tag, is_xml_space) - tag.begin())));
-  // With this goes a DOCTYPE, and CDATA, which neither server sends.
+  // Rejects a DOCTYPE, and CDATA, which neither server sends.
   if (name.empty() || name.front() == '!') return break_off();
   open_[depth_++] = name;
   has_root_ = true;
