@@ -396,7 +396,7 @@ io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::
   return total;
 }
 
-// Copies into memory of the caller that pread() might refuse; returns an error instead of crashing.
+// Copies into the caller's memory. Invalid memory is an error, as with pread(), instead of a signal.
 io_result local_file::copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept {
   io_result total;
   while (total.bytes_done < length && total.ok()) {

@@ -62,7 +62,7 @@ class local_file final : public source {
   void open_rest() override;
   result<int> reopen(int flags);
   [[nodiscard]] status at(const status& error, const char* verb, std::uint64_t length, std::uint64_t offset) const noexcept;
-  // Makes one system call. Returns out_of_memory if there is no memory for the text of its error.
+  // Makes one system call. Returns out_of_memory if its error cannot be stored.
   result<std::size_t> pread(int fd, void* target, std::uint64_t length, std::uint64_t offset, get by = &sys::kernel::pread) noexcept;
   io_result read_all(get by, std::byte* target, std::uint64_t length, std::uint64_t offset);
   // Returns true, and remembers it for the device, if the kernel refused an uncached transfer.

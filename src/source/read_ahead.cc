@@ -386,8 +386,8 @@ bool read_ahead::fetch(const piece& item) noexcept {
         }
         const auto resident = from_.resident_bytes(item.offset, item.length);
         if (!resident || *resident < item.length) return false;
-        // Stores through the CPU caches, unlike bytes that a device reads at once: they have left the caches of the lane's
-        // core by the time they are used (calls of 16 MiB: 49 GB/s at 0.21 CPU s/GB; with streaming stores 36 GB/s at 0.29. H200, 16
+        // Fill with normal stores. Streaming stores help if a device reads the bytes at once, but these bytes have left the caches of the
+        // lane's core by the time they are read (calls of 16 MiB: 49 GB/s at 0.21 CPU s/GB; with streaming stores 36 GB/s at 0.29. H200, 16
         // cores).
         const auto got = from_.fill(item.of->slab.data() + item.offset % slab_bytes, item.length, item.offset);
         filled_bytes_.fetch_add(got.bytes_done, std::memory_order_relaxed);

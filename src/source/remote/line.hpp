@@ -116,7 +116,7 @@ class line final {
   status send_body() noexcept;
   // True if part of the request's body is unsent and the server still accepts it.
   [[nodiscard]] bool sends_body() const noexcept { return what_ != nullptr && sent_bytes_ < what_->sends_bytes && !refuses_rest_; }
-  // Checks, once per interval, whether the required number of bytes has moved.
+  // Returns true if too few bytes have moved since the last check, one interval ago.
   [[nodiscard]] bool has_stalled(clock::time_point now) noexcept;
   result<std::size_t> receive(std::byte* target, std::size_t room);
   // Returns the memory for the next bytes of the body.

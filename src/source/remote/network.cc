@@ -205,7 +205,7 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
   return {};
 }
 
-// Each failed connection fails one waiting fetch, so all of them end eventually.
+// A failed connection counts as a failed attempt of one waiting fetch, so that all of them end eventually.
 void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
   auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
   fetch* what = nullptr;

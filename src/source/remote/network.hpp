@@ -51,13 +51,13 @@ class network final : public line_owner {
   // True if the program was asked to stop.
   [[nodiscard]] bool stopped() const noexcept { return stop_.stopped(); }
 
-  // Runs a function that may block on a separate thread. Returns false if there is no thread. The thread ends before the network does.
+  // Runs a function that may block on one of the network's own threads. Returns false if there is none. The function ends before the
+  // network does.
   [[nodiscard]] bool aside(std::function<void()> what);
 
   // Begins a fetch. Does not block. The fetch may have ended on return.
   void begin(fetch& what) noexcept;
-  // Cancels a fetch. Returns true if it has ended and its owner will not be notified; false if the owner is or was notified. Does not
-  // block.
+  // Cancels a fetch. Returns true if it has ended without notifying its owner; false if the owner was or will be notified. Does not block.
   [[nodiscard]] bool cancel(fetch& what) noexcept;
 
   // --- line_owner

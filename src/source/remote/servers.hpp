@@ -41,8 +41,8 @@ class servers final {
   // Opens an object. Blocks while it asks the server for the size. Errors name the URL, without its query: invalid_argument (not a URL;
   // contradictory options), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
   result<std::unique_ptr<source>> open(const std::string& url, const remote_options& how);
-  // Lists the objects whose URLs begin with s3://BUCKET/..., sorted. With one_level, objects that have a "/" after that are replaced by
-  // their common prefixes, without a size. Blocks. Errors: those of open(), and invalid_argument if there are more than most.
+  // Lists the objects whose URLs begin with url (s3://BUCKET/...), sorted. With one_level, objects that have a "/" after that are replaced
+  // by their common prefixes, without a size. Blocks. Errors: those of open(), and invalid_argument if there are more than most.
   result<std::vector<remote_object>> list(const std::string& url, const remote_options& how, bool one_level, std::size_t most);
   // Begins to write an object; the server receives nothing before the first part. Blocks while credentials are looked up. Errors name the
   // URL as above: invalid_argument, permission_denied, unsupported (no libcurl; not an S3 server).

@@ -168,8 +168,8 @@ std::string_view take_label(std::string_view& name) {
 }
 
 // Parses [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix; before a region also s3-fips, s3-accesspoint for an
-// access point, and dualstack. Hosts that match without a region are those of websites, which are not endpoints of the S3 API, or of
-// transfer acceleration.
+// access point, and dualstack. Rejects hosts of websites, which are not endpoints of the S3 API. Hosts of transfer acceleration have no
+// region.
 std::optional<amazon_host> read_amazon_host(std::string_view host) {
   if (host.ends_with(country_suffix)) host.remove_suffix(country_suffix.size());
   if (!host.ends_with(amazon_suffix)) return std::nullopt;
