@@ -26,6 +26,7 @@ inline constexpr std::uint64_t unknown_bytes = ~std::uint64_t{0};
 // Returns errc::cancelled, created when the library is loaded, so that reporting it needs no memory.
 const status& unwanted() noexcept;
 
+// What an object decides about a response.
 struct verdict {
   enum class kind : std::uint8_t {
     body,       // the requested bytes follow, or the first of them
@@ -82,7 +83,7 @@ struct fetch {
   std::uint64_t most_done = 0;       // largest done before a restart
   const std::byte* sends = nullptr;  // body of the request, if it is not a GET; must not change until the fetch has ended
   std::uint64_t sends_bytes = 0;
-  bool may_hedge = false;                     // if late, the request may be duplicated on another connection; reads only
+  bool may_hedge = false;                     // if late, the rest may be requested on another connection instead; reads only
   bool gathers = false;                       // the response is short, and judged once it is complete, whatever its status
   bool bodiless = false;                      // the response has no body, whatever its head says (HEAD)
   bool despite_stop = false;                  // also sent after the program was asked to stop; the owner bounds the time
