@@ -1,9 +1,9 @@
-// The door to boards: shared memory, one board for each process, through which others see what it does. The memory is a segment of System
-// V: nobody can make one shorter, where whoever counts in a file that is cut off is ended by SIGBUS, and like a file it stays when its
-// process is killed. Its last word (mark_bytes) tells which folder it belongs to. A file tells where it is: /dev/shm/penstock-UID/PID, in a
-// folder that only its user may enter. It holds the start of the board, and behind that the number of the segment (segment_number).
-// Everything above asks this interface, so tests can have a folder elsewhere, or none. Every call is thread-safe. A failed call returns the
-// errno of that very call as a status that names it.
+// A board is shared memory with the counters of one process, which other processes read. This interface makes, finds and reads boards. The
+// memory is a System V segment: nobody can shorten it (a truncated file would end the writer with SIGBUS), and like a file it survives when
+// its process is killed. The last mark_bytes of the segment identify the folder that it belongs to. The file /dev/shm/penstock-UID/PID
+// leads to the segment: it holds the start of the board, then the segment's number (segment_number). Only its user may enter the folder.
+// All other code uses this interface, so tests can use another folder, or none. Every call is thread-safe. A failed call returns the errno
+// of that call as a status that names the call.
 #pragma once
 
 #include <atomic>
@@ -22,49 +22,49 @@ namespace penstock::sys {
 
 class board_folder {
  public:
-  // How long the board of a process that is gone stays, from when it was first seen to be gone, and how many of them stay.
+  // How long the board of an ended process stays after somebody first noticed that the process has ended, and how many such boards stay.
   static constexpr std::chrono::seconds kept_for{600};
   static constexpr std::size_t most_kept = 16;
 
-  // Of what a file holds behind the start of its board.
+  // The number that a file holds after the start of its board.
   using segment_number = std::int64_t;
   static constexpr std::size_t most_start_bytes = 4096;
   static constexpr std::size_t mark_bytes = 8;
 
   virtual ~board_folder() = default;
-  // Makes the memory of this process's board, of zeros, and mark_bytes more. Nobody finds it yet. Makes the folder first, where it is
-  // missing. Errors: permission_denied (the folder is another user's, is open to others, or is no folder; a seccomp profile), no_space (the
-  // limit of segments), io.
+  // Makes the zeroed memory of this process's board, and mark_bytes more. Other processes cannot find it yet. Makes the folder first if it
+  // is missing. Errors: permission_denied (the folder belongs to another user, is open to others or is not a folder; or a seccomp profile),
+  // no_space (the limit on segments), io.
   virtual result<shared_region> make(std::size_t bytes) = 0;
-  // From now on others find it, in place of one that an earlier process of its number has left. start: its first bytes, at most
-  // most_start_bytes, which stay as they are. An error takes it back: of make(), and unsupported (a second copy of this library in the
-  // process has one).
+  // Makes the board visible to other processes, in place of a board that an earlier process with the same PID left behind. start: the first
+  // bytes of the board, at most most_start_bytes, which never change. On failure the memory is removed. Errors: those of make(), and
+  // unsupported (a second copy of this library in the process has a board).
   virtual status publish(std::span<const std::byte> start) = 0;
-  // The board of this process, if it is still the one that was made.
+  // Removes this process's board, unless another has replaced it.
   virtual void remove() noexcept = 0;
-  // The numbers of processes with boards. Where there is no folder, there are none. Errors: as of make().
+  // Returns the PIDs that have boards; none if there is no folder. Errors: as make().
   virtual result<std::vector<int>> list() = 0;
-  // Fills all of `into` from a board, as it is now; whoever writes it goes on. Errors: not_found, invalid_argument (it has another size,
-  // its file is cut off, or its memory is gone), permission_denied (it is another user's, or no file).
+  // Fills all of `into` with the current contents of a board; its process keeps writing meanwhile. Errors: not_found, invalid_argument (the
+  // board has another size, its file is truncated, or its memory is gone), permission_denied (another user's, or not a file).
   virtual status read(int pid, std::span<std::byte> into) = 0;
-  // As much of its beginning as there is.
+  // Reads the start of a board from its file, as much as there is. Returns the number of bytes.
   virtual result<std::size_t> read_start(int pid, std::span<std::byte> into) = 0;
-  // Adds one to the word at `asked`, wakes who sleeps on it, and waits until the word at `answered` has the sum, at most so long.
-  // Errors: timed_out, and as of read().
+  // Increments the word at `asked`, wakes the threads that sleep on it, and waits up to `most` until the word at `answered` reaches the new
+  // value. Errors: timed_out, and those of read().
   virtual status ask(int pid, std::size_t asked, std::size_t answered, std::chrono::milliseconds most) = 0;
-  // False where this process certainly counts elsewhere: it has become another program (exec), say. Reads a list of all that it has mapped.
+  // False only if the process certainly does not write to this board, for example after exec(). Reads the process's list of mappings.
   virtual bool is_mapped_by(int pid) noexcept = 0;
-  // The process of this board is gone: the board goes too, once it has been known to be gone for kept_for.
+  // Records that the process of this board has ended. Removes the board once kept_for has passed since the first such call.
   virtual void note_gone(int pid) noexcept = 0;
-  // Of those that are gone the oldest go, until there are most_kept.
+  // Removes the oldest of these boards until most_kept are left.
   virtual void tidy(std::span<const int> gone) noexcept = 0;
   [[nodiscard]] virtual const std::string& name() const noexcept = 0;
 };
 
-// parent: where the folder is made.
+// parent: the directory of the folder.
 std::shared_ptr<board_folder> make_board_folder(const std::string& parent = "/dev/shm");
 
-// Sleeps until the word has another value than this, in whichever process; may return before.
+// Sleeps until the word differs from value, whichever process changes it. May return early.
 void sleep_on_shared(std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept;
 void wake_shared(std::atomic<std::uint32_t>& word) noexcept;
 

@@ -1,4 +1,4 @@
-// How what is not in the page cache gets there in large requests. Thread-safe.
+// Brings file data into the page cache in large requests. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace penstock::sys {
 
-// What read_into_cache() reads at once.
+// The unit of read_into_cache().
 inline constexpr std::uint64_t cache_block_bytes = std::uint64_t{2} << 20;
 
-// Reads the whole blocks of cache_block_bytes that lie in [offset, offset+length) of a file into the page cache, each into one page of its
-// size where the file system has such (ext4 since Linux 6.16, XFS). Reads bring smaller pages: a virtual disk gives less to them, and
-// copies out of them are slower. Blocks. fd is open for reading. A hint, on which nothing depends: what this has not brought, a read
-// brings. Errors: unsupported where the kernel would read page by page (before 6.16, or without huge pages); else of the call that failed,
-// also where a block lies behind the end of the file.
+// Reads the whole blocks of cache_block_bytes in [offset, offset+length) of a file into the page cache, each into one page of that size if
+// the file system supports such pages (ext4 since Linux 6.16, XFS). Ordinary reads create smaller pages: a virtual disk is slower with
+// them, and copying out of them is slower too. Blocks. fd must be open for reading. This is only a hint: a later read brings what is
+// missing. Errors: unsupported if the kernel would read page by page (before 6.16, or without huge pages); otherwise the errno of the
+// failed call, also if a block lies past the end of the file.
 status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace penstock::sys

@@ -1,7 +1,7 @@
-// The door to a folder of files that processes of one user share as a cache: opened without following links, looked at before anything in
-// it is believed, and locked by range. Locks are those of open file descriptions (F_OFD_SETLK, Linux 3.15): the kernel lets go of them when
-// the last process that has the description is gone, however it ended (see not_inherited). A failed call returns the errno of that very
-// call as a status that names it. Thread-safe. Only whole_lock waits, and for as long as its caller says.
+// A folder of files that the processes of one user share as a cache. Files are opened without following links, checked before their
+// contents are used, and locked by range. Locks belong to open file descriptions (F_OFD_SETLK, Linux 3.15): the kernel releases them when
+// the last process that has the description ends, however it ends (see not_inherited). A failed call returns the errno of that call as a
+// status that names the call. Thread-safe. Only whole_lock waits, for as long as its caller allows.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@
 
 namespace penstock::sys {
 
-// What is known of a file of such a folder.
+// Facts about one file of the folder.
 struct cache_file_facts {
   std::uint64_t size = 0;
   std::uint64_t allocated = 0;  // bytes on the disk
   std::uint64_t inode = 0;
   std::int64_t modified_ns = 0;  // since 1970
-  std::int64_t changed_ns = 0;   // likewise; of the inode (st_ctime), which every change of the content or the size changes
-  bool has_name = true;          // nobody has removed it
+  std::int64_t changed_ns = 0;   // since 1970; st_ctime of the inode, which changes whenever the content or the size changes
+  bool has_name = true;          // false: somebody has removed it
 };
 
 struct byte_range {
@@ -33,8 +33,8 @@ struct byte_range {
   std::uint64_t length = 0;
 };
 
-// The lock of a folder. Lets go of it itself: a child that was forked meanwhile has the description too, and closing it would leave it
-// locked.
+// The lock of a folder. The destructor unlocks it explicitly, because a child forked meanwhile shares the description, and closing alone
+// would leave it locked.
 class folder_lock {
  public:
   explicit folder_lock(owned_descriptor locked) noexcept : locked_(std::move(locked)) {}
@@ -50,27 +50,29 @@ class cache_folder {
  public:
   static constexpr std::size_t most_listed = 200'000;
 
-  // Makes the folder (mode 700) where it is missing, but not the one above it. Errors name it: invalid_argument (not an absolute path),
-  // permission_denied (it belongs to another user, others may write in it, or it is a link or no folder), those of mkdir(2) and open(2).
+  // Creates the folder (mode 700) if it is missing, but not its parent. Errors name the folder: invalid_argument (not an absolute path),
+  // permission_denied (it belongs to another user, others may write in it, or it is a link or not a folder), those of mkdir(2) and open(2).
   static result<cache_folder> open(const std::string& path);
 
-  // Opens a file, or makes it (mode 600). Errors: not_found; permission_denied (it is no file of this user's alone); those of open(2).
+  // Opens a file; or_make creates it (mode 600) if it is missing. Errors: not_found; permission_denied (not a regular file that belongs to
+  // this user alone); those of open(2).
   enum class opening : std::uint8_t { to_read, to_write, or_make };
   [[nodiscard]] result<owned_descriptor> open_file(const std::string& name, opening how) const;
-  // Without opening it. Errors: not_found; permission_denied (it is no file).
+  // Reads the facts without opening the file. Errors: not_found; permission_denied (not a regular file).
   [[nodiscard]] result<cache_file_facts> facts_of(const std::string& name) const;
-  // Takes the name away, where there is one.
+  // Removes the name if it exists.
   void remove(const std::string& name) const noexcept;
-  // Names in it, at most most_listed.
+  // Returns the names in the folder, at most most_listed.
   [[nodiscard]] result<std::vector<std::string>> list() const;
-  // Held until the result is destroyed. Waits while another process has it; errors: would_block once the time is over.
+  // Locks the folder until the result is destroyed. Waits up to `most` while another process holds the lock. Errors: would_block after that
+  // time.
   [[nodiscard]] result<folder_lock> whole_lock(std::chrono::milliseconds most) const;
 
   struct space {
     std::uint64_t all = 0;
-    std::uint64_t free = 0;  // for this user
+    std::uint64_t free = 0;  // available to this user
   };
-  // Of its file system.
+  // Returns the space of the folder's file system.
   [[nodiscard]] result<space> room() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
@@ -83,16 +85,16 @@ class cache_folder {
 
 [[nodiscard]] result<cache_file_facts> cache_file_facts_of(int fd);
 
-// Of the whole file (flock): many may share it, or one has it alone. Taken at once, or not at all; until the descriptor is closed.
+// Lock the whole file (flock), shared or exclusive, without waiting. The lock lasts until the descriptor is closed.
 [[nodiscard]] bool try_share(int fd) noexcept;
 [[nodiscard]] bool try_own(int fd) noexcept;
 
-// Takes a range of the file for this description, at once or not at all. What another description has of it: none, all was free and is
-// taken; else the first range that is not, and nothing is taken. Errors: those of fcntl(2).
+// Locks a range of the file for this description, without waiting. Returns nothing if the whole range was free and is now locked. Otherwise
+// nothing is locked, and the result is the first part that another description holds. Errors: those of fcntl(2).
 [[nodiscard]] result<std::optional<byte_range>> try_claim(int fd, const byte_range& what) noexcept;
 void let_go(int fd, const byte_range& what) noexcept;
 
-// Of a range that was claimed: lets go of it before the file is closed, which would not do where a child was forked meanwhile.
+// Releases a claimed range before the file is closed. Closing alone does not release it if a child was forked meanwhile.
 class claimed_range {
  public:
   claimed_range(int fd, const byte_range& what) noexcept : fd_(fd), what_(what) {}
@@ -105,9 +107,9 @@ class claimed_range {
   const byte_range what_;
 };
 
-// While it lives, children that are forked have /dev/null in place of a descriptor: a claim or a lock on it lives as long as anybody has
-// its description, and is to end with this process. Goes before the descriptor is closed. Where there is no memory to remember it, it is
-// inherited.
+// While this object lives, forked children find /dev/null in place of the descriptor. A claim or lock lives as long as any process has the
+// description, and must end with this process. Destroy this object before you close the descriptor. If there is no memory to register the
+// descriptor, children inherit it.
 class not_inherited {
  public:
   explicit not_inherited(int fd) noexcept;
@@ -119,16 +121,16 @@ class not_inherited {
   const int fd_;
 };
 
-// All of it, or an error; short is io.
+// Transfer all bytes or fail; a short transfer is an error (EIO when reading, ENOSPC when writing).
 [[nodiscard]] status read_exactly(int fd, std::span<std::byte> into, std::uint64_t offset) noexcept;
 [[nodiscard]] status write_exactly(int fd, std::span<const std::byte> from, std::uint64_t offset) noexcept;
-// Makes it so long; what is new is a hole.
+// Sets the length of the file; added bytes are a hole.
 [[nodiscard]] status set_length(int fd, std::uint64_t bytes) noexcept;
-// Now is the time of its last change.
+// Sets the modification time to now.
 void touch(int fd) noexcept;
-// Has what was written of the range begun to go to the disk, and waits for that. Blocks.
+// Starts writing the dirty pages of the range to the disk and waits for them. Blocks.
 void write_back(int fd, const byte_range& what) noexcept;
-// All that was written, and what is needed to find it, is on the disk. Blocks.
+// Waits until all written data, and the metadata needed to find it, is on the disk. Blocks.
 [[nodiscard]] status sync_file(int fd) noexcept;
 
 }  // namespace penstock::sys

@@ -1,5 +1,5 @@
-// What the cgroups of this process let it use: of version 1 (Docker on RHEL 8, Slurm), of version 2, and of both at once. Pure functions
-// over files; thread-safe.
+// Resource limits of this process's cgroups: version 1 (Docker on RHEL 8, Slurm), version 2, or both at once. Pure functions over files;
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace penstock::sys {
 
-// The limits of the process's groups and of all their ancestors, the tightest of each kind. Nothing where none is set.
+// The tightest limit of each kind among the process's groups and all their ancestors. Empty if no limit is set.
 struct cgroup_limits {
   std::optional<std::uint64_t> memory_bytes;  // memory.max and memory.high, memory.limit_in_bytes
-  // What the fullest of the groups with such a limit leaves. Pages of files count as free, since the kernel drops them; tmpfs does not.
+  // Memory left in the fullest of the limited groups. File pages count as free, because the kernel can drop them; tmpfs pages do not.
   std::optional<std::uint64_t> memory_left_bytes;
   std::optional<unsigned> cores;  // cpu.max, cpu.cfs_quota_us, rounded up
 };
 
-// The text of a small file of /proc or /sys; nothing where it is missing or may not be read.
+// Returns the text of a small file of /proc or /sys; nothing if it is missing or not readable.
 using text_reader = std::function<std::optional<std::string>(const std::string& path)>;
 
-// Reads /proc/self/cgroup and /proc/self/mountinfo (without the latter: the usual places below /sys/fs/cgroup), and the groups' files.
+// Reads /proc/self/cgroup, /proc/self/mountinfo (if that is missing: the usual places below /sys/fs/cgroup), and the files of the groups.
 cgroup_limits cgroup_limits_of(const text_reader& read);
-// Of this process.
+// Returns the limits of this process.
 cgroup_limits cgroup_limits_now();
 
-// Reads the file system.
+// Reads a small file.
 std::optional<std::string> read_text(const std::string& path);
 
 }  // namespace penstock::sys

@@ -1,4 +1,4 @@
-// Copies into memory of callers, of which nobody knows whether it can be written.
+// Copies into memory of callers that may not be writable.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace penstock::sys {
 
-// As pread() would: returns how many bytes were copied, fewer where the memory cannot be written from there on. The kernel copies, since a
-// store of this process's own would end it with a signal. Blocks for as long as the copy takes; thread-safe. Errors: bad_memory (EFAULT: a
-// part of the first block of memory cannot be written), and errno where there are no descriptors.
+// Behaves as pread() would: returns the number of copied bytes, fewer if the memory from there on is not writable. The kernel copies,
+// because a store by this process would end it with a signal. Blocks while it copies; thread-safe. Errors: bad_memory (EFAULT: part of the
+// first block of memory is not writable), and errno if there are no descriptors left.
 result<std::size_t> copy_checked(void* target, const void* source, std::size_t bytes);
 
 }  // namespace penstock::sys

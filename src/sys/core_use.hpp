@@ -1,4 +1,4 @@
-// What the machine's cores have been used for. A pure function; thread-safe.
+// CPU time used on the machine's cores. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -6,19 +6,19 @@
 
 namespace penstock::sys {
 
-// Since the machine began, in units of 1/100 s or so, of all cores together; but for own_ns, which is this process's CPU time.
+// Sums over all cores since the machine started, in clock ticks of about 1/100 s; but own_ns is the CPU time of this process.
 struct core_use {
-  unsigned cores = 0;  // of the machine, in use; 0: nothing is known
+  unsigned cores = 0;  // online cores of the machine; 0: nothing is known
   std::uint64_t ticks = 0;
   std::uint64_t busy_ticks = 0;
   std::uint64_t tick_ns = 0;
   std::uint64_t own_ns = 0;
 };
 
-// ticks and busy_ticks. told: as /proc/stat begins, ended by a zero. Nothing where it is no such text.
+// Fills ticks and busy_ticks. told: the beginning of /proc/stat, zero-terminated. Returns nothing if the text has another form.
 std::optional<core_use> core_use_in(const char* told) noexcept;
 
-// The share of the cores that other processes used between two moments, 0 to 1; nothing where that is not known.
+// Returns the share of the cores that other processes used between two moments, 0 to 1; nothing if that is unknown.
 std::optional<double> used_by_others(const core_use& before, const core_use& after) noexcept;
 
 }  // namespace penstock::sys

@@ -1,5 +1,5 @@
-// Reads and writes of memory that a device lends as a dma-buf, by fixed requests of an io_uring: the interface of Linux 7.4, in our own
-// words since headers of distributions lack it. Free functions; thread-safe.
+// Reads and writes of device memory exported as a dma-buf, by fixed requests of an io_uring. The interface is that of Linux 7.4; its
+// structures are declared here because distribution headers lack them. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace penstock::sys {
 
-// A dma-buf that is registered has at most so many bytes.
+// The most bytes of a registered dma-buf.
 inline constexpr std::uint64_t most_dma_buf_bytes = std::uint64_t{1} << 30;
 
-// Whether the kernel knows them, which is found out by registering a descriptor that is none (derived from its source, never seen): one
-// that knows them looks the descriptor up, and one that does not finds bits set that have to be zero. Makes a ring and ends it. Errors:
-// those of ring::register_dma_buf() and kernel::make_ring(), in words for whoever wonders why drives do not reach device memory.
+// Checks whether the kernel supports dma-buf registration, by registering an invalid descriptor: a kernel that supports it looks the
+// descriptor up, an older one rejects bits that must be zero. (Derived from the kernel source; not tried on such a kernel.) Creates and
+// destroys a ring. Errors: those of ring::register_dma_buf() and kernel::make_ring(); the message says why drives cannot reach device
+// memory.
 status dma_bufs_known(kernel& of);
 
 }  // namespace penstock::sys

@@ -1,8 +1,8 @@
-// The door to network fabrics: memory of this process sent to, and received from, another process by what the network card can do best,
-// which for RDMA is without any copy. Everything above asks this interface, so tests can make any call fail or come late. Thread-safe.
+// Network fabrics: send memory of this process to another process, and receive from it, in the best way that the network card offers; RDMA
+// does it without copies. All other code uses this interface, so tests can make any call fail or complete late. Thread-safe.
 //
-// Bytes are sent to a tag that the receiver has drawn: nothing is written to memory that was not named for that very tag, and no process
-// can ask for memory of another. Nothing here is authenticated or encrypted.
+// Bytes are sent to a tag that the receiver has chosen: nothing is written to memory that was not posted for that tag, and no process can
+// read memory of another. Nothing is authenticated or encrypted here.
 #pragma once
 
 #include <chrono>
@@ -21,58 +21,58 @@ namespace penstock::sys {
 struct fabric_buffer {
   void* memory = nullptr;
   std::uint64_t bytes = 0;
-  bool of_cuda = false;  // it is memory of a device that CUDA knows
+  bool of_cuda = false;  // device memory that CUDA knows
 };
 
-// Two processes have one line each, which are connected to each other and to no third.
+// One end of a connection between two processes. Each end is connected to exactly one other.
 class fabric_line {
  public:
-  // How something ended: once, on the fabric's thread, and always. Once it is called nothing of the memory is read or written any more.
+  // Called exactly once with the outcome, on the fabric's thread. Once it is called, the memory is no longer read or written. Exceptions:
+  // while the process ends it runs on the calling thread; in a forked child it is not called.
   using told = std::function<void(const status&)>;
 
-  virtual ~fabric_line() = default;  // end()
-  // For connect() at the other end.
+  virtual ~fabric_line() = default;  // calls end()
+  // The address of this end, for connect() at the other end.
   [[nodiscard]] virtual const std::vector<std::byte>& address() const noexcept = 0;
-  // Once, before anything is sent to either end of it. None of these calls blocks.
+  // Connects to the other end. Call it once, before either end sends. None of these calls blocks.
   virtual void connect(std::vector<std::byte> address) = 0;
-  // Ends well when it is on its way as a whole. The tag is not 0.
+  // Sends all bytes to a tag, which must not be 0. Completes with ok when the memory may be reused.
   virtual void send(std::uint64_t tag, const fabric_buffer& from, told done) = 0;
-  // What is sent to this tag, which has to be as long. A number for cancel().
+  // Receives the bytes sent to this tag; the lengths must match. Returns a number for cancel().
   virtual std::uint64_t receive(std::uint64_t tag, const fabric_buffer& to, told done) = 0;
-  // It ends with errc::cancelled, where nothing has come for it yet.
+  // Completes the receive with errc::cancelled if nothing has arrived for it yet.
   virtual void cancel(std::uint64_t receive) = 0;
-  // What is under way now has to end, with no longer than this without the end of anything, and ten times this altogether: else the line
-  // does.
+  // Limits the transfers that are in flight now: the line ends if no transfer completes for this time, or if they take ten times as long in
+  // total.
   virtual void limit(std::chrono::milliseconds time) = 0;
-  // The line ends, and with it what is under way, with why: at once, or in half a second where it has not been connected at both ends.
+  // Ends the line and its transfers with the error `why`. If the line is not connected at both ends, this takes up to half a second.
   virtual void end(const status& why) = 0;
 };
 
 class fabric {
  public:
-  virtual ~fabric() = default;  // outlived by its lines: the last of them lets go of it
+  virtual ~fabric() = default;  // its lines keep the fabric alive
   [[nodiscard]] virtual bool knows_cuda() const noexcept = 0;
-  // ended: told once of the line's end where that comes from the fabric: the other end has died, say. Like the others on the fabric's
-  // thread.
+  // ended: called once if the fabric ends the line, for example because the other end has died. Runs on the fabric's thread.
   virtual result<std::unique_ptr<fabric_line>> make_line(fabric_line::told ended) = 0;
 };
 
 struct fabric_options {
-  std::string devices;                // "mlx5_0:1,mlx5_1:1"; empty: whichever the fabric likes
-  bool only_rdma = false;             // nothing is to go, nor anybody let in, over tcp
-  std::function<void()> on_thread{};  // called first on the fabric's thread, which sleeps while nothing is under way
-  std::size_t rails = 0;              // devices that one transfer may go over at once; 0: as many as the fabric likes
+  std::string devices;                // "mlx5_0:1,mlx5_1:1"; empty: the fabric chooses
+  bool only_rdma = false;             // neither connect nor accept over TCP
+  std::function<void()> on_thread{};  // called first on the fabric's thread, which sleeps while nothing is in flight
+  std::size_t rails = 0;              // the most devices that one transfer may use at once; 0: the fabric chooses
 };
 
 class fabrics {
  public:
   virtual ~fabrics() = default;
-  // Whether there is any, and else why not: unsupported. Takes milliseconds, once.
+  // Returns ok if a fabric is available, otherwise unsupported with the reason. The first call takes milliseconds.
   virtual status usable() = 0;
   virtual result<std::shared_ptr<fabric>> open(const fabric_options& options) = 0;
 };
 
-// The engine UCX, from libucp.so.0, which is opened when it is first asked for.
+// The fabrics of UCX. libucp.so.0 is loaded on first use.
 std::shared_ptr<fabrics> ucx_fabrics();
 
 }  // namespace penstock::sys

@@ -1,4 +1,4 @@
-// Tells a forked child from the process that made the object, without a system call. Thread-safe.
+// Distinguishes a forked child from the process that created the object, without a system call. Thread-safe.
 #pragma once
 
 #include "penstock/status.hpp"
@@ -15,7 +15,7 @@ class fork_guard {
   [[nodiscard]] bool forked() const noexcept;
 
  private:
-  volatile int* page_ = nullptr;  // wiped by the kernel on fork (MADV_WIPEONFORK, Linux 4.14); null where that is missing
+  volatile int* page_ = nullptr;  // wiped by the kernel on fork (MADV_WIPEONFORK, Linux 4.14); null if the kernel lacks that
   int process_ = 0;
 };
 

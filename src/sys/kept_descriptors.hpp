@@ -1,7 +1,7 @@
-// Closing a file without losing the program's record locks on it. POSIX ties such a lock to the process and the file: closing any
-// descriptor of the file drops all of them (fcntl(2), "Advisory record locking"), also those that the program took through another. So a
-// descriptor is closed only while nobody holds a lock on its file; until then it is kept, and used again when the same file is opened the
-// same way. Owned by the kernel; thread-safe.
+// Closes files without losing the program's record locks. POSIX ties such a lock to the process and the file: closing any descriptor of the
+// file drops all of them (fcntl(2), "Advisory record locking"), also those taken through another descriptor. So a descriptor is closed only
+// if nobody holds a lock on its file. Until then it is kept, and reused when the same file is opened the same way. Owned by the kernel
+// object; thread-safe.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,15 @@ class kept_descriptors {
   kept_descriptors();
   kept_descriptors(const kept_descriptors&) = delete;
   kept_descriptors& operator=(const kept_descriptors&) = delete;
-  // Closes those whose files are free of locks; the others stay open for as long as the process lives.
+  // Closes the descriptors whose files have no locks; the others stay open until the process ends.
   ~kept_descriptors();
 
-  // Closes fd or keeps it, and closes what was kept and is free by now (a few of them, so that closing stays cheap). Returns 0 or an errno.
-  // While memory has run out there is room for at least 32 more to be kept; then ENOMEM, and fd stays open and the caller's.
-  // A lock that another thread takes at this very moment can be lost, as with close(2). A forked child holds no locks, and just closes.
+  // Closes fd or keeps it. Also closes a few kept descriptors that are free by now, so that each call stays cheap. Returns 0 or an errno.
+  // If memory has run out, at least 32 more descriptors can be kept; then the call returns ENOMEM, and fd stays open and the caller's. As
+  // with close(2), a lock that another thread takes at the same time can be lost. A forked child holds no locks and simply closes.
   int close(int fd);
-  // A kept descriptor of the file behind fd (or of that name) that was opened with these flags, as far as they matter to a transfer.
-  // It belongs to the caller from then on.
+  // Returns a kept descriptor of the file behind fd (or at path) that was opened with the same flags, as far as they matter to a transfer.
+  // The caller owns it from then on.
   std::optional<int> take(int fd, int flags);
   std::optional<int> take(const std::string& path, int flags);
 
@@ -51,10 +51,10 @@ class kept_descriptors {
   void close_released();
 
   fork_guard fork_guard_;
-  std::mutex lock_;  // guards the two that follow
+  std::mutex lock_;  // guards kept_ and next_look_
   std::vector<entry> kept_;
-  std::size_t next_look_ = 0;          // which of them is asked about next
-  std::atomic<std::size_t> count_{0};  // of kept_: in nearly every process it stays 0, and nothing is asked
+  std::size_t next_look_ = 0;          // index of the descriptor that is checked next
+  std::atomic<std::size_t> count_{0};  // size of kept_; nearly always 0, and then nothing is checked
 };
 
 }  // namespace penstock::sys

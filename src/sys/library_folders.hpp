@@ -1,4 +1,4 @@
-// Where NVIDIA's toolkits and the distributions put the libraries of a processor. Pure values.
+// The folders in which NVIDIA's toolkits and the distributions install libraries. Pure values.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace penstock::sys {
 
-// As uname(2) names what this was compiled for.
+// This build's architecture as uname(2) names it.
 #if defined(__aarch64__)
 inline constexpr std::string_view own_architecture = "aarch64";
 #else
 inline constexpr std::string_view own_architecture = "x86_64";
 #endif
 
-// Below a toolkit, such as /usr/local/cuda: lib64, and what is below targets. On aarch64 servers (Grace, DGX Spark) are sbsa-linux, and
-// Jetson is aarch64-linux up to JetPack 6.
+// Returns the library folders of a toolkit such as /usr/local/cuda: lib64, and those below targets. On aarch64, servers (Grace, DGX Spark)
+// use sbsa-linux, and Jetson up to JetPack 6 uses aarch64-linux.
 std::vector<std::string> toolkit_folders(const std::string& toolkit, std::string_view architecture = own_architecture);
 
-// Of the distributions: Debian's, with the processor in its name, and that of the others.
+// Returns the library folders of Debian (with the architecture in the name) and of other distributions.
 std::vector<std::string> distribution_folders(std::string_view architecture = own_architecture);
 
 }  // namespace penstock::sys

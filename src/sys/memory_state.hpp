@@ -1,4 +1,4 @@
-// How much memory this process may still take. Pure functions over files; thread-safe.
+// How much memory this process may still use. Pure functions over files; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace penstock::sys {
 
 struct memory_state {
   std::uint64_t total_bytes = 0;      // of the machine, or the smallest limit of its cgroups
-  std::uint64_t available_bytes = 0;  // without swapping; what the page cache holds of files counts, since it can be dropped
+  std::uint64_t available_bytes = 0;  // without swapping; includes cached file pages, which the kernel can drop
 };
 
-// MemTotal and MemAvailable of /proc/meminfo, or what the cgroups leave where that is less. Reads small files only. Errors: unsupported
-// (no such file, or it says neither).
+// Returns MemTotal and MemAvailable of /proc/meminfo, or the cgroup limits if they are lower. Reads only small files. Errors: unsupported
+// (no such file, or values missing).
 result<memory_state> memory_state_of(const text_reader& read);
 
-// The same of this process.
+// Returns the memory state of this process.
 result<memory_state> memory_state_now();
 
 }  // namespace penstock::sys

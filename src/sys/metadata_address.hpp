@@ -1,5 +1,5 @@
-// Addresses at which machines and clouds keep credentials (metadata services, container agents): a server or a name must not lead a reader
-// there; only a URL that names such an address itself is asked for there. Pure functions.
+// Addresses from which machines and clouds hand out credentials (metadata services, container agents). A server or a host name must not
+// redirect a request there; only a URL that contains such an address may connect to it. Pure functions.
 #pragma once
 
 #include <netinet/in.h>
@@ -12,15 +12,15 @@
 
 namespace penstock::sys {
 
-// The addresses of the link, 169.254.0.0/16 (RFC 3927), with 169.254.169.254 (Amazon, Google, Azure, Oracle and others) and 169.254.170.2
-// (containers at Amazon); 100.100.100.200 (Alibaba); 168.63.129.16 (Azure's wire server); 192.0.0.192 (Oracle).
+// Link-local addresses, 169.254.0.0/16 (RFC 3927), among them 169.254.169.254 (Amazon, Google, Azure, Oracle and others) and 169.254.170.2
+// (Amazon containers); 100.100.100.200 (Alibaba); 168.63.129.16 (Azure's wire server); 192.0.0.192 (Oracle).
 inline bool is_metadata_address(in_addr address) noexcept {
   const auto number = ntohl(address.s_addr);
   return (number & 0xffff0000U) == 0xa9fe0000U || number == 0x646464c8U || number == 0xa83f8110U || number == 0xc00000c0U;
 }
 
-// fe80::/10; fd00:ec2::/32, where Amazon's is, and fd20:ce::254, Google's; and those of above in an IPv6 address: mapped (::ffff:0:0/96),
-// compatible (::/96), behind NAT64 (64:ff9b::/96), or in 6to4 (2002::/16).
+// fe80::/10; fd00:ec2::/32 (Amazon); fd20:ce::254 (Google); and the IPv4 addresses above embedded in IPv6: mapped (::ffff:0:0/96),
+// compatible (::/96), NAT64 (64:ff9b::/96) and 6to4 (2002::/16).
 inline bool is_metadata_address(const in6_addr& address) noexcept {
   constexpr std::array<std::uint8_t, 4> of_amazon{0xfd, 0x00, 0x0e, 0xc2};
   constexpr std::array<std::uint8_t, 16> of_google{0xfd, 0x20, 0x00, 0xce, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54};
@@ -50,7 +50,7 @@ inline bool is_metadata_address(const sockaddr& address) noexcept {
   return is_metadata_address(six.sin6_addr);
 }
 
-// Names that clouds give to these addresses. name: in small letters.
+// Host names that clouds give to these addresses. name must be in lower case.
 inline bool is_metadata_name(std::string_view name) noexcept {
   constexpr std::array<std::string_view, 8> names{"metadata",          "metadata.google.internal",  "metadata.goog",
                                                   "metadata.internal", "metadata.azure.internal",   "metadata.tencentyun.com",

@@ -1,6 +1,5 @@
-// Ranges of NVTX, by which tools such as Nsight Systems show what a program was at: by NVIDIA's headers, which look for a tool
-// (NVTX_INJECTION64_PATH) when the first range begins, and load it into this process. Without a tool a range costs a look at a pointer.
-// Thread-safe.
+// NVTX ranges, with which tools such as Nsight Systems show what a program does. NVIDIA's headers look for a tool (NVTX_INJECTION64_PATH)
+// when the first range begins, and load it into this process. Without a tool a range costs one pointer check. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +8,15 @@
 
 namespace penstock::sys {
 
-// Whether this build has those headers; without them there are no ranges.
+// Returns whether this build uses those headers. Without them there are no ranges.
 bool has_nvtx() noexcept;
 
-// One range, in the domain "penstock"; may end on another thread than it began.
+// One range in the domain "penstock". It may end on another thread than the one that began it.
 class nvtx_range {
  public:
-  nvtx_range() noexcept = default;  // none
-  // "read 4096 of /data/x"; of several requests "batch of 128", with file empty. Where there is no memory for that, there is no range.
+  nvtx_range() noexcept = default;  // no range
+  // Begins a range such as "read 4096 of /data/x", or "batch of 128" for several requests, with an empty file. If memory runs out, there is
+  // no range.
   nvtx_range(std::string_view what, std::uint64_t amount, std::string_view file) noexcept;
   nvtx_range(nvtx_range&& other) noexcept : id_(std::exchange(other.id_, 0)) {}
   nvtx_range& operator=(nvtx_range&& other) noexcept {
@@ -30,7 +30,7 @@ class nvtx_range {
 
  private:
   void end_it() noexcept;
-  std::uint64_t id_ = 0;  // 0: nobody is told
+  std::uint64_t id_ = 0;  // 0: no range
 };
 
 }  // namespace penstock::sys

@@ -1,7 +1,7 @@
-// The door to other processes: stream sockets, waiting for them, memory shared with another process, and reading another process's memory.
-// Everything above asks this interface, so tests can make any call fail, fall short or come late. Every call is thread-safe unless it says
-// otherwise. Sockets do not block and are closed on exec. A failed call returns the errno of that very call as a status whose message names
-// the call.
+// Communication with other processes: stream sockets and waiting for them, shared memory, and reading another process's memory. All other
+// code uses this interface, so tests can make any call fail, fall short or complete late. Every call is thread-safe unless it says
+// otherwise. Sockets are non-blocking and close-on-exec. A failed call returns the errno of that call as a status whose message names the
+// call.
 #pragma once
 
 #include <sys/types.h>
@@ -20,21 +20,21 @@
 
 namespace penstock::sys {
 
-// Where a socket listens.
+// The address at which a socket listens.
 struct socket_address {
   enum class family : std::uint8_t { unix_path, unix_abstract, tcp };
   family kind = family::unix_abstract;
-  std::string name;        // the path or the abstract name; of tcp the host, a name or a number
-  std::uint16_t port = 0;  // of tcp; 0: the kernel chooses
+  std::string name;        // the path or the abstract name; for tcp the host, as a name or a number
+  std::uint16_t port = 0;  // for tcp; 0: the kernel chooses
 };
 
-// Who is at the other end of a unix socket, as the kernel knows it.
+// The process at the other end of a unix socket, as the kernel reports it.
 struct credentials {
   pid_t pid = 0;
   uid_t uid = 0;
 };
 
-// A descriptor that is closed with this.
+// Closes its descriptor on destruction.
 class owned_descriptor {
  public:
   owned_descriptor() noexcept = default;
@@ -51,7 +51,7 @@ class owned_descriptor {
   int fd_ = -1;
 };
 
-// Memory that several processes have mapped; unmapped with this. Its size does not change.
+// Memory that several processes have mapped. Unmapped on destruction. Its size does not change.
 class shared_region {
  public:
   shared_region() noexcept = default;
@@ -72,25 +72,25 @@ class shared_region {
 };
 struct offered_region {
   shared_region memory;
-  owned_descriptor by;  // for map_region() in another process
+  owned_descriptor by;  // pass it to map_region() in another process
 };
 
 struct socket_event {
   std::uint64_t token = 0;
-  bool readable = false;  // or ended
+  bool readable = false;  // or the other end has closed
   bool writable = false;
 };
 
-// Waits for many sockets. wait() is for one thread at a time.
+// Waits for many sockets. Only one thread at a time may call wait().
 class poller {
  public:
   virtual ~poller() = default;
-  // Tells of the socket by the token from now on: when it can be read, and, where writable, when it can be written.
+  // Reports the socket with this token from now on: when it becomes readable and, if `writable` is set, when it becomes writable.
   virtual status add(int fd, std::uint64_t token, bool writable) = 0;
   virtual status change(int fd, std::uint64_t token, bool writable) = 0;
   virtual void remove(int fd) noexcept = 0;
   static constexpr std::chrono::microseconds for_ever = std::chrono::microseconds::max();
-  // Blocks until there is something to tell, the time is over, or interrupt(). Returns how many.
+  // Blocks until an event is available, the time is over, or interrupt() is called. Returns the number of events.
   virtual result<std::size_t> wait(std::span<socket_event> out, std::chrono::microseconds most) = 0;
   virtual void interrupt() noexcept = 0;
 };
@@ -98,51 +98,54 @@ class poller {
 class peer {
  public:
   virtual ~peer() = default;
-  // A unix path that a dead process has left behind is taken over. Of a host with several addresses, listens at the first that this machine
-  // has. Errors: not_found (no such host), io (in use, ...).
+  // Replaces a unix socket that a dead process left behind. If a host has several addresses, listens at the first that this machine owns.
+  // Errors: not_found (no such host), io (in use, ...).
   virtual result<owned_descriptor> listen(const socket_address& at) = 0;
-  // The port that the kernel chose.
+  // Returns the port that the kernel chose.
   virtual result<std::uint16_t> port_of(int listening) = 0;
-  // Of a tcp socket that is connected, in numbers: of this end of it, or of the other.
+  // Returns the numeric address of this end or of the other end of a connected tcp socket.
   virtual result<socket_address> address_of(int fd, bool of_other) = 0;
-  // would_block: nobody is waiting.
+  // Errors: would_block (no connection is waiting).
   virtual result<owned_descriptor> accept(int listening) = 0;
-  // All addresses of a tcp host, in numbers and in the order in which to try them; of others the address itself. Looks up the name, which
-  // may block. Errors: not_found (no such host).
+  // Returns all addresses of a tcp host, numeric, in the order in which to try them; any other address is returned unchanged. The name
+  // lookup may block. Errors: not_found (no such host).
   virtual result<std::vector<socket_address>> addresses_of(const socket_address& host) = 0;
-  // Begins to connect; can be written once that has ended, and connected() tells how. Looks up a name, which may block, and takes its first
-  // address.
+  // Starts to connect. The socket becomes writable when the attempt has ended; connected() then returns the outcome. Uses the first address
+  // of a name; the lookup may block.
   virtual result<owned_descriptor> connect(const socket_address& to) = 0;
   virtual status connected(int fd) = 0;
-  // Blocks until that has ended, or the time is over.
+  // Blocks until the attempt has ended, or the time is over.
   virtual void await_connected(int fd, std::chrono::milliseconds most) noexcept = 0;
-  // Of a unix socket.
+  // For a unix socket.
   virtual result<credentials> credentials_of(int fd) = 0;
-  // Bytes; would_block when there is no room. passed: of a unix socket, descriptors that the other end gets with the first of these bytes.
+  // Returns the number of bytes sent. Errors: would_block (no room). passed: descriptors for the other end of a unix socket, sent with the
+  // first of these bytes.
   virtual result<std::size_t> send(int fd, std::span<const iovec> parts, std::span<const int> passed = {}) = 0;
-  // Bytes, 0 at the end; would_block when there is nothing. passed: gets the descriptors that have come with them; null: they are closed.
+  // Returns the number of bytes received, 0 at the end. Errors: would_block (nothing to read). passed: receives the descriptors sent with
+  // the bytes; if null, they are closed.
   virtual result<std::size_t> receive(int fd, std::span<const iovec> parts, std::vector<owned_descriptor>* passed = nullptr) = 0;
-  // receive() would not say would_block.
+  // Returns true if receive() would not fail with would_block.
   virtual bool has_something(int fd) noexcept = 0;
-  // No more is sent, and what has been arrives. receiving_too: nor does anything come that has not come yet.
+  // Ends sending; bytes already sent still arrive. receiving_too: also ends receiving.
   virtual void finish(int fd, bool receiving_too) noexcept = 0;
   virtual result<std::unique_ptr<poller>> make_poller() = 0;
-  // Zeros, to be shared. Errors: out_of_memory, io (too many descriptors).
+  // Makes zeroed memory that can be shared. Errors: out_of_memory, io (too many descriptors).
   virtual result<offered_region> make_region(std::size_t bytes) = 0;
-  // What another process has made. Errors: invalid_argument (it is none, or has another size).
+  // Maps memory that another process has made. Errors: invalid_argument (not such memory, or another size).
   virtual result<shared_region> map_region(int by, std::size_t bytes) = 0;
-  // Reads another process's memory (process_vm_readv). A range that is not there is bad_memory; a process that may not be read,
-  // permission_denied.
+  // Reads another process's memory (process_vm_readv). Errors: bad_memory (the range is not mapped), permission_denied (this process may
+  // not read the other).
   virtual status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) = 0;
-  // For has_ended(), whatever process gets that number later. Errors: not_found, unsupported (an older kernel, seccomp).
+  // Returns a descriptor of the process for has_ended(), which stays valid even if the PID is reused. Errors: not_found, unsupported (an
+  // older kernel, seccomp).
   virtual result<owned_descriptor> watch_process(pid_t process) = 0;
-  // With everything that its devices did.
+  // Returns true once the process has ended and its devices have finished all work for it.
   virtual bool has_ended(int watched_process) noexcept = 0;
 };
 
 std::shared_ptr<peer> linux_peer();
 
-// Of this machine since it was started. Empty where that is not known.
+// Identifies the current boot of this machine. Empty if unknown.
 std::string boot_id();
 
 }  // namespace penstock::sys

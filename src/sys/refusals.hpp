@@ -1,4 +1,4 @@
-// Which of the machine's file systems have refused something, by st_dev, so that they are not asked again. Thread-safe, without a lock.
+// Remembers which file systems (by st_dev) have refused a call, so that it is not tried again. Thread-safe, lock-free.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class refusals {
     const auto place = count_.fetch_add(1, std::memory_order_relaxed);
     if (place < devices_.size()) devices_[place].store(device + 1, std::memory_order_relaxed);
   }
-  // False also of those for which there was no room.
+  // Also false for file systems that did not fit in the table.
   [[nodiscard]] bool known(std::uint64_t device) const noexcept {
     if (count_.load(std::memory_order_relaxed) == 0) return false;
     for (const auto& each : devices_) {
@@ -27,7 +27,7 @@ class refusals {
   }
 
  private:
-  std::array<std::atomic<std::uint64_t>, 64> devices_{};  // and 1; 0: nothing
+  std::array<std::atomic<std::uint64_t>, 64> devices_{};  // st_dev + 1; 0: free
   std::atomic<std::size_t> count_{0};
 };
 

@@ -1,4 +1,4 @@
-// Runs a program for what it prints: a program that hands out credentials, which its user named. Thread-safe.
+// Runs a program and returns what it prints: the program that the user has named for obtaining credentials. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,9 @@
 
 namespace penstock::sys {
 
-// By `/bin/sh -c`, in a session of its own, with nothing to read and what it says of errors dropped. Blocks until it has ended and closed
-// its output; at the time limit it is killed, with whom it started. No error has what it printed. Errors: timed_out; io (it ended with
-// another status than 0, or by a signal); invalid_argument (it prints more than most_bytes); os.
+// Runs the command with `/bin/sh -c` in its own session, without input and with standard error discarded. Blocks until it has ended and
+// closed its output. At the time limit the command and its children are killed. No error contains the output. Errors: timed_out; io (an
+// exit status other than 0, or a signal); invalid_argument (more output than most_bytes); os.
 result<std::string> run_command(const std::string& command, std::size_t most_bytes, std::chrono::milliseconds timeout);
 
 }  // namespace penstock::sys

@@ -1,5 +1,5 @@
-// A file without a name, for bytes that are too many for memory; it goes with its last descriptor. Not thread-safe, but for read() beside
-// append().
+// A file without a name, for data that does not fit in memory. It disappears with its last descriptor. Not thread-safe, except that read()
+// may run during append().
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,12 @@ namespace penstock::sys {
 
 class temporary_file {
  public:
-  // In that folder; in /var/tmp or /tmp if it is empty. Errors: io (errno), which name the folder.
+  // Makes the file in a folder; in /var/tmp or /tmp if folder is empty. Errors: io (errno); the message names the folder.
   static result<temporary_file> make(const std::string& folder);
 
-  // Blocks while it writes behind what is there. Leaves a tenth of the file system free. Errors: io (errno, ENOSPC); then no byte of these
-  // counts.
+  // Appends bytes. Blocks. Leaves a tenth of the file system free. Errors: io (errno, ENOSPC); then none of these bytes counts as appended.
   status append(const std::byte* bytes, std::size_t length);
-  // Bytes that were appended. Blocks. Errors: io.
+  // Reads bytes that were appended earlier. Blocks. Errors: io.
   status read(std::byte* target, std::size_t length, std::uint64_t offset) const;
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
 
@@ -31,7 +30,7 @@ class temporary_file {
   owned_descriptor fd_;
   std::string folder_;
   std::uint64_t size_ = 0;
-  std::uint64_t room_until_ = 0;  // up to that size there is room, as far as is known
+  std::uint64_t room_until_ = 0;  // there was room up to this size at the last check
 };
 
 }  // namespace penstock::sys

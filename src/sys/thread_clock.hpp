@@ -7,7 +7,7 @@
 
 namespace penstock::sys {
 
-// In nanoseconds, since the thread began, in the kernel too. A system call.
+// Nanoseconds since the thread began, including time in the kernel. Makes a system call.
 inline std::int64_t thread_cpu_ns() noexcept {
   timespec now{};
   (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -1,4 +1,4 @@
-// For whoever makes system calls.
+// A helper for system calls.
 #pragma once
 
 #include <cerrno>

@@ -1,8 +1,8 @@
-// io_uring behind the ring interface, over liburing. A ring belongs to its maker and is for one thread at a time.
+// Implements the ring interface with liburing. A ring belongs to its creator and is used by one thread at a time.
 //
-// Every request that queue_read or queue_write accepted yields exactly one completion from reap, also after submit() has
-// failed: what the kernel then refused completes with that -errno. The caller reaps all of them before it destroys the ring,
-// because until then the kernel may write into their memory; the destructor asserts it.
+// Every request that queue_read or queue_write accepted yields exactly one completion from reap, even after submit() has failed: a request
+// that the kernel refused completes with that -errno. Reap all requests before you destroy the ring, because until then the kernel may
+// write to their memory; the destructor asserts this.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace penstock::sys {
 
-// entries: length of the submission queue, rounded up to a power of two and cut to what the kernel allows. More requests than
-// entries may be in flight. The ring has carried an empty request before it is returned. Errors: unsupported (no io_uring),
-// permission_denied (disabled by sysctl or seccomp, making rings or using them), out_of_memory (some kernels count rings against
-// RLIMIT_MEMLOCK), invalid_argument (no entries).
+// entries: length of the submission queue, rounded up to a power of two and limited to what the kernel allows. More requests than entries
+// may be in flight. The ring is tested with an empty request before it is returned. Errors: unsupported (no io_uring), permission_denied
+// (sysctl or seccomp denies creating or using rings), out_of_memory (some kernels count rings against RLIMIT_MEMLOCK), invalid_argument (no
+// entries).
 result<std::unique_ptr<ring>> make_uring(unsigned entries);
 
 }  // namespace penstock::sys

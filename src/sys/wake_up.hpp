@@ -17,7 +17,7 @@ namespace penstock::sys {
 
 class wake_up {
  public:
-  wake_up() = default;  // without a descriptor
+  wake_up() = default;  // has no descriptor
 
   // Errors: io (errno).
   static result<wake_up> make() {
@@ -32,13 +32,14 @@ class wake_up {
     return made;
   }
 
-  // To be polled for reading. It belongs to this object.
+  // Poll it for reading. It belongs to this object.
   [[nodiscard]] int descriptor() const noexcept { return readable_.get(); }
 
   // Makes the descriptor readable. Does not block.
   void wake() const noexcept {
     const std::uint64_t one = 1;
-    (void)!::write(pipe_.get() >= 0 ? pipe_.get() : readable_.get(), &one, sizeof(one));  // if it is full, it is readable
+    (void)!::write(pipe_.get() >= 0 ? pipe_.get() : readable_.get(), &one,
+                   sizeof(one));  // fails only if it is full, and then it is readable
   }
 
   // Makes it unreadable until the next wake(). Does not block.
@@ -50,7 +51,7 @@ class wake_up {
 
  private:
   owned_descriptor readable_;
-  owned_descriptor pipe_;  // its end to write to
+  owned_descriptor pipe_;  // the write end
 };
 
 }  // namespace penstock::sys
