@@ -30,12 +30,12 @@ namespace penstock::sys {
 
 namespace {
 
-// Seen to be gone, at the time when the file was last changed.
+// Mode of a file whose process has ended; the file's modification time says when that was noticed.
 constexpr mode_t gone_mode = 0400;
 
 long futex(const void* word, int operation, std::uint32_t value) { return syscall(SYS_futex, word, operation, value, nullptr, nullptr, 0); }
 
-// Empty where it cannot be read.
+// Returns the text of /proc/PID/maps; empty if it is not readable.
 std::string maps_of(int pid) {
   std::string maps;
   owned_descriptor from(open(fmt::format("/proc/{}/maps", pid).c_str(), O_RDONLY | O_CLOEXEC));
@@ -45,7 +45,7 @@ std::string maps_of(int pid) {
   return maps;
 }
 
-// Whether one of the lines is that of an attached segment with this number, which the kernel shows as that of an inode.
+// Returns whether one of the lines is an attached segment with this number, which the kernel shows in the inode column.
 bool has_attached(std::string_view maps, int segment) {
   const auto number = fmt::format(" {} ", segment);
   while (!maps.empty()) {
@@ -58,7 +58,7 @@ bool has_attached(std::string_view maps, int segment) {
 
 void remove_segment(int segment) noexcept { (void)shmctl(segment, IPC_RMID, nullptr); }
 
-// A segment that is attached stays whole until it is let go of, whatever its owner or others do.
+// Attaches a segment. It stays whole until it is detached, whatever its owner or others do.
 result<shared_region> attach(int segment, int flags, const std::string& name) {
   void* const data = shmat(segment, nullptr, flags);
   if (data == reinterpret_cast<void*>(-1)) {
@@ -79,14 +79,15 @@ result<shared_region> attach(int segment, int flags, const std::string& name) {
   return memory;
 }
 
-// Of the memory of boards in a folder of this name: FNV-1a, begun so that no other program's memory has it by chance.
+// Returns the mark of boards in a folder of this name: an FNV-1a hash with a start value of our own, so that no other program's memory has
+// the mark by chance.
 std::uint64_t mark_for(std::string_view folder) noexcept {
   std::uint64_t mark = 0x70656e73746f636b;  // "penstock"
   for (const char each : folder) mark = (mark ^ static_cast<unsigned char>(each)) * 0x100000001b3;
   return mark;
 }
 
-// 0: it has none.
+// Returns the mark of a segment; 0 if there is none.
 std::uint64_t mark_of(const shared_region& memory) noexcept {
   std::uint64_t mark = 0;
   if (memory.size() > sizeof mark) std::memcpy(&mark, memory.data() + memory.size() - sizeof mark, sizeof mark);
@@ -121,7 +122,7 @@ class linux_board_folder final : public board_folder {
   result<owned_descriptor> make_file(int folder) const;
   status write_file(std::span<const std::byte> content);
   [[nodiscard]] bool made_by_a_copy() const;
-  // What the file of a board holds.
+  // The contents of a board's file.
   struct entry {
     std::vector<std::byte> start;
     int segment = -1;
@@ -170,7 +171,7 @@ result<owned_descriptor> linux_board_folder::open_board(int pid, int flags) cons
   return board;
 }
 
-// Where a second copy of this library is in the process (a wheel's beside a system's), only one can have the board.
+// If the process contains a second copy of this library (a wheel's and a system's), only one can have the board.
 bool linux_board_folder::made_by_a_copy() const {
   const auto found = entry_of(getpid());
   return found && has_attached(maps_of(getpid()), found->segment);
@@ -180,7 +181,7 @@ result<owned_descriptor> linux_board_folder::make_file(int folder) const {
   const auto pid = std::to_string(getpid());
   for (int tries = 0;; ++tries) {
     owned_descriptor board(openat(folder, pid.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (board.get() >= 0) (void)fchmod(board.get(), 0600);  // whatever the umask
+    if (board.get() >= 0) (void)fchmod(board.get(), 0600);  // regardless of the umask
     if (board.get() >= 0) return board;
     const int problem = errno;
     if (problem != EEXIST || tries == 3) return status::from_errno(problem, fmt::format("make {}", name_of(getpid())));
@@ -192,7 +193,7 @@ result<owned_descriptor> linux_board_folder::make_file(int folder) const {
 
 result<owned_descriptor> linux_board_folder::make_folder() const {
   if (mkdir(name_.c_str(), 0700) == 0) {
-    (void)chmod(name_.c_str(), 0700);  // whatever the umask, since later processes of this user use it too
+    (void)chmod(name_.c_str(), 0700);  // regardless of the umask, because later processes of this user use it too
   } else if (errno != EEXIST) {
     return status::from_errno(errno, fmt::format("make the folder {}", name_));
   }
@@ -226,8 +227,7 @@ status linux_board_folder::publish(std::span<const std::byte> start) {
   return written;
 }
 
-// Boards of this folder that nobody counts in any more and that no file tells of: somebody has removed the files of processes that were
-// killed.
+// Removes boards of this folder that no process has attached and no file names: somebody has deleted the files of killed processes.
 void linux_board_folder::remove_orphans() {
   constexpr int most_looked_at = 4096;
   const auto pids = list();
@@ -247,11 +247,11 @@ void linux_board_folder::remove_orphans() {
   }
 }
 
-// With the lock.
+// Called with the lock held.
 status linux_board_folder::write_file(std::span<const std::byte> content) {
   result<owned_descriptor> folder = status(errc::not_found, name_);
   result<owned_descriptor> board = status(errc::not_found, name_);
-  // Another process may be the last and remove the folder meanwhile.
+  // Another process may remove the folder meanwhile, if its board was the last.
   for (int tries = 0; tries < 5 && board.error().code() == errc::not_found; ++tries) {
     folder = make_folder();
     board = folder.ok() ? make_file(folder->get()) : folder.error();
@@ -274,7 +274,7 @@ status linux_board_folder::write_file(std::span<const std::byte> content) {
 
 void linux_board_folder::remove() noexcept {
   const std::lock_guard guard(lock_);
-  if (made_.pid != getpid()) return;  // a child's parent's
+  if (made_.pid != getpid()) return;  // the board belongs to the parent of this forked child
   remove_segment(made_.segment);
   try {
     const auto folder = open_folder();
@@ -283,13 +283,13 @@ void linux_board_folder::remove() noexcept {
     struct stat facts {};
     const bool own = fstatat(folder->get(), pid.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 && facts.st_dev == made_.device &&
                      facts.st_ino == made_.inode;
-    if (own && unlinkat(folder->get(), pid.c_str(), 0) == 0) (void)rmdir(name_.c_str());  // where it was the last
-  } catch (const std::bad_alloc&) {                                                       // it is removed as one of a process that is gone
+    if (own && unlinkat(folder->get(), pid.c_str(), 0) == 0) (void)rmdir(name_.c_str());  // if it was the last
+  } catch (const std::bad_alloc&) {  // another process removes it, as for a process that has ended
   }
   made_ = {};
 }
 
-// The file of a board, and its memory, where that is a board's: somebody may have written any number into the file.
+// Removes a board's file, and its memory if that is a board's: anybody may have written any number into the file.
 void linux_board_folder::discard(int folder, int pid) const noexcept {
   try {
     if (const auto named = entry_of(pid); named && attach_board(pid, SHM_RDONLY).ok()) remove_segment(named->segment);
@@ -305,7 +305,7 @@ result<std::vector<int>> linux_board_folder::list() {
   const std::unique_ptr<DIR, closing_folder> entries(opendir(fmt::format("/proc/self/fd/{}", folder->get()).c_str()));
   if (entries == nullptr) return status::from_errno(errno, fmt::format("list {}", name_));
   std::vector<int> found;
-  while (const auto* entry = readdir(entries.get())) {  // NOLINT(concurrency-mt-unsafe): a stream of this call's own
+  while (const auto* entry = readdir(entries.get())) {  // NOLINT(concurrency-mt-unsafe): the stream belongs to this call
     const std::string_view text = entry->d_name;
     int pid = 0;
     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), pid);
@@ -333,7 +333,7 @@ result<linux_board_folder::entry> linux_board_folder::entry_of(int pid) const {
   return found;
 }
 
-// One that begins as its file says.
+// Attaches a board, whose memory must begin with the contents of its file.
 result<shared_region> linux_board_folder::attach_board(int pid, int flags) const {
   const auto named = entry_of(pid);
   if (!named) return named.error();
@@ -408,7 +408,7 @@ void linux_board_folder::note_gone(int pid) noexcept {
     } else if (!S_ISREG(facts.st_mode) || std::time(nullptr) - facts.st_mtim.tv_sec > kept_for.count()) {
       discard(folder->get(), pid);
     }
-  } catch (const std::bad_alloc&) {  // another time
+  } catch (const std::bad_alloc&) {  // a later call tries again
   }
 }
 
@@ -425,7 +425,7 @@ void linux_board_folder::tidy(std::span<const int> gone) noexcept {
     }
     std::sort(by_age.begin(), by_age.end());
     for (std::size_t i = 0; i + most_kept < by_age.size(); ++i) discard(folder->get(), by_age[i].second);
-  } catch (const std::bad_alloc&) {  // another time
+  } catch (const std::bad_alloc&) {  // a later call tries again
   }
 }
 

@@ -13,11 +13,11 @@
 namespace penstock::sys {
 namespace {
 
-// Of linux/mman.h of 5.14; repeated here because older libc headers lack it.
+// From linux/mman.h of Linux 5.14; repeated here because older libc headers lack it.
 constexpr int populate_read = 22;
 
-// A fault in a mapping that is advised huge reads a page of 2 MiB, where advice of random order keeps the kernel from reading the next one
-// too, for which another thread may be about to ask. Older kernels take that advice for a wish to read single pages of 4 KiB.
+// A fault in a mapping with huge-page advice reads a page of 2 MiB; advice of random access keeps the kernel from also reading the next
+// page, which another thread may be about to request. On older kernels the same advice makes it read single pages of 4 KiB.
 bool reads_huge_pages() noexcept {
   static const bool known = [] {
     utsname self{};

@@ -31,7 +31,7 @@ struct closing_listing {
   void operator()(DIR* folder) const noexcept { closedir(folder); }
 };
 
-// An error of a call that takes no name, where there may be no memory to tell it.
+// Returns the errno of a call that takes no name; works without memory for a message.
 status failed(const char* call) noexcept {
   const int problem = errno;
   return or_no_memory([&] { return status::from_errno(problem, call); });
@@ -66,14 +66,14 @@ struct flock range_lock(short kind, const byte_range& what) noexcept {
   return made;
 }
 
-// Whose lock is held while a child is forked, so that the child finds it whole.
+// Descriptors that children do not inherit. The lock is held during fork(), so that the child finds the list intact.
 struct private_descriptors {
   std::mutex lock;
   std::vector<int> all;
 
   void end_in_child() noexcept {
     const int nothing = all.empty() ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    for (const int fd : all) {  // whose number stays taken: the child may still close it
+    for (const int fd : all) {  // the number stays in use: the child may still close it
       if (nothing >= 0) (void)::dup3(nothing, fd, O_CLOEXEC);
     }
     if (nothing >= 0) (void)::close(nothing);
@@ -112,7 +112,7 @@ result<cache_folder> cache_folder::open(const std::string& path) {
 }
 
 result<owned_descriptor> cache_folder::open_file(const std::string& name, opening how) const {
-  // O_NONBLOCK: whatever lies there, opening it does not wait.
+  // O_NONBLOCK: opening does not wait, whatever kind of file this is.
   const int flags = (how == opening::to_read ? O_RDONLY : O_RDWR) | (how == opening::or_make ? O_CREAT : 0);
   owned_descriptor file(::openat(folder_.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
   if (file.get() < 0) return status::from_errno(errno, fmt::format("open {}/{}", name_, name));
@@ -145,7 +145,7 @@ result<std::vector<std::string>> cache_folder::list() const {
   }
   std::vector<std::string> found;
   while (found.size() < most_listed) {
-    const dirent* const each = ::readdir(listing.get());  // NOLINT(concurrency-mt-unsafe): of a stream of its own
+    const dirent* const each = ::readdir(listing.get());  // NOLINT(concurrency-mt-unsafe): the stream belongs to this call
     if (each == nullptr) break;
     if (each->d_name[0] != '.') found.emplace_back(each->d_name);
   }
@@ -196,7 +196,7 @@ result<std::optional<byte_range>> try_claim(int fd, const byte_range& what) noex
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) return failed("fcntl F_OFD_SETLK");
     asked = range_lock(F_WRLCK, what);
     if (::fcntl(fd, F_OFD_GETLK, &asked) != 0) return failed("fcntl F_OFD_GETLK");
-    if (asked.l_type == F_UNLCK) continue;  // it has been let go of
+    if (asked.l_type == F_UNLCK) continue;  // released meanwhile
     const auto first = static_cast<std::uint64_t>(asked.l_start);
     const auto end = asked.l_len == 0 ? what.offset + what.length : first + static_cast<std::uint64_t>(asked.l_len);
     return std::optional(byte_range{first, end - first});

@@ -14,11 +14,11 @@
 namespace penstock::sys {
 namespace {
 
-// Where a hierarchy is mounted. controllers: "memory" and "cpu" of version 1; empty of version 2.
+// A mounted cgroup hierarchy. controllers: "memory" and "cpu" for version 1; empty for version 2.
 struct hierarchy {
   std::vector<std::string> controllers;
   std::string mount;
-  std::string root;  // the group that lies at the mount: "/" outside of containers
+  std::string root;  // the group at the mount point: "/" outside of containers
 };
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -55,7 +55,7 @@ std::vector<hierarchy> mounted_hierarchies(const text_reader& read) {
           {{"cpu"}, "/sys/fs/cgroup/cpu,cpuacct", "/"}};
 }
 
-// The process's group in a hierarchy. /proc/self/cgroup: "4:memory:/docker/1f" of version 1, "0::/user.slice" of version 2.
+// Returns the process's group in a hierarchy. /proc/self/cgroup: "4:memory:/docker/1f" for version 1, "0::/user.slice" for version 2.
 std::string group_in(const hierarchy& of, const std::string& membership) {
   for (const auto& line : split(membership, '\n')) {
     const auto first = line.find(':');
@@ -70,11 +70,11 @@ std::string group_in(const hierarchy& of, const std::string& membership) {
   return "/";
 }
 
-// The folders of the group and of its ancestors, as far as the mount shows them. Whether they exist is not asked.
+// Returns the folders of the group and of its ancestors, as far as the mount shows them. They may not exist.
 std::vector<std::string> folders_of(const hierarchy& of, std::string group) {
   std::vector<std::string> found{of.mount};
   if (of.root != "/" && group.starts_with(of.root)) group.erase(0, of.root.size());
-  if (group.find("/..") != std::string::npos) return found;  // outside of this cgroup namespace
+  if (group.find("/..") != std::string::npos) return found;  // outside this cgroup namespace
   while (group.ends_with('/')) group.pop_back();
   while (!group.empty()) {
     found.push_back(of.mount + group);
@@ -85,11 +85,11 @@ std::vector<std::string> folders_of(const hierarchy& of, std::string group) {
 
 std::optional<std::uint64_t> number_in(const std::optional<std::string>& text) {
   std::uint64_t number = 0;
-  if (!text || !(std::istringstream(*text) >> number)) return std::nullopt;  // "max" is no number
+  if (!text || !(std::istringstream(*text) >> number)) return std::nullopt;  // "max" is not a number
   return number;
 }
 
-// The number behind a word at the beginning of a line.
+// Returns the number after a word at the beginning of a line.
 std::optional<std::uint64_t> number_of(const std::string& text, std::string_view word) {
   for (const auto& line : split(text, '\n')) {
     if (line.starts_with(word) && line.size() > word.size() && line[word.size()] == ' ') return number_in(line.substr(word.size()));
@@ -103,12 +103,12 @@ std::optional<Number> smaller(std::optional<Number> a, std::optional<Number> b) 
   return std::min(*a, *b);
 }
 
-// The names of one version.
+// The file names of one cgroup version.
 struct memory_files {
   std::vector<const char*> limits;
   const char* used;
   std::vector<const char*> file_pages;       // lines of memory.stat
-  const char* limit_of_ancestors = nullptr;  // such a line too: ancestors that the mount does not show count there
+  const char* limit_of_ancestors = nullptr;  // another such line: includes ancestors that the mount does not show
 };
 const memory_files& memory_files_of(const hierarchy& of) {
   static const memory_files first{
@@ -118,7 +118,7 @@ const memory_files& memory_files_of(const hierarchy& of) {
 }
 
 void add_memory(const text_reader& read, const std::string& folder, const memory_files& names, cgroup_limits& to) {
-  constexpr std::uint64_t none = std::uint64_t{1} << 60;  // version 1 has a number where no limit is set
+  constexpr std::uint64_t none = std::uint64_t{1} << 60;  // version 1 shows a huge number if no limit is set
   const auto statistics = read(folder + "/memory.stat").value_or("");
   std::optional<std::uint64_t> limit;
   for (const char* name : names.limits) limit = smaller(limit, number_in(read(folder + name)));
@@ -133,7 +133,7 @@ void add_memory(const text_reader& read, const std::string& folder, const memory
   to.memory_left_bytes = smaller<std::uint64_t>(to.memory_left_bytes, *limit - std::min(*limit, taken));
 }
 
-// Microseconds of quota, then of the period; "max" and -1 are no quota.
+// quota and period are in microseconds; "max" and -1 mean no quota.
 void add_cores(std::optional<std::uint64_t> quota, std::optional<std::uint64_t> period, cgroup_limits& to) {
   if (!quota || !period || *quota == 0 || *period == 0) return;
   const std::uint64_t cores = *quota / *period + (*quota % *period != 0 ? 1 : 0);
@@ -174,8 +174,8 @@ cgroup_limits cgroup_limits_of(const text_reader& read) {
   return found;
 }
 
-// What is mounted is read once: it may be long, and stays. Not by a static local: a child that is forked while another thread initializes
-// one would wait for that thread for ever.
+// The list of mounts is read once, because it may be long and rarely changes. It is not a static local: a child forked while another thread
+// initializes one would wait for that thread forever.
 cgroup_limits cgroup_limits_now() {
   static std::atomic<const std::optional<std::string>*> known{nullptr};
   if (known.load(std::memory_order_acquire) == nullptr) {

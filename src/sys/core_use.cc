@@ -10,8 +10,8 @@
 namespace penstock::sys {
 
 std::optional<core_use> core_use_in(const char* told) noexcept {
-  // "cpu  3357 0 4313 1362393 120 0 5 0 0 0": user, nice, system, idle, waiting for a disk, and what else they did. The guests of the last
-  // two are in the first two.
+  // "cpu  3357 0 4313 1362393 120 0 5 0 0 0": user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice. The last two are
+  // already included in the first two.
   constexpr std::string_view first = "cpu ";
   constexpr std::size_t idle = 3;
   constexpr std::size_t waiting = 4;

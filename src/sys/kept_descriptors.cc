@@ -12,13 +12,14 @@
 namespace penstock::sys {
 namespace {
 
-// How many kept descriptors one close asks about.
+// Kept descriptors that one close() checks.
 constexpr std::size_t looks_per_close = 16;
-// For how many more there is always room, unless memory has run out.
+// Free entries that are always reserved, unless memory has run out.
 constexpr std::size_t room_ahead = 32;
 
-// Whether closing fd could drop a lock. F_OFD_GETLK (Linux 3.15) asks in the name of the descriptor, which holds none, so it is told of
-// the locks of this process, for which F_GETLK is blind. Locks of others are told too: one of ours may lie behind them.
+// Returns whether closing fd could drop a lock. F_OFD_GETLK (Linux 3.15) asks on behalf of the descriptor, which holds no lock, so it
+// reports locks of this process too, which F_GETLK does not. It also reports locks of other processes; one of ours may be hidden behind
+// them.
 bool may_drop_locks(int fd) noexcept {
   struct flock asked {};
   asked.l_type = F_WRLCK;
@@ -31,14 +32,14 @@ bool may_drop_locks(int fd) noexcept {
     case ENOSYS:
     case EOPNOTSUPP:
     case EPERM:
-      return false;  // no descriptor of a file that could be locked, or nobody may ask
+      return false;  // not a descriptor of a lockable file, or the query is forbidden
     default:
       return true;
   }
 }
 
 int close_once(int fd) noexcept {
-  // Never repeated: Linux frees the number also when it reports an error, and another thread may have it by now.
+  // Never retried: Linux frees the number even when it reports an error, and another thread may have it by now.
   return ::close(fd) == 0 || errno == EINTR ? 0 : errno;
 }
 
@@ -73,7 +74,7 @@ int kept_descriptors::keep(int fd) {
   return 0;
 }
 
-// Ahead of need: when memory has run out fd can neither be closed, for the locks, nor be forgotten.
+// Reserves ahead of need: when memory has run out, fd can neither be closed, because of the locks, nor be forgotten.
 void kept_descriptors::make_room() noexcept {
   if (kept_.capacity() - kept_.size() >= room_ahead) return;
   (void)or_no_memory([&] {
@@ -90,7 +91,7 @@ std::optional<int> kept_descriptors::take(int fd, int flags) {
 
 std::optional<int> kept_descriptors::take(const std::string& path, int flags) {
   if (count_.load() == 0 || fork_guard_.forked()) return std::nullopt;
-  // O_PATH opens nothing that could drop a lock when it is closed.
+  // O_PATH does not open the file, so closing it cannot drop a lock.
   const int place = ::open(path.c_str(), O_PATH | O_CLOEXEC);
   if (place < 0) return std::nullopt;
   const auto wanted = identify(place, flags);
@@ -100,7 +101,7 @@ std::optional<int> kept_descriptors::take(const std::string& path, int flags) {
 
 std::optional<int> kept_descriptors::take(const identity& wanted) {
   const std::lock_guard guard(lock_);
-  // A duplicate shares its flags with the program's own descriptor, which may have changed them since.
+  // A duplicate shares its flags with the program's own descriptor, so the program may have changed them since.
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const entry& each) {
     return each.what == wanted && (fcntl(each.fd, F_GETFL) & flags_that_matter) == wanted.flags;
   });

@@ -47,20 +47,20 @@ static_assert(sizeof(off_t) == 8, "files over 2 GiB need a 64-bit off_t");
 
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
-// Since Linux 6.1, and older than many headers know: the bit of stx_mask, and where in struct statx the two numbers lie.
+// STATX_DIOALIGN (Linux 6.1), which many headers lack: the bit of stx_mask, and the offsets of the two fields in struct statx.
 constexpr unsigned statx_dioalign = 0x2000U;
 constexpr std::size_t dio_memory_align_at = 0x98;
 constexpr std::size_t dio_offset_align_at = 0x9c;
 static_assert(sizeof(struct statx) == 256);
 
-// What a file was opened for, for an error message; most files are opened for reading, which goes without saying.
+// Describes the open mode for an error message; nothing for reading, which is the usual case.
 std::string_view purpose(int flags) noexcept {
   const bool writes = (flags & O_ACCMODE) != O_RDONLY;
   if ((flags & O_DIRECT) != 0) return writes ? " for writing with O_DIRECT" : " with O_DIRECT";
   return writes ? " for writing" : "";
 }
 
-// What one transfer call was asked to do, for its error message.
+// A transfer call and its arguments, for its error message.
 struct transfer {
   std::string_view call;
   int fd;
@@ -72,7 +72,7 @@ std::string described(const transfer& asked) {
   return fmt::format("{} {} at {} of fd {}", asked.call, asked.length, asked.offset, asked.fd);
 }
 
-// read(2) and write(2) say EBADF both for a closed descriptor and for one opened the other way.
+// read(2) and write(2) return EBADF both for a closed descriptor and for one opened in the other direction.
 status transfer_error(int error, const transfer& asked) {
   status failure = status::from_errno(error, described(asked));
   if (error == EBADF && fcntl(asked.fd, F_GETFL) >= 0) {
@@ -92,7 +92,7 @@ bool is_regular(const std::string& path) noexcept {
   return ::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
-// File systems that refuse O_DIRECT, or (tmpfs since Linux 6.6) accept it and copy through memory all the same.
+// File systems that refuse O_DIRECT, or (tmpfs since Linux 6.6) accept it but still copy through memory.
 bool lives_in_memory(std::uint64_t magic) noexcept {
   switch (magic) {
     case TMPFS_MAGIC:
@@ -117,7 +117,7 @@ void fill_direct_alignment(const struct statx& facts, file_info& info) noexcept 
   }
 }
 
-// What a kernel or a sandbox without statx(2) says.
+// The fallback for a kernel or a sandbox without statx(2).
 bool fstat_as_statx(int fd, struct statx& to) noexcept {
   struct stat facts {};
   if (fstat(fd, &facts) != 0) return false;
@@ -144,18 +144,18 @@ result<std::uint64_t> block_device_size(int fd) {
 }
 
 void prefer_numa_node(void* base, std::size_t length, int node) noexcept {
-  constexpr int policy_preferred = 1;  // MPOL_PREFERRED of linux/mempolicy.h
+  constexpr int policy_preferred = 1;  // MPOL_PREFERRED from linux/mempolicy.h
   constexpr unsigned bits_per_word = std::numeric_limits<unsigned long>::digits;
   std::array<unsigned long, 16> nodes{};
   const auto bit = static_cast<unsigned>(node);
   if (node < 0 || bit >= nodes.size() * bits_per_word) return;
   nodes[bit / bits_per_word] = 1UL << (bit % bits_per_word);
-  // A preference only: refused under Docker's seccomp profile and on kernels without NUMA, and then memory comes from anywhere.
-  // The kernel reads one bit less than it is told.
+  // Only a preference: Docker's seccomp profile and kernels without NUMA refuse the call, and memory then comes from any node. The kernel
+  // reads one bit less than the given count.
   syscall(SYS_mbind, base, length, policy_preferred, nodes.data(), nodes.size() * bits_per_word + 1, 0U);
 }
 
-// The file has "0" if there is one node, "0-1" and the like if there are more.
+// The file contains "0" on a machine with one node, "0-1" or similar otherwise.
 bool find_many_nodes() noexcept {
   std::array<char, 64> text{};
   const int fd = ::open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
@@ -165,7 +165,7 @@ bool find_many_nodes() noexcept {
   return count > 0 && std::strpbrk(text.data(), "-,") != nullptr;
 }
 
-// Not by a static local: a child that is forked while another thread initializes one would wait for that thread for ever.
+// Not a static local: a child forked while another thread initializes one would wait for that thread forever.
 bool has_many_nodes() noexcept {
   enum class nodes : unsigned char { unknown, one, many };
   static std::atomic<nodes> known{nodes::unknown};
@@ -173,9 +173,9 @@ bool has_many_nodes() noexcept {
   return known.load() == nodes::many;
 }
 
-// Returns 0 or an errno. Unlike touching, populating reports missing memory instead of ending in a signal. A huge page at a time: the
-// kernel holds the lock of the address space for the whole of a call (4 to 6 ms for 32 MiB), for which whoever starts a thread or maps
-// memory meanwhile has to wait; between two calls they come first.
+// Returns 0 or an errno. Unlike touching the pages, populating reports a lack of memory instead of ending in a signal. Populates one huge
+// page at a time: the kernel holds the address-space lock for a whole call (4 to 6 ms for 32 MiB), and threads that start a thread or map
+// memory wait for that lock; between two calls they get it.
 int populate(void* base, std::size_t length) noexcept {
   constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
   auto* const bytes = static_cast<char*>(base);
@@ -188,7 +188,7 @@ int populate(void* base, std::size_t length) noexcept {
   return 0;
 }
 
-// Length bytes of address space that start on a multiple of 2 MiB; null (and errno) on failure. length is a multiple of the page size.
+// Maps length bytes of address space, aligned to 2 MiB. Returns null and sets errno on failure. length must be a multiple of the page size.
 void* map_aligned(std::size_t length) noexcept {
   const std::size_t spare = huge_page_bytes;
   void* raw = mmap(nullptr, length + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -201,7 +201,7 @@ void* map_aligned(std::size_t length) noexcept {
 }
 
 unsigned cores_of_affinity_mask() {
-  // The kernel refuses with EINVAL a mask shorter than its own.
+  // The kernel returns EINVAL for a mask shorter than its own.
   for (std::size_t words = 16; words <= 4096; words *= 2) {
     std::vector<unsigned long> mask(words);
     auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
@@ -212,7 +212,7 @@ unsigned cores_of_affinity_mask() {
   return static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_CONF)));
 }
 
-constexpr int dont_cache = 0x00000080;  // RWF_DONTCACHE of linux/fs.h 6.14
+constexpr int dont_cache = 0x00000080;  // RWF_DONTCACHE from linux/fs.h 6.14
 
 status no_uncached() { return {errc::unsupported, "RWF_DONTCACHE is refused here", error_domain::os, EOPNOTSUPP}; }
 
@@ -226,8 +226,8 @@ class linux_kernel final : public kernel {
       return uninterrupted([&] { return ::open(path.c_str(), with | O_CLOEXEC, static_cast<mode_t>(mode)); });
     };
     int fd = attempt(flags);
-    // Under O_NONBLOCK a file that another process holds a lease on (F_SETLEASE) is refused, where open(2) waits until the lease is given
-    // up.
+    // With O_NONBLOCK the kernel refuses a file on which another process holds a lease (F_SETLEASE); without it open(2) waits until the
+    // lease is released.
     if (fd < 0 && errno == EWOULDBLOCK && (flags & O_NONBLOCK) != 0 && is_regular(path)) fd = attempt(flags & ~O_NONBLOCK);
     if (fd < 0) return status::from_errno(errno, fmt::format("open {}{}", path, purpose(flags)));
     return fd;
@@ -235,7 +235,7 @@ class linux_kernel final : public kernel {
 
   result<int> reopen(int fd, int flags) override {
     if (const auto kept = kept_.take(fd, flags)) return *kept;
-    // Also one's own lease is broken by opening the file a second time, and that would wait for oneself.
+    // Opening the file again also breaks this process's own lease, and the open would wait for this process itself.
     if (fcntl(fd, F_GETLEASE) == F_WRLCK) {
       return status(errc::would_block, fmt::format("reopen fd {}: it holds a lease, which a second open would break", fd));
     }
@@ -248,7 +248,7 @@ class linux_kernel final : public kernel {
   result<int> duplicate(int fd) override {
     constexpr int after_standard_streams = 3;
     const int second = fcntl(fd, F_DUPFD_CLOEXEC, after_standard_streams);
-    // EINVAL: the limit on descriptors lies below that number.
+    // EINVAL: the limit on descriptors is below that number.
     if (second < 0) return status::from_errno(errno == EINVAL ? EMFILE : errno, fmt::format("duplicate fd {}", fd));
     return second;
   }
@@ -261,7 +261,7 @@ class linux_kernel final : public kernel {
 
   result<file_info> describe(int fd) override;
   void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override {
-    // Of more at once the kernel would read the first part only.
+    // Given a longer range, the kernel would read only its first part.
     constexpr std::uint64_t step = std::uint64_t{128} << 10;
     for (std::uint64_t at = 0; at < length; at += step) {
       (void)posix_fadvise(fd, static_cast<off_t>(offset + at), static_cast<off_t>(std::min(step, length - at)), POSIX_FADV_WILLNEED);
@@ -275,7 +275,7 @@ class linux_kernel final : public kernel {
     return has_many_nodes() && ::getcpu(&cpu, &node) == 0 ? static_cast<int>(node) : -1;
   }
   int node_of_memory(const void* address) noexcept override {
-    constexpr unsigned of_address = 3;  // MPOL_F_NODE | MPOL_F_ADDR of linux/mempolicy.h
+    constexpr unsigned of_address = 3;  // MPOL_F_NODE | MPOL_F_ADDR from linux/mempolicy.h
     int node = -1;
     return has_many_nodes() && syscall(SYS_get_mempolicy, &node, nullptr, 0UL, address, of_address) == 0 ? node : -1;
   }
@@ -314,7 +314,7 @@ class linux_kernel final : public kernel {
   }
 
   result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
-    const iovec part{const_cast<void*>(source), length};  // NOLINT(cppcoreguidelines-pro-type-const-cast): it is only read
+    const iovec part{const_cast<void*>(source), length};  // NOLINT(cppcoreguidelines-pro-type-const-cast): only read
     const ssize_t count = uninterrupted([&] { return ::pwritev2(fd, &part, 1, static_cast<off_t>(offset), dont_cache); });
     if (count < 0 && is_refused_call(errno)) return no_uncached();
     if (count < 0) return transfer_error(errno, {"uncached pwrite", fd, length, offset});
@@ -406,7 +406,7 @@ result<file_info> linux_kernel::describe(int fd) {
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | statx_dioalign, &facts) != 0) {
     if (!is_refused_call(errno) || !fstat_as_statx(fd, facts)) return status::from_errno(errno, fmt::format("statx of fd {}", fd));
   }
-  // Without it the file counts as one of a local disk.
+  // If this fails, the file is treated as local.
   struct statfs filesystem {};
   (void)uninterrupted([&] { return fstatfs(fd, &filesystem); });
   file_info info;
@@ -417,7 +417,7 @@ result<file_info> linux_kernel::describe(int fd) {
   info.modified_ns = facts.stx_mtime.tv_sec * 1'000'000'000 + facts.stx_mtime.tv_nsec;
   info.changed_ns = facts.stx_ctime.tv_sec * 1'000'000'000 + facts.stx_ctime.tv_nsec;
   info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
-  // A FUSE file system on a block device (ntfs-3g) is a local one.
+  // A FUSE file system on a block device (ntfs-3g) is local.
   info.from_server = info.type == file_type::regular && facts.stx_dev_major == 0 && is_from_server(info.filesystem_magic);
   fill_direct_alignment(facts, info);
   if (info.type == file_type::block_device) {
@@ -436,7 +436,7 @@ result<void*> linux_kernel::map_memory(std::size_t length, int numa_node) {
   const std::size_t mapped = page_up(length);
   void* base = map_aligned(mapped);
   if (base == nullptr) return failed(errno);
-  madvise(base, mapped, MADV_HUGEPAGE);  // kernels without transparent huge pages refuse
+  madvise(base, mapped, MADV_HUGEPAGE);  // fails on kernels without transparent huge pages
   prefer_numa_node(base, mapped, numa_node);
   if (const int error = populate(base, mapped); error != 0) {
     munmap(base, mapped);

@@ -40,7 +40,7 @@ shared_region::~shared_region() {
 
 namespace {
 
-constexpr std::size_t most_passed = 64;  // descriptors with one call
+constexpr std::size_t most_passed = 64;  // descriptors per call
 
 constexpr int backlog = 1024;
 constexpr std::uint64_t interrupt_token = ~std::uint64_t{0};
@@ -94,7 +94,7 @@ result<std::vector<raw_address>> tcp_addresses(const socket_address& address) {
   return all;
 }
 
-// One or more, the first to be tried first.
+// Returns at least one address, in the order in which to try them.
 result<std::vector<raw_address>> all_raw(const socket_address& address) {
   if (address.kind == socket_address::family::tcp) return tcp_addresses(address);
   const auto raw = unix_address(address);
@@ -117,15 +117,15 @@ result<owned_descriptor> make_socket(const raw_address& address) {
   return owned_descriptor(fd);
 }
 
-// Small frames are not held back.
+// Sends small frames at once.
 void set_no_delay(int fd) {
   const int on = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // a unix socket has no such thing
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on unix sockets, which is harmless
 }
 
 const sockaddr* sockaddr_of(const raw_address& raw) { return reinterpret_cast<const sockaddr*>(&raw.bytes); }
 
-// A socket's file that nobody listens at.
+// Returns whether a socket file exists but no process listens at it.
 bool is_left_behind(const socket_address& at, const raw_address& raw) {
   struct stat facts {};
   if (::stat(at.name.c_str(), &facts) != 0 || !S_ISSOCK(facts.st_mode)) return false;
@@ -156,7 +156,7 @@ class epoll_poller final : public poller {
     const timespec limit{0, static_cast<long>(std::min<std::int64_t>(most_time.count(), 999'999) * 1000)};
     const bool limited = most_time != for_ever && most_time.count() > 0;
     int count = limited ? epoll_pwait2(epoll_.get(), events.data(), most, &limit, nullptr) : 0;
-    if (!limited || (count < 0 && is_refused_call(errno))) {  // before Linux 5.11
+    if (!limited || (count < 0 && is_refused_call(errno))) {  // Linux before 5.11
       count = epoll_wait(epoll_.get(), events.data(), most, most_time == for_ever ? -1 : limited ? 1 : 0);
     }
     if (count < 0 && errno == EINTR) return std::size_t{0};
@@ -268,7 +268,7 @@ class linux_peer_door final : public peer {
 
   void await_connected(int fd, std::chrono::milliseconds most) noexcept override {
     pollfd asked{fd, POLLOUT, 0};
-    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // a signal ends it too: who interrupts does not want to wait
+    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // a signal also ends the wait: the interrupting caller does not want to wait
   }
 
   result<credentials> credentials_of(int fd) override {
@@ -305,7 +305,7 @@ class linux_peer_door final : public peer {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
-    if (passed != nullptr) passed->reserve(passed->size() + most_passed);  // which are not lost
+    if (passed != nullptr) passed->reserve(passed->size() + most_passed);  // so that no received descriptor is lost
     for (;;) {
       message.msg_control = passed != nullptr ? control.data() : nullptr;
       message.msg_controllen = passed != nullptr ? control.size() : 0;
@@ -327,7 +327,7 @@ class linux_peer_door final : public peer {
 
   result<std::unique_ptr<poller>> make_poller() override { return epoll_poller::make(); }
 
-  // Sealed, so that neither end can take memory away that the other has mapped.
+  // The memory is sealed, so that neither end can shrink it while the other has it mapped.
   result<offered_region> make_region(std::size_t bytes) override {
     offered_region made;
     made.by = owned_descriptor(memfd_create("penstock-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -353,7 +353,7 @@ class linux_peer_door final : public peer {
   status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
     while (bytes > 0) {
       const iovec local{target, bytes};
-      const iovec remote{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr): of another process
+      const iovec remote{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr): an address in another process
       const ssize_t got = process_vm_readv(process, &local, 1, &remote, 1, 0);
       if (got < 0 && errno == EFAULT) {
         return {errc::bad_memory, fmt::format("process {} has no memory at {:#x}", process, address), error_domain::os, EFAULT};
@@ -377,14 +377,14 @@ class linux_peer_door final : public peer {
     return status::from_errno(error, what);
   }
 
-  // A process has closed its devices before its end can be seen: pidfd_open(2), exit_files() in the kernel's do_exit().
+  // A process closes its devices before its end is visible: pidfd_open(2), exit_files() in the kernel's do_exit().
   bool has_ended(int watched_process) noexcept override {
     pollfd asked{watched_process, POLLIN, 0};
     return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
   }
 
  private:
-  // The host has it, but not this machine, or not this kernel.
+  // The host has this address, but this machine or kernel does not.
   static bool is_elsewhere(const status& why) noexcept {
     return why.domain() == error_domain::os && (why.native() == EADDRNOTAVAIL || why.native() == EAFNOSUPPORT);
   }

@@ -9,7 +9,7 @@
 namespace penstock::sys {
 namespace {
 
-// The number behind a word.
+// Returns the number after a word.
 std::optional<std::uint64_t> number_of(const std::string& text, std::string_view word) {
   std::istringstream words(text);
   std::uint64_t number = 0;

@@ -15,7 +15,7 @@ namespace penstock::sys {
 
 namespace {
 
-// Null where no tool is at work. NVTX makes one domain of each name; it lasts until the process ends.
+// Null if no tool is loaded. NVTX makes one domain per name; it lives until the process ends.
 nvtxDomainHandle_t domain() noexcept {
   static nvtxDomainHandle_t const made = nvtxDomainCreateA("penstock");
   return made;

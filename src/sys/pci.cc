@@ -15,7 +15,7 @@ namespace penstock::sys {
 
 namespace {
 
-// The name under which sysfs lists a device: drivers also write upper case and domains of eight digits.
+// Returns the name that sysfs uses for a device: drivers also use upper case and domains of eight digits.
 std::optional<std::string> sysfs_name(const std::string& address) {
   unsigned domain = 0;
   unsigned bus = 0;
@@ -27,7 +27,7 @@ std::optional<std::string> sysfs_name(const std::string& address) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, slot, function);
 }
 
-// The base class is the highest of the three bytes of `class` (PCI Code and ID Assignment Specification).
+// The base class is the highest of the three bytes in `class` (PCI Code and ID Assignment Specification).
 pci_kind kind_of(unsigned class_code) {
   switch (class_code >> 16) {
     case 0x01:
@@ -42,7 +42,7 @@ pci_kind kind_of(unsigned class_code) {
   }
 }
 
-// `resource` has a line per region: first address, last address, flags. Bit 9 of the flags says memory (IORESOURCE_MEM).
+// `resource` has one line per region: first address, last address, flags. Bit 9 of the flags marks memory (IORESOURCE_MEM).
 std::uint64_t largest_window(const std::string& device_folder) {
   constexpr unsigned long long is_memory = 0x200;
   std::ifstream regions(device_folder + "/resource");
@@ -57,7 +57,7 @@ std::uint64_t largest_window(const std::string& device_folder) {
   return largest;
 }
 
-// The folder behind the link lies inside the folders of the bridges above: .../pci0000:3a/0000:3a:01.0/0000:3b:00.0
+// The link's target is nested in the folders of the bridges above it: .../pci0000:3a/0000:3a:01.0/0000:3b:00.0
 std::vector<std::string> bridges_above(const std::string& device_folder) {
   std::error_code failed;
   const auto real = std::filesystem::canonical(device_folder, failed);
@@ -86,7 +86,7 @@ pci_device describe_pci_device(const std::string& address, const std::string& ro
 }
 
 std::vector<std::string> list_pci_addresses(const std::string& root) {
-  // Not a directory_iterator of an error_code: libstdc++ ends the process where that runs out of memory.
+  // Not a directory_iterator with an error_code: libstdc++ ends the process if that runs out of memory.
   std::vector<std::string> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(root.c_str()), &closedir);
   while (const dirent* entry = folder == nullptr ? nullptr : readdir(folder.get())) {

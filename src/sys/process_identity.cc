@@ -36,7 +36,7 @@ result<process_identity> identify_process(int pid) {
   if (!text)
     return text.error().code() == errc::not_found ? status(errc::not_found, fmt::format("there is no process {}", pid)) : text.error();
   process_identity known{.pid = pid};
-  // The second field is the program's name, which may hold blanks and brackets; the 22nd is when it began. A zombie has ended.
+  // The second field is the program's name, which may contain blanks and parentheses; the 22nd is the start time. A zombie counts as ended.
   std::string_view rest(*text);
   const auto bracket = rest.rfind(')');
   if (bracket == std::string_view::npos || bracket + 2 >= rest.size())

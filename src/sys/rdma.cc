@@ -26,7 +26,7 @@ std::string state_of(const std::string& port_folder) {
   return colon == std::string::npos ? std::string() : line.substr(colon + 2);
 }
 
-// The folder that a link leads to, as seen from the root of all devices.
+// Returns the target of a link relative to the folder of all devices.
 std::string path_below_devices(const std::string& link, const std::string& root) {
   std::error_code failed;
   const auto devices = fs::canonical(root + "/devices", failed);
@@ -37,7 +37,7 @@ std::string path_below_devices(const std::string& link, const std::string& root)
   return below.starts_with("pci") ? below : std::string();
 }
 
-// How many folders two paths have in common: the root complex, bridges and switches above both.
+// Counts the folders that two paths share: the root complex, bridges and switches above both.
 std::size_t shared_folders(const std::string& one, const std::string& other) {
   const fs::path a(one);
   const fs::path b(other);
@@ -80,7 +80,7 @@ std::vector<rdma_port> list_rdma_ports(const std::string& root) {
       found.push_back(made);
     }
   }
-  // mlx5_2 before mlx5_10.
+  // mlx5_2 sorts before mlx5_10.
   const auto order = [](const rdma_port& each) { return std::tuple(each.device.size(), std::string_view(each.device), each.port); };
   std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
   return found;
@@ -119,7 +119,7 @@ nic_choice choose_nic(const std::string& gpu_pci_bus_id, const std::string& root
     why = "no RDMA device is nearer";
   }
   nic_choice chosen{best->device, best->port, fmt::format("{} for the GPU at {}: {}", name_of(*best), gpu.address, why), {}};
-  std::string last;  // further ports of one device have no link of their own to the GPU
+  std::string last;  // more ports of one device have no link of their own to the GPU
   for (const auto& each : ports) {
     if (!each.active() || each.device == last || worth(each) != worth(*best) || chosen.rails.size() == nic_choice::most_rails) continue;
     chosen.rails.push_back(fmt::format("{}:{}", each.device, each.port));

@@ -21,7 +21,7 @@
 namespace penstock::sys {
 namespace {
 
-// linux/mman.h of 6.5; repeated here because most libc and kernel headers are older.
+// From linux/mman.h of Linux 6.5; repeated here because most libc and kernel headers are older.
 constexpr long cachestat_number = 451;
 struct cachestat_range {
   std::uint64_t offset = 0;
@@ -41,8 +41,8 @@ struct file_range {
   std::uint64_t length;
 };
 
-// Where so many pages of the range are in the page cache. Its first and last page may lie in it in part only: what counts as all of it is
-// that no page is missing.
+// Converts a number of cached pages into bytes of the range. Its first and last page may overlap the range only in part, so the result is
+// the whole length exactly if no page is missing.
 std::uint64_t bytes_of(std::uint64_t pages, const file_range& range) noexcept {
   const std::uint64_t first = range.offset / page_size();
   const std::uint64_t last = (range.offset + range.length - 1) / page_size();
@@ -59,11 +59,11 @@ int call_cachestat(const file_range& range, cachestat_counts& counts) noexcept {
   return syscall(cachestat_number, range.fd, &asked, &counts, 0U) == 0 ? 0 : errno;
 }
 
-// Set once cachestat turned out to be missing or forbidden. Threads that race to set it found the same.
+// Set once cachestat turns out to be missing or forbidden. Racing threads set the same value.
 std::atomic<bool> cachestat_missing{false};
 
-// Whether a refusal is one of the call itself: by an old kernel (ENOSYS) or a seccomp profile (ENOSYS, EPERM). Since Linux 6.13 EPERM
-// may also speak of the one file that was asked about; a file of our own tells them apart.
+// Returns whether the call itself is refused: by an old kernel (ENOSYS) or a seccomp profile (ENOSYS, EPERM). Since Linux 6.13 EPERM may
+// also concern the one file that was asked about; a file of our own tells the two apart.
 bool refuses_every_file(int error) noexcept {
   if (error == ENOSYS) return true;
   if (error != EPERM) return false;
@@ -75,12 +75,12 @@ bool refuses_every_file(int error) noexcept {
   return own_error == EPERM;
 }
 
-// To others than the owner and writers mincore reports every page as resident.
+// mincore reports every page as resident to callers that neither own the file nor may write it.
 bool mincore_is_truthful(int fd, const struct stat& facts) noexcept {
   return facts.st_uid == geteuid() || faccessat(fd, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) == 0;
 }
 
-// Counts resident pages of [base, base+length); base lies on a page boundary. Returns 0 or an errno.
+// Counts resident pages of [base, base+length); base must be page-aligned. Returns 0 or an errno.
 int count_resident_pages(std::byte* base, std::uint64_t length, std::uint64_t& pages) noexcept {
   std::array<unsigned char, 8192> flags;
   const std::uint64_t window = flags.size() * page_size();
@@ -108,7 +108,7 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
   // PROT_NONE needs no page tables; the kernel answers from the page cache itself.
   void* base = mmap(nullptr, length, PROT_NONE, MAP_SHARED, range.fd, static_cast<off_t>(start));
   if (base == MAP_FAILED) {
-    // EACCES: opened for writing only.
+    // EACCES: the descriptor is open only for writing.
     return status(errc::unsupported, described(range) + ": the file cannot be mapped, and cachestat is missing", error_domain::os, errno);
   }
   std::uint64_t pages = 0;
@@ -118,24 +118,24 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
   return bytes_of(pages, range);
 }
 
-// --- estimates
+//--- estimates
 //
-// Whether a page is in the page cache shows without rights to the file only by reading it in a way that does not wait (RWF_NOWAIT, Linux
-// 4.14). Such a read starts the I/O for what it does not find, with read-ahead unless the descriptor has POSIX_FADV_RANDOM: then it is that
-// one page. Read-ahead would pollute the page cache with what direct I/O is about to fetch, and halve its speed; so the descriptor is one
-// of our own, and the pages that the question has brought in are dropped. (Where a sample meets the mark that another reader's read-ahead
-// has left at its end, the kernel goes on with that: rare, and one window at most.) mincore is no way out, whatever the mapping: it answers
-// by the file.
+// Without rights to the file, the only way to find out whether a page is cached is a read that does not wait (RWF_NOWAIT, Linux 4.14). If
+// the page is missing, the read starts the I/O for it: with read-ahead, or for that one page if the descriptor has POSIX_FADV_RANDOM.
+// Read-ahead would fill the page cache with what direct I/O is about to read, and halve its speed; so the descriptor belongs to this call
+// alone, and pages that the samples brought in are dropped. (If a sample hits the marker at the end of another reader's read-ahead, the
+// kernel continues that read-ahead: this is rare and at most one window.) mincore does not help with any kind of mapping: its answer
+// depends on the rights to the file.
 
 constexpr std::uint64_t bytes_per_sample = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_samples = 4;
 constexpr std::uint64_t most_samples = 64;
-// The I/O that a sample starts may end before the kernel looks, and then the page is there: virtual machines lose the CPU just there, to
-// whoever serves their disk. The kernel's account of what this thread has had read tells that. Where it keeps none, one sample in so many,
-// and one at least, may be found by mistake: a busy machine found one in 130 so.
+// The I/O that a sample starts may complete before the kernel checks, and then the page counts as present: virtual machines often lose the
+// CPU exactly there, to the process that serves their disk. The kernel's I/O accounting of this thread reveals such cases. Without that
+// accounting, one sample in samples_per_mistake, but at least one, may be found by mistake: a busy machine found one in 130.
 constexpr std::uint64_t samples_per_mistake = 16;
 
-// Gives a descriptor POSIX_FADV_RANDOM for as long as it lives.
+// Sets POSIX_FADV_RANDOM on a descriptor for the lifetime of this object.
 class random_access {
  public:
   explicit random_access(int fd) noexcept : fd_(fd) { posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM); }
@@ -147,7 +147,7 @@ class random_access {
   int fd_;
 };
 
-// Waits for the I/O that a sample has started, and lets its page go.
+// Waits for the I/O that a sample started, then drops its page.
 void drop_sample(int fd, std::uint64_t at) noexcept {
   char byte = 0;
   if (pread(fd, &byte, 1, static_cast<off_t>(at)) < 0) return;
@@ -155,13 +155,14 @@ void drop_sample(int fd, std::uint64_t at) noexcept {
   posix_fadvise(fd, static_cast<off_t>(page), static_cast<off_t>(page_size()), POSIX_FADV_DONTNEED);
 }
 
-// That this thread has had read from disks so far, in blocks of 512 bytes; always 0 where the kernel does not count (TASK_IO_ACCOUNTING).
+// Returns the blocks of 512 bytes that this thread has read from disks so far; always 0 if the kernel does not count them
+// (TASK_IO_ACCOUNTING).
 long blocks_read() noexcept {
   rusage used{};
   return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_inblock : 0;
 }
 
-// Another place in each part of the file each time, so that two who ask at once do not find each other's samples.
+// Returns a different place in each part of the file each time, so that two concurrent callers do not find each other's samples.
 std::uint64_t place_in(std::uint64_t part_bytes) noexcept {
   static std::atomic<std::uint64_t> sequence{0};
   constexpr std::uint64_t golden = 0x9e3779b97f4a7c15;
@@ -179,13 +180,13 @@ result<std::uint64_t> estimate_resident_bytes(int fd, std::uint64_t offset, std:
   if (there == 0) return std::uint64_t{0};
   const random_access scope(fd);
   const std::uint64_t count = std::clamp(there / bytes_per_sample, std::min(least_samples, there), most_samples);
-  // Those that were not found are filled in from the front, those that were from the back.
+  // Missing samples fill the array from the front, present ones from the back.
   std::array<std::uint64_t, most_samples> sampled;
   std::uint64_t absent_count = 0;
   std::uint64_t present_count = 0;
   int error = 0;
   long read_before = blocks_read();
-  // From the end on: what a sample may set off then lies behind it, where the others have been.
+  // Goes backwards: read-ahead that a sample may trigger then covers only places that were already sampled.
   for (std::uint64_t i = count; i-- > 0 && error == 0;) {
     const std::uint64_t at = offset + there / count * i + place_in(there / count);
     char byte = 0;

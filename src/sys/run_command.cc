@@ -22,7 +22,7 @@ namespace {
 
 using command_clock = std::chrono::steady_clock;
 
-// Killed with its session, and waited for, unless it has been.
+// A running command. Kills its session and waits for it, unless ended() already has.
 class started_command {
  public:
   explicit started_command(pid_t process) : process_(process) {}
@@ -33,12 +33,12 @@ class started_command {
     kill(-process_, SIGKILL);
     (void)ended();
   }
-  // Blocks until it has ended.
+  // Blocks until the command has ended.
   status ended() {
     int how = 0;
     const auto waited = uninterrupted([&] { return waitpid(process_, &how, 0); });
     process_ = -1;
-    if (waited < 0 && errno == ECHILD) return {};  // a program that ignores SIGCHLD is told no status
+    if (waited < 0 && errno == ECHILD) return {};  // if the program ignores SIGCHLD, there is no status
     if (waited < 0) return status::from_errno(errno, "waitpid");
     if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return {};
     if (WIFEXITED(how)) return {errc::io, fmt::format("the program ended with status {}", WEXITSTATUS(how))};
@@ -57,7 +57,7 @@ result<pid_t> spawn_shell(const std::string& command, int output) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, output, 1);
   posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-  // Signals as a program finds them, whatever the thread that asks has blocked or ignored.
+  // Resets signals to their defaults, whatever the calling thread has blocked or ignored.
   sigset_t none{}, ordinary{};
   sigemptyset(&none);
   sigemptyset(&ordinary);
@@ -75,7 +75,7 @@ result<pid_t> spawn_shell(const std::string& command, int output) {
   return process;
 }
 
-// Everything up to its end.
+// Reads everything up to the end of the output.
 result<std::string> read_output(int from, std::size_t most_bytes, command_clock::time_point deadline) {
   std::string text;
   for (;;) {

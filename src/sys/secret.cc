@@ -80,7 +80,7 @@ result<std::array<std::byte, 16>> md5(std::span<const std::byte> of) {
 
 namespace {
 
-// Where a sandbox refuses getrandom(2).
+// Used if a sandbox refuses getrandom(2).
 result<digest> random_digest_of_device() {
   digest made{};
   std::ifstream from("/dev/urandom", std::ios::binary);

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t looked_at_every = std::uint64_t{64} << 20;
 constexpr std::uint64_t part_left_free = 10;
 
-// File systems without O_TMPFILE have a name for a moment.
+// On file systems without O_TMPFILE the file has a name for a moment.
 int open_without_name(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOSYS)) return fd;
@@ -44,7 +44,7 @@ result<temporary_file> temporary_file::make(const std::string& folder) {
 status temporary_file::check_room() {
   if (size_ < room_until_) return {};
   struct statvfs facts {};
-  if (uninterrupted([&] { return ::fstatvfs(fd_.get(), &facts); }) != 0) return {};  // then the disk says when it is full
+  if (uninterrupted([&] { return ::fstatvfs(fd_.get(), &facts); }) != 0) return {};  // then the write reports a full disk
   const auto free = std::uint64_t{facts.f_bavail} * facts.f_frsize;
   if (facts.f_blocks > 0 && free < looked_at_every + std::uint64_t{facts.f_blocks} * facts.f_frsize / part_left_free)
     return status::from_errno(ENOSPC, fmt::format("write a temporary file in {}, of which a tenth is to stay free", folder_));

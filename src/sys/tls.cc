@@ -15,7 +15,7 @@ namespace penstock::sys {
 
 namespace {
 
-// Of openssl/ssl.h, bio.h and x509_vfy.h.
+// Constants from openssl/ssl.h, bio.h and x509_vfy.h.
 constexpr int ctrl_mode = 33;
 constexpr int ctrl_min_proto_version = 123;
 constexpr int ctrl_set_host_name = 55;
@@ -31,10 +31,10 @@ constexpr std::uint64_t no_handler_at_exit = 0x00080000;
 constexpr unsigned long reason_of_error = 0x7FFFFF;
 constexpr unsigned long first_reason_of_alerts = 1000;
 
-constexpr std::size_t most_taken = std::size_t{256} << 10;  // bytes that are encrypted before any leave
+constexpr std::size_t most_taken = std::size_t{256} << 10;  // bytes encrypted before any are sent
 constexpr std::size_t most_fetched = std::size_t{64} << 10;
-// Times in one call: what comes may have no bytes for the caller (new keys, asked for again and again), and its thread has others to look
-// after.
+// The most reads from the socket in one call: what arrives may contain no bytes for the caller (repeated key updates, for example), and the
+// calling thread serves other connections too.
 constexpr unsigned most_fetches = 16;
 
 struct libssl {
@@ -87,7 +87,7 @@ libssl open_libssl() {
   if (opened == nullptr) return found;
   found.usable = true;
   const auto find = [&](auto& into, const char* name) {
-    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(opened, name));  // libcrypto's too, on which it depends
+    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(opened, name));  // also finds symbols of libcrypto
     found.usable = found.usable && into != nullptr;
   };
   find(found.init, "OPENSSL_init_ssl");
@@ -130,7 +130,8 @@ libssl open_libssl() {
   find(found.next_error, "ERR_get_error");
   find(found.error_words, "ERR_error_string_n");
   find(found.clear_errors, "ERR_clear_error");
-  // OpenSSL would otherwise free at exit what threads of reactors still encrypt with. Without effect where another library was first.
+  // Otherwise OpenSSL would free at exit what reactor threads still use for encryption. Has no effect if another library initialized it
+  // first.
   found.usable = found.usable && found.init(no_handler_at_exit, nullptr) == 1;
   return found;
 }
@@ -142,10 +143,10 @@ const libssl& ssl() {
 
 struct reason {
   std::string words;
-  unsigned long alert = 0;  // of the other end's; 0: there was none
+  unsigned long alert = 0;  // alert from the other end; 0: none
 };
 
-// Of this thread's last call.
+// Returns the reason of this thread's last failed call.
 reason reason_of_openssl() {
   std::array<char, 256> words{};
   const auto code = ssl().next_error();
@@ -161,20 +162,20 @@ reason reason_of_openssl() {
 
 std::string words_of_openssl() { return reason_of_openssl().words; }
 
-// Alerts about certificates (RFC 8446, 6.2): the other end may say so after this one has agreed.
+// Alerts about certificates (RFC 8446, 6.2). The other end may send one after this end has completed the handshake.
 bool is_of_certificate(unsigned long alert) {
   constexpr unsigned long no_certificate = 41, certificate_unknown = 46, unknown_ca = 48, access_denied = 49, certificate_required = 116;
   return (alert >= no_certificate && alert <= certificate_unknown) || alert == unknown_ca || alert == access_denied ||
          alert == certificate_required;
 }
 
-// In place of OpenSSL's own, which asks at the terminal and waits there. asked: a bool.
+// Replaces OpenSSL's callback, which prompts at the terminal and waits there. asked: a bool.
 int refuse_pass_phrase(char* /*into*/, int /*size*/, int /*writing*/, void* asked) {
   if (asked != nullptr) *static_cast<bool*>(asked) = true;
   return -1;
 }
 
-// What the first bytes of a connection are (RFC 8446, 5.1): the type of a record, and the major version.
+// Checks the first bytes of a connection (RFC 8446, 5.1): a record type and the major version.
 bool begins_as_tls(std::span<const std::byte> bytes) noexcept {
   constexpr std::byte first_type{20};
   constexpr std::byte last_type{24};
@@ -182,11 +183,11 @@ bool begins_as_tls(std::span<const std::byte> bytes) noexcept {
   return bytes[0] >= first_type && bytes[0] <= last_type && (bytes.size() == 1 || bytes[1] == major);
 }
 
-// A fatal alert, protocol_version, as a record: OpenSSL does not always answer what is no TLS.
+// A fatal protocol_version alert as a record: OpenSSL does not always respond to bytes that are not TLS.
 constexpr std::array<std::uint8_t, 7> protocol_alert{21, 3, 3, 0, 2, 2, 70};
-const iovec protocol_alert_part{const_cast<std::uint8_t*>(protocol_alert.data()), protocol_alert.size()};  // which is only read
+const iovec protocol_alert_part{const_cast<std::uint8_t*>(protocol_alert.data()), protocol_alert.size()};  // only read
 
-// The socket tells again.
+// The socket stays readable and reports again.
 status more_later() { return {errc::would_block, "the other end says more than one call takes"}; }
 
 status error_of_file(std::string_view what, const std::string& file, bool has_pass_phrase) {
@@ -210,7 +211,7 @@ struct tls_context::contexts {
     if (accepts != nullptr) ssl().context_free(accepts);
     if (connects != nullptr) ssl().context_free(connects);
   }
-  void* accepts = nullptr;  // null: there is no certificate
+  void* accepts = nullptr;  // null: no certificate
   void* connects = nullptr;
 };
 
@@ -229,7 +230,7 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
     ssl().ask_pass_phrase(made, refuse_pass_phrase);
     ssl().pass_to_asked(made, &has_pass_phrase);
     (void)ssl().context_ctrl(made, ctrl_mode, release_buffers, nullptr);
-    (void)ssl().tickets(made, 0);  // sessions are not resumed, and nothing is said that nobody has asked for
+    (void)ssl().tickets(made, 0);  // no session resumption, and no unsolicited messages
     if (!how.certificate.empty()) {
       if (ssl().use_certificate(made, how.certificate.c_str()) != 1) return unusable("certificate", how.certificate);
       if (ssl().use_key(made, how.key.c_str(), pem_file) != 1 || ssl().check_key(made) != 1) return unusable("key", how.key);
@@ -287,11 +288,11 @@ struct tls_stream::state {
   state(const state&) = delete;
   state& operator=(const state&) = delete;
   ~state() {
-    if (of != nullptr) ssl().destroy(of);  // with both of these
+    if (of != nullptr) ssl().destroy(of);  // frees in and out too
   }
   void* of = nullptr;
-  void* in = nullptr;   // what has come, encrypted
-  void* out = nullptr;  // what is to be sent
+  void* in = nullptr;   // encrypted bytes that have arrived
+  void* out = nullptr;  // encrypted bytes to be sent
 };
 
 result<std::unique_ptr<tls_stream>> tls_context::made(const std::string& name) const {
@@ -308,7 +309,7 @@ result<std::unique_ptr<tls_stream>> tls_context::made(const std::string& name) c
     ssl().accept_state(state->of);
   } else {
     ssl().connect_state(state->of);
-    // A number is compared with the numbers in the certificate, and not sent ahead (RFC 6066, 3).
+    // An IP address is compared with the addresses in the certificate and not sent as a server name (RFC 6066, 3).
     const bool is_number = ssl().set_ip(ssl().parameters(state->of), name.c_str()) == 1;
     if (!is_number && ssl().set_host(state->of, name.c_str()) != 1) return no_room();
     if (!is_number) (void)ssl().ctrl(state->of, ctrl_set_host_name, 0, const_cast<char*>(name.c_str()));
@@ -332,7 +333,7 @@ status tls_stream::fail_to_send(status why) {
   return not_sent_;
 }
 
-// Nothing goes either way without that.
+// Without a handshake nothing can be sent or received.
 status tls_stream::fail_to_agree(status why) {
   (void)fail_to_send(why);
   return fail_to_receive(std::move(why));
@@ -340,7 +341,7 @@ status tls_stream::fail_to_agree(status why) {
 
 bool tls_stream::all_is_out() const noexcept { return out_sent_ == out_.size() && ssl().bio_pending(state_->out) == 0; }
 
-// What the socket takes. A failure says nothing about what has arrived before it, such as why the other end has gone.
+// Sends what the socket accepts. A failure does not discard what has arrived before, such as the reason why the other end closed.
 void tls_stream::put_out(peer& door, int fd) {
   if (!not_sent_.ok()) return;
   if (out_sent_ == out_.size()) {
@@ -364,7 +365,7 @@ void tls_stream::put_out(peer& door, int fd) {
   }
 }
 
-// More of what the other end says. Errors: would_block.
+// Reads more encrypted bytes from the other end. Errors: would_block.
 status tls_stream::fetch(peer& door, int fd) {
   std::array<std::byte, most_fetched> bytes;
   const iovec part{bytes.data(), bytes.size()};
@@ -378,7 +379,7 @@ status tls_stream::fetch(peer& door, int fd) {
   return {};
 }
 
-// The socket has ended, of which the other end has said nothing: whoever is between the ends can do that too.
+// The socket has ended without notice from the other end: an attacker between the ends can do that too.
 status tls_stream::why_cut(const status& of_socket) const {
   if (has_ended_) return {errc::closed, "tls: the other end has ended the connection"};
   if (agreed_ && of_socket.ok()) return {errc::io, "tls: the connection was cut"};
@@ -387,18 +388,18 @@ status tls_stream::why_cut(const status& of_socket) const {
   return {errc::closed, fmt::format("tls: the other end has ended the connection before both agreed{}; perhaps it does not use TLS", told)};
 }
 
-// Until the ends have agreed. Errors: would_block.
+// Continues the handshake until it is done. Errors: would_block.
 status tls_stream::agree(peer& door, int fd) {
   for (unsigned fetches = 0; !agreed_; ++fetches) {
     ssl().clear_errors();
     const int done = ssl().handshake(state_->of);
     const int why = done == 1 ? 0 : ssl().error(state_->of, done);
     const auto words = done == 1 || why == error_want_read ? std::string() : words_of_openssl();
-    put_out(door, fd);  // also why this end breaks off
+    put_out(door, fd);  // includes the alert if this end gives up
     if (done == 1) {
       agreed_ = true;
     } else if (why != error_want_read && is_plain_) {
-      (void)door.send(fd, {&protocol_alert_part, 1});  // by which the other end knows
+      (void)door.send(fd, {&protocol_alert_part, 1});  // tells the other end why
       return fail_to_agree({errc::permission_denied, "tls: the other end does not use TLS, and this end does"});
     } else if (why != error_want_read) {
       const auto verified = ssl().verify_result(state_->of);
@@ -447,7 +448,7 @@ result<std::size_t> tls_stream::receive(peer& door, int fd, const iovec& part) {
     const int why = ssl().error(state_->of, 0);
     if (why == error_zero_return) return std::size_t{0};
     if (why != error_want_read) {
-      const auto told = reason_of_openssl();  // which may be what the other end has against this one's certificate
+      const auto told = reason_of_openssl();  // may be the other end's objection to this end's certificate
       put_out(door, fd);
       return fail_to_receive({is_of_certificate(told.alert) ? errc::permission_denied : errc::io, fmt::format("tls: {}", told.words)});
     }

@@ -39,13 +39,13 @@ using namespace std::chrono_literals;
 using told = fabric_line::told;
 using steady = std::chrono::steady_clock;
 
-constexpr auto awake = 20us;           // after something has moved, while there is something under way
-constexpr unsigned most_steps = 64;    // of one line's progress, in its turn
-constexpr int most_limits = 10;        // of its time, whatever else moves
-constexpr auto most_meeting = 500ms;   // that a line which is to end waits for
-constexpr std::uint64_t greeting = 0;  // the tag by which two lines meet
-constexpr auto most_closing = 1s;      // of a line's end, whatever the network does
-constexpr auto most_at_exit = 10s;     // that the end of a process waits for the fabrics' threads
+constexpr auto awake = 20us;           // how long to poll after something has moved, while transfers are in flight
+constexpr unsigned most_steps = 64;    // progress calls for one line in its turn
+constexpr int most_limits = 10;        // times its limit: the most that all transfers may take
+constexpr auto most_meeting = 500ms;   // how long a line that is to end waits for the other end's greeting
+constexpr std::uint64_t greeting = 0;  // the tag of greetings
+constexpr auto most_closing = 1s;      // the longest close of an endpoint, whatever the network does
+constexpr auto most_at_exit = 10s;     // how long the end of a process waits for fabric threads
 
 // --- the library
 
@@ -77,7 +77,7 @@ struct library {
 class symbols {
  public:
   symbols(void* handle, status& problem) : handle_(handle), problem_(problem) {}
-  // Of libucp.so.0, or of what it is linked to.
+  // Finds a symbol in libucp.so.0 or in a library that it depends on.
   template <class Function>
   void find(Function& into, const char* name) {
     into = reinterpret_cast<Function>(dlsym(handle_, name));
@@ -89,7 +89,7 @@ class symbols {
   status& problem_;
 };
 
-// It would print, and handle signals of the program's.
+// Otherwise UCX would print messages and handle the program's signals.
 void make_quiet(void* handle) {
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) {
     using set_value = ucs_status_t (*)(const char* name, const char* value);
@@ -104,14 +104,14 @@ void end_all_fabrics() noexcept;
 
 library open_library() {
   library found;
-  // NODELETE: it leaves hooks and threads of its own behind.
+  // NODELETE: the library leaves hooks and threads behind.
   void* const handle = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     const char* const why = dlerror();
     found.problem = {errc::unsupported, fmt::format("UCX is not installed ({})", why == nullptr ? "libucp.so.0" : why)};
     return found;
   }
-  (void)std::atexit(&end_all_fabrics);  // comes before the destructors of what has just been loaded
+  (void)std::atexit(&end_all_fabrics);  // runs before the destructors of the library loaded above
   make_quiet(handle);
   symbols in(handle, found.problem);
   in.find(found.config_read, "ucp_config_read");
@@ -148,7 +148,7 @@ status error_of(ucs_status_t code, const char* call) {
   return {kind, fmt::format("{}: {}", call, ucx().status_string(code))};
 }
 
-// --- what is under way. All but the two lists of what is asked for belongs to the fabric's thread
+// --- transfers. All state belongs to the fabric's thread, except the two lists of requests from other threads
 
 struct line_state;
 
@@ -159,23 +159,23 @@ struct transfer {
   fabric_buffer memory;
   told done;
   bool sends = false;
-  bool finished = false;  // UCX says so
+  bool finished = false;  // UCX has reported the outcome
   ucs_status_t outcome = UCS_INPROGRESS;
-  std::uint64_t come = 0;   // bytes
-  void* request = nullptr;  // until it is freed
+  std::uint64_t come = 0;   // bytes received
+  void* request = nullptr;  // null once it is freed
 };
 
-// What another thread asks of a line.
+// A request of another thread to a line.
 struct step {
   enum class kind : std::uint8_t { connect, begin, cancel };
   kind what = kind::connect;
   std::shared_ptr<line_state> of;
   std::vector<std::byte> address;
-  std::list<transfer> begun;  // one, or none
+  std::list<transfer> begun;  // one transfer or none
   std::uint64_t number = 0;
 };
 
-// Of transfers up to a number.
+// A time limit for the transfers up to a number.
 struct time_limit {
   steady::time_point from;
   std::chrono::milliseconds time;
@@ -184,30 +184,31 @@ struct time_limit {
 
 struct line_state {
   ucp_worker_h worker = nullptr;
-  int readable = -1;  // the worker's
+  int readable = -1;  // the worker's descriptor
   std::vector<std::byte> address;
   told ended;
   std::atomic<std::uint64_t> last_number{0};
 
-  // --- with the fabric's lock
+  // --- guarded by the fabric's lock
   bool end_asked = false;
   status end_why;
   std::optional<time_limit> limit_asked;
 
-  // --- of the thread
+  // --- used only by the fabric's thread
   ucp_ep_h endpoint = nullptr;
   std::list<transfer> under_way;
-  // The other end's and its own. UCX 1.13 aborts the process where the other end's worker goes while the endpoints are being connected
-  // (openucx/ucx#8175, mended in 1.14): so no line ends before both have got through, as far as it is up to this process.
+  // The greeting of the other end and our own. UCX 1.13 aborts the process if the other end's worker goes away while the endpoints are
+  // being connected (openucx/ucx#8175, fixed in 1.14). So, as far as this process can ensure it, no line ends before both greetings have
+  // arrived.
   std::array<transfer, 2> greetings;
   std::array<std::byte, 2> greeted{};
   bool has_met = false;
-  status ending;  // ok: it is not to end
+  status ending;  // why the line is to end; ok: it is not
   steady::time_point ending_since;
-  status failed;  // it ends now; ok: it does not
+  status failed;  // why the line ends now; ok: it does not
   std::vector<time_limit> limits;
-  steady::time_point finished_at;  // the last transfer that has
-  bool over = false;               // the worker is gone
+  steady::time_point finished_at;  // when the last transfer finished
+  bool over = false;               // the worker is destroyed
 };
 
 struct fabric_state {
@@ -217,21 +218,21 @@ struct fabric_state {
   std::function<void()> on_thread;
   fabric_state* next_served = nullptr;
 
-  std::mutex lock;  // guards what follows
+  std::mutex lock;  // guards the members up to over
   std::list<step> steps;
   std::list<std::shared_ptr<line_state>> added;
   bool stopping = false;
-  bool process_ends = false;  // and with it all lines
-  int making = 0;             // lines, by other threads
-  bool over = false;          // the thread is through with UCX, and looks at nothing any more
+  bool process_ends = false;  // ends all lines
+  int making = 0;             // lines that other threads are making
+  bool over = false;          // the thread has stopped using UCX and reads nothing any more
 
-  std::list<std::shared_ptr<line_state>> lines;  // of the thread
+  std::list<std::shared_ptr<line_state>> lines;  // used only by the fabric's thread
 
   void call() const noexcept { wake.wake(); }
 };
 
-// The fabrics of this process that have a thread. UCX takes its own tables down in its destructors, at the end of the process: all lines
-// end before, and nobody asks UCX for anything afterwards.
+// The fabrics of this process that have a thread. UCX frees its tables in its destructors when the process ends, so all lines must end
+// before that, and nothing may call UCX afterwards.
 class served_fabrics {
  public:
   static served_fabrics& of_process() {
@@ -244,7 +245,7 @@ class served_fabrics {
       if (current.compare_exchange_strong(found, made.get())) return *made.release();
     }
   }
-  // False: the process is at its end.
+  // Returns false if the process is ending.
   bool add(fabric_state& state) noexcept {
     const std::lock_guard guard(lock_);
     if (!process_ends_) all_.push_back(state);
@@ -281,8 +282,8 @@ class served_fabrics {
   }
 
   const fork_guard fork_;
-  served_fabrics* of_parent_ = nullptr;  // the process that forked this one; nobody uses it any more
-  mutable std::mutex lock_;              // guards what follows
+  served_fabrics* of_parent_ = nullptr;  // of the process that forked this one; no longer used
+  mutable std::mutex lock_;              // guards the members below
   intrusive_list<fabric_state, &fabric_state::next_served> all_;
   bool process_ends_ = false;
 };
@@ -381,7 +382,8 @@ void cancel(line_state& line, std::uint64_t number) {
   ucx().request_cancel(line.worker, found->request);
 }
 
-// Ok where it has ended well. Another error than cancelled is the line's: only once that is gone is the memory sure to be left alone.
+// Returns ok if the transfer succeeded. Errors other than cancelled fail the whole line: only its end guarantees that the memory is no
+// longer touched.
 status outcome_of(const transfer& which) {
   if (which.outcome != UCS_OK) return error_of(which.outcome, which.sends ? "ucp_tag_send_nbx" : "ucp_tag_recv_nbx");
   if (which.come == which.memory.bytes) return {};
@@ -432,8 +434,8 @@ void close_endpoint(line_state& line) {
   ucx().request_free(closing);
 }
 
-// UCX 1.13 does not end a receive that has begun when its sender dies, not even when the endpoint is closed. Without the worker nothing is
-// left that could write.
+// UCX 1.13 does not end a started receive when its sender dies, not even when the endpoint is closed. Once the worker is destroyed, nothing
+// can write to the memory.
 void end_line(line_state& line) {
   line.over = true;
   close_endpoint(line);
@@ -455,7 +457,7 @@ void take(step& asked) {
     return;
   }
   if (!line.ending.ok() && asked.what != step::kind::cancel) {
-    line.under_way.splice(line.under_way.end(), asked.begun);  // told with the others
+    line.under_way.splice(line.under_way.end(), asked.begun);  // completes with the others
     return;
   }
   switch (asked.what) {
@@ -474,7 +476,7 @@ void take(step& asked) {
   }
 }
 
-// Has the line's limits pass, if they do. Returns the next of them.
+// Applies limits that have passed. Returns when the next one passes.
 std::optional<steady::time_point> look_at_limits(line_state& line) {
   const auto now = steady::now();
   std::optional<steady::time_point> next;
@@ -495,7 +497,7 @@ std::optional<steady::time_point> look_at_limits(line_state& line) {
   return next;
 }
 
-// One line's turn. True: something has moved.
+// Runs one line's turn. Returns true if anything moved.
 bool progress(line_state& line) {
   bool moved = false;
   for (unsigned i = 0; i < most_steps && line.failed.ok() && ucx().worker_progress(line.worker) != 0; ++i) moved = true;
@@ -503,7 +505,8 @@ bool progress(line_state& line) {
   return moved;
 }
 
-// With the fabric's lock, and at the same time as the steps: a limit that is seen before what it is for has nothing to wait for, and goes.
+// Called with the fabric's lock held, together with taking the steps: a limit seen before the transfers that it covers would find none and
+// be dropped.
 void take_limit(line_state& line) {
   const auto limit = std::exchange(line.limit_asked, std::nullopt);
   if (!limit) return;
@@ -511,7 +514,7 @@ void take_limit(line_state& line) {
   if (!noted) ask_to_end(line, no_memory());
 }
 
-// What other threads have asked for. False: that all ends.
+// Takes the requests of other threads. Returns false if the fabric is to end.
 bool take_what_is_asked(fabric_state& of) {
   std::list<std::shared_ptr<line_state>> added;
   std::list<step> steps;
@@ -536,7 +539,7 @@ bool take_what_is_asked(fabric_state& of) {
   return !of.over;
 }
 
-// True: some have.
+// Ends lines that have failed. Returns true if there were any.
 bool end_those_that_failed(fabric_state& of) {
   bool any = false;
   for (auto each = of.lines.begin(); each != of.lines.end();) {
@@ -560,7 +563,7 @@ bool end_those_that_failed(fabric_state& of) {
   return any;
 }
 
-// Until somebody asks for something, something comes, or a limit passes.
+// Sleeps until a request or data arrives, or a limit passes.
 void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
   std::vector<pollfd> waited;
   const bool made = or_without_memory(
@@ -576,7 +579,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
   waited.push_back({of.wake.descriptor(), POLLIN, 0});
   for (const auto& line : of.lines) {
     const auto armed = ucx().worker_arm(line->worker);
-    if (armed == UCS_ERR_BUSY) return;  // something has come meanwhile
+    if (armed == UCS_ERR_BUSY) return;  // something has arrived meanwhile
     if (armed != UCS_OK) {
       fail(*line, error_of(armed, "ucp_worker_arm"));
       return;
@@ -613,9 +616,9 @@ void serve(const std::shared_ptr<fabric_state>& of) {
   served_fabrics::of_process().remove(*of);
 }
 
-// --- what the others see
+// --- the public interface
 
-// While it lives, the thread does not let go of UCX.
+// While this object lives, the thread keeps UCX open.
 class making_a_line {
  public:
   explicit making_a_line(fabric_state& of) noexcept : of_(of) {
@@ -629,7 +632,7 @@ class making_a_line {
     if (!may_) return;
     const std::lock_guard guard(of_.lock);
     --of_.making;
-    of_.call();  // the thread may wait for that
+    of_.call();  // the thread may be waiting for this
   }
   [[nodiscard]] bool may() const noexcept { return may_; }
 
@@ -638,7 +641,7 @@ class making_a_line {
   bool may_ = false;
 };
 
-// In a forked child it lets go of everything, and calls nobody: the thread is the parent's.
+// In a forked child the destructor leaks its state and calls nothing: the thread belongs to the parent.
 class ucx_fabric final : public fabric, public std::enable_shared_from_this<ucx_fabric> {
  public:
   ucx_fabric(std::shared_ptr<fabric_state> of, bool knows_cuda) : state_(std::move(of)), knows_cuda_(knows_cuda) {}
@@ -742,7 +745,7 @@ status ucx_fabric::start() {
 
 ucx_fabric::~ucx_fabric() {
   if (state_->fork.forked()) {
-    (void)new (std::nothrow) std::thread(std::move(thread_));  // of the parent: neither to be joined nor detached
+    (void)new (std::nothrow) std::thread(std::move(thread_));  // the parent's thread: cannot be joined or detached
     (void)new (std::nothrow) std::shared_ptr<fabric_state>(state_);
     return;
   }
@@ -770,7 +773,7 @@ result<std::unique_ptr<fabric_line>> ucx_fabric::make_line(told ended) {
   std::list<std::shared_ptr<line_state>> one{made};
   ucp_worker_params_t wanted{};
   wanted.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  wanted.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // this thread, and then the fabric's
+  wanted.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // used by this thread, and then by the fabric's
   if (const auto done = ucx().worker_create(state_->context, &wanted, &made->worker); done != UCS_OK) {
     return error_of(done, "ucp_worker_create");
   }
@@ -798,14 +801,14 @@ result<std::unique_ptr<fabric_line>> ucx_fabric::make_line(told ended) {
   return std::unique_ptr<fabric_line>(std::move(line));
 }
 
-// The user's own settings (UCX_TLS, UCX_NET_DEVICES) count more.
+// The user's own settings (UCX_TLS, UCX_NET_DEVICES) take precedence.
 status configure(ucp_config_t& config, const fabric_options& options) {
   const auto set = [&](const char* name, const char* value) -> status {
     if (std::getenv(("UCX_" + std::string(name)).c_str()) != nullptr) return {};
     const auto done = ucx().config_modify(&config, name, value);
     return done == UCS_OK ? status() : error_of(done, "ucp_config_modify").with_context(name);
   };
-  // Within a host there are better ways than shared memory of UCX's. Names that this UCX does not know do no harm.
+  // Within a host Penstock has better transports than UCX's shared memory. Names that this UCX does not know are harmless.
   if (auto wrong = set("TLS", options.only_rdma ? "ib,cuda_copy,gdr_copy" : "ib,tcp,self,cuda_copy,gdr_copy"); !wrong.ok()) return wrong;
   if (!options.devices.empty()) {
     if (auto wrong = set("NET_DEVICES", options.devices.c_str()); !wrong.ok()) return wrong;
@@ -813,14 +816,13 @@ status configure(ucp_config_t& config, const fabric_options& options) {
   if (options.rails > 0) {
     if (auto wrong = set("MAX_RNDV_RAILS", std::to_string(options.rails).c_str()); !wrong.ok()) return wrong;
   }
-  // UCX 1.13 aborts the process where an endpoint of tcp fails with parts under way that it has not copied (uct_iface.h:884).
+  // UCX 1.13 aborts the process if a tcp endpoint fails while zero-copy fragments are in flight (uct_iface.h:884).
   if (!options.only_rdma) {
     if (auto wrong = set("ZCOPY_THRESH", "inf"); !wrong.ok()) return wrong;
-    // Later ones, by their newer protocols, likewise (1.16: datatype_iter.inl:318). Before 1.14 there are none, and the setting is not
-    // known.
+    // The newer protocols of later versions do the same (1.16: datatype_iter.inl:318). Before 1.14 they, and this setting, do not exist.
     (void)set("PROTO_ENABLE", "n");
   }
-  // All by rendezvous: of what comes in several parts without one, UCX could not let go.
+  // Sends everything by rendezvous: UCX could not abandon a message that arrives in several fragments without one.
   return set("RNDV_THRESH", "1");
 }
 
@@ -840,7 +842,7 @@ class ucx_fabrics_impl final : public fabrics {
     auto problem = or_no_memory([&] { return configure(*config, options); });
     ucp_params_t wanted{};
     wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-    // Not RMA: over tcp UCX would read whatever address another process names.
+    // No RMA: over tcp UCX would read any address that another process names.
     wanted.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
     wanted.mt_workers_shared = 1;
     const auto done = problem.ok() ? ucx().init(UCP_API_MAJOR, UCP_API_MINOR, &wanted, config, &state->context) : UCS_OK;

@@ -23,27 +23,27 @@ namespace penstock::sys {
 namespace {
 
 constexpr unsigned buffer_slots = 16;
-// How often a submission that makes no progress is tried again; the thread yields in between.
+// How often a submission without progress is retried; the thread yields in between.
 constexpr int max_idle_retries = 1000;
 
-// Of the poll of the eventfd that interrupt() writes to; no request of the owner's has it.
+// The token of the poll on interrupt()'s eventfd; no request of the owner uses it.
 constexpr std::uint64_t alarm_token = ~std::uint64_t{0};
 
-// Linux 7.4 registers buffers by a description of each, where older kernels have an iovec. As in its io_uring.h, under names of our own.
+// Linux 7.4 registers buffers by a description; older kernels take an iovec. The same layout as in its io_uring.h, with our own names.
 struct buffer_description {
   std::uint32_t type = 0;
   std::uint32_t flags = 0;
-  std::uint64_t size = 0;  // 0 for a dma-buf, as is the next
+  std::uint64_t size = 0;  // 0 for a dma-buf, like address
   std::uint64_t address = 0;
   std::int32_t dma_buf = 0;
-  std::int32_t file = 0;  // whose requests may use it
+  std::int32_t file = 0;  // the file whose requests may use the buffer
   std::array<std::uint64_t, 6> reserved{};
 };
 static_assert(sizeof(buffer_description) == 80);
 constexpr std::uint32_t describes_nothing = 0;
 constexpr std::uint32_t describes_dma_buf = 2;
 
-// io_uring_rsrc_update2, whose second word had to be zero before.
+// io_uring_rsrc_update2, whose second word had to be zero in older kernels.
 struct described_update {
   std::uint32_t slot = 0;
   std::uint32_t flags = 0;
@@ -70,7 +70,7 @@ class uring final : public ring {
     ::close(alarm_);
   }
 
-  // Once. After an error nothing is open.
+  // Call it once. After an error nothing is open.
   status open(unsigned entries);
 
   status register_buffer(unsigned slot, void* base, std::size_t length) override;
@@ -82,7 +82,7 @@ class uring final : public ring {
   result<std::size_t> reap(std::span<ring_completion> out, bool wait) override;
   void interrupt() noexcept override {
     const std::uint64_t one = 1;
-    (void)!::write(alarm_, &one, sizeof one);  // fails only where it is set already
+    (void)!::write(alarm_, &one, sizeof one);  // fails only if the alarm is already set
   }
 
  private:
@@ -100,18 +100,18 @@ class uring final : public ring {
 
   io_uring ring_{};
   int alarm_ = -1;                      // eventfd
-  bool is_open_ = false;                // ring_ and alarm_ are there
-  bool armed_ = false;                  // its poll is in the ring
-  bool interrupted_ = false;            // it has fired
-  std::size_t pending_ = 0;             // queued or in flight, and not yet handed out by reap
+  bool is_open_ = false;                // ring_ and alarm_ are open
+  bool armed_ = false;                  // the poll of alarm_ is in the ring
+  bool interrupted_ = false;            // the alarm has fired
+  std::size_t pending_ = 0;             // requests queued or in flight that reap has not returned yet
   bool slots_made_ = false;             // the sparse table of fixed buffers exists
-  std::vector<ring_completion> stash_;  // taken from the kernel, or made by fail_queued, before reap asked
+  std::vector<ring_completion> stash_;  // completions from the kernel or from fail_queued that reap has not returned yet
 };
 
 status uring::make_slots() {
   if (slots_made_) return {};
   const int made = io_uring_register_buffers_sparse(&ring_, buffer_slots);
-  // EINVAL: before Linux 5.19.
+  // EINVAL: Linux before 5.19.
   if (made == -EINVAL) return {errc::unsupported, "register buffer: no sparse tables in this kernel", error_domain::os, EINVAL};
   if (made < 0) return status::from_errno(-made, "register buffer: make the table");
   slots_made_ = true;
@@ -142,7 +142,7 @@ status uring::forget_dma_buf(unsigned slot) {
   return describe_slot(slot, as).with_context("forget dma-buf");
 }
 
-// liburing 2.3 has no function for it.
+// liburing 2.3 has no function for this.
 status uring::describe_slot(unsigned slot, const buffer_description& as) {
   if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("slot {} of {}", slot, buffer_slots)};
   if (auto made = make_slots(); !made.ok()) return made;
@@ -194,7 +194,7 @@ status uring::submit() {
 }
 
 result<std::size_t> uring::reap(std::span<ring_completion> out, bool wait) {
-  // What a failed submission refused is among the completions, so its status says nothing more.
+  // Requests that a failed submission refused are among the completions, so its status is not needed.
   if (!wait || out.empty()) submit_all();
   if (out.empty()) return std::size_t{0};
   std::size_t taken = take(out);
@@ -213,8 +213,8 @@ result<std::size_t> uring::reap(std::span<ring_completion> out, bool wait) {
   return taken;
 }
 
-// Returns 0 or an errno. The kernel stops at a request that it refuses at once (that one completes with its error), so one call may
-// not be enough. Afterwards the submission queue is empty in any case.
+// Returns 0 or an errno. The kernel stops at a request that it refuses at once (which completes with its error), so one call may not be
+// enough. The submission queue is empty afterwards in all cases.
 int uring::submit_all() {
   int idle_retries = 0;
   while (io_uring_sq_ready(&ring_) > 0) {
@@ -230,7 +230,7 @@ int uring::submit_all() {
   return 0;
 }
 
-// Puts the poll of the alarm into the ring, with what is submitted next. Where the queue is full, another turn does.
+// Adds the poll of the alarm to the next submission. If the queue is full, a later call adds it.
 void uring::arm() {
   if (armed_) return;
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
@@ -240,7 +240,8 @@ void uring::arm() {
   armed_ = true;
 }
 
-// A completion of the kernel's: the owner's are for out, the alarm's is for this.
+// Handles one completion from the kernel: stores it in out if it is the owner's; the alarm's sets interrupted_. Returns true if it was
+// stored.
 bool uring::note(const ring_completion& event, std::span<ring_completion> out, std::size_t taken) noexcept {
   if (event.token != alarm_token) {
     out[taken] = event;
@@ -253,7 +254,7 @@ bool uring::note(const ring_completion& event, std::span<ring_completion> out, s
   return false;
 }
 
-// Submits what is queued and sleeps until a completion is there, with one system call when all goes well. Returns 0 or an errno.
+// Submits queued requests and sleeps until a completion arrives, in one system call if all goes well. Returns 0 or an errno.
 int uring::wait_for_completion() {
   int idle_retries = 0;
   while (stash_.empty() && io_uring_cq_ready(&ring_) == 0) {
@@ -268,13 +269,13 @@ int uring::wait_for_completion() {
 
 bool uring::retry_after(int error, int& idle_retries) {
   if (!is_transient(error) || ++idle_retries > max_idle_retries) return false;
-  // EBUSY (before Linux 5.19): nothing is accepted while completions wait behind a full completion queue.
+  // EBUSY (Linux before 5.19): the kernel accepts nothing while completions wait behind a full completion queue.
   if (error == EBUSY) stash_completions();
   sched_yield();
   return true;
 }
 
-// Takes back what the kernel has not accepted and completes it with -error. Without a polling kernel thread the kernel looks at the
+// Takes back requests that the kernel has not accepted and completes them with -error. Without a polling kernel thread the kernel reads the
 // queue only inside io_uring_enter, so its tail may be moved back here.
 void uring::fail_queued(int error) {
   io_uring_sq& queue = ring_.sq;
@@ -303,7 +304,7 @@ std::size_t uring::take(std::span<ring_completion> out) {
   stash_.erase(stash_.begin(), stash_.begin() + static_cast<std::ptrdiff_t>(stashed));
   std::array<io_uring_cqe*, 64> entries;
   while (taken < out.size()) {
-    // Enters the kernel by itself where completions overflowed or where their task work has yet to run.
+    // Enters the kernel by itself if completions overflowed or their task work has not run yet.
     const auto wanted = static_cast<unsigned>(std::min(out.size() - taken, entries.size()));
     const unsigned count = io_uring_peek_batch_cqe(&ring_, entries.data(), wanted);
     if (count == 0) break;
@@ -314,7 +315,7 @@ std::size_t uring::take(std::span<ring_completion> out) {
   return taken;
 }
 
-// Seccomp profiles may allow making a ring and deny io_uring_enter, without which it is of no use. Returns 0 or an errno.
+// Seccomp profiles may allow creating a ring but deny io_uring_enter, which makes it useless. Returns 0 or an errno.
 int try_out(io_uring& made) noexcept {
   io_uring_sqe* entry = io_uring_get_sqe(&made);
   if (entry == nullptr) return ENOMEM;
@@ -336,10 +337,10 @@ int try_out(io_uring& made) noexcept {
 
 status uring::open(unsigned entries) {
   io_uring_params params{};
-  // Completions are run by the owner's next system call instead of interrupting it; the flag tells that there are some.
+  // The kernel posts completions during the owner's next system call instead of interrupting it; the flag shows that there are some.
   params.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
   int error = io_uring_queue_init_params(entries, &ring_, &params);
-  if (error == -EINVAL) {  // before Linux 5.19
+  if (error == -EINVAL) {  // Linux before 5.19
     params = {};
     params.flags = IORING_SETUP_CLAMP;
     error = io_uring_queue_init_params(entries, &ring_, &params);
@@ -362,7 +363,7 @@ status uring::open(unsigned entries) {
 }  // namespace
 
 result<std::unique_ptr<ring>> make_uring(unsigned entries) {
-  // Made before there are descriptors that running out of memory would leave open.
+  // Allocated before any descriptor exists that would leak if memory ran out.
   auto made = std::make_unique<uring>();
   if (auto problem = made->open(entries); !problem.ok()) return problem;
   return std::unique_ptr<ring>(std::move(made));

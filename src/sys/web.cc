@@ -26,12 +26,12 @@ namespace {
 using namespace std::chrono_literals;
 using steady = std::chrono::steady_clock;
 
-constexpr unsigned oldest_version = 0x074400;  // 7.68: curl_multi_poll, and all options below
+constexpr unsigned oldest_version = 0x074400;  // 7.68: curl_multi_poll and all options below
 constexpr long version_has_tls = 1L << 2;      // CURL_VERSION_SSL
-constexpr std::size_t most_kept_handles = 8;   // with the connection of each, for the next short request
+constexpr std::size_t most_kept_handles = 8;   // each with its connection, for the next short request
 constexpr auto look_for_stop = 50ms;
 
-// libcurl's numbers, which never change (https://curl.se/libcurl/abi.html).
+// libcurl's constants, which never change (https://curl.se/libcurl/abi.html).
 enum option : int {
   opt_http_version = 84,
   opt_nobody = 44,
@@ -44,7 +44,7 @@ enum option : int {
   opt_protocols = 181,
   opt_path_as_is = 234,
   opt_dns_shuffle_addresses = 275,
-  opt_quick_exit = 322,  // from 7.87 on: a name that is still being looked up is left to its thread
+  opt_quick_exit = 322,  // since 7.87: a pending name lookup is left to its thread
   opt_httpproxytunnel = 61,
   opt_suppress_connect_headers = 265,
   opt_writedata = 10001,
@@ -76,7 +76,7 @@ constexpr int code_no_address = 6;  // CURLE_COULDNT_RESOLVE_HOST
 constexpr int code_out_of_memory = 27;
 constexpr int code_timed_out = 28;
 constexpr int code_again = 81;
-constexpr int code_stopped = -1;  // of ours
+constexpr int code_stopped = -1;  // our own
 constexpr int message_done = 1;
 constexpr long global_default = 3;
 constexpr int no_socket = -1;  // CURL_SOCKET_BAD
@@ -103,7 +103,7 @@ struct curl_address {  // curl_sockaddr
   int type;
   int protocol;
   unsigned length;
-  sockaddr address;  // which may be longer
+  sockaddr address;  // may be longer
 };
 
 struct curl_functions {
@@ -149,14 +149,14 @@ bool find_all(void* in, curl_functions& to) noexcept {
 
 constexpr const char* install = "install libcurl4 (Debian, Ubuntu) or libcurl (Fedora, RHEL)";
 
-// A library that is of no use stays open: it may be what somebody else in the process uses.
+// A library that turns out to be unusable stays open: other code in the process may use it.
 result<curl_functions> open_curl(const std::string& name) {
   const std::array<const char*, 2> usual{"libcurl.so.4", "libcurl-gnutls.so.4"};
   void* opened = nullptr;
-  std::string why;  // of the first
+  std::string why;  // from the first attempt
   const auto open = [&](const char* each) {
     opened = dlopen(each, RTLD_NOW | RTLD_LOCAL);
-    const auto* const words = opened == nullptr ? dlerror() : nullptr;  // NOLINT(concurrency-mt-unsafe): of this thread
+    const auto* const words = opened == nullptr ? dlerror() : nullptr;  // NOLINT(concurrency-mt-unsafe): per thread
     if (words != nullptr && why.empty()) why = words;
   };
   if (!name.empty()) open(name.c_str());
@@ -202,13 +202,13 @@ std::string_view host_of(std::string_view url) noexcept {
   return user == std::string_view::npos ? url : url.substr(user + 1);
 }
 
-// Told for every burst of bytes, so it is made once.
+// Returned for every burst of bytes, so it is made once.
 const status& not_now() {
   static const status made(errc::would_block, "the connection has nothing, or no room, now");
   return made;
 }
 
-// What comes of a short request.
+// Collects the answer of a short request.
 struct gathering {
   web_answer answer;
   std::size_t head_bytes = 0;
@@ -223,9 +223,9 @@ struct gathering {
       return 0;
     }
     const std::string_view line(data, bytes);
-    if (line.substr(0, 5) == "HTTP/") answer.headers.clear();  // of the final answer, not of what came before it
+    if (line.substr(0, 5) == "HTTP/") answer.headers.clear();  // keeps headers of the final answer, not of earlier ones
     const auto colon = line.find(':');
-    if ((line.starts_with(' ') || line.starts_with('\t')) && !answer.headers.empty()) {  // a folded line goes on
+    if ((line.starts_with(' ') || line.starts_with('\t')) && !answer.headers.empty()) {  // a folded line continues the header
       auto& value = answer.headers.back().value;
       value += value.empty() ? "" : " ";
       value += trimmed(line);
@@ -245,7 +245,7 @@ struct gathering {
   }
 };
 
-// No exception passes through libcurl.
+// Exceptions must not pass through libcurl.
 template <class Take>
 std::size_t without_exception(gathering& into, Take take) noexcept {
   return or_without_memory(take, [&] {
@@ -262,7 +262,7 @@ std::size_t body_came(char* data, std::size_t, std::size_t bytes, void* into) {
   return without_exception(gathered, [&] { return gathered.take_body(data, bytes); });
 }
 
-// Without a port, and the brackets of an IPv6 address.
+// Removes the port, and the brackets of an IPv6 address.
 std::string without_port(std::string_view host) {
   std::string text(host);
   if (const auto port = text.rfind(':'); port != std::string::npos && text.find(']', port) == std::string::npos) text.erase(port);
@@ -276,8 +276,8 @@ bool is_address(std::string_view host) {
   return inet_aton(text.c_str(), &four) != 0 || inet_pton(AF_INET6, text.c_str(), &six) == 1;
 }
 
-// libcurl says the same of a name that nobody has and of a resolver that does not answer; this asks for the difference. It may block for as
-// long as the resolver, which has just answered libcurl.
+// libcurl reports the same error for a name that does not exist and for a resolver that does not respond; this function asks the resolver
+// to tell them apart. It may block for as long as the resolver, which has just responded to libcurl.
 int why_no_address(std::string_view host) noexcept {
   return or_without_memory(
       [&] {
@@ -297,14 +297,14 @@ int why_no_address(std::string_view host) noexcept {
       [] { return EAI_MEMORY; });
 }
 
-// Where connections may lead that are made for one URL.
+// Decides which addresses the connections for one URL may use.
 struct address_guard {
   bool any = false;
-  bool refused = false;  // one
-  int socket_error = 0;  // errno, where the kernel gave no socket: libcurl's words leave it out
+  bool refused = false;  // at least one address was refused
+  int socket_error = 0;  // errno if the kernel refused to make a socket: libcurl's message omits it
 
   explicit address_guard(std::string_view host) : any(is_address(host)) {}
-  // errc::permission_denied where that is why there is no connection, or why there was no socket; else what came.
+  // Returns permission_denied if the connection failed because an address was refused, or the errno if there was no socket; otherwise why.
   [[nodiscard]] status told(status why, std::string_view host) const {
     if (why.ok() || why.code() == errc::out_of_memory) return why;
     if (socket_error != 0) return status::from_errno(socket_error, fmt::format("{}: socket", host));
@@ -348,9 +348,9 @@ class curl_connection final : public web_connection {
   void let_go() noexcept;
 
   const std::shared_ptr<const curl_door> door_;
-  const bool plain_;  // bytes go over the socket as they are, with no pass through libcurl
+  const bool plain_;  // bytes go directly over the socket, not through libcurl
   void* easy_ = nullptr;
-  void* multi_ = nullptr;  // holds the connection
+  void* multi_ = nullptr;  // owns the connection
   int socket_ = -1;
   bool is_forwarded_ = false;
   std::string origin_;
@@ -376,7 +376,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
   result<web_answer> exchange(const web_request& what) override {
-    const no_pipe_signal quiet;  // libcurl with OpenSSL may write to a socket whose peer has gone
+    const no_pipe_signal quiet;  // libcurl with OpenSSL may write to a socket whose peer has closed
     const auto by = take();
     if (by.easy == nullptr || by.multi == nullptr) {
       drop(by);
@@ -395,7 +395,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     return std::unique_ptr<web_connection>(std::move(made));
   }
 
-  // For all that is asked.
+  // Sets the options of every request.
   void prepare(void* easy, const std::string& url, char* words, address_guard& guarded) const {
     const auto set = curl_.easy_setopt;
     set(easy, opt_url, url.c_str());
@@ -407,7 +407,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     set(easy, opt_opensocketdata, static_cast<void*>(&guarded));
     set(easy, opt_http_version, http_1_1);
     set(easy, opt_sslversion, tls_1_2);
-    set(easy, opt_path_as_is, 1L);  // a key may have dots in it
+    set(easy, opt_path_as_is, 1L);  // an object's key may contain dots
     set(easy, opt_dns_shuffle_addresses, 1L);
     set(easy, opt_tcp_nodelay, 1L);
     if (resolved_ != nullptr) set(easy, opt_resolve, resolved_);
@@ -423,7 +423,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
  private:
-  // One request at a time uses these: an easy handle, and the multi handle that keeps its connection.
+  // Used by one request at a time: an easy handle, and the multi handle that keeps its connection.
   struct handles {
     void* easy = nullptr;
     void* multi = nullptr;
@@ -453,7 +453,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     if (used.multi != nullptr) curl_.multi_cleanup(used.multi);
   }
 
-  // As curl_easy_perform(), but until somebody says stop: then code_stopped.
+  // Like curl_easy_perform(), but returns code_stopped if the request is stopped.
   [[nodiscard]] int perform(const handles& by, const web_stop* unless) const {
     if (curl_.multi_add(by.multi, by.easy) != code_ok) return code_out_of_memory;
     int code = code_ok;
@@ -531,14 +531,14 @@ curl_connection::~curl_connection() {
 
 void curl_connection::let_go() noexcept {
   const auto& curl = door_->curl();
-  if (multi_ != nullptr && easy_ != nullptr) curl.multi_remove(multi_, easy_);  // closes it
+  if (multi_ != nullptr && easy_ != nullptr) curl.multi_remove(multi_, easy_);  // closes the connection
   if (easy_ != nullptr) curl.easy_cleanup(std::exchange(easy_, nullptr));
   if (multi_ != nullptr) curl.multi_cleanup(std::exchange(multi_, nullptr));
 }
 
 status curl_connection::refused(int code) const { return door_->told(code, words_.data(), origin_); }
 
-// Many proxies make tunnels to port 443 alone, and forward plain requests.
+// Many proxies make tunnels only to port 443, and forward plain requests.
 status curl_connection::make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless) {
   origin_ = origin;
   auto made = connect(within, unless);
@@ -556,7 +556,7 @@ bool curl_connection::has_no_tunnel() const {
   return code >= 400 && code != wants_a_password;
 }
 
-// The handle stays in a multi handle of its own: what it is connected by goes when it leaves.
+// The handle stays in its own multi handle: its connection closes when it leaves.
 status curl_connection::connect(std::chrono::milliseconds within, const web_stop& unless) {
   const auto& curl = door_->curl();
   guarded_ = address_guard(host_of(origin_));
@@ -569,7 +569,7 @@ status curl_connection::connect(std::chrono::milliseconds within, const web_stop
   curl.easy_setopt(easy_, opt_suppress_connect_headers, 1L);
   curl.easy_setopt(easy_, opt_connecttimeout_ms, static_cast<long>(within.count()));
   if (curl.multi_add(multi_, easy_) != code_ok) return no_memory();
-  const auto until = steady::now() + within + 1s;  // libcurl keeps the time itself, but for a name that is looked up
+  const auto until = steady::now() + within + 1s;  // libcurl enforces the time itself, except during a name lookup
   for (;;) {
     int running = 0;
     int left = 0;

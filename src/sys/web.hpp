@@ -48,7 +48,7 @@ struct web_answer {
 class web_connection {
  public:
   virtual ~web_connection() = default;
-  // Poll it for reading, also to wait for room to send.
+  // The socket. Poll it for reading, and for writing while bytes wait to be sent.
   [[nodiscard]] virtual int descriptor() const noexcept = 0;
   // Neither call blocks. They return a byte count, 0 from receive() at the end. Errors: would_block (no bytes can be sent or received now).
   virtual result<std::size_t> send(std::string_view bytes) = 0;
