@@ -1,5 +1,5 @@
-// The driver "cuda". Rules kept here: nothing is done to a GPU that no call names; a session's calls push its context and pop it again
-// (0.04 us on an H200 host), so a caller's current context never changes; nothing is called once CUDA has been torn down at exit.
+// The driver "cuda". Rules: it touches only GPUs that a call names; a session's calls push its context and pop it again (0.04 us on an H200
+// host), so the caller's current context never changes; nothing is called after CUDA has been torn down at exit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,25 +28,25 @@ using cuda::failure;
 using cuda::functions;
 using cuda::handle;
 
-// Devices of one machine that can be told apart; CUDA itself stops earlier.
+// The most devices that can be told apart; CUDA's own limit is lower.
 constexpr int max_devices = 128;
 
 cuda::address address_of(const void* memory) { return reinterpret_cast<cuda::address>(memory); }
 
-// A driver that does not say has no such device.
+// A driver that does not support the query has no integrated device.
 bool is_integrated(const functions& api, cuda::device_id device) noexcept {
   int integrated = 0;
   return api.device_get_attribute(&integrated, cuda::attribute_integrated, device) == cuda::success && integrated != 0;
 }
 
-// Likewise, where the driver's kernel modules are not the open ones.
+// Likewise it exports no dma-bufs; nor does it if its kernel modules are not the open ones.
 bool lends_dma_bufs(const functions& api, cuda::device_id device) noexcept {
   int supported = 0;
   return api.mem_get_handle_for_address_range != nullptr &&
          api.device_get_attribute(&supported, cuda::attribute_dma_buf_supported, device) == cuda::success && supported != 0;
 }
 
-// Makes a context current on this thread as long as it lives.
+// Makes a context current on this thread for the lifetime of this object.
 class context_scope {
  public:
   context_scope(const functions& api, handle context) : api_(api), entered_(api.ctx_push_current(context)) {}
@@ -66,7 +66,7 @@ class context_scope {
 class cuda_session final : public session {
  public:
   struct abilities {
-    bool uses_host_pointers = false;  // those of the CPU, for registered memory
+    bool uses_host_pointers = false;  // the device can use CPU addresses of registered memory
     bool is_integrated = false;
     bool lends_dma_bufs = false;
   };
@@ -112,7 +112,7 @@ class cuda_session final : public session {
   status make_current() override;
   void restore_current() override;
 
-  // Gives the scatter kernels back. Only where the context is known to be alive.
+  // Unloads the scatter kernels. Call it only while the context is known to be alive.
   void unload();
 
  private:
@@ -121,7 +121,7 @@ class cuda_session final : public session {
     const context_scope scope(api_, context_);
     return scope.entered() == cuda::success ? call_it() : scope.entered();
   }
-  // The outcome of a call; what() is worded only when it failed.
+  // Returns the outcome of a call; what() builds the text only on failure.
   template <class What>
   status outcome(code error, What what, errc invalid_value = errc::invalid_argument) const {
     return error == cuda::success ? status() : failure(api_, error, fmt::format("cuda:{}: {}", ordinal_, what()), invalid_value);
@@ -141,24 +141,24 @@ class cuda_session final : public session {
   const handle context_;
   const abilities can_;
 
-  std::atomic<std::uint64_t> asked_{0};    // devices that allow_copies_from() was called for
-  std::atomic<std::uint64_t> reached_{0};  // and those of them where copies go straight
+  std::atomic<std::uint64_t> asked_{0};    // bits of devices for which allow_copies_from() was called
+  std::atomic<std::uint64_t> reached_{0};  // those of them with direct copies
 
-  // The handles of allocations, by the number that the driver gives to each: asking for one takes longer than to send a small message.
+  // Handles of allocations, by the driver's number of each: asking for a handle takes longer than sending a small message.
   static constexpr std::size_t most_shared = 1024;
   static constexpr std::string_view mapped_prefix = "cuMemCreate";
-  std::mutex sharing_;  // guards what follows
+  std::mutex sharing_;  // guards the two maps below
   std::unordered_map<unsigned long long, std::string> shared_;
   std::unordered_map<cuda::address, std::size_t> mapped_;  // allocations of other processes
 
-  std::mutex loading_;  // guards what follows while it changes; compiling, where that is needed, takes about 100 ms, once
+  std::mutex loading_;  // guards changes of the members below; compiling, if necessary, takes about 100 ms once
   std::atomic<bool> loaded_{false};
   handle kernel_ = nullptr;
-  handle short_kernel_ = nullptr;  // whose table travels with the launch
+  handle short_kernel_ = nullptr;  // its table is a kernel argument
   handle module_ = nullptr;
   status kernel_error_;
 
-  // Words of pinned memory, one for each cache line, that streams store to when a small copy is done.
+  // Words of pinned memory, one per cache line, to which streams store when a small copy is done.
   static constexpr std::size_t word_count = 64;
   static constexpr std::size_t word_distance = 64;
   std::atomic<std::byte*> words_{nullptr};
@@ -216,7 +216,7 @@ status cuda_session::destroy_stream(stream target) {
   return outcome(inside([&] { return api_.stream_destroy(target); }), [] { return "destroy a stream"; });
 }
 
-// The driver numbers from 1 (580.159).
+// The driver's numbers start at 1 (580.159).
 std::uint64_t cuda_session::identity_of(stream target) {
   unsigned long long id = 0;
   if (api_.stream_get_id == nullptr) return 0;
@@ -234,8 +234,8 @@ void cuda_session::restore_current() {
 
 result<event> cuda_session::make_event() {
   handle made = nullptr;
-  // Without timing an event is cheaper. One that wait() could sleep for would raise an interrupt each time, which stops whatever runs on
-  // the core that gets it for up to 37 us (H100); nobody waits here but by looking.
+  // An event without timing is cheaper. An event that wait() can sleep for would raise an interrupt each time, which stops the work of a
+  // core for up to 37 us (H100); here threads only poll.
   const code error = inside([&] { return api_.event_create(&made, cuda::event_disable_timing); });
   if (error != cuda::success) return outcome(error, [] { return "create an event"; });
   return made;
@@ -245,7 +245,7 @@ status cuda_session::destroy_event(event target) {
   return outcome(inside([&] { return api_.event_destroy(target); }), [] { return "destroy an event"; });
 }
 
-// The driver tells from the addresses which way to go. From pageable memory it takes up to 64 KiB along with the command.
+// The driver derives the direction from the addresses. It embeds up to 64 KiB of pageable memory in the command.
 status cuda_session::copy(void* target, const void* source, std::size_t bytes, stream on) {
   if (bytes == 0) return {};
   return outcome(
@@ -300,7 +300,7 @@ status cuda_session::step_through(std::span<const word_step> steps, stream on) {
       [] { return "make a stream wait for values in host memory, and write them"; }, errc::bad_memory);
 }
 
-// Of the default stream a query tells what the streams that it waits for have, too (580.159).
+// A query of the default stream also reports the state of the streams that it waits for (580.159).
 result<bool> cuda_session::idle(stream target) {
   const code error = inside([&] { return api_.stream_query(target); });
   if (error == cuda::error_not_ready) return false;
@@ -333,10 +333,10 @@ status cuda_session::copy_small(void* target, const void* source, std::size_t by
       [&] { return fmt::format("copy {} bytes from {} to {}", bytes, source, target); }, errc::bad_memory);
 }
 
-// By a kernel, which reaches over the link without a copy engine. (H200, 4 KiB beside copies that take all of the link: 25 us; by a copy
-// engine 400, and without end beside one stream.) Kernels of the program that fill the GPU are waited for: on a prompt stream until blocks
-// of theirs have ended (150 us of blocks as long), on another until the grid has. Not where the kernel would have to be loaded first, which
-// waits for all streams.
+// Copies with a kernel, which accesses the link without a copy engine. (H200, 4 KiB beside copies that saturate the link: 25 us; with a
+// copy engine 400 us, and without end beside one stream.) It waits for kernels of the program that fill the GPU: on a prompt stream until
+// some of their blocks have ended (150 us for blocks of that length), on another stream until the whole grid has. Not used if the kernel
+// must be loaded first, which waits for all streams.
 status cuda_session::copy_beside(void* target, const void* source, std::size_t bytes, stream on) {
   if (bytes == 0 || !loaded_.load(std::memory_order_acquire)) return copy_small(target, source, bytes, on);
   const segment whole{source, target, bytes};
@@ -346,14 +346,14 @@ status cuda_session::copy_beside(void* target, const void* source, std::size_t b
       errc::bad_memory);
 }
 
-// Which way to wait sees the end sooner differs by 0.4 to 1.4 us of 7 from machine to machine, either way (H200, one driver, 4 KiB): the
-// first copies tell.
+// Which wait notices the end sooner differs by 0.4 to 1.4 us of 7 between machines, in both directions (H200, one driver, 4 KiB), so the
+// first copies measure it.
 code cuda_session::wait_for_little(stream on) {
   if (waits_tried_.load(std::memory_order_relaxed) >= waits_to_try) {
     const bool by_word = quickest_by_word_ns_.load(std::memory_order_relaxed) <= quickest_by_stream_ns_.load(std::memory_order_relaxed);
     return by_word ? wait_for_word(on) : api_.stream_synchronize(on);
   }
-  // Two at a time, since a read and a write may follow each other.
+  // Tries each way twice in a row, because reads and writes may alternate.
   const bool by_word = waits_tried_.fetch_add(1, std::memory_order_relaxed) / 2 % 2 == 0;
   auto& quickest = by_word ? quickest_by_word_ns_ : quickest_by_stream_ns_;
   const auto began = std::chrono::steady_clock::now();
@@ -363,7 +363,7 @@ code cuda_session::wait_for_little(stream on) {
   return error;
 }
 
-// The stream stores to a word that this thread watches.
+// Waits until the stream stores to a word that this thread polls.
 code cuda_session::wait_for_word(stream on) {
   std::byte* base = words();
   std::size_t mine = 0;
@@ -374,10 +374,10 @@ code cuda_session::wait_for_word(stream on) {
   watched.store(0);
   code error = api_.stream_write_value32(on, address_of(&word), 1, 0);
   if (error != cuda::success) {
-    // Devices that cannot do this say so here; the copy itself is under way.
+    // Devices that cannot do this fail here; the copy itself is already queued.
     error = api_.stream_synchronize(on);
   } else {
-    // A copy that fails never stores, so the stream is asked now and then.
+    // A failed copy never stores, so the stream is queried now and then.
     constexpr unsigned looks_before_asking = 100'000;
     for (unsigned looks = 1; error == cuda::success && watched.load(std::memory_order_acquire) == 0; ++looks) {
       if (looks % looks_before_asking != 0) continue;
@@ -389,7 +389,7 @@ code cuda_session::wait_for_word(stream on) {
   return error;
 }
 
-// The page of words, made on first use; null where streams cannot store, or the page cannot be pinned.
+// Returns the page of words, made on first use; null if streams cannot store, or the page cannot be pinned.
 std::byte* cuda_session::words() {
   if (auto* made = words_.load(std::memory_order_acquire)) return made;
   if (api_.stream_write_value32 == nullptr || !can_.uses_host_pointers) return nullptr;
@@ -407,7 +407,7 @@ std::byte* cuda_session::words() {
   return page;
 }
 
-constexpr unsigned scatter_threads = 256;  // of a block; 16 bytes each are 4 KiB
+constexpr unsigned scatter_threads = 256;  // threads per block; at 16 bytes each they copy 4 KiB
 
 struct table_of_launch {
   std::array<segment, session::short_table> of;
@@ -427,7 +427,7 @@ bool says_kernel_cannot_run(code error) {
   }
 }
 
-// A refusal of the kernels stays; other errors (no memory, say) are tried again by the next scatter.
+// A refusal of the kernels is remembered; after other errors (out of memory, for example) the next scatter tries again.
 status cuda_session::load_scatter() {
   if (loaded_.load(std::memory_order_acquire)) return {};
   const std::lock_guard guard(loading_);
@@ -484,11 +484,11 @@ void cuda_session::unload() {
 }
 
 struct scatter_grid {
-  unsigned segments = 1;  // worked on at once
+  unsigned segments = 1;  // segments in progress at once
   unsigned shares = 1;    // blocks per segment
 };
 
-constexpr std::size_t scatter_blocks = 256;  // 1 MiB under way keeps PCIe busy and leaves most of the GPU alone
+constexpr std::size_t scatter_blocks = 256;  // 1 MiB in flight saturates PCIe and leaves most of the GPU free
 constexpr std::size_t scatter_share_bytes = std::size_t{scatter_threads} * 16;
 
 scatter_grid grid_for(std::span<const segment> table) {
@@ -499,7 +499,7 @@ scatter_grid grid_for(std::span<const segment> table) {
   return {static_cast<unsigned>(segments), static_cast<unsigned>(std::max<std::uint64_t>(shares, 1))};
 }
 
-// table: the kernel's first argument.
+// table: the first argument of the kernel.
 status cuda_session::launch(handle kernel, void* table, std::span<const segment> segments, stream on) {
   const auto grid = grid_for(segments);
   unsigned long long count = segments.size();
@@ -524,7 +524,7 @@ status cuda_session::scatter_short(std::span<const segment> table, stream on) {
   return launch(short_kernel_, &of_launch, table, on);
 }
 
-// The program may have done it before, or do it after: both are told so, and nothing else happens.
+// The program may have enabled peer access before, or may do so later: both get an error code without other effect.
 bool cuda_session::allow_copies_from(session& other) {
   auto* const seen = dynamic_cast<cuda_session*>(&other);
   if (seen == nullptr) return false;
@@ -547,8 +547,8 @@ bool cuda_session::allow_copies_from(session& other) {
   return reaches;
 }
 
-// Memory of cudaMalloc has a handle; of that of cuMemCreate each allocation has a descriptor, where it was made so, and its number and base
-// name it among those of the process.
+// Memory from cudaMalloc has a handle. Each cuMemCreate allocation has a descriptor, if it was created as exportable; its number and base
+// identify it within the process.
 result<shared_memory> cuda_session::share(const void* memory) {
   unsigned capable = 0;
   unsigned long long number = 0;
@@ -566,7 +566,7 @@ result<shared_memory> cuda_session::share(const void* memory) {
   }
   cuda::address base = 0;
   std::size_t bytes = 0;
-  // Of the one allocation: as an attribute it would be the range that several are mapped into.
+  // The range of this one allocation; the pointer attribute would give the range into which several are mapped.
   const code found = inside([&] { return api_.mem_get_address_range(&base, &bytes, address_of(memory)); });
   if (found != cuda::success) return outcome(found, what);
   shared_memory out;
@@ -646,7 +646,7 @@ result<void*> cuda_session::map_allocation(std::string_view handle, int descript
     mapped = step == cuda::success;
     const cuda::access_description access{.device = ordinal_};
     if (step == cuda::success) step = api_.mem_set_access(at, bytes, &access, 1);
-    if (allocation != 0) (void)api_.mem_release(allocation);  // what is mapped stays
+    if (allocation != 0) (void)api_.mem_release(allocation);  // the mapping keeps the memory
     if (step != cuda::success && mapped) (void)api_.mem_unmap(at, bytes);
     if (step != cuda::success && at != 0) (void)api_.mem_address_free(at, bytes);
     return step;
@@ -716,8 +716,8 @@ class cuda_driver final : public driver {
 
  private:
   struct device_slot {
-    std::mutex retaining;                  // held while the primary context is retained, which may take a second
-    std::atomic<handle> primary{nullptr};  // retained once, until the end
+    std::mutex retaining;                  // held while retaining the primary context, which may take a second
+    std::atomic<handle> primary{nullptr};  // retained once, until the driver is destroyed
   };
 
   result<cuda::device_id> find(const functions& api, int ordinal);
@@ -726,14 +726,14 @@ class cuda_driver final : public driver {
 
   cuda::library library_;
   std::array<device_slot, max_devices> devices_;
-  std::mutex sessions_lock_;  // guards the map; sessions stay until the end
+  std::mutex sessions_lock_;  // guards the map; sessions live until the driver is destroyed
   std::map<handle, std::unique_ptr<cuda_session>> sessions_;
 };
 
 cuda_driver::~cuda_driver() {
   const functions* api = library_.peek();
   int devices = 0;
-  // At exit CUDA may be gone already (CUDA_ERROR_DEINITIALIZED): then there is nothing left to give back.
+  // At exit CUDA may already be torn down (CUDA_ERROR_DEINITIALIZED); then there is nothing to release.
   if (api == nullptr || api->device_get_count(&devices) != cuda::success) return;
   for (int ordinal = 0; ordinal < std::min(devices, max_devices); ++ordinal) {
     const handle primary = devices_[ordinal].primary.load();
@@ -793,15 +793,15 @@ result<device_facts> cuda_driver::describe(int ordinal) {
   if (error != cuda::success) return failure(*api, error, fmt::format("cuda:{}: describe the device", ordinal));
   device_facts facts{name.data(), bus_id.data(), bytes, {}, is_integrated(*api, *device)};
   if (api->device_get_uuid != nullptr && api->device_get_uuid(&facts.uuid, *device) != cuda::success) facts.uuid = {};
-  // sysfs writes it in lower case
+  // sysfs uses lower case.
   for (char& letter : facts.pci_bus_id) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   return facts;
 }
 
-// One call of the driver tells everything. Memory that it does not know leaves all values as they are. Notes:
-// - Managed memory is given out as host memory: the CPU may touch it, and a copy by the GPU may find it anywhere.
-// - cudaMallocAsync and cuMemCreate memory belongs to no context; base and size are those of one mapping, and an address range that was
-//   mapped piece by piece (cuMemMap) has several: a request may go on past the end of one into the next.
+// One driver call returns all attributes. For memory that it does not know, all values stay unchanged. Notes:
+// - Managed memory is reported as host memory: the CPU may touch it, and a copy by the GPU may find it in any place.
+// - cudaMallocAsync and cuMemCreate memory belongs to no context. base and size describe one mapping; an address range mapped in several
+//   pieces (cuMemMap) has several mappings, and a request may continue past the end of one into the next.
 result<memory_info> cuda_driver::classify(const void* memory) {
   const functions* api = library_.use_if_others_do();
   if (api == nullptr) return memory_info{};
@@ -832,8 +832,8 @@ result<memory_info> cuda_driver::classify(const void* memory) {
   return info;
 }
 
-// Asked about a context that exists. When the primary one of that device is not active it is not that; otherwise retaining it makes nothing
-// new, and lets later calls compare without asking.
+// Called for a context that exists. If the device's primary context is not active, this context is not it. Otherwise retaining the primary
+// context creates nothing new, and lets later calls compare without asking the driver.
 bool cuda_driver::is_primary(const functions& api, int ordinal, handle context) {
   if (ordinal < 0 || ordinal >= max_devices) return false;
   if (const handle known = devices_[ordinal].primary.load(std::memory_order_acquire)) return known == context;

@@ -12,7 +12,7 @@
 namespace penstock::device::cuda {
 namespace {
 
-// After the usual search: where containers and WSL put it without telling the linker.
+// Tried after the usual search: places where containers and WSL install the library without telling the linker.
 constexpr const char* library_names[] = {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};
 
 errc code_for(code error, errc invalid_value) {
@@ -45,7 +45,7 @@ void* open_library(std::string& reason) {
   return nullptr;
 }
 
-// Fills a table of functions, and keeps the first name that is missing.
+// Fills a table of functions and keeps the name of the first missing one.
 class loader {
  public:
   explicit loader(void* opened) : library_(opened) {}
@@ -149,8 +149,9 @@ const functions* library::load() {
 
 namespace {
 
-// Those who ask the loader. It answers under a lock that the C library does not make anew in a forked child (glibc 2.36): whoever holds it
-// when another thread forks would hold it there for ever. So a fork waits until nobody does, and who asks then waits for the fork.
+// Counts the threads that are in the dynamic loader. The C library does not reset the loader's lock in a forked child (glibc 2.36): if
+// another thread holds it during fork(), the child hangs forever. So a fork waits until no thread is in the loader, and threads that enter
+// it then wait for the fork.
 class loader_askers {
  public:
   void begin() noexcept {
@@ -176,7 +177,8 @@ class loader_askers {
   }
 
  private:
-  // Until there are none. False: for a second there were some. Other handlers of a fork may wait for a lock that one who waits here holds.
+  // Waits until the count is zero. Returns false if it is not within a second, because another fork handler may wait for a lock that a
+  // waiting thread holds.
   [[nodiscard]] static bool wait_for(const std::atomic<unsigned>& others) noexcept {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     while (others.load() > 0) {
@@ -190,15 +192,15 @@ class loader_askers {
   std::atomic<unsigned> forks_{0};
 };
 
-// Of the process, as the loader's lock is.
+// One per process, like the loader's lock.
 loader_askers askers;
 
-// As this library is loaded: made by the first who asks, it would be half made in a child that is forked meanwhile, where the next would
-// wait for it for ever. Where it fails, a forked child may hang.
+// Registered when this library is loaded. A local initialized on first use could be half initialized in a child forked meanwhile, and the
+// child's next user would wait forever. If registration fails, a forked child may hang.
 [[maybe_unused]] const int watched_forks =
     pthread_atfork([] { askers.before_fork(); }, [] { askers.in_parent(); }, [] { askers.in_child(); });
 
-// How many libraries this process has opened so far. Quick.
+// Returns how many libraries this process has loaded so far. Fast.
 unsigned long long opened_so_far() noexcept {
   unsigned long long count = 0;
   const auto first = [](dl_phdr_info* info, std::size_t, void* told) {
@@ -213,13 +215,13 @@ unsigned long long opened_so_far() noexcept {
 
 }  // namespace
 
-// Before cuInit every function says so (CUDA_ERROR_NOT_INITIALIZED).
+// Before cuInit every function returns CUDA_ERROR_NOT_INITIALIZED.
 bool library::is_initialized() noexcept {
   auto* ask = device_get_count_.load();
   if (ask == nullptr) {
     const auto opened = opened_so_far();
     if (opened == libraries_seen_.load()) return false;
-    void* const found = ::dlopen(library_names[0], RTLD_NOW | RTLD_NOLOAD);  // and never closed
+    void* const found = ::dlopen(library_names[0], RTLD_NOW | RTLD_NOLOAD);  // never closed
     if (found != nullptr) ask = reinterpret_cast<decltype(ask)>(::dlsym(found, "cuDeviceGetCount"));
     if (ask == nullptr) {
       libraries_seen_.store(opened);

@@ -1,7 +1,7 @@
-// The part of the CUDA driver interface that Penstock uses, and the library that it comes from. libcuda.so.1 is opened at run time, so
-// building needs no CUDA toolkit and running needs no GPU. Numbers and signatures are those of the CUDA Driver API reference; the versioned
-// symbols (_v2) are asked for by name, and of the two kinds of default stream always the legacy one is meant.
-// A library object belongs to one driver; it is thread-safe, and never unloads libcuda, whose threads may outlive everything.
+// The part of the CUDA driver interface that Penstock uses, and the library that provides it. libcuda.so.1 is opened at run time, so
+// building needs no CUDA toolkit and running needs no GPU. Numbers and signatures are those of the CUDA Driver API reference. Versioned
+// symbols (_v2) are looked up by name, and "default stream" always means the legacy one. A library object belongs to one driver and is
+// thread-safe. It never unloads libcuda, because libcuda's threads may outlive everything.
 #pragma once
 
 #include <array>
@@ -64,12 +64,12 @@ inline constexpr int handle_type_descriptor = 1;
 
 // CUmemAccessDesc
 struct access_description {
-  int location_type = 1;  // a device
+  int location_type = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
   int device = 0;
-  unsigned flags = 3;  // to be read and written
+  unsigned flags = 3;  // read and write
 };
 
-// CUmemorytype; 0 is what is left in place for memory that the driver does not know
+// CUmemorytype; stays 0 for memory that the driver does not know
 inline constexpr unsigned memory_is_host = 1;
 inline constexpr unsigned memory_is_device = 2;
 
@@ -87,10 +87,10 @@ inline constexpr unsigned event_disable_timing = 0x2;
 inline constexpr unsigned register_portable = 0x1;
 inline constexpr unsigned register_read_only = 0x8;
 inline constexpr unsigned wait_value_geq = 0x0;
-inline constexpr unsigned write_value_default = 0x0;  // behind all that the stream has written, for the whole system
+inline constexpr unsigned write_value_default = 0x0;  // after all earlier writes of the stream, system-wide
 inline constexpr unsigned ipc_lazy_peer_access = 0x1;
 
-// CUstreamBatchMemOpParams, as far as it is used.
+// CUstreamBatchMemOpParams, reduced to the parts that are used.
 struct stream_operation {
   static constexpr unsigned wait_value32 = 1;
   static constexpr unsigned write_value32 = 2;
@@ -103,7 +103,7 @@ struct stream_operation {
 };
 static_assert(sizeof(stream_operation) == 48);
 
-// The functions, named as in the reference without the cu. Those marked optional may be null.
+// The functions, named as in the reference without the prefix cu. Optional ones may be null.
 struct functions {
   code (*init)(unsigned flags);
   code (*get_error_name)(code error, const char** name);
@@ -136,7 +136,7 @@ struct functions {
   code (*mem_get_address_range)(address* base, std::size_t* bytes, address memory);
   // Optional: CUDA 11.7.
   code (*mem_get_handle_for_address_range)(void* made, address memory, std::size_t bytes, int type, unsigned long long flags);
-  // All of these optional: CUDA 10.2.
+  // Optional, up to mem_set_access: CUDA 10.2.
   code (*mem_export)(void* made, unsigned long long allocation, int type, unsigned long long flags);
   code (*mem_import)(unsigned long long* allocation, void* from, int type);
   code (*mem_address_reserve)(address* memory, std::size_t bytes, std::size_t alignment, address wanted, unsigned long long flags);
@@ -151,8 +151,8 @@ struct functions {
 
   code (*stream_create)(handle* stream, unsigned flags);
   code (*stream_destroy)(handle stream);
-  code (*stream_create_with_priority)(handle* stream, unsigned flags, int priority);  // may be null
-  code (*ctx_get_stream_priority_range)(int* least, int* greatest);                   // likewise
+  code (*stream_create_with_priority)(handle* stream, unsigned flags, int priority);  // optional
+  code (*ctx_get_stream_priority_range)(int* least, int* greatest);                   // optional
   code (*stream_synchronize)(handle stream);
   code (*stream_query)(handle stream);
   code (*stream_get_id)(handle stream, unsigned long long* id);  // optional: CUDA 12.0
@@ -175,27 +175,28 @@ struct functions {
   code (*module_get_function)(handle* function, handle module, const char* name);
 };
 
-// A status of domain cuda: "what: CUDA_ERROR_NO_DEVICE (cuda 100)". invalid_value is what CUDA_ERROR_INVALID_VALUE means here.
+// Makes a status of domain cuda: "what: CUDA_ERROR_NO_DEVICE (cuda 100)". invalid_value is the code for CUDA_ERROR_INVALID_VALUE.
 status failure(const functions& api, code error, std::string_view what, errc invalid_value = errc::invalid_argument);
 
 class library {
  public:
-  // The functions, after opening libcuda.so.1 and cuInit on the first call, which may take seconds. Null when that failed; the failure is
-  // remembered, so later calls are as quick as successful ones.
+  // Returns the functions. The first call opens libcuda.so.1 and calls cuInit, which may take seconds. Returns null on failure; the failure
+  // is remembered, so later calls are as fast as successful ones.
   const functions* use() {
     const int state = state_.load(std::memory_order_acquire);
     if (state == ready) return &functions_;
     return state == failed ? nullptr : load();
   }
-  // Likewise where anybody in this process has called cuInit; else null, and nothing is loaded: there is no memory of a GPU then.
+  // Returns the functions if any code in this process has called cuInit. Otherwise loads nothing and returns null: no GPU memory exists
+  // then.
   const functions* use_if_others_do() {
     const int state = state_.load(std::memory_order_acquire);
     if (state == ready) return &functions_;
     return state == failed || !is_initialized() ? nullptr : load();
   }
-  // The functions if they are in use already; loads nothing.
+  // Returns the functions if they are already loaded; loads nothing.
   [[nodiscard]] const functions* peek() const noexcept { return state_.load(std::memory_order_acquire) == ready ? &functions_ : nullptr; }
-  // Why use() returned null. Errors: not_found (no library, no device), unsupported (the driver is too old), device.
+  // Returns why use() returned null. Errors: not_found (no library, no device), unsupported (the driver is too old), device.
   [[nodiscard]] const status& error() const noexcept { return error_; }
 
  private:
@@ -204,10 +205,10 @@ class library {
   status open_and_init();
   bool is_initialized() noexcept;
 
-  std::atomic<unsigned long long> libraries_seen_{0};            // that this process had opened when libcuda.so.1 was none of them
-  std::atomic<code (*)(int* count)> device_get_count_{nullptr};  // of the one that somebody has opened
+  std::atomic<unsigned long long> libraries_seen_{0};  // libraries loaded in the process when libcuda.so.1 was last not among them
+  std::atomic<code (*)(int* count)> device_get_count_{nullptr};  // from the libcuda that other code has opened
   std::mutex loading_;                                           // held while loading
-  std::atomic<int> state_{unknown};                              // released after the two below were written, for the last time
+  std::atomic<int> state_{unknown};                              // set (release) after the last write to the two members below
   functions functions_{};
   status error_;
 };

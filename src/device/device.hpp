@@ -1,6 +1,6 @@
-// The only door to GPUs. A driver speaks for all devices of one kind ("cuda", or "host": the embedded device that every
-// layer above is tested on); a session is one context of one device. Everything is thread-safe. No call here ever blocks on
-// work queued to a stream except those that say so. Sessions never use or wait for the caller's streams unless handed one.
+// The interface to GPUs. A driver represents all devices of one kind ("cuda", or "host": devices in host memory, on which all higher layers
+// are tested); a session is one context of one device. Everything is thread-safe. No call blocks on work queued to a stream unless its
+// comment says so. Sessions use or wait for a caller's stream only if it is passed to the call.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ enum class memory_type : std::uint8_t { host, pinned, device };
 struct memory_info {
   memory_type type = memory_type::host;
   int ordinal = -1;
-  void* context = nullptr;    // that owns the memory; null: the primary one
-  std::byte* base = nullptr;  // of the allocation; null for plain host memory
+  void* context = nullptr;    // the context that owns the memory; null: the primary one
+  std::byte* base = nullptr;  // start of the allocation; null for plain host memory
   std::uint64_t size = 0;
 };
 
@@ -34,84 +34,86 @@ struct device_facts {
   std::string description;  // "NVIDIA H200"
   std::string pci_bus_id;   // "0000:3b:00.0"; empty for the host device
   std::uint64_t memory_bytes = 0;
-  std::array<std::uint8_t, 16> uuid{};  // zeros: not known
-  bool shares_host_memory = false;      // as of a session
+  std::array<std::uint8_t, 16> uuid{};  // zeros: unknown
+  bool shares_host_memory = false;      // as session::shares_host_memory()
 };
 
-// One piece of a scatter: bytes from source to target. Any alignment.
+// One piece of a scatter: copies bytes from source to target. Any alignment.
 struct segment {
   const void* source = nullptr;
   void* target = nullptr;
   std::uint64_t bytes = 0;
 };
 
-// What a stream does to a word in pinned memory: as write_value() or wait_value().
+// One operation of a stream on a word in pinned memory, as wait_value() or write_value().
 struct word_step {
   bool waits = false;
   std::uint32_t* word = nullptr;
   std::uint32_t value = 0;
 };
 
-// What another process of this host needs to map an allocation of this one.
+// What another process on this host needs to map an allocation of this process.
 struct shared_memory {
-  std::string handle;            // for open_shared(), of at most 128 bytes
-  std::uint64_t generation = 0;  // of the allocation: a later one may come by the same handle
-  std::uint64_t offset = 0;      // of the memory that was asked for, from where it is mapped
-  std::uint64_t length = 0;      // of what lies in the allocation from there on; a range may span several
-  bool by_descriptor = false;    // open_shared() needs a descriptor too, or can do with less when it has one
+  std::string handle;            // for open_shared(); at most 128 bytes
+  std::uint64_t generation = 0;  // number of the allocation: a later one may have the same handle
+  std::uint64_t offset = 0;      // of the requested memory from the start of the mapping
+  std::uint64_t length = 0;      // bytes of the allocation from there on; a range may span several allocations
+  bool by_descriptor = false;    // open_shared() needs a descriptor too, or handles more cases with one
 };
 
-// One allocation of device memory. What is allocated there later has another number.
+// One allocation of device memory. Memory allocated later at the same address has another number.
 struct allocation {
   std::byte* base = nullptr;
   std::uint64_t size = 0;
   std::uint64_t number = 0;
 };
 
-// One context of one device. Streams that it makes never synchronise with the default stream.
+// One context of one device. Streams that it makes never synchronize with the default stream.
 class session {
  public:
   virtual ~session() = default;
   [[nodiscard]] virtual int ordinal() const = 0;
-  // Whether the device has no memory but the host's, so that of what one holds the other has less: integrated GPUs, as of DGX Spark and
-  // Jetson. Not where each reaches the other's, as on Grace Hopper.
+  // Returns true if the device has no memory other than the host's, so that each reduces what is left for the other: integrated GPUs, as in
+  // DGX Spark and Jetson. False if each has its own memory but can access the other's, as on Grace Hopper.
   [[nodiscard]] virtual bool shares_host_memory() const { return false; }
 
   virtual result<void*> allocate(std::size_t bytes) = 0;  // errc::out_of_memory
   virtual status release(void* memory) = 0;
-  // Page-locks host memory for every context of this driver. read_only: for mappings that may not be written.
+  // Page-locks host memory for all contexts of this driver. read_only: for mappings that are not writable.
   virtual status pin(void* base, std::size_t length, bool read_only) = 0;
   virtual status unpin(void* base) = 0;
 
   virtual result<stream> make_stream() = 0;
-  // Whose kernels get their turn before those of other streams, where the device knows that.
+  // Makes a stream whose kernels run before those of other streams, if the device supports priorities.
   virtual result<stream> make_prompt_stream() { return make_stream(); }
   virtual status destroy_stream(stream target) = 0;
-  // What no other stream of this process has, ever, though it may get the same handle later, or (as that of each thread) has it now. 0: not
-  // known.
+  // Returns a number that no other stream of this process ever has, although its handle may be reused later or (for per-thread streams)
+  // shared. 0: unknown.
   virtual std::uint64_t identity_of(stream /*target*/) { return 0; }
   virtual result<event> make_event() = 0;
   virtual status destroy_event(event target) = 0;
 
-  // Queue onto a stream and return at once. Both ends of a copy may be device or pinned memory.
+  // The following calls queue work on a stream and return at once. Both ends of a copy may be device or pinned memory.
   virtual status copy(void* target, const void* source, std::size_t bytes, stream on) = 0;
-  // Runs every segment with one kernel. table and host ends lie in pinned memory and stay valid until the stream has passed.
-  // errc::unsupported where the kernel cannot be loaded.
+  // Copies all segments with one kernel. The table and host memory must be pinned and stay valid until the stream has passed. Errors:
+  // unsupported if the kernel cannot be loaded.
   virtual status scatter(const segment* table, std::size_t count, stream on) = 0;
-  // The same with a table, of at most short_table segments, that is read by the call and may lie anywhere.
+  // The same with a table of at most short_table segments, which may be in any memory; the call reads it before it returns.
   static constexpr std::size_t short_table = 128;
   virtual status scatter_short(std::span<const segment> table, stream on) = 0;
-  // Loads what scatter() needs, which it else does itself: the first time that waits until every stream of the context is quiet.
+  // Loads the kernels of scatter(), which otherwise loads them itself on first use. Loading waits until all streams of the context are
+  // idle.
   virtual status prepare_scatter() { return {}; }
   virtual status record(event target, stream on) = 0;
-  // Holds the stream until all is done that came before the last recording of the event.
+  // Holds the stream until all work before the last recording of the event is done.
   virtual status wait_event(stream on, event until) = 0;
   virtual status call(stream on, void (*function)(void*), void* argument) = 0;  // function makes no device call
-  // Holds the stream until *flag >= value (as unsigned, cyclic). flag lies in pinned memory. errc::unsupported where the device cannot.
+  // Holds the stream until *flag >= value (unsigned, cyclic). flag must be in pinned memory. Errors: unsupported if the device cannot do
+  // this.
   virtual status wait_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
-  // Stores to such a flag. Who sees the value, the CPU of another process too, finds what was copied on this stream before.
+  // Stores to such a flag. A reader that sees the value, also the CPU in another process, sees everything copied on this stream before.
   virtual status write_value(stream on, std::uint32_t* flag, std::uint32_t value) = 0;
-  // Several of these two, one behind the other, with one call of the driver where it can. An error: perhaps some of them are on the stream.
+  // Queues several of these two operations in order, with one driver call if possible. On failure some of them may have been queued.
   virtual status step_through(std::span<const word_step> steps, stream on) {
     for (const auto& each : steps) {
       auto queued = each.waits ? wait_value(on, each.word, each.value) : write_value(on, each.word, each.value);
@@ -120,52 +122,52 @@ class session {
     return {};
   }
 
-  // True: all that this stream was given, and what that waits for, is done. False where that is not known. An error of the work shows here.
+  // Returns true if all work of this stream, and all work that it waits for, is done. False if that is unknown. Reports errors of the work.
   virtual result<bool> idle(stream target) = 0;
-  virtual result<bool> reached(event target) = 0;  // an error of the work before the event shows here
+  virtual result<bool> reached(event target) = 0;  // reports errors of the work before the event
   virtual status wait(event target) = 0;           // blocks, and may spin
   virtual status synchronize(stream target) = 0;   // blocks
-  // Copies between host memory of any kind and device memory, and blocks, or spins, until that and all before it on the stream is done.
+  // Copies between any host memory and device memory, and blocks (may spin) until the copy and all work before it on the stream are done.
   virtual status copy_small(void* target, const void* source, std::size_t bytes, stream on) = 0;
-  // The same where long copies over the link are under way on other streams, and the host memory is pinned: not behind them, where it can.
+  // The same for pinned host memory while long copies on other streams use the link: does not wait behind them, if the device can.
   virtual status copy_beside(void* target, const void* source, std::size_t bytes, stream on) {
     return copy_small(target, source, bytes, on);
   }
 
-  // From now on copies between memory of that session's device and this one's that this session makes go straight, where they can;
-  // otherwise, and where this is false, the driver takes them over the host. The same driver's.
+  // Lets later copies by this session between the two sessions' devices go directly, if the devices can do that; otherwise the driver
+  // copies through the host, and the result is false. Both sessions must belong to the same driver.
   virtual bool allow_copies_from(session& /*other*/) { return false; }
-  // Where a network fabric finds the bytes of a range of this device's memory. Errors: bad_memory.
+  // Returns the address at which a network fabric can access a range of this device's memory. Errors: bad_memory.
   virtual result<void*> network_address(void* memory, std::uint64_t /*bytes*/) { return memory; }
-  // The allocation around an address, for another process. Errors: unsupported, with the reason.
+  // Describes the allocation that contains an address, for another process. Errors: unsupported, with the reason.
   virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device shares no memory"); }
-  // The descriptor for it, to be passed to the other process. As long as it is open the memory stays. Takes up to milliseconds.
+  // Returns the descriptor of that allocation, to pass to the other process. The memory stays while it is open. May take milliseconds.
   virtual result<sys::owned_descriptor> export_shared(const void* /*memory*/) {
     return status(errc::unsupported, "this device shares no memory");
   }
-  // Maps what another process has shared (a handle of this one is refused). process: as this one numbers it. descriptor: -1 where none has
-  // come. Takes up to milliseconds.
+  // Maps memory that another process has shared; refuses a handle of this process. process: the PID as this process sees it. descriptor: -1
+  // if none was received. May take milliseconds.
   virtual result<void*> open_shared(std::string_view /*handle*/, std::int64_t /*process*/, int /*descriptor*/) {
     return status(errc::unsupported, "this device shares no memory");
   }
-  // What open_shared() gave. May wait for the device.
+  // Unmaps memory from open_shared(). May wait for the device.
   virtual status close_shared(void* /*memory*/) { return {errc::unsupported, "this device shares no memory"}; }
 
-  // Why memory of this device cannot be lent to drives; ok where it may be. The device is asked once.
+  // Returns why drives cannot access memory of this device; ok if they can. The device is asked once.
   virtual status dma_buf_problem() { return {errc::unsupported, "this device lends no memory to drives"}; }
-  // The allocation around an address; of memory that is mapped piece by piece, the piece.
+  // Returns the allocation that contains an address; for memory mapped in several pieces, the piece.
   virtual result<allocation> allocation_of(const void* /*memory*/) {
     return status(errc::unsupported, "this device lends no memory to drives");
   }
-  // A dma-buf of a range of one allocation, which begins and ends on pages of the host. As long as the descriptor, or whoever knows it, is
-  // there, the memory stays, though it is released. Errors: unsupported, or the driver's, where it does not lend memory of this kind.
+  // Exports a range of one allocation as a dma-buf. The range must begin and end on host pages. The memory stays, even if it is released,
+  // while the descriptor or any user of it exists. Errors: unsupported, or the driver's error, if it cannot export memory of this kind.
   virtual result<sys::owned_descriptor> export_dma_buf(void* /*memory*/, std::uint64_t /*bytes*/) {
     return status(errc::unsupported, "this device lends no memory to drives");
   }
 
-  // Makes this context current on the calling thread, for a library that works on whatever is current there (libcufile), until
-  // restore_current() on the same thread brings back what was current before. Pairs nest; no restore after an error.
-  // The default suits devices that know no contexts.
+  // Makes this context current on the calling thread, for a library that uses the current context (libcufile). restore_current() on the
+  // same thread restores the previous one. Pairs nest; after an error, do not call restore_current(). The default does nothing, for devices
+  // without contexts.
   virtual status make_current() { return {}; }
   virtual void restore_current() {}
 };
@@ -174,32 +176,32 @@ class driver {
  public:
   virtual ~driver() = default;
   [[nodiscard]] virtual std::string_view kind() const = 0;  // "cuda" or "host"
-  virtual result<int> count() = 0;                          // devices; an error says why none can be used
-  virtual result<device_facts> describe(int ordinal) = 0;   // makes no context
-  // What a pointer is. Memory that this driver does not know is memory_type::host with a null base.
-  // errc::bad_memory for an address that lies in device memory but not in a live allocation, where the driver can tell.
+  virtual result<int> count() = 0;                          // number of devices; the error says why none is usable
+  virtual result<device_facts> describe(int ordinal) = 0;   // does not make a context
+  // Classifies a pointer. Memory that this driver does not know is memory_type::host with a null base. Errors: bad_memory for an address in
+  // device memory outside any live allocation, if the driver can tell.
   virtual result<memory_info> classify(const void* memory) = 0;
-  // Whether device memory was mapped with cuMemMap, so that one range may span several mappings. False where that cannot be known.
+  // Returns whether device memory was mapped with cuMemMap, so that one range may span several mappings. False if unknown.
   virtual bool is_mapped(const void* /*memory*/) { return false; }
-  // Where the CPU finds device memory, for as long as it is allocated. Errors: unsupported (it is out of the CPU's reach), bad_memory (the
-  // range does not lie in one allocation).
+  // Returns the CPU address of device memory, valid while the memory is allocated. Errors: unsupported (the CPU cannot access it),
+  // bad_memory (the range is not within one allocation).
   virtual result<std::byte*> cpu_address(const void* /*memory*/, std::uint64_t /*length*/) {
     return status(errc::unsupported, "the CPU does not reach memory of this device");
   }
-  // What is current on the calling thread, in a process that uses this driver already; nothing else. Makes and loads nothing.
+  // Returns the context that is current on the calling thread, if the process already uses this driver. Makes and loads nothing.
   struct current_context {
     int ordinal = 0;
     void* context = nullptr;
   };
   virtual std::optional<current_context> current() { return {}; }
-  // The session of a context (null: the primary context of the device, made if need be). Owned by the driver, one per context.
+  // Returns the session of a context (null: the primary context of the device, created if necessary). The driver owns it, one per context.
   virtual result<session*> open(int ordinal, void* context) = 0;
 };
 
-// Fails on first use, not here, where libcuda.so.1 is missing or unusable.
+// If libcuda.so.1 is missing or unusable, the first use fails, not this call.
 std::shared_ptr<driver> make_cuda_driver();
-// Devices in host memory, with streams and events on threads; copies between them go straight.
-// shared_memory: they play integrated GPUs.
+// Makes devices in host memory, with streams and events on threads; copies between them are direct. shared_memory: they behave as
+// integrated GPUs.
 std::shared_ptr<driver> make_host_driver(int devices = 1, bool shared_memory = false);
 
 }  // namespace penstock::device

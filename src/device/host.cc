@@ -1,6 +1,6 @@
-// The driver "host": one device in host memory, with streams and events on threads, for machines without a GPU and for tests. It is
-// stricter than a GPU where a mistake would otherwise go unseen: touching its memory faults, and a copy past an allocation fails.
-// Destroying it finishes all queued work first, so whoever holds a stream with wait_value() lets it go before that.
+// The driver "host": devices in host memory, with streams and events on threads, for machines without a GPU and for tests. It is stricter
+// than a GPU where a mistake would otherwise go unnoticed: touching its memory faults, and a copy past an allocation fails. The destructor
+// first finishes all queued work, so release streams held by wait_value() before that.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -23,13 +23,13 @@
 namespace penstock::device {
 namespace {
 
-// What a stream's work sees: addresses of the device and of the host.
+// The memory that a stream's work accesses, at device and host addresses.
 class host_space {
  public:
   host_memory memory;
   host_pins pins;
 
-  // Which device has allocated what begins at an address.
+  // Records which device owns the allocation that begins at an address.
   void note_owner(const void* base, int ordinal) {
     if (ordinal == 0) return;
     const std::lock_guard guard(lock_);
@@ -45,7 +45,7 @@ class host_space {
     return found == owners_.end() ? 0 : found->second;
   }
 
-  // Where the CPU finds a range: elsewhere when it is the device's, where it says when it is the host's. Errors: bad_memory.
+  // Returns the CPU address of a range: translated for device memory, unchanged for host memory. Errors: bad_memory.
   result<std::byte*> locate(const void* address, std::uint64_t length) const {
     if (memory.contains(address)) return memory.bytes_of(address, length);
     return static_cast<std::byte*>(const_cast<void*>(address));
@@ -54,12 +54,12 @@ class host_space {
   status move(void* target, const void* source, std::uint64_t length) const;
 
  private:
-  std::mutex lock_;                              // guards what follows
-  std::unordered_map<const void*, int> owners_;  // of devices but the first
+  std::mutex lock_;                              // guards owners_
+  std::unordered_map<const void*, int> owners_;  // owners other than the first device
 };
 
-// Much at a time goes past the caches, as a GPU's copies do: reading the target's lines first would take memory traffic from the disk (cold
-// files on two cores: 0.94 of the disk with it, 0.88 without).
+// Large copies bypass the CPU caches, as a GPU's copies do: reading the target's cache lines first would take memory bandwidth from the
+// disk (cold files on two cores reach 0.94 of the disk's speed this way, 0.88 otherwise).
 void copy_memory(std::byte* to, const std::byte* from, std::size_t length) noexcept {
   constexpr std::size_t least_streamed = std::size_t{1} << 20;
   if (length >= least_streamed && (from >= to + length || to >= from + length)) {
@@ -83,7 +83,7 @@ status host_space::move(void* target, const void* source, std::uint64_t length) 
   return {};
 }
 
-// A host thread stores the value without a word to us, so look: often at first, then rarely enough to leave the core to others.
+// Polls for a value that a host thread stores without notice: often at first, then rarely enough to leave the core to other threads.
 void await_value(std::uint32_t& flag, std::uint32_t value) {
   constexpr int quick_looks = 64;
   for (int looks = 0; static_cast<std::int32_t>(std::atomic_ref(flag).load(std::memory_order_acquire) - value) < 0; ++looks) {
@@ -149,7 +149,7 @@ class host_session final : public session {
  private:
   using stream_pointer = std::shared_ptr<host_stream>;
   using event_pointer = std::shared_ptr<host_event>;
-  using stream_map = std::map<stream, stream_pointer>;  // whose nodes can be moved to another
+  using stream_map = std::map<stream, stream_pointer>;  // nodes can be moved from one map to another
 
   result<stream_pointer> find_stream(stream handle);
   result<event_pointer> find_event(event handle);
@@ -161,7 +161,7 @@ class host_session final : public session {
   const bool shares_host_memory_;
   std::mutex lock_;  // guards the tables below
   stream_map streams_;
-  stream_map destroyed_;  // still at work when they were destroyed
+  stream_map destroyed_;  // destroyed while they still had work
   std::unordered_map<event, event_pointer> events_;
   stream_pointer default_stream_;  // started on first use
 };
@@ -200,10 +200,10 @@ result<stream> host_session::make_stream() {
   return handle;
 }
 
-// The work queued is finished by the stream's thread, which is joined once that cannot block: here, for those destroyed before, or at the
-// latest with the session. Moves what it has, and allocates nothing.
+// The stream's thread finishes the queued work and is joined once that cannot block: in a later call of this function, or at the latest
+// with the session. Moves map nodes and allocates nothing.
 status host_session::destroy_stream(stream target) {
-  stream_map finished;  // ends when the lock is open
+  stream_map finished;  // destroyed after the lock is released
   const std::lock_guard guard(lock_);
   const auto found = streams_.find(target);
   if (found == streams_.end()) return {errc::invalid_argument, fmt::format("host:0: destroy {}: no stream", target)};
@@ -254,7 +254,7 @@ status host_session::move(std::span<const segment> table) {
   return {};
 }
 
-// The recording is found out now: a later one does not count.
+// The recording is determined now; later recordings do not count.
 status host_session::wait_event(stream on, event until) {
   const auto what = find_event(until);
   if (!what) return what.error();
@@ -276,7 +276,7 @@ status host_session::call(stream on, void (*function)(void*), void* argument) {
   });
 }
 
-// A GPU cannot see pageable memory, so neither may the host device.
+// A GPU cannot access pageable memory, so the host device must not either.
 status host_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t value) {
   if (!space_.memory.contains(flag) && !space_.pins.find(flag)) {
     return {errc::bad_memory, fmt::format("host:0: wait for the value at {}: not pinned", static_cast<void*>(flag))};
@@ -352,7 +352,7 @@ class host_driver final : public driver {
  private:
   host_space space_;
   [[nodiscard]] status check(int ordinal) const;
-  std::vector<std::unique_ptr<host_session>> sessions_;  // end first: their streams use the space
+  std::vector<std::unique_ptr<host_session>> sessions_;  // declared last, destroyed first: their streams use the space
 };
 
 status host_driver::check(int ordinal) const {

@@ -22,24 +22,24 @@ namespace {
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
-// Addresses that an allocation takes up.
+// Addresses that an allocation occupies.
 constexpr std::uint64_t footprint_of(std::uint64_t bytes) { return round_up(bytes, host_memory::granule_bytes) + host_memory::guard_bytes; }
 
-// Of the machine, or of the cgroup where that allows less.
+// Returns the memory of the machine, or the cgroup's limit if that is lower.
 std::uint64_t usable_memory() {
   const auto state = or_no_memory([] { return sys::memory_state_now(); });
   return state ? state->total_bytes : static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * sys::page_size();
 }
 
-// Null (and errno) on failure.
+// Returns null and sets errno on failure.
 void* map_shared(std::uint64_t bytes, int descriptor) {
   const int kind = descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
   void* content = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, descriptor, 0);
   return content == MAP_FAILED ? nullptr : content;
 }
 
-// Pages of a memfd are accounted when touched, also where overcommitting is forbidden; those of anonymous shared memory all at once, but
-// there no limit on files applies.
+// The kernel accounts pages of a memfd when they are touched, even if overcommitting is forbidden. It accounts anonymous shared memory as a
+// whole, but no limit on file sizes applies to it.
 struct content {
   void* bytes;
   int descriptor;  // -1: none
@@ -48,7 +48,7 @@ result<content> map_content(std::uint64_t bytes) {
   int descriptor = fits_file_size_limit(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
   if (descriptor >= 0 && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) ::close(std::exchange(descriptor, -1));
   void* mapped = map_shared(bytes, descriptor);
-  // A core dump would read every page, and so take memory for all of them: far more than the machine has.
+  // A core dump would read every page and so allocate all of them, far more than the machine has.
   if (mapped != nullptr) (void)::madvise(mapped, bytes, MADV_DONTDUMP);
   if (mapped != nullptr) return content{mapped, descriptor};
   const int error = errno;
@@ -78,7 +78,7 @@ status host_memory::reserve() {
 }
 
 status host_memory::map_region(std::uint64_t bytes) {
-  ranges all{{0, bytes}};  // before anything is mapped that running out of memory would leave behind
+  ranges all{{0, bytes}};  // allocated before the mappings, which would leak if memory ran out
   void* region = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (region == MAP_FAILED) return status::from_errno(errno, fmt::format("host device: reserve {} bytes of addresses", bytes));
   const auto made = map_content(bytes);
@@ -143,7 +143,7 @@ status host_memory::release(void* base) {
     }
     range.mapped() = footprint_of(range.mapped());
   }
-  // In between the range is neither live nor free, so the pages can go without the lock. A failure costs memory, not correctness.
+  // Meanwhile the range is neither live nor free, so its pages can be freed without the lock. A failure costs memory, not correctness.
   const std::uint64_t first = sys::page_up(range.key());
   const std::uint64_t last = sys::page_down(range.key() + range.mapped());
   if (first < last) (void)::madvise(bytes_ + first, last - first, MADV_REMOVE);
@@ -152,7 +152,7 @@ status host_memory::release(void* base) {
   return {};
 }
 
-// Joins the range with its neighbours. Needs no memory: it is its own entry.
+// Merges the range with its neighbours. Allocates nothing, because it reuses the range's own map node.
 void host_memory::give_back(ranges::node_type range) {
   const auto after = free_.lower_bound(range.key());
   if (after != free_.end() && after->first == range.key() + range.mapped()) {
@@ -203,7 +203,7 @@ result<std::byte*> host_memory::bytes_of(const void* address, std::uint64_t leng
   return bytes_ + (static_cast<const std::byte*>(address) - region);
 }
 
-// A handle says where the allocation lies in the file behind the memory, and which file that is.
+// A handle contains the position of the allocation in the file behind the memory, and identifies that file.
 result<host_memory::shared> host_memory::share(const void* address) {
   const auto found = find(address);
   if (!found) return found.error();
@@ -225,7 +225,7 @@ result<sys::owned_descriptor> host_memory::export_shared(const void* address) {
   return made;
 }
 
-// passed: the file itself; -1: it is opened where the other process has it, which ptrace(2) must allow.
+// passed: the file's descriptor; -1: opens it through the other process, which ptrace(2) access must allow.
 result<void*> host_memory::import_shared(std::string_view handle, std::int64_t process, int passed) {
   int descriptor = -1;
   unsigned long long inode = 0;

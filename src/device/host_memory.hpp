@@ -1,6 +1,5 @@
-// The memory of the host device: an address space of its own, and the bytes behind it. Callers see addresses of a region that no CPU access
-// survives (PROT_NONE), so a layer that touches device memory itself is found out at once; the bytes live in shared memory mapped
-// elsewhere, and only this room translates. Owned by the driver; thread-safe.
+// The memory of the host devices. Callers see addresses of an inaccessible region (PROT_NONE), so code that touches device memory directly
+// fails at once. The bytes are in shared memory mapped elsewhere, and only this class translates. Owned by the driver; thread-safe.
 #pragma once
 
 #include <atomic>
@@ -18,9 +17,9 @@ namespace penstock::device {
 
 class host_memory {
  public:
-  // Alignment of allocations, as of cudaMalloc. Smaller than a page on purpose: nothing above may count on more.
+  // Alignment of allocations, as of cudaMalloc. Deliberately smaller than a page, so that no code relies on more.
   static constexpr std::uint64_t granule_bytes = 512;
-  // Unused addresses after each allocation, so that running past an end is always seen.
+  // Unused addresses after each allocation, so that an overrun is always detected.
   static constexpr std::uint64_t guard_bytes = 512;
   static constexpr std::uint64_t largest_region_bytes = std::uint64_t{64} << 30;
   static constexpr std::uint64_t smallest_region_bytes = std::uint64_t{64} << 20;
@@ -35,33 +34,33 @@ class host_memory {
   host_memory& operator=(const host_memory&) = delete;
   ~host_memory();
 
-  // Contents are undefined. The first call reserves addresses: the largest region, halved until the system grants it (ulimit -v).
-  // Errors: invalid_argument (0 bytes), out_of_memory (over capacity, no gap that large, nothing to reserve).
+  // Contents are undefined. The first call reserves addresses: the largest region, halved until the system grants it (ulimit -v). Errors:
+  // invalid_argument (0 bytes), out_of_memory (over capacity, no gap that large, or no addresses to reserve).
   result<void*> allocate(std::uint64_t bytes);
-  // base as allocate() returned it. Gives the pages back to the system. Does not wait for copies under way: they are the caller's mistake.
+  // base must come from allocate(). Returns the pages to the system. Does not wait for copies in flight; those are a caller's mistake.
   // Errors: bad_memory.
   status release(void* base);
-  // For import_shared() in another process: the allocation around an address, which lies at the offset in it. Errors: bad_memory,
-  // unsupported.
+  // Describes the allocation that contains an address, which is at `offset` in it, for import_shared() in another process. Errors:
+  // bad_memory, unsupported.
   struct shared {
     std::string handle;
     std::uint64_t offset;
-    std::uint64_t length = 0;  // from there to its end
+    std::uint64_t length = 0;  // from there to the end of the allocation
   };
   result<shared> share(const void* address);
-  // Addresses of this device behind which another process's allocation lies, until they are released. Errors: unsupported (not a handle),
-  // and those of opening the process's memory.
+  // Maps another process's allocation at addresses of this device until they are released. Errors: unsupported (not a handle), and those of
+  // opening the process's memory.
   result<void*> import_shared(std::string_view handle, std::int64_t process, int passed);
   result<sys::owned_descriptor> export_shared(const void* address);
-  // Bytes that can be allocated in all: 3/4 of the machine's memory, or of the cgroup's limit; at most the region. Reserves like
-  // allocate().
+  // Returns the total bytes that can be allocated: 3/4 of the memory of the machine or of the cgroup's limit; at most the region. Reserves
+  // addresses as allocate() does.
   result<std::uint64_t> capacity();
 
-  // Whether an address is one of this device, allocated or not.
+  // Returns whether an address belongs to these devices, allocated or not.
   [[nodiscard]] bool contains(const void* address) const noexcept;
-  // The live allocation around an address. Errors: bad_memory.
+  // Returns the live allocation that contains an address. Errors: bad_memory.
   result<allocation> find(const void* address) const;
-  // Where the CPU finds [address, address+length) when that lies in one live allocation. Errors: bad_memory.
+  // Returns the CPU address of [address, address+length), which must be in one live allocation. Errors: bad_memory.
   result<std::byte*> bytes_of(const void* address, std::uint64_t length) const;
 
  private:
@@ -73,20 +72,20 @@ class host_memory {
     std::byte* content;
   };
 
-  result<std::uint64_t> take_addresses(std::uint64_t bytes);  // with the lock: their offset
+  result<std::uint64_t> take_addresses(std::uint64_t bytes);  // with the lock held; returns their offset
   status map_region(std::uint64_t bytes);
   void give_back(ranges::node_type range);
 
-  mutable std::mutex lock_;                  // guards everything but the atomic and what is fixed once it is set
-  std::atomic<std::byte*> region_{nullptr};  // released after the next four were written
+  mutable std::mutex lock_;                  // guards everything but the atomic and members that never change once set
+  std::atomic<std::byte*> region_{nullptr};  // set (release) after the next four were written
   std::uint64_t region_bytes_ = 0;
   std::uint64_t capacity_ = 0;
   std::byte* bytes_ = nullptr;
-  int descriptor_ = -1;  // of the file behind bytes_; -1: there is none
+  int descriptor_ = -1;  // of the file behind bytes_; -1: none
 
-  std::map<std::uint64_t, mapping> imported_;  // by offset in the region, of those live ranges that are another process's
-  ranges live_;                                // offset in the region -> bytes asked for
-  ranges free_;                                // offset -> bytes; neighbours are joined
+  std::map<std::uint64_t, mapping> imported_;  // live ranges of other processes, by offset in the region
+  ranges live_;                                // offset in the region -> requested bytes
+  ranges free_;                                // offset -> bytes; adjacent ranges are merged
   std::uint64_t used_ = 0;
 };
 

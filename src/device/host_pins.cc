@@ -18,7 +18,7 @@ namespace {
 
 std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
-// msync with MS_ASYNC has done nothing since Linux 2.6.19 but to fail where the range is not mapped.
+// Since Linux 2.6.19, msync with MS_ASYNC does nothing except fail if the range is not mapped.
 status check_mapped(void* base, std::uint64_t length) {
   const std::uintptr_t first = sys::page_down(number(base));
   if (::msync(reinterpret_cast<void*>(first), number(base) + length - first, MS_ASYNC) == 0) return {};
@@ -64,7 +64,7 @@ status host_pins::remove(void* base) {
   return {};
 }
 
-// The first range that has a byte in [address, address+length).
+// Returns the first range that overlaps [address, address+length).
 std::optional<host_pins::range> host_pins::first_overlap(std::uintptr_t address, std::uint64_t length) const {
   auto next = ranges_.upper_bound(address);
   if (next != ranges_.begin()) {

@@ -1,6 +1,6 @@
-// Which host memory was pinned through the host device. Nothing is locked in RAM: no hardware reads it here. What counts is that the same
-// mistakes are refused as by a GPU driver, and that reading a file mapping that has become too short is an error and not a crash.
-// Owned by the driver; thread-safe.
+// Records which host memory was pinned through the host device. Nothing is locked in RAM, because no hardware reads it. It refuses the same
+// mistakes as a GPU driver, and reading a file mapping that has become too short is an error rather than a crash. Owned by the driver;
+// thread-safe.
 #pragma once
 
 #include <atomic>
@@ -22,25 +22,26 @@ class host_pins {
     bool read_only = false;
   };
 
-  // Errors: invalid_argument (0 bytes, overlaps a pinned range), bad_memory (not mapped), unsupported (read_only where this process may not
+  // Errors: invalid_argument (0 bytes, overlaps a pinned range), bad_memory (not mapped), unsupported (read_only if this process may not
   // read itself with process_vm_readv, as under some seccomp profiles).
   status add(void* base, std::uint64_t length, bool read_only);
-  // base as given to add(). Errors: invalid_argument.
+  // base must be one passed to add(). Errors: invalid_argument.
   status remove(void* base);
-  // The pinned range around an address.
+  // Returns the pinned range that contains an address.
   [[nodiscard]] std::optional<range> find(const void* address) const;
-  // Whether a part of [address, address+length) was pinned read-only.
+  // Returns whether any part of [address, address+length) was pinned read-only.
   [[nodiscard]] bool read_only(const void* address, std::uint64_t length) const;
 
-  // Copies from memory that may be a file mapping: beyond the end of the file that is an error (io), where a plain read would be SIGBUS.
+  // Copies from memory that may be a file mapping: past the end of the file it returns an error (io), whereas a plain read would raise
+  // SIGBUS.
   static status read_safely(void* target, const void* source, std::uint64_t length);
 
  private:
   [[nodiscard]] std::optional<range> first_overlap(std::uintptr_t address, std::uint64_t length) const;
 
   mutable std::shared_mutex lock_;          // guards the map
-  std::map<std::uintptr_t, range> ranges_;  // by their start; they never overlap
-  std::atomic<std::size_t> count_{0};       // lets the common case, nothing pinned, go without the lock
+  std::map<std::uintptr_t, range> ranges_;  // by start address; they never overlap
+  std::atomic<std::size_t> count_{0};       // lets the common case, nothing pinned, skip the lock
   std::atomic<std::size_t> read_only_count_{0};
 };
 

@@ -12,7 +12,7 @@
 namespace penstock::device {
 namespace {
 
-// Threads inherit the mask of their maker: blocked while one is made, so that it never runs a signal handler of the program.
+// Blocks signals while a thread is made. The thread inherits the mask, so it never runs a signal handler of the program.
 class signals_blocked {
  public:
   signals_blocked() {
@@ -110,7 +110,7 @@ status host_stream::push(item next) {
     const std::lock_guard guard(lock_);
     if (closed_) return {errc::closed, "host:0: the stream was destroyed"};
     if (queue_.size() >= queue_limit) return {errc::out_of_memory, fmt::format("host:0: {} operations wait in one stream", queue_limit)};
-    // An event counts its recordings, so the place in the queue comes first: it may be refused for want of memory.
+    // An event counts its recordings, so the queue entry, which may fail for lack of memory, is allocated first.
     auto& queued = queue_.emplace_back(std::move(next));
     if (queued.event != nullptr) queued.recording = queued.event->begin();
     ++pushed_;

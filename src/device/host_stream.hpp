@@ -1,6 +1,5 @@
-// Streams and events of the host device. A stream is a thread that does what it was given, one after the other; an event is reached when
-// the stream on which it was last recorded gets there. Both are shared: work that is queued keeps the event alive that it will set.
-// Thread-safe.
+// Streams and events of the host device. A stream is a thread that runs its queued work in order. An event is reached when the stream on
+// which it was last recorded gets there. Both are shared: queued work keeps the event alive that it will set. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -16,7 +15,7 @@
 
 namespace penstock::device {
 
-// An error of queued work, and whether anybody has been told.
+// An error of queued work, and whether it has been reported.
 struct host_failure {
   explicit host_failure(status error) : reason(std::move(error)) {}
   const status reason;
@@ -25,14 +24,14 @@ struct host_failure {
 
 class host_event {
  public:
-  // Announces a recording; the event is not reached until finish() was called with the number returned, or a later one.
+  // Announces a recording. The event is reached only when finish() is called with the returned number or a later one.
   std::uint64_t begin();
   void finish(std::uint64_t recording, std::shared_ptr<host_failure> failure);
 
-  // An event that was never recorded is reached. Errors: those of the work before it.
+  // An event that was never recorded counts as reached. Errors: those of the work before it.
   result<bool> reached();
   status wait();
-  // For another stream: how often a recording was announced, and to block until that one is reached.
+  // For another stream: the number of announced recordings, and waiting until one of them is reached.
   std::uint64_t recordings();
   status wait_for(std::uint64_t recording);
 
@@ -46,37 +45,37 @@ class host_event {
   std::shared_ptr<host_failure> failure_;
 };
 
-// An error of the work goes to the first event recorded after it, and to synchronize() unless that event's user has been told before.
-// Work after it is done all the same.
+// An error of the work goes to the first event recorded after it, and to synchronize() unless that event has reported it before. Later work
+// still runs.
 class host_stream {
  public:
-  // Work that waits in one stream.
+  // The most work items that may wait in one stream.
   static constexpr std::size_t queue_limit = 65536;
 
   // Errors: out_of_memory (no thread can be started).
   static result<std::shared_ptr<host_stream>> start();
   host_stream(const host_stream&) = delete;
   host_stream& operator=(const host_stream&) = delete;
-  ~host_stream();  // finishes what is queued
+  ~host_stream();  // finishes queued work
 
-  // work is done on the stream's thread, and the event is recorded behind it: both or neither. Does not block. Errors: out_of_memory
-  // (queue_limit), closed.
+  // Queues work for the stream's thread, then records the event: both or neither. Does not block. Errors: out_of_memory (queue_limit),
+  // closed.
   status push(std::function<status()> work, std::shared_ptr<host_event> then = nullptr);
   status record(std::shared_ptr<host_event> target);
-  // Blocks until all that was queued before has been done.
+  // Blocks until all work queued before is done.
   status synchronize();
-  // All has been done, and well.
+  // Returns true if all work is done and none has failed.
   [[nodiscard]] bool idle();
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
-  // Takes nothing new; what is queued is still done. Does not block.
+  // Refuses new work; queued work still runs. Does not block.
   void close();
-  // True when a closed stream has done everything, so that destroying it does not block.
+  // Returns true if a closed stream has done all its work, so that its destructor does not block.
   [[nodiscard]] bool ended();
 
  private:
   struct item {
     std::function<status()> work;       // may be empty
-    std::shared_ptr<host_event> event;  // to set after the work; may be null
+    std::shared_ptr<host_event> event;  // set after the work; may be null
     std::uint64_t recording = 0;
   };
 
@@ -87,7 +86,7 @@ class host_stream {
   void work_on(const std::function<status()>& work);
 
   const std::uint64_t identity_;
-  std::mutex lock_;  // guards what follows, up to ended_
+  std::mutex lock_;  // guards the members down to ended_
   std::condition_variable arrived_;
   std::condition_variable progressed_;
   std::deque<item> queue_;
@@ -96,8 +95,8 @@ class host_stream {
   std::shared_ptr<host_failure> for_synchronize_;
   bool closed_ = false;
   bool ended_ = false;
-  std::shared_ptr<host_failure> for_event_;  // the thread's own
-  std::shared_ptr<host_failure> no_memory_;  // made in advance
+  std::shared_ptr<host_failure> for_event_;  // used only by the thread
+  std::shared_ptr<host_failure> no_memory_;  // allocated in advance
   std::thread thread_;
 };
 

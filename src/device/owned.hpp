@@ -1,4 +1,4 @@
-// Streams and events that go with their owner. Each belongs to the session that made it, which outlives it.
+// Owners of streams and events. Each stream or event belongs to the session that made it, which must outlive it.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace penstock::device {
 
-// A handle of a session, or none. Like what it holds, to be used by one thread at a time where it is moved or closed.
+// Owns one handle of a session, or none. Only one thread at a time may move or close it.
 template <class Handle, result<Handle> (session::*make_one)(), status (session::*destroy_one)(Handle)>
 class owned {
  public:
@@ -26,19 +26,20 @@ class owned {
     std::swap(handle_, other.handle_);
     return *this;
   }
-  // Nobody hears of an error. Whoever has queued work that nothing else has reported calls close().
+  // Ignores errors. Call close() if you have queued work whose errors nothing else reports.
   ~owned() {
     (void)or_no_memory([this] { return close(); });
   }
 
   [[nodiscard]] Handle get() const noexcept { return handle_; }
   explicit operator bool() const noexcept { return handle_ != nullptr; }
-  // Lets go of it now. Errors: those of destroying it, which may be those of work queued before. Empty afterwards either way.
+  // Destroys the handle now. Errors: those of destroying it, which may come from work queued before. The owner is empty afterwards in any
+  // case.
   status close() {
     if (handle_ == nullptr) return {};
     return (of_->*destroy_one)(release());
   }
-  // Hands it to the caller, who destroys it.
+  // Releases the handle to the caller, who must destroy it.
   [[nodiscard]] Handle release() noexcept { return std::exchange(handle_, nullptr); }
 
  private:

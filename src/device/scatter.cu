@@ -1,8 +1,7 @@
-// The kernels of Penstock: they run the segments of a scatter. They are not compiled when Penstock is built: tools/make_scatter does that,
-// and is to be run after a change here.
+// The kernels that copy the segments of a scatter. The build does not compile this file: run tools/make_scatter after a change.
 //
-// blockIdx.x picks segments, blockIdx.y shares one segment among several blocks, so that few large segments and many small ones are
-// both spread over the GPU. Both ends may be device memory or pinned host memory.
+// blockIdx.x picks segments, blockIdx.y splits one segment among several blocks, so that both a few large segments and many small ones are
+// spread over the GPU. Both ends may be device memory or pinned host memory.
 
 struct segment {  // device::segment
   const unsigned char* source;
@@ -10,7 +9,7 @@ struct segment {  // device::segment
   unsigned long long bytes;
 };
 
-// Where this thread starts in a segment and how far apart its turns are.
+// The thread's first word in a segment and the distance between its words.
 struct lane {
   unsigned long long first;
   unsigned long long step;
@@ -20,7 +19,8 @@ __device__ void copy_bytes(const segment& piece, unsigned long long from, unsign
   for (unsigned long long i = from + self.first; i < to; i += self.step) piece.target[i] = piece.source[i];
 }
 
-// Source and target are congruent modulo sizeof(Word): bytes up to the first whole word of the target, words, the bytes left.
+// Requires source and target congruent modulo sizeof(Word). Copies bytes up to the first whole word of the target, then words, then the
+// remaining bytes.
 template <class Word>
 __device__ void copy_words(const segment& piece, lane self) {
   unsigned long long head = (0ull - reinterpret_cast<unsigned long long>(piece.target)) % sizeof(Word);
@@ -33,8 +33,8 @@ __device__ void copy_words(const segment& piece, lane self) {
   copy_bytes(piece, head + words * sizeof(Word), piece.bytes, self);
 }
 
-// Source and target differ modulo 4: each word of the target is put together from two neighbouring words of the source. Only words that
-// lie wholly inside the segment are read, hence the longer head and tail.
+// Source and target differ modulo 4: builds each word of the target from two adjacent words of the source. Only words entirely inside the
+// segment are read, hence the longer head and tail.
 __device__ void copy_shifted(const segment& piece, lane self) {
   unsigned long long head = (0ull - reinterpret_cast<unsigned long long>(piece.target)) % 4;
   const unsigned offset = (reinterpret_cast<unsigned long long>(piece.source) + head) % 4;  // 1, 2 or 3
@@ -48,7 +48,7 @@ __device__ void copy_shifted(const segment& piece, lane self) {
   copy_bytes(piece, head + words * 4, piece.bytes, self);
 }
 
-// What every thread of a launch does: its part of each segment that its block picks.
+// Copies this thread's part of each segment that its block picks.
 __device__ void run(const segment* table, unsigned long long count) {
   const lane self = {static_cast<unsigned long long>(blockIdx.y) * blockDim.x + threadIdx.x,
                      static_cast<unsigned long long>(gridDim.y) * blockDim.x};
@@ -72,5 +72,5 @@ struct short_table {
 
 extern "C" __global__ void penstock_scatter(const segment* table, unsigned long long count) { run(table, count); }
 
-// The table travels with the launch.
+// The table is passed as a kernel argument.
 extern "C" __global__ void penstock_scatter_short(const __grid_constant__ short_table table, unsigned long long count) { run(table.of, count); }

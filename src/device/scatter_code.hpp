@@ -1,5 +1,5 @@
-// scatter.cu, compiled by tools/make_scatter for the GPUs that people have, as a file of several ("fatbin"): the driver takes the one that
-// it needs, in no time. Drivers older than CUDA 12.4 cannot read it, nor has it code for every GPU: those have scatter_ptx.hpp.
+// scatter.cu compiled by tools/make_scatter for common GPUs, as one multi-architecture file ("fatbin"): the driver picks the matching code
+// without compiling. Drivers older than CUDA 12.4 cannot read it, and it lacks code for some GPUs; those use scatter_ptx.hpp.
 #pragma once
 
 #include <cstdint>

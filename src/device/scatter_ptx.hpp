@@ -1,6 +1,6 @@
-// scatter.cu as text for the driver, which compiles it for the GPU at hand: where scatter.fatbin has no code for that, or the driver is too
-// old to read it. Made by tools/make_scatter. `.version` and `.target` are lowered, so that drivers from CUDA 11.0 (450) and GPUs from
-// Volta on take it.
+// scatter.cu as PTX text, which the driver compiles for the GPU if scatter_code.hpp has no code for it, or if the driver is too old to read
+// that. Made by tools/make_scatter. `.version` and `.target` are lowered so that drivers since CUDA 11.0 (450) and GPUs since Volta accept
+// it.
 #pragma once
 
 namespace penstock::device {
