@@ -13,14 +13,14 @@ namespace penstock::staging {
 
 namespace {
 
-// Which lane the current thread is; works call begin() without carrying a lane around.
+// The lane of the current thread, so that works can call begin() without a pointer to it.
 [[gnu::tls_model("initial-exec")]] thread_local void* current_lane = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 constexpr unsigned max_ring_buffers = 16;
-// With slabs whose copies came first: they hold slabs already, so starting them late gains nothing.
+// Includes tasks whose copies came first: they already hold slabs, so starting them late gains nothing.
 constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
 constexpr unsigned max_piece_retries = 64;
-constexpr unsigned max_failed_reaps = 100;  // in a row; then the ring is taken for dead
+constexpr unsigned max_failed_reaps = 100;  // in a row; after these the ring counts as dead
 
 void cancel(ring_task& task) {
   for (auto& piece : task.pieces) piece.error = ECANCELED;
@@ -56,7 +56,7 @@ class disk_lanes::lane {
     unqueued_ += task.pieces.size();
     active_.push_back(task);
   }
-  // If this lane sleeps in its ring: wakes it. On any thread.
+  // Wakes this lane if it sleeps in its ring. Thread-safe.
   bool interrupt() {
     if (!in_ring_.load() || !in_ring_.exchange(false)) return false;
     ring_->interrupt();
@@ -88,23 +88,23 @@ class disk_lanes::lane {
   std::unique_ptr<sys::ring> ring_;
   std::vector<slot> slots_;
   std::vector<std::uint32_t> free_slots_;
-  ring_task_list active_;     // with pieces still to queue
-  std::size_t unqueued_ = 0;  // such pieces
-  unsigned tasks_ = 0;        // begun and not done
-  unsigned in_flight_ = 0;    // pieces
+  ring_task_list active_;     // tasks with pieces still to queue
+  std::size_t unqueued_ = 0;  // the number of such pieces
+  unsigned tasks_ = 0;        // started and not done
+  unsigned in_flight_ = 0;    // pieces in flight
   unsigned failed_reaps_ = 0;
   bool dead_ = false;
-  bool refused_ = false;              // the next work could not start yet
-  std::atomic<bool> in_ring_{false};  // sleeps there, for lack of anything to start
-  // What a slot of the ring's table holds.
+  bool refused_ = false;              // the next work cannot start yet
+  std::atomic<bool> in_ring_{false};  // sleeps in the ring because there is nothing to start
+  // The contents of a slot in the ring's buffer table.
   struct registered {
-    slab_pool* pool;  // null: nothing
+    slab_pool* pool;  // null: empty
     std::uint32_t chunk;
     std::uint32_t generation;
     bool usable;
   };
   std::vector<registered> buffers_;
-  unsigned trims_ = 0;  // of the house's, seen
+  unsigned trims_ = 0;  // the value of disk_lanes::trims_ that this lane has handled
 };
 
 void disk_lanes::lane::loop() {
@@ -121,8 +121,8 @@ void disk_lanes::lane::loop() {
   }
 }
 
-// For so many more pieces. Where the file system answers late all who read it share what it is asked for at once, but each lane may always
-// ask for one: else it would wait for others, who do not wake it.
+// Returns how many more pieces may start. All readers of a late file system share its limit, but each lane may always start one piece:
+// otherwise it would wait for other readers, which do not wake it.
 std::size_t disk_lanes::lane::room() const noexcept {
   if (!late()) return depth - std::min(depth, in_flight_);
   const auto asked = house_.times_->under_way();
@@ -131,7 +131,7 @@ std::size_t disk_lanes::lane::room() const noexcept {
   return std::min(in_flight_ == 0 ? std::max<std::size_t>(open, 1) : open, free_slots_.size());
 }
 
-// None is begun of which no piece could be handed to the kernel: until then it can be stopped.
+// No work starts if none of its pieces could be passed to the kernel: until then it can still be stopped.
 bool disk_lanes::lane::startable() const noexcept {
   const bool is_late = late();
   if (unqueued_ >= room() && (unqueued_ > 0 || is_late)) return false;
@@ -200,7 +200,7 @@ int disk_lanes::lane::buffer_slot(const ring_task& task) {
     const auto& each = buffers_[i];
     if (each.pool == task.pool && each.chunk == task.memory.chunk) {
       if (each.generation == generation) return each.usable ? static_cast<int>(i) : -1;
-      index = i;  // what it holds has been trimmed
+      index = i;  // its chunk was trimmed
       break;
     }
     if (each.pool == nullptr) index = i;
@@ -208,14 +208,14 @@ int disk_lanes::lane::buffer_slot(const ring_task& task) {
   if (index == max_ring_buffers) return -1;
   if (index == buffers_.size()) buffers_.push_back({});
   const auto memory = task.pool->chunk(task.memory.chunk);
-  // Refused under a small RLIMIT_MEMLOCK: the same reads then go on with plain buffers.
+  // A small RLIMIT_MEMLOCK makes registration fail. The reads then use plain buffers.
   const auto slot = static_cast<unsigned>(index);
   const bool usable = or_no_memory([&] { return ring_->register_buffer(slot, memory.data(), memory.size()); }).ok();
   buffers_[index] = {task.pool, task.memory.chunk, generation, usable};
   return usable ? static_cast<int>(index) : -1;
 }
 
-// Where the kernel refuses, the slot keeps what it has until it is used again.
+// If the kernel refuses, the slot keeps its contents until it is reused.
 void disk_lanes::lane::release_trimmed() {
   trims_ = house_.trims_.load();
   for (std::size_t i = 0; i < buffers_.size() && ring_ != nullptr; ++i) {
@@ -229,13 +229,13 @@ void disk_lanes::lane::release_trimmed() {
 bool disk_lanes::lane::reap() {
   if (in_flight_ == 0) return false;
   std::array<sys::ring_completion, most_depth> events;
-  // Blocks when there is nothing to start. Copies are looked after by others meanwhile (polling here would cost many small
-  // submissions: 4 KiB reads at depth 128 went from 150 k/s to 87 k/s), and a slab for a work that was refused comes with them.
+  // Blocks if there is nothing to start. Other threads look after copies meanwhile, and return the slab that a refused work needs. (Polling
+  // here would cost many small submissions: 4 KiB reads at depth 128 fell from 150,000/s to 87,000/s.)
   bool wait = (refused_ || !startable()) && (active_.empty() || room() == 0);
   if (wait && late() && (!active_.empty() || house_.queue_.size() > 0)) house_.times_->held_back();
   if (wait) {
     in_ring_.store(true);
-    wait = refused_ || !startable();  // who has pushed since then does not know yet that it has to wake this
+    wait = refused_ || !startable();  // a thread that pushed before in_ring_ was set does not wake this lane
   }
   auto count = or_no_memory([&] { return ring_->reap(events, wait); });
   in_ring_.store(false);
@@ -266,7 +266,7 @@ void disk_lanes::lane::settle(const sys::ring_completion& event) {
     piece.error = -event.result;
   } else {
     piece.moved += static_cast<std::uint32_t>(event.result);
-    // A short count that keeps the alignment may be the file's end or an interruption: only another try tells.
+    // A short count that keeps the alignment means end of file or an interruption; only another try tells which.
     const bool again = event.result > 0 && piece.moved < piece.length && piece.moved % sys::direct_alignment == 0;
     if (again) {
       if (queue_piece(task, done.piece)) return;
@@ -286,7 +286,7 @@ void disk_lanes::lane::finish(ring_task& task) {
   task.done(task);
 }
 
-// The ring itself failed again and again, so nobody can say what became of its pieces: they fail, and the slabs that the kernel may
+// Called after the ring failed many times in a row, so the state of its pieces is unknown: they fail, and the slabs that the kernel may
 // still write to are never used again.
 void disk_lanes::lane::declare_dead() {
   dead_ = true;
@@ -294,7 +294,7 @@ void disk_lanes::lane::declare_dead() {
   auto begun = std::move(active_);
   unqueued_ = 0;
   while (ring_task* task = begun.pop_front()) {
-    // Its queued pieces, if any, are failed below, the last of them finishing the task.
+    // Its queued pieces, if any, fail below; the last of them finishes the task.
     const auto unqueued = static_cast<std::uint32_t>(task->pieces.size()) - task->next;
     for (; task->next < task->pieces.size(); ++task->next) task->pieces[task->next].error = ECANCELED;
     task->outstanding -= unqueued;
@@ -312,7 +312,7 @@ void disk_lanes::lane::declare_dead() {
     }
     piece_ended(*lost.task);
   }
-  (void)ring_.release();  // freeing it while requests are in flight is not safe
+  (void)ring_.release();  // not freed: requests may still be in flight
 }
 
 disk_lanes::lane::~lane() = default;
@@ -345,9 +345,9 @@ void disk_lanes::stop() {
   threads_.clear();
 }
 
-// As many lanes as can be had. An error when one cannot.
+// Starts as many lanes as possible. Returns an error if one cannot start.
 status disk_lanes::start() {
-  // Copies of what is read may have nobody else to look after them, and an engine may end on one of these threads.
+  // The watcher may be the only thread that finishes copies of these reads, and an engine may end on it.
   if (auto problem = copies_.ready(); !problem.ok()) return problem;
   lanes_.reserve(count_);
   threads_.reserve(count_);

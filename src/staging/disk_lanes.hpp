@@ -1,5 +1,5 @@
-// The lanes that talk to the disk past the page cache: each has an io_uring with registered slabs and keeps its queue deep.
-// Works for them run on the lane's thread, take a slab and hand pieces to begin(); their done is called there too.
+// Disk lanes: worker threads that read and write past the page cache. Each owns an io_uring with registered slabs and keeps its queue deep.
+// A work runs on the lane's thread, takes a slab and passes a ring task to begin(); the task's done is called on the same thread.
 #pragma once
 
 #include <atomic>
@@ -26,61 +26,62 @@ struct ring_piece {
   std::byte* memory = nullptr;
   std::uint32_t length = 0;
   std::uint64_t file_offset = 0;
-  std::uint32_t moved = 0;        // result: bytes; fewer than length means end of file when error is 0
-  int error = 0;                  // result: errno; ECANCELED: the ring died
-  std::uint8_t retries = 0;       // the lane's: EINTR and EAGAIN, at most 64
-  answer_times::reading timed{};  // the lane's: while it is under way, of a task that is timed
+  std::uint32_t moved = 0;        // result: bytes; if error is 0, fewer than length means end of file
+  int error = 0;                  // result: errno; ECANCELED: the ring failed
+  std::uint8_t retries = 0;       // owned by the lane: EINTR and EAGAIN, at most 64
+  answer_times::reading timed{};  // owned by the lane: set while a piece of a timed task is in flight
 };
 
 // Several pieces in one slab. Owned by the submitter until done is called, exactly once, when every piece has ended.
 struct ring_task {
   bool is_write = false;
   slab memory;
-  slab_pool* pool = nullptr;      // that memory came from; null: the pieces lie elsewhere
-  answer_times* times = nullptr;  // of reads from a file system with a server; null: they are not timed
+  slab_pool* pool = nullptr;      // the pool of memory; null: the pieces lie elsewhere
+  answer_times* times = nullptr;  // for reads from a file system with a server; null: not timed
   std::vector<ring_piece> pieces;
   void (*done)(ring_task&) = nullptr;
-  void* context = nullptr;         // the submitter's
-  const void* group = nullptr;     // what end_ready() knows it by
-  std::uint32_t next = 0;          // the lane's: first piece not yet queued
-  std::uint32_t outstanding = 0;   // the lane's: pieces not yet ended
-  ring_task* next_task = nullptr;  // the lane's
+  void* context = nullptr;         // owned by the submitter
+  const void* group = nullptr;     // the key for end_ready()
+  std::uint32_t next = 0;          // owned by the lane: first piece not yet queued
+  std::uint32_t outstanding = 0;   // owned by the lane: pieces not yet ended
+  ring_task* next_task = nullptr;  // owned by the lane
 };
 
 using ring_task_list = intrusive_list<ring_task, &ring_task::next_task>;
 
 class disk_lanes {
  public:
-  static constexpr unsigned depth = 128;  // pieces in flight, per lane
-  // The same where the file system answers late: answer_times tells how many of them are let begin.
+  static constexpr unsigned depth = 128;  // pieces in flight per lane
+  // The same on a late file system; answer_times says how many of them may be in flight.
   static constexpr unsigned most_depth = answer_times::most_at_once;
-  // One ring serves 150,000 requests a second, or any drive of this day in pieces of a megabyte.
+  // One ring serves 150,000 requests per second, or any current drive in pieces of 1 MiB.
   static constexpr unsigned usual_count(unsigned cores) noexcept { return cores >= 32 ? 2 : 1; }
-  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight, per lane, of a file system that does not answer late
+  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight per lane, unless the file system is late
 
-  // refusal: why there are to be no rings; ok where there may be. times: of the file system, which say whether it answers late; null: it
-  // does not. They outlive the lanes.
+  // refusal: why io_uring must not be used; ok if it may. times: whether the file system is late; null: it is not. kernel, copies and times
+  // must outlive the lanes.
   disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal = {}, answer_times* times = nullptr);
   disk_lanes(const disk_lanes&) = delete;
   disk_lanes& operator=(const disk_lanes&) = delete;
   ~disk_lanes();  // stops
-  // Runs what is queued, then joins its threads. Others may still be on their way out of push() and push_ready(), until it is destroyed.
+  // Runs the queued works, then joins the threads. Other threads may still be returning from push() and push_ready() until the destructor
+  // runs.
   void stop();
 
-  // Ok when rings work; otherwise why not. Callers then use plain system calls. Starts the lanes on first use.
+  // Returns ok if io_uring works, otherwise the reason; callers then use plain system calls. Starts the lanes on first use.
   status available();
-  // Queues the chain first..last; works whose run() returns false are offered again.
+  // Queues the chain first..last. A work whose run() returns false runs again later.
   void push(work_list& list, work& first, work& last, std::size_t count);
-  // Queues one whose file data is ready in its slab (a write whose copy has arrived): it starts before other works.
+  // Queues a task whose slab already holds the file data (a write whose copy has finished). It starts before other works.
   void push_ready(ring_task& task);
-  // Runs one work of the list on the calling thread: one of a request that was stopped, which only ends. False: there was none.
+  // Runs one work of the list on the calling thread, to end a request that was stopped. Returns false if the list is empty.
   bool help(work_list& list);
-  // After slab_pool::trim(): has each lane let go of the memory that it has registered with its ring and that is no slab's any more, which
-  // the kernel keeps until then. They do so when they next have time; does not wait for them.
+  // Call after slab_pool::trim(). Asks each lane to unregister ring memory that no longer belongs to a slab; the kernel keeps that memory
+  // until then. Does not wait: a lane unregisters it when it next has time.
   void release_trimmed();
-  // Ends the tasks of a group that are ready and have not started: their pieces are cancelled, with nothing moved.
+  // Ends the group's tasks that are ready and have not started: their pieces are cancelled and no bytes are moved.
   void end_ready(const void* group);
-  // Only from run() of a work on a disk lane: starts the task on that lane.
+  // Starts the task on this lane. Call only from run() of a work on a disk lane.
   static void begin(ring_task& task);
 
  private:
@@ -102,7 +103,7 @@ class disk_lanes {
   std::atomic<unsigned> sleepers_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> started_{false};
-  std::atomic<unsigned> working_{0};  // lanes whose ring works
+  std::atomic<unsigned> working_{0};  // lanes with a working ring
   std::atomic<unsigned> trims_{0};
   status start_problem_;
   const status died_{errc::unsupported, "io_uring stopped working"};

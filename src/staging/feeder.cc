@@ -16,8 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Between two looks of the watcher: short while copies end, since others wait for that; longer where it finds nothing, since then others
-// are at it, or the link is far behind.
+// The watcher pauses between two polls: briefly while copies end, because threads wait for them; longer if it finds nothing, because then
+// another thread pumps or the link is far behind.
 constexpr std::chrono::microseconds shortest_pause = 40us;
 constexpr std::chrono::microseconds longest_pause = 640us;
 
@@ -32,14 +32,14 @@ void feeder::submit(copy_task& task) {
 }
 
 bool feeder::pump() {
-  // Looking before taking: many threads wait here, and taking would pull the line away from the one at work.
+  // Tests before it sets: many threads wait here, and setting would take the cache line from the thread that pumps.
   if (!outstanding() || pumping_.test(std::memory_order_relaxed) || pumping_.test_and_set(std::memory_order_acquire)) return false;
   take_inbox();
   const bool issued = each_lane([this](lane& each) { return issue_waiting(each); });
   const bool collected = each_lane([this](lane& each) { return collect(each); }) | look_at_awaited();
   auto done = std::move(finished_);
   pumping_.clear(std::memory_order_release);
-  // Outside the lock: done may submit again, and lets go of memory.
+  // Outside the lock: done may submit again and frees memory.
   while (copy_task* task = done.pop_front()) {
     task->done(*task, std::move(task->outcome));
     outstanding_.fetch_sub(1);
@@ -116,12 +116,12 @@ status feeder::issue(lane& target, copy_task& task) {
   }
   if (auto queued = queue(target, task); !queued.ok()) return queued;
   const auto on = task.packed != nullptr ? unpacker_.stream() : target.next_stream();
-  // It holds up a stream for some microseconds, so not between copies that follow each other.
+  // Writing the flag blocks a stream for some microseconds, so it is not done between consecutive copies.
   if (task.flag != nullptr && target.head == target.tail)
     (void)or_no_memory([&] { return session_.write_value(on, task.flag, task.value); });
   const auto slot = target.head % target.tasks.size();
   if (auto recorded = or_no_memory([&] { return session_.record(target.events[slot].get(), on); }); !recorded.ok()) {
-    // The copy may be under way: its memory must be quiet before anybody hears of the failure.
+    // The copy may be in flight. Its memory must be unused before the caller learns of the failure.
     (void)or_no_memory([&] { return session_.synchronize(on); });
     return recorded;
   }
@@ -147,7 +147,7 @@ void feeder::trim() noexcept {
   if (pumping_.test_and_set(std::memory_order_acquire)) return;
   auto* const memory = outstanding() ? nullptr : unpacker_.take_memory();
   pumping_.clear(std::memory_order_release);
-  // Outside: a GPU frees memory when all that runs on it is over, and that may wait for copies which come now.
+  // Outside the lock: a GPU frees memory only when everything running on it has ended, and that may wait for copies queued now.
   if (memory != nullptr) (void)or_no_memory([&] { return session_.release(memory); });
 }
 
@@ -171,7 +171,7 @@ bool feeder::collect(lane& target) {
   return progressed;
 }
 
-// After an error: whatever was under way is over.
+// After an error: waits until nothing is in flight.
 void feeder::settle(lane& target) noexcept {
   const auto settled = [this](device::stream on) {
     if (on != nullptr) (void)or_no_memory([&] { return session_.synchronize(on); });
@@ -245,7 +245,7 @@ feeders::watch feeders::try_watch() noexcept {
   return watch(this);
 }
 
-// Either this sees that the watcher sleeps, or the watcher sees, before it does, what there is to do.
+// Either this thread sees that the watcher sleeps, or the watcher sees the new copies before it sleeps.
 void feeders::attend() noexcept {
   if (!outstanding() || watched_.load() || !asleep_.load()) return;
   { const std::lock_guard guard(watcher_lock_); }
@@ -253,7 +253,7 @@ void feeders::attend() noexcept {
 }
 
 feeders::~feeders() {
-  if (!watcher_.joinable()) return;  // or this is its last deed
+  if (!watcher_.joinable()) return;  // or the watcher runs this as its last action
   stop(nullptr, nullptr);
   watcher_.join();
 }
@@ -273,7 +273,8 @@ status feeders::ready() {
   return {};
 }
 
-// The watcher takes the lock once more before its last deed, with which this may go: so not before the alarm has been raised.
+// The watcher takes the lock once more before its last action, which may destroy this object; so the lock is held until the alarm has been
+// raised.
 void feeders::stop(void (*function)(void*), void* argument) {
   const std::lock_guard guard(watcher_lock_);
   last_deed_ = function;

@@ -1,6 +1,6 @@
-// The feeder of one device context issues all staged copies of that device, one thread at a time: copies issued by many threads at
-// once contend on the driver's lock (512 KiB slabs on an H200: 29 GB/s, with one feeder 44). Any thread may be that one: whoever calls
-// pump() while nobody else does issues what is queued and finishes what has arrived, for everybody.
+// The feeder of a device context issues all staged copies of that device, on one thread at a time. Copies issued by many threads at once
+// contend for the driver's lock (H200, 512 KiB slabs: 29 GB/s, with one feeder 44 GB/s). Any thread may call pump(): if no other thread is
+// in it, it issues all queued copies and finishes all completed ones.
 #pragma once
 
 #include <array>
@@ -22,31 +22,32 @@
 
 namespace penstock::staging {
 
-// One staged copy. Owned by the submitter until done is called, which happens exactly once, on whichever thread pumps.
-// done must not block and may release the task.
+// One staged copy. Owned by the submitter until done is called, exactly once, on the thread that pumps. done must not block and may free
+// the task.
 struct copy_task {
   void* target = nullptr;
   const void* source = nullptr;
   std::size_t bytes = 0;
-  // When count is not 0 the task is a scatter: target and source are not used, and bytes only with packed.
+  // If count is not 0, the task is a scatter: target and source are unused, and bytes is used only with packed.
   const device::segment* table = nullptr;
   std::size_t count = 0;
-  // Of a scatter to a device. Not null: the segments lie in bytes (at most unpacker::room_bytes) from here on, which are sent in one copy.
+  // For a scatter to a device. If not null, the segments lie in the first bytes (at most unpacker::room_bytes) of packed, which are sent in
+  // one copy.
   const std::byte* packed = nullptr;
   bool elsewhere = false;  // with packed: to memory of another device
-  // Not null: nothing is copied, and done is called once this event is reached.
+  // If not null, nothing is copied, and done is called when the device reaches this event.
   device::event awaited = nullptr;
-  // Not null: may get this value once the copy is there (device::session::write_value), sooner than done is called. A hint.
+  // If not null, may be set to value when the copy has finished, before done is called (device::session::write_value). A hint.
   std::uint32_t* flag = nullptr;
   std::uint32_t value = 0;
   bool to_device = true;
-  bool between_devices = false;  // neither end is memory of the host: beside the copies over the link, not among them
-  // Goes past the queue of the others: a copy of what a disk delivered, whose slab the disk waits for, next to a burst from the page cache.
+  bool between_devices = false;  // neither end is host memory: issued beside the copies over the link
+  // Skips the queue of other copies. For data from a disk, which waits for the slab, during a burst from the page cache.
   bool prompt = false;
   void (*done)(copy_task&, status) = nullptr;
-  void* context = nullptr;    // the submitter's
-  copy_task* next = nullptr;  // the feeder's, while submitted
-  status outcome{};           // likewise
+  void* context = nullptr;    // owned by the submitter
+  copy_task* next = nullptr;  // owned by the feeder while submitted
+  status outcome{};           // owned by the feeder while submitted
 };
 
 using copy_task_list = intrusive_list<copy_task, &copy_task::next>;
@@ -56,50 +57,50 @@ class feeder {
   explicit feeder(device::session& session) : session_(session) {}
   feeder(const feeder&) = delete;
   feeder& operator=(const feeder&) = delete;
-  ~feeder();  // nothing may be outstanding
+  ~feeder();  // no task may be outstanding
 
   [[nodiscard]] device::session& session() const noexcept { return session_; }
   void submit(copy_task& task);
-  // Issues and finishes what it can. True when there was something. False at once when another thread is at it.
+  // Issues and finishes as many copies as possible. Returns true if there were any; returns false at once if another thread is in pump().
   bool pump();
-  // Makes what the first copies to the device would make. What cannot be had, these are told.
+  // Creates what the first copies to the device need. Errors are reported by those copies.
   void prepare() noexcept;
-  // Gives memory of the device back that is held for later copies, unless some are under way.
+  // Frees device memory that is kept for later copies, unless copies are in flight.
   void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_.load() != 0; }
-  // Tasks that have not ended.
+  // Returns the number of tasks that have not ended.
   [[nodiscard]] std::uint64_t pending() const noexcept { return outstanding_.load(std::memory_order_relaxed); }
-  // That copies over the link have under way.
+  // Returns the bytes of the copies in flight over the link.
   [[nodiscard]] std::uint64_t bytes_on_link() const noexcept {
     return to_device_.bytes.load(std::memory_order_relaxed) + promptly_to_device_.bytes.load(std::memory_order_relaxed) +
            to_host_.bytes.load(std::memory_order_relaxed);
   }
 
  private:
-  // Copies in one direction, and the tasks among them, in order. Each has an event of its own.
+  // Copies in one direction, in order. Each task in flight has its own event.
   //
-  // Those over the link take turns on several streams, and few bytes are under way: a copy engine that has begun with one stream stays with
-  // it for as long as copies wait there, whatever other streams of the process ask for. (H200: beside one stream on which two copies of 4
-  // MiB were under way at any time a copy of 4 KiB on another stream, of any priority, had not begun after 200 ms.)
+  // Copies over the link rotate among several streams with few bytes in flight: a copy engine that serves one stream stays with it while
+  // copies wait there, whatever other streams of the process need. (H200: beside a stream that always had two copies of 4 MiB in flight, a
+  // copy of 4 KiB on another stream, of any priority, had not started after 200 ms.)
   struct lane {
     lane() = default;
     lane(std::size_t turns_taken, std::uint64_t most_under_way) noexcept : turns(turns_taken), most_bytes(most_under_way) {}
     [[nodiscard]] bool has_room() const noexcept;
-    // For the next copy. Small ones that follow each other stay on one stream: to change it costs about a microsecond.
+    // Returns the stream for the next copy. Consecutive small copies stay on one stream, because changing it costs about 1 us.
     [[nodiscard]] device::stream next_stream() const noexcept { return streams[turn].get(); }
     void note_issued(copy_task& task) noexcept;
 
     std::size_t turns =
-        4;  // all streams are made before the first copy: later, one of the program's that waits could keep the driver from it
-    std::uint64_t most_bytes = std::uint64_t{24} << 20;  // under way; but two tasks always
+        4;  // all streams are created before the first copy: later, a stream of the program that waits could block the driver
+    std::uint64_t most_bytes = std::uint64_t{24} << 20;  // in flight; two tasks are always allowed
     std::array<device::owned_stream, 4> streams;
     std::array<device::owned_event, 64> events;
     std::array<copy_task*, 64> tasks{};
     std::uint32_t head = 0;               // next to issue
     std::uint32_t tail = 0;               // oldest in flight
-    std::atomic<std::uint64_t> bytes{0};  // of those in flight; written by whoever pumps
-    std::size_t turn = 0;                 // whose stream it is
-    std::uint64_t turn_bytes = 0;         // that it has been given
+    std::atomic<std::uint64_t> bytes{0};  // of the tasks in flight; written by the thread that pumps
+    std::size_t turn = 0;                 // index of the current stream
+    std::uint64_t turn_bytes = 0;         // bytes given to the current stream
     copy_task_list waiting;
     bool ready = false;
   };
@@ -117,11 +118,11 @@ class feeder {
   bool each_lane(Function function);
 
   device::session& session_;
-  // Lines of their own: the first is watched by all who wait, the second written by all who submit.
+  // Separate cache lines: every waiting thread polls the first, every submitter writes the second.
   alignas(64) std::atomic<std::uint64_t> outstanding_{0};
   alignas(64) spin_lock inbox_lock_;  // guards inbox_
   copy_task_list inbox_;
-  alignas(64) std::atomic_flag pumping_ = ATOMIC_FLAG_INIT;  // everything below belongs to whoever holds it
+  alignas(64) std::atomic_flag pumping_ = ATOMIC_FLAG_INIT;  // its holder owns all members below
   lane to_device_;
   lane promptly_to_device_;
   lane to_host_;
@@ -131,13 +132,13 @@ class feeder {
   copy_task_list finished_;
 };
 
-// All feeders of an engine, and the watch over their copies: while some are outstanding, somebody looks after them. That is who holds the
-// watch, or else the watcher, a thread that does nothing which could hold it up. So no copy depends on what else its submitter does.
+// All feeders of an engine, and the watch over their copies. While copies are outstanding, either the holder of the watch or the watcher
+// thread pumps; the watcher does nothing that could block it. So no copy depends on what its submitter does next.
 class feeders {
  public:
   static constexpr std::size_t capacity = 64;  // device contexts of one engine
 
-  // The right and the duty to pump. Letting go of it while copies are outstanding wakes the watcher.
+  // The right and the duty to pump. Releasing it while copies are outstanding wakes the watcher.
   class watch {
    public:
     watch() noexcept = default;
@@ -162,23 +163,23 @@ class feeders {
   feeders() = default;
   feeders(const feeders&) = delete;
   feeders& operator=(const feeders&) = delete;
-  ~feeders();  // nothing is outstanding
+  ~feeders();  // nothing may be outstanding
 
-  // Starts the watcher, if that has not been done. An error (out_of_memory) when it cannot be had: then only threads that wait for a
-  // request, and pump, bring copies forward.
+  // Starts the watcher if it is not running. Returns an error (out_of_memory) if the watcher cannot start; then copies proceed only in
+  // pump(), which threads that wait for a request call.
   status ready();
   [[nodiscard]] bool has_watcher() const noexcept { return started_.load(std::memory_order_acquire); }
-  // The feeder of a session, made on first use. Errors: out_of_memory when there are more than capacity contexts.
+  // Returns the feeder of a session, created on first use. Error: out_of_memory if there are more than capacity contexts.
   result<feeder*> of(device::session& session);
   bool pump();
-  // Each of them.
+  // Trims every feeder.
   void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept;
-  // Empty when somebody else has the watch.
+  // Returns an empty watch if another thread holds it.
   [[nodiscard]] watch try_watch() noexcept;
-  // To be called after feeder::submit by a thread that will not pump until the copy has ended.
+  // Wakes the watcher if needed. Call it after feeder::submit from a thread that does not pump until the copy has ended.
   void attend() noexcept;
-  // Runs function(argument), which may destroy this, as the last deed of the watcher. False: there is no watcher.
+  // Makes the watcher run function(argument), which may destroy this object, as its last action. Returns false if there is no watcher.
   bool end_with(void (*function)(void*), void* argument);
 
  private:

@@ -18,16 +18,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Of these, with a caller that helps, a call of 1 MiB is done as soon as it can be (H200: 70 us, with two fewer 78); more would only burn
-// time between two calls.
+// With this many spinning lanes and a caller that helps, a call of 1 MiB takes the least time (H200: 70 us; 78 us with two fewer). More
+// lanes would only use CPU time between two calls.
 constexpr unsigned most_spinning = 9;
-// After a work that took so long the 20 us in which a thread wakes do not matter, and spinning for the next one may cost more CPU time than
-// the works do (copies of pinned pages: 0.0073 s/GB with it, 0.0029 without).
+// After a work that took this long, the 20 us to wake a thread do not matter, and spinning for the next may use more CPU time than the
+// works do (copies of pinned pages: 0.0073 s/GB with spinning, 0.0029 without).
 constexpr std::chrono::milliseconds long_work{4};
 constexpr unsigned least_at_work = 4;
-constexpr unsigned feeds_between = 32;  // two adjustments
+constexpr unsigned feeds_between = 32;  // feeds between two adjustments
 
-// The bits of lanes with an index below count.
+// Returns a mask of the lanes with an index below count.
 constexpr std::uint64_t below(unsigned count) { return count >= lanes::most_lanes ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1; }
 
 }  // namespace
@@ -55,13 +55,13 @@ status lanes::ready() {
     if (auto problem = copies_->ready(); !problem.ok()) return problem;
   }
   auto problem = start(size_.usual);
-  // Fewer lanes are slower, none is a failure.
+  // Fewer lanes are slower; only none is a failure.
   if (threads_.empty()) return problem;
   started_.store(true, std::memory_order_release);
   return {};
 }
 
-// With the lock held.
+// Call with the lock held.
 status lanes::start(unsigned count) {
   try {
     threads_.reserve(size_.most);
@@ -110,7 +110,7 @@ bool lanes::help_urgent(work_list& list) {
 }
 
 void lanes::push_urgent(work_list& list, work& item) {
-  (void)ready();  // without threads, whoever waits runs it
+  (void)ready();  // without threads, a waiting thread runs it
   urgent_.push(list, item, item, 1);
   if (spinning_.load() == 0) call_one(size_.most);
 }
@@ -122,7 +122,7 @@ bool lanes::help_urgent() {
   return true;
 }
 
-// --- how many are at work
+// --- number of lanes at work
 
 void lanes::feed(const void* link, bool was_idle) noexcept {
   if (!size_.follows_links) return;
@@ -134,7 +134,7 @@ void lanes::feed(const void* link, bool was_idle) noexcept {
   if (feeds_.fetch_add(1, std::memory_order_relaxed) % feeds_between == feeds_between - 1) adjust();
 }
 
-// One lane fewer where most works wait for a link that is behind; one more where a link often has nothing to do while works are queued.
+// Removes a lane if most works wait for a link that is behind. Adds one if a link is often idle while works are queued.
 void lanes::adjust() noexcept {
   const unsigned idle = idle_feeds_.exchange(0);
   const unsigned waits = waits_.exchange(0);
@@ -148,7 +148,7 @@ void lanes::adjust() noexcept {
   }
 }
 
-// Of late. Not those that are busy now: links that wait for lanes are mostly idle.
+// Returns the number of links fed recently. Links that are busy now do not count: links that wait for lanes are mostly idle.
 unsigned lanes::links_fed() noexcept {
   unsigned now = 0;
   for (auto& slot : fed_) now += slot.exchange(nullptr) != nullptr ? 1 : 0;
@@ -158,7 +158,7 @@ unsigned lanes::links_fed() noexcept {
 void lanes::add_one(unsigned to) noexcept {
   {
     const std::lock_guard guard(lock_);
-    if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // those that there are carry on
+    if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // the running lanes carry on
   }
   at_work_.store(to);
   wake(queue_.size(), spinning_.load());
@@ -166,8 +166,8 @@ void lanes::add_one(unsigned to) noexcept {
 
 // --- waking and sleeping
 
-// Wakes up to two lanes, or none where the awake ones are done sooner than another would be up. A burst wakes all without its submitter
-// paying for each: whoever finds work wakes the next two.
+// Wakes up to two lanes, or none if the awake lanes finish sooner than another could wake. In a burst, each lane that finds work wakes the
+// next two, so the submitter does not pay for all of them.
 void lanes::wake(std::size_t works, unsigned awake) {
   constexpr std::int64_t waking_ns = 50'000;
   const auto all_take_ns = static_cast<std::int64_t>(works) * typical_ns_.load(std::memory_order_relaxed);
@@ -176,7 +176,7 @@ void lanes::wake(std::size_t works, unsigned awake) {
   if (call_one(at_work) && works > 1) call_one(at_work);
 }
 
-// Calls the first of so many lanes that sleeps, so that it is mostly the same ones that work. False: none does.
+// Wakes the first sleeping lane among the first count, so that mostly the same lanes work. Returns false if none sleeps.
 bool lanes::call_one(unsigned count) noexcept {
   const std::uint64_t eligible = below(count);
   auto asleep = asleep_.load();
@@ -194,9 +194,10 @@ bool lanes::has_work_for(unsigned index) const noexcept {
   return stopping_.load() || urgent_.size() > 0 || (index < at_work_.load() && queue_.size() > 0);
 }
 
-// Whoever has something to do looks for sleepers after it has put it where they look; they look once more before they sleep.
+// A submitter looks for sleeping lanes after it has queued a work; a lane looks for works once more before it sleeps. So no wake-up is
+// lost.
 void lanes::sleep(unsigned index) {
-  if (index >= at_work_.load()) wake(queue_.size(), spinning_.load());  // it may have been called for what it must not take any more
+  if (index >= at_work_.load()) wake(queue_.size(), spinning_.load());  // it may have been woken for a work that it must no longer take
   const std::uint64_t mine = std::uint64_t{1} << index;
   asleep_.fetch_or(mine);
   if (has_work_for(index) && (asleep_.fetch_and(~mine) & mine) != 0) return;
@@ -205,7 +206,7 @@ void lanes::sleep(unsigned index) {
   called.store(0);
 }
 
-// Lanes that end take all that is left.
+// Lanes that are stopping take all remaining works.
 bool lanes::may_take() noexcept {
   if (size_.behind == nullptr) return true;
   return queue_.size() > 0 && (stopping_.load() || size_.behind->may_take(clock::now().time_since_epoch() / 1ns));
@@ -227,7 +228,8 @@ work* lanes::take(unsigned index, unsigned& urgent_run) {
   return item;
 }
 
-// True: there may be more to do at once. soon: copies are short right after work, and more work is near; later there is time.
+// Returns true if there may be more to do at once. soon: right after a work, when copies are short and more work is likely, spin instead of
+// sleeping.
 bool lanes::look_after_copies(feeders::watch& watch, bool soon) {
   if (copies_ == nullptr || !copies_->outstanding()) return false;
   if (!watch) watch = copies_->try_watch();
@@ -247,7 +249,7 @@ void lanes::loop(unsigned index) {
   (void)std::snprintf(name.data(), name.size(), "%s%u", name_, index);
   become_worker(name.data());
   if (size_.behind != nullptr) be_nice();
-  (void)prepare_to_throw();  // while there is memory; operator new throws and catches even where it is asked not to
+  (void)prepare_to_throw();  // while there is memory: operator new throws and catches even if asked not to
   auto busy = clock::now();
   feeders::watch watch;
   bool spins = false;
@@ -279,7 +281,7 @@ void lanes::loop(unsigned index) {
     } else if (stopping_.load()) {
       nap();
     } else if (size_.behind != nullptr && queue_.size() > 0) {
-      nap(right_of_way::quiet);  // others go first; nobody waits for this to end on time
+      nap(right_of_way::quiet);  // normal works go first; nobody waits for this one
     } else {
       sleep(index);
     }

@@ -1,4 +1,4 @@
-// A slab in use, and how a thread waits for one.
+// A slab in use, and a function that waits for one.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace penstock::staging {
 
-// Goes back to its pool with whoever holds it. For one thread at a time.
+// Owns a slab and returns it to its pool on destruction. For one thread at a time.
 class lent_slab {
  public:
   lent_slab() noexcept = default;
@@ -31,7 +31,7 @@ class lent_slab {
   void give_back() noexcept {
     if (slab_) pool_->give_back(release());
   }
-  // From here on somebody else sees to it.
+  // Gives up ownership: the caller must return the slab.
   [[nodiscard]] slab release() noexcept { return std::exchange(slab_, {}); }
 
  private:
@@ -39,8 +39,9 @@ class lent_slab {
   slab slab_;
 };
 
-// Blocks until a link has a slab of at least bytes. Does meanwhile what else would keep slabs from coming back: the urgent works of the
-// lanes, and copies under way. stopped: asked before each sleep; its error ends the wait. Errors: that, and those of slab_pool::try_take.
+// Blocks until a link has a slab of at least bytes. Meanwhile it does the work that would otherwise keep slabs from coming back: it runs
+// urgent works of the lanes and pumps copies in flight. stopped: called before each sleep; its error ends the wait. Errors: that one, and
+// those of slab_pool::try_take.
 result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies, const std::function<status()>& stopped,
                                 slab_user user = slab_user::cpu);
 

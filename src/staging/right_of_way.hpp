@@ -1,5 +1,5 @@
-// Who goes first on one file system: what somebody waits for, before what is done in the background. Those who begin normal works say so;
-// the lanes of the background ask before each work that they take. Thread-safe.
+// Decides which works of one file system go first: those that a caller waits for, before background works. Threads that start normal works
+// report them; background lanes ask before they take each work. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace penstock::staging {
 
-// Is told when works in the background had to let others go first. Any thread; by the clock of std::chrono::steady_clock.
+// Receives the times in which background works had to wait for normal ones. Called on any thread, with times of std::chrono::steady_clock.
 class background_waits {
  public:
   virtual void let_others_go(std::int64_t began_ns, std::int64_t ended_ns) noexcept = 0;
@@ -21,23 +21,23 @@ class background_waits {
 
 class right_of_way {
  public:
-  // Nothing normal may have been under way for so long: between two requests of one caller, who waits for each, nobody starts.
+  // Background works start only after this long without normal works: a caller that waits for each of its requests pauses between them.
   static constexpr std::chrono::nanoseconds quiet = std::chrono::milliseconds(1);
-  // One work is taken each time, whatever else is under way: a request in the background ends.
+  // One background work starts in each such period, whatever else is under way, so that background requests end.
   static constexpr std::chrono::nanoseconds pace = std::chrono::milliseconds(20);
 
-  // told: null for nobody; outlives this.
+  // told: may be null; must outlive this object.
   explicit right_of_way(background_waits* told = nullptr) noexcept : told_(told) {}
 
-  // So many normal works begin, or have ended.
+  // Report that normal works begin, or have ended.
   void enter(std::uint64_t works = 1) noexcept { begun_.fetch_add(works); }
   void leave(std::uint64_t works = 1) noexcept { ended_.fetch_add(works); }
-  // A request in the background begins, or has ended. Only meanwhile the others need to say what they do.
+  // Report that a background request begins, or has ended. Normal works need to report only in between.
   void begin_background() noexcept { background_.fetch_add(1, std::memory_order_relaxed); }
   void end_background() noexcept { background_.fetch_sub(1, std::memory_order_relaxed); }
   [[nodiscard]] bool is_asked() const noexcept { return background_.load(std::memory_order_relaxed) > 0; }
 
-  // Whether a work in the background may be taken at this time of std::chrono::steady_clock; true counts as having taken it.
+  // Returns true if a background work may be taken at this time of std::chrono::steady_clock. True counts as taken.
   bool may_take(std::int64_t now_ns) noexcept;
 
  private:
@@ -45,14 +45,14 @@ class right_of_way {
   alignas(64) std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::uint64_t> ended_{0};
   alignas(64) std::atomic<std::uint64_t> background_{0};
-  spin_lock lock_;  // guards what follows
+  spin_lock lock_;  // guards the members below
   std::uint64_t seen_ = 0;
   std::int64_t busy_ns_ = 0;   // when normal works were last seen
   std::int64_t taken_ns_ = 0;  // when a work was last taken
   std::int64_t waits_since_ns_ = 0;
 };
 
-// A normal work that the calling thread carries itself, as long as this lives. Costs nothing where nothing is in the background.
+// Reports a normal work of the calling thread while it lives. Free if there are no background requests.
 class going_first {
  public:
   explicit going_first(right_of_way& way) noexcept : way_(way.is_asked() ? &way : nullptr) {

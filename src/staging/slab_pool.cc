@@ -113,12 +113,12 @@ result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& sessio
   refusal_ = grown;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
-  // Nothing free, and nothing to come back: waiting would be for ever. What was trimmed since may be pinned anew by the next try.
+  // Nothing is free and nothing will come back, so waiting would never end. The next attempt may pin what has been trimmed since.
   if (!grown.ok() && trimming_ == 0 && trims_ == trims_before && all_out() == 0) return grown;
   return slab{};
 }
 
-// Of the wanted size or, where that has run out, of a larger one.
+// Takes a slab of the wanted size, or a larger one if that size has run out.
 slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
   for (std::size_t of_class = wanted_class; of_class < class_count; ++of_class) {
     if (slab found = take_from(of_class, user)) return found;
@@ -126,10 +126,12 @@ slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
   return {};
 }
 
-// A larger one, rather than wait for milliseconds until the first chunk of the wanted size is pinned, or one that somebody pins already.
-// Not of the smallest size unless somebody pins: its first chunk is there in less than one, and those who ask for it come in hundreds, who
-// would otherwise go on to hold large slabs for small needs. Nor for those who hold slabs for long. Only half of a share: what is left is
-// for many slabs of the wanted size once there are some.
+// Takes a larger slab instead of waiting milliseconds until a chunk is pinned: the first of the wanted size, or one that another thread
+// pins already. Exceptions:
+// - the smallest size, unless another thread pins: its first chunk takes less than a millisecond, and its users come in hundreds and would
+//   go on to hold large slabs for small needs;
+// - users that hold slabs for long.
+// Uses only half of a share: the rest is for many slabs of the wanted size once there are some.
 slab slab_pool::take_instead(std::size_t wanted_class, slab_user user) {
   const bool is_first = wanted_class != 0 && slabs_of_class_[wanted_class] == 0;
   const bool returns_soon = user == slab_user::cpu || user == slab_user::disk;
@@ -158,7 +160,7 @@ bool slab_pool::at_limit(std::size_t of_class, slab_user user) const noexcept {
          bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
 }
 
-// Slabs of the smallest size are few, and those who hold them do not move much.
+// Slabs of the smallest size are few, and their users move few bytes.
 bool slab_pool::may_grow(std::size_t of_class, slab_user user) const noexcept {
   if (of_class == 0 || user != slab_user::cpu) return true;
   const auto out = bytes_out_[static_cast<std::size_t>(user)];
@@ -175,8 +177,8 @@ void slab_pool::count(const slab& used, bool taken) noexcept {
   bytes = taken ? bytes + used.size : bytes - used.size;
 }
 
-// The wanted size, or the largest where a chunk of the wanted one would take the budget that the first of the largest needs: every size can
-// be served from large slabs, not the other way round.
+// Returns the wanted size, or the largest if a chunk of the wanted size would use budget that the first chunk of the largest size needs.
+// Large slabs can serve every size; small ones cannot.
 std::size_t slab_pool::affordable(std::size_t wanted) const noexcept {
   constexpr std::size_t largest = class_count - 1;
   if (has_largest_) return wanted;
@@ -244,7 +246,7 @@ std::size_t slab_pool::trim() {
   return trimmed;
 }
 
-// Unpinned without the lock, which requests need meanwhile.
+// Unpins without the lock, because requests need it meanwhile.
 std::size_t slab_pool::trim(std::uint32_t index) {
   auto& chunk = chunks_[index];
   {
@@ -296,7 +298,7 @@ void slab_pool::abandon(slab lost) {
   const std::lock_guard guard(lock_);
   count(lost, false);
   auto& chunk = chunks_[lost.chunk];
-  // What is lost must not keep the pool from going on with fresh memory.
+  // The lost chunk must not keep the pool from using fresh memory.
   if (std::exchange(chunk.pinned_by, nullptr) != nullptr) budget_.release(chunk.length);
 }
 

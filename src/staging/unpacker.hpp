@@ -1,6 +1,6 @@
-// Sends a slab whose bytes go to many places, or to another device: in one copy to memory of this device, from where a kernel (or a copy,
-// where there is one place) brings them there, on a stream of its own, so that the link goes on meanwhile. (H200, pieces of 768 KiB: 53.6
-// GB/s; a copy for each 33, a kernel that reads the slab in place 42.) For one thread at a time.
+// Sends a slab whose bytes go to many places, or to another device. One copy brings the slab to memory of this device; from there a kernel
+// (or a copy, if there is one place) moves the bytes to their places, on a separate stream, so that the link stays busy. (H200, pieces of
+// 768 KiB: 53.6 GB/s; one copy per piece 33, a kernel that reads the slab in place 42.) For one thread at a time.
 #pragma once
 
 #include <array>
@@ -22,27 +22,27 @@ class unpacker {
   explicit unpacker(device::session& session) : session_(session) {}
   unpacker(const unpacker&) = delete;
   unpacker& operator=(const unpacker&) = delete;
-  ~unpacker();  // nothing is under way
+  ~unpacker();  // nothing may be in flight
 
-  // What is sent: bytes (at most room_bytes) from source on, of which each segment has its place. Read by the call.
+  // The bytes (at most room_bytes) to send from source, and the segments that say where they go. Only read during the call.
   struct load {
     std::span<const device::segment> segments;
     const std::byte* source = nullptr;
     std::size_t bytes = 0;
-    bool elsewhere = false;  // to another device, whose memory kernels of this one may not reach: by a copy for each segment
+    bool elsewhere = false;  // to another device, whose memory this device's kernels may not reach: one copy per segment
   };
-  // Makes what issue() needs. Errors: as of that.
+  // Creates what issue() needs. Errors: those of issue().
   status prepare(bool needs_kernel);
-  // Queues the copy onto copies, and behind it, onto stream(), what brings each segment to its place. When it fails nothing of it is under
-  // way. Errors: unsupported (no kernel), out_of_memory (of the device, too).
+  // Queues the copy on the stream copies and, behind it, the moves of the segments on stream(). On failure nothing is in flight. Errors:
+  // unsupported (no kernel), out_of_memory (also of the device).
   status issue(const load& what, device::stream copies);
-  // Where the last issue() ends.
+  // Returns the stream on which the last issue() ends.
   [[nodiscard]] device::stream stream() const noexcept { return kernels_.get(); }
-  // The memory, for the caller to give back; null where there is none. The next issue() allocates it again. Nothing may be under way.
+  // Returns the memory, for the caller to free, or null if there is none. The next issue() allocates it again. Nothing may be in flight.
   [[nodiscard]] std::byte* take_memory() noexcept { return std::exchange(memory_, nullptr); }
 
  private:
-  // A part of the memory, for one slab.
+  // The part of the memory for one slab.
   struct room {
     device::owned_event copied;
     device::owned_event unpacked;

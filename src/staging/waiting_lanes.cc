@@ -13,7 +13,7 @@ namespace penstock::staging {
 namespace {
 
 constexpr std::chrono::seconds longest_idle{5};
-// Of up to 256 threads that do nothing but read. What others keep for each thread of the process lies in there too.
+// For each of up to 256 threads that only read. Libraries may keep data per thread in it as well.
 constexpr std::size_t stack_bytes = std::size_t{1} << 20;
 
 }  // namespace
@@ -59,17 +59,17 @@ bool waiting_lanes::help(work_list& list) {
   return true;
 }
 
-// There is a thread. Errors: out_of_memory.
+// Makes sure that a thread exists. Error: out_of_memory.
 status waiting_lanes::ready() {
   if (auto problem = copies_.ready(); !problem.ok()) return problem;
   const std::lock_guard guard(lock_);
   return threads_.empty() ? start() : status();
 }
 
-// With the lock.
+// Call with the lock held.
 status waiting_lanes::start() {
   threads_.reserve(most_);
-  gone_.reserve(most_);  // none is left when a thread goes
+  gone_.reserve(most_);  // an ending thread must not allocate
   join(gone_);
   pthread_attr_t how;
   if (const int error = pthread_attr_init(&how); error != 0) return status::from_errno(error, "starting a thread that waits");
@@ -82,13 +82,13 @@ status waiting_lanes::start() {
   return {};
 }
 
-// With the lock: one that is idle, or a new one. Each that takes a work calls the next.
+// Call with the lock held. Wakes an idle thread or starts a new one. Each thread that takes a work wakes the next.
 void waiting_lanes::call() noexcept {
   if (!has_work()) return;
   if (idle_ > 0) {
     alarm_.notify_one();
   } else if (!stopping_ && threads_.size() < most_at_work()) {
-    (void)or_no_memory([&] { return start(); });  // those that there are carry on
+    (void)or_no_memory([&] { return start(); });  // the running threads carry on
   }
 }
 
@@ -116,7 +116,7 @@ void waiting_lanes::loop() {
     const bool called = alarm_.wait_for(guard, longest_idle, [this] { return has_work() || (stopping_ && queue_.size() == 0); });
     --idle_;
     if (called) continue;
-    // Whoever pushes now starts another.
+    // A later push starts a new thread.
     const auto me = std::find(threads_.begin(), threads_.end(), pthread_self());
     threads_.erase(me);
     gone_.push_back(pthread_self());

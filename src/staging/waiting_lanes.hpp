@@ -1,6 +1,6 @@
-// Threads that wait for the server of one file system, each for one read at a time: for what cannot be asked for through an io_uring past
-// the page cache, or shall not, where a file system answers late. As many are at work as it is best asked for at once (answer_times), up to
-// a limit. They are started when works wait, and go when they have had nothing to do for a while. Thread-safe.
+// Threads that wait for the server of one file system, each for one read at a time. They serve reads from late file systems that cannot, or
+// must not, go through io_uring past the page cache. answer_times says how many are at work, up to a limit. They start when works wait, and
+// end after some idle time. Thread-safe.
 #pragma once
 
 #include <pthread.h>
@@ -19,15 +19,15 @@ namespace penstock::staging {
 
 class waiting_lanes {
  public:
-  // times and copies outlive them.
+  // times and copies must outlive this object.
   waiting_lanes(unsigned most, answer_times& times, feeders& copies) noexcept : most_(most), times_(times), copies_(copies) {}
   waiting_lanes(const waiting_lanes&) = delete;
   waiting_lanes& operator=(const waiting_lanes&) = delete;
-  ~waiting_lanes();  // runs what is queued, then joins
+  ~waiting_lanes();  // runs the queued works, then joins
 
-  // Queues them, if there are any; where no thread can be started the caller runs them.
+  // Queues the works, if any. If no thread can be started, runs them on the calling thread.
   void push_or_run(work_list& list, const work_chain& works);
-  // Runs one work of the list on the calling thread. False: there was none.
+  // Runs one work of the list on the calling thread. Returns false if the list is empty.
   bool help(work_list& list);
 
  private:
@@ -44,10 +44,10 @@ class waiting_lanes {
   answer_times& times_;
   feeders& copies_;
   work_queue queue_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable alarm_;
   std::vector<pthread_t> threads_;
-  std::vector<pthread_t> gone_;  // that have left, and are to be joined
+  std::vector<pthread_t> gone_;  // ended threads, still to be joined
   unsigned busy_ = 0;
   unsigned idle_ = 0;
   bool stopping_ = false;

@@ -1,4 +1,4 @@
-// What threads of an engine have in common, and how a thread passes short times.
+// What all threads of an engine share, and short pauses.
 #pragma once
 
 #include <chrono>
@@ -8,19 +8,19 @@
 
 namespace penstock::staging {
 
-// Names the calling thread, blocks all signals in it (they belong to the program's own threads) and makes its naps short.
+// Names the calling thread, blocks all signals in it (they belong to the program's own threads) and gives it a short timer slack.
 void become_worker(const char* name);
 
-// Where others want the core, the calling thread has it less often than they. For good.
+// Lowers the priority of the calling thread for good, so that other threads get the core first.
 void be_nice() noexcept;
 
-// A worker cannot be started: the error of std::thread, as errc::out_of_memory.
+// Turns the error of std::thread when a worker cannot start into errc::out_of_memory.
 status no_worker(const std::system_error& problem);
 
-// Whether the calling thread has become one, or counts as one: no engine may end on it.
+// Returns true if the calling thread is a worker, or counts as one: no engine may end on it.
 bool on_worker_thread() noexcept;
 
-// While it lives the calling thread counts as a worker: a thread of the driver's, say, on which the last owner of an engine may let go.
+// Makes the calling thread count as a worker while it lives, for example a driver thread that may release the last reference to an engine.
 class worker_scope {
  public:
   worker_scope() noexcept;
@@ -32,12 +32,12 @@ class worker_scope {
   bool before_;
 };
 
-// Between two looks at memory that another thread will write: about 0.3 us.
+// Pauses for about 0.3 us between two looks at memory that another thread will write.
 void relax() noexcept;
 
-// A pause of about 45 us for workers, 100 us for threads with the default timer slack.
+// Sleeps for about 45 us on worker threads, 100 us on threads with the default timer slack.
 void nap();
-// The same, or a longer one.
+// Sleeps for that long or longer.
 void nap(std::chrono::nanoseconds at_least);
 
 }  // namespace penstock::staging
