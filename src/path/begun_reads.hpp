@@ -1,4 +1,4 @@
-// The reads of a request that far sources have begun, so that they can be left behind when it is stopped. Thread-safe.
+// The reads of a request that remote sources have started, so that they can be abandoned when the request is stopped. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -7,13 +7,13 @@
 
 namespace penstock::path {
 
-// Counted by reference; the first one is of whoever ends it.
+// Reference-counted. The first reference belongs to whoever ends the read.
 class begun_read {
  public:
   begun_read(const begun_read&) = delete;
   begun_read& operator=(const begun_read&) = delete;
 
-  // Ends the job, unless the bytes have come. The read stays with its memory until the source has told it.
+  // Ends the job unless its bytes have arrived. The read keeps its memory until the source reports its end.
   virtual void leave() noexcept = 0;
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
@@ -26,25 +26,25 @@ class begun_read {
  private:
   friend class begun_reads;
   std::atomic<int> references_{1};
-  begun_read* next_ = nullptr;  // of begun_reads, with its lock
+  begun_read* next_ = nullptr;  // owned by begun_reads, with its lock held
   begun_read* previous_ = nullptr;
   bool listed_ = false;
 };
 
-// Outlives the jobs.
+// Must outlive the jobs.
 class begun_reads {
  public:
-  // False: they were left, and so is this one, by the caller.
+  // Returns false if the reads have been abandoned; the caller must then abandon this one.
   [[nodiscard]] bool add(begun_read& begun) noexcept;
-  // One that goes on. It may have been taken out by who leaves them.
+  // Removes a read that goes on. leave_all() may have removed it already.
   void remove(begun_read& gone) noexcept;
-  // Leaves them: of a request that was stopped. Does not block.
+  // Abandons the reads of a request that was stopped. Does not block.
   void leave_all() noexcept;
 
  private:
   void unlink(begun_read& gone) noexcept;
 
-  spin_lock lock_;  // guards what follows
+  spin_lock lock_;  // guards the members below
   begun_read* first_ = nullptr;
   bool left_ = false;
 };

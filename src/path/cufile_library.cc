@@ -24,11 +24,11 @@
 
 namespace penstock::path {
 
-// --- libcufile's C interface, as far as it is needed, in our own words (GPUDirect Storage API reference, CUDA 11.4 to 13.4)
+// --- The part of libcufile's C interface that Penstock needs, with our own names (GPUDirect Storage API reference, CUDA 11.4 to 13.4).
 
-// Not in the unnamed namespace: g++ 13 crashes on a class with external linkage whose members have such types.
+// Outside the unnamed namespace: g++ 13 crashes on a class with external linkage whose members have such types.
 
-// CUfileError_t: returned by value. code is 0 or 5001 and up; cuda_code belongs to 5011.
+// CUfileError_t, returned by value. code is 0, or 5001 and up; cuda_code belongs to 5011.
 struct cufile_outcome {
   int code;
   int cuda_code;
@@ -46,13 +46,13 @@ struct cufile_description {
 };
 static_assert(sizeof(cufile_description) == 24 && offsetof(cufile_description, fd) == 8);
 
-// CUfileDrvProps_t has 56 bytes so far; room for what later versions may append.
+// CUfileDrvProps_t: 56 bytes so far, with room for fields of later versions.
 struct cufile_properties {
   std::uint32_t major_version;
   std::uint32_t minor_version;
   std::uint64_t poll_threshold_kib;
   std::uint64_t max_direct_io_kib;
-  std::uint32_t status_flags;   // kinds of storage that are served
+  std::uint32_t status_flags;   // kinds of storage that are supported
   std::uint32_t control_flags;  // bit 1: compatibility mode is allowed
   std::array<std::uint32_t, 64> rest;
 };
@@ -94,7 +94,7 @@ struct cufile_functions {
 
 namespace {
 
-// --- what libcufile answers
+// --- errors of libcufile
 
 constexpr std::array<std::string_view, 49> code_names = {"DRIVER_NOT_INITIALIZED",
                                                          "DRIVER_INVALID_PROPS",
@@ -181,7 +181,8 @@ status answer(std::string_view what, cufile_outcome outcome) {
   return {code_of(outcome.code), std::move(message), error_domain::cufile, outcome.code};
 }
 
-// The negative result of a read or write. It is documented as -1 with errno, or -code; the binaries of CUDA 13 put the code into errno.
+// Converts the negative result of a read or write. The documentation says -1 with errno, or -code; the binaries of CUDA 13 put the code
+// into errno.
 status failure(std::string_view what, ssize_t returned, int error_number) {
   const auto number = returned == -1 ? static_cast<ssize_t>(error_number) : -returned;
   if (number >= first_code) return answer(what, {static_cast<int>(number), 0});
@@ -189,14 +190,14 @@ status failure(std::string_view what, ssize_t returned, int error_number) {
   return status::from_errno(static_cast<int>(number), std::string(what));
 }
 
-// --- may GPU-direct be had on this machine at all?
+// --- could this machine use GPUDirect?
 
 constexpr auto nvidia_fs_version = "/proc/driver/nvidia-fs/version";
 constexpr auto nvidia_parameters = "/proc/driver/nvidia/params";
 
 std::string read_text(sys::kernel& kernel, const char* file_name) {
   constexpr std::size_t limit = 64 << 10;
-  std::string text(limit, '\0');  // before there is a descriptor that could be lost
+  std::string text(limit, '\0');  // allocated before there is a descriptor that could leak
   const auto fd = kernel.open(file_name, O_RDONLY, 0);
   if (!fd) return {};
   std::size_t length = 0;
@@ -210,8 +211,8 @@ std::string read_text(sys::kernel& kernel, const char* file_name) {
   return text;
 }
 
-// P2PDMA needs the GPU's whole memory mapped into its BAR for good, which an administrator asks for with this module parameter
-// (GPUDirect Storage configuration guide). The kernel's and the drive's part in it shows when a file is registered.
+// P2PDMA needs the GPU's whole memory mapped into its BAR permanently, which an administrator requests with this module parameter
+// (GPUDirect Storage configuration guide). Registering a file shows whether the kernel and the drive support it.
 bool driver_offers_p2pdma(sys::kernel& kernel) {
   auto text = read_text(kernel, nvidia_parameters);
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
@@ -225,7 +226,7 @@ constexpr auto library_name = "libcufile.so.0";
 std::vector<std::string> usual_places() {
   auto folders = sys::toolkit_folders("/usr/local/cuda");
   const auto append = [&](const std::vector<std::string>& more) { folders.insert(folders.end(), more.begin(), more.end()); };
-  // Side-by-side toolkits, the newest first. The kernel seam lists no folders, so every version that may exist is tried.
+  // Parallel toolkits, the newest first. The kernel interface cannot list folders, so this tries every version that may exist.
   for (int major = 14; major >= 11; --major) {
     for (int minor = 9; minor >= 0; --minor) append(sys::toolkit_folders(fmt::format("/usr/local/cuda-{}.{}", major, minor)));
   }
@@ -239,9 +240,9 @@ bool find(void* image, const char* symbol, Function*& function) {
   return function != nullptr;
 }
 
-// Loaded libraries bind to the global scope first, and NVIDIA's libcufile calls its own exported functions that way (1.15.1 does, e.g.
+// Loaded libraries bind to the global scope first, and NVIDIA's libcufile calls its own exported functions that way (1.15.1, for example
 // cuFileHandleRegister): it would call another libcufile that the program is linked with or has preloaded, which does not know its handles.
-// RTLD_DEEPBIND puts its own functions first; the sanitizers' runtimes refuse that flag.
+// RTLD_DEEPBIND puts its own functions first; the runtimes of the sanitizers refuse that flag.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int own_functions_first = 0;
 #else
@@ -260,8 +261,8 @@ bool shadowed(void* image) {
 }
 
 result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_name) {
-  // By full path, never by name: Penstock's own replacement may be loaded under the same soname. And by a spelling that no program uses:
-  // the audit module of `penstock run` answers the usual one with the replacement, and the linker remembers answers by their spelling.
+  // By full path, never by name: Penstock's own replacement may be loaded under the same soname. And with a spelling that no program uses:
+  // the audit module of `penstock run` answers the usual one with the replacement, and the linker caches answers by their spelling.
   void* image = dlopen(("/." + file_name).c_str(), RTLD_NOW | RTLD_LOCAL | own_functions_first);
   if (image == nullptr) return status(errc::not_found, fmt::format("libcufile could not be loaded: {}", dlerror()));
   const auto refuse = [&](errc code, std::string why) {
@@ -288,7 +289,7 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
   find(image, "cuFileGetParameterBool", to.get_bool);
   find(image, "cuFileSetParameterString", to.set_string);
   find(image, "cuFileGetParameterString", to.get_string);
-  return functions;  // image is never closed: libcufile's threads and exit handlers outlive its use
+  return functions;  // never closed: threads and exit handlers of libcufile outlive its use
 }
 
 struct found_library {
@@ -319,15 +320,15 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
   return last;
 }
 
-// --- the end of the process
+// --- process exit
 
-// Set when exit() has begun. From then on libcufile is not called, not even to close it: an engine may end later than libcufile's own
-// objects, and libcufile closes itself when it ends.
+// Set when exit() has begun. From then on libcufile is not called, not even to close it: an engine may end after libcufile's own objects,
+// and libcufile closes itself when it ends.
 constinit std::atomic<bool> process_ends{false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
 
 status ended() { return {errc::closed, "the process ends"}; }
 
-// Called once libcufile is open, so that its own handlers have been registered before and run later.
+// Called once libcufile is open, so that its own handlers are already registered and run later.
 void watch_exit(cufile_outcome (*of)()) noexcept {
   static std::atomic<cufile_outcome (*)()> watched{nullptr};
   if (watched.exchange(of) != of) (void)std::atexit([] { process_ends.store(true); });
@@ -363,7 +364,7 @@ result<std::unique_ptr<cufile_library>> cufile_library::load(sys::kernel& kernel
   return library;
 }
 
-// What an older library does not know, or finds out of range, it goes without: its own defaults then hold.
+// Parameters that an older library does not know, or finds out of range, keep the library's own defaults.
 void cufile_library::set(const cufile_parameters& parameters) {
   auto& call = *functions_;
   for (const auto& [key, value] : parameters.sizes) {
@@ -376,14 +377,14 @@ void cufile_library::set(const cufile_parameters& parameters) {
 
 status cufile_library::start(bool p2pdma, const std::string& file_name) {
   auto& call = *functions_;
-  // Parameters take effect at the open only; where the program has opened this library itself they are refused (5026), and its own
-  // settings are judged below.
+  // Parameters take effect only on open. If the program has opened this library itself, they are refused (5026), and the program's settings
+  // are checked below.
   if (call.set_bool != nullptr) {
     call.set_bool(allow_compatibility_mode, false);
     if (p2pdma) call.set_bool(use_pci_p2pdma, true);
   }
-  // Without a log file of the user's choice (CUFILE_LOGFILE_PATH) libcufile writes its errors to cufile.log in the working directory, where
-  // Penstock leaves nothing. Errors that it meets before it reads its parameters still go there (1.15.1 with no libcuda.so.1).
+  // Unless the user chose a log file (CUFILE_LOGFILE_PATH), libcufile writes its errors to cufile.log in the working directory, where
+  // Penstock must leave nothing. Errors before it reads its parameters still go there (1.15.1 with no libcuda.so.1).
   if (call.set_string != nullptr && call.get_string != nullptr) {
     std::array<char, 4096> chosen{};
     if (call.get_string(logfile_path, chosen.data(), static_cast<int>(chosen.size())).code != 0) call.set_string(logfile_path, "/dev/null");
@@ -400,15 +401,15 @@ status cufile_library::start(bool p2pdma, const std::string& file_name) {
       !known.ok()) {
     return known;
   }
-  // Files served by P2PDMA have no flag of their own in all versions; for them registration alone decides.
+  // Not all versions have a flag for files served by P2PDMA; for these only registration decides.
   if (!p2pdma && properties.status_flags == 0) {
     return {errc::unsupported, fmt::format("libcufile ({}) serves no kind of storage GPU-direct here", file_name)};
   }
   return {};
 }
 
-// In compatibility mode a file registers wherever it is, and its bytes go through host memory. The flag among the properties does not
-// follow the parameter in every version, so it counts only where there is no parameter to ask.
+// In compatibility mode a file registers wherever it lies, and its bytes go through host memory. In some versions the flag in the
+// properties does not follow the parameter, so it is used only if the parameter cannot be read.
 status cufile_library::forbid_compatibility_mode(const std::string& file_name) {
   auto& call = *functions_;
   bool allowed = true;

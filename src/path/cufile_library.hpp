@@ -1,11 +1,11 @@
-// NVIDIA's own libcufile, opened at run time by its full path, and only on a machine where it can be GPU-direct: with nvidia-fs
-// loaded, or with the driver set up for P2PDMA. Its compatibility mode, which copies through host memory, is switched off, so that a
-// file registers only where the GPU really is read and written by the drive. Untested on hardware with nvidia-fs or P2PDMA: what is
-// known of libcufile's manners there comes from NVIDIA's GPUDirect Storage guides (CUDA 11.4 to 13.4).
-// libcufile and its settings belong to the process: a program that also uses the same library itself finds compatibility mode off, and one
-// that has opened it first, with that mode allowed, has no direct path here.
-// Owned by the direct path of one engine. Thread-safe. Every member blocks, and needs the context of the device memory that it works
-// on current on the calling thread (device::session::make_current).
+// NVIDIA's libcufile, opened at run time by its full path, and only on a machine that could use GPUDirect: with nvidia-fs loaded, or with
+// the driver set up for P2PDMA. Its compatibility mode, which copies through host memory, is switched off, so that a file registers only if
+// the drive can reach the GPU directly. Untested on hardware with nvidia-fs or P2PDMA: its behaviour there is taken from NVIDIA's GPUDirect
+// Storage guides (CUDA 11.4 to 13.4).
+// libcufile and its settings belong to the process. If the program uses the same library, it finds compatibility mode off; if it opened the
+// library first, with that mode allowed, the direct path is unavailable here.
+// Owned by the direct path of one engine. Thread-safe. Every member blocks, and needs the context of its device memory current on the
+// calling thread (device::session::make_current).
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ namespace penstock::path {
 
 struct cufile_functions;
 
-// A file that libcufile serves: CUfileHandle_t.
+// A file registered with libcufile: CUfileHandle_t.
 using cufile_handle = void*;
 
-// Device memory as libcufile is told of it: an offset from the base of what was registered; of other memory, 0 from its own address.
+// Device memory as passed to libcufile: an offset from the base of a registration, or offset 0 from the memory's own address.
 struct cufile_memory {
   std::byte* base = nullptr;
   std::uint64_t offset = 0;
@@ -32,31 +32,30 @@ struct cufile_memory {
 
 class cufile_library {
  public:
-  // Whether this machine could have GPUDirect at all, asked without loading anything; unsupported says what is missing.
+  // Returns ok if this machine could have GPUDirect, without loading anything; otherwise unsupported, which says what is missing.
   static status possible(sys::kernel& kernel);
-  // Finds, loads and opens the library. file_name: its full name, or empty to search the usual places. Errors are sentences that say
-  // why there is no GPU-direct path: unsupported, not_found, or what libcufile answered (domain cufile). Nothing is loaded where neither
-  // nvidia-fs nor P2PDMA is there. Once loaded, the library stays in the process.
-  // parameters: handed to it before it is opened.
+  // Finds, loads and opens the library. file_name: its full name, or empty to search the usual places. parameters: set before the library
+  // is opened. If neither nvidia-fs nor P2PDMA is available, nothing is loaded. Once loaded, the library stays in the process.
+  // The error is a sentence that says why there is no GPU-direct path: unsupported, not_found, or libcufile's error (domain cufile).
   static result<std::unique_ptr<cufile_library>> load(sys::kernel& kernel, const std::string& file_name,
                                                       const cufile_parameters& parameters = {});
   cufile_library(const cufile_library&) = delete;
   cufile_library& operator=(const cufile_library&) = delete;
-  // Closes the driver if load() opened it; every handle is deregistered by now. Once exit() has begun nothing of libcufile is called any
-  // more, here and below (closed): its own objects may be gone.
+  // Closes the driver if load() opened it; every handle must be deregistered. Once exit() has begun, neither this nor the members below
+  // call libcufile (closed), because its own objects may be destroyed.
   ~cufile_library();
 
-  // Registers an open file; fd stays open until deregister_file. An error says that libcufile cannot serve this file GPU-direct.
+  // Registers an open file; fd must stay open until deregister_file. Returns an error if libcufile cannot serve this file GPU-direct.
   result<cufile_handle> register_file(int fd);
   void deregister_file(cufile_handle handle);
 
-  // Registers device memory, which stays allocated until deregister_buffer: transfers of it then need not be prepared each time. An error
-  // says why libcufile would not; transfers go without.
+  // Registers device memory, which must stay allocated until deregister_buffer; transfers of it then need no preparation each time. The
+  // error says why libcufile refused; transfers then work without a registration.
   status register_buffer(std::byte* base, std::uint64_t bytes);
   void deregister_buffer(std::byte* base);
 
-  // Moves up to bytes between file_offset and device memory; memory stays valid until return. Returns how many were moved. Errors: what
-  // libcufile answered (domain cufile), or errno.
+  // Moves up to bytes between file_offset and device memory, which must stay valid until the call returns. Returns the number of bytes
+  // moved. Errors: libcufile's (domain cufile), or errno.
   result<std::size_t> read(cufile_handle handle, const cufile_memory& target, std::size_t bytes, std::uint64_t file_offset);
   result<std::size_t> write(cufile_handle handle, const cufile_memory& source, std::size_t bytes, std::uint64_t file_offset);
 

@@ -16,7 +16,7 @@ bool job::run() {
   owner->begins(*this);
   try {
     return path->run(*this);
-  } catch (const std::bad_alloc&) {  // a path that lets this out has told the owner nothing
+  } catch (const std::bad_alloc&) {  // the path has not called the owner yet
     owner->finished(*this, moved, no_memory());
     return true;
   }

@@ -1,7 +1,7 @@
-// GPUDirect: the drive reads and writes device memory itself, through NVIDIA's libcufile. What may be direct is asked of the machine and
-// of libcufile once per engine, and of libcufile once per file: a handle that registers with compatibility mode off is GPU-direct.
-// Untested on hardware with nvidia-fs or P2PDMA; everything else is tested on a recording stand-in for libcufile.
-// libcufile works on the context that is current on the thread, so each call is made with that of the session current.
+// GPUDirect: the drive reads and writes device memory itself, through NVIDIA's libcufile. The machine and libcufile are asked once per
+// engine, and libcufile once per file: a handle that registers with compatibility mode off is GPU-direct. Untested on hardware with
+// nvidia-fs or P2PDMA; everything else is tested on a recording stand-in for libcufile.
+// libcufile uses the current context of the thread, so each call makes the session's context current.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -27,10 +27,10 @@ extern const declaration declared_direct;
 
 namespace {
 
-// One call's bytes at most: between two of them a request can be stopped. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
+// The most bytes per call: a request can be stopped between two calls. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
 constexpr std::uint64_t direct_piece_bytes = std::uint64_t{16} << 20;
 
-// Makes a session's context current on this thread as long as it lives.
+// Makes a session's context current on this thread while it lives.
 class current_context {
  public:
   explicit current_context(device::session& session) : session_(session), error_(session.make_current()) {}
@@ -49,17 +49,17 @@ class current_context {
 struct registration {
   asked_once asked;
   cufile_handle handle = nullptr;
-  device::session* session = nullptr;  // in whose context the handle was made
-  status why_not;                      // where there is no handle
+  device::session* session = nullptr;  // whose context the handle was created in
+  status why_not;                      // if there is no handle
 };
 
-// Memory that the user has registered.
+// Device memory that the user has registered.
 struct known_memory {
   std::uint64_t bytes = 0;
   device::session* session = nullptr;
   asked_once asked;
   bool registered = false;   // with libcufile
-  std::shared_mutex in_use;  // shared: by a job; alone: to deregister it
+  std::shared_mutex in_use;  // shared by jobs; exclusive to deregister it
 };
 
 class direct final : public data_path {
@@ -85,7 +85,7 @@ class direct final : public data_path {
     if (!asked.memory->on_device()) return "the memory is not on a device";
     if (asked.memory->emulated()) return std::string(no_gpu_memory);
     if (asked.file->descriptors().direct < 0) return "the file could not be opened with O_DIRECT";
-    // libcufile can only be asked with a context, and a question makes none; that of another GPU does.
+    // libcufile can be asked only with a current context, and asking must not create one; the context of another GPU will do.
     auto* const known = asked.memory->via != nullptr ? &asked.memory->via->session() : loaded_with_.load(std::memory_order_acquire);
     if (known == nullptr) {
       auto why = cufile_library::possible(*kernel_);
@@ -112,7 +112,7 @@ class direct final : public data_path {
     return true;
   }
 
-  // A request of a caller who waits. What libcufile does not carry to its end, another path has to.
+  // Carries a request of a waiting caller. If libcufile does not finish it, another path must.
   io_result carry_now(const small_transfer& what) override {
     io_result outcome;
     const auto handle = handle_of(*what.file);
@@ -175,7 +175,7 @@ class direct final : public data_path {
     status why;
     bool handed_over = false;
   };
-  // What is carried, of a job or of a caller.
+  // An extent of a job or of a caller.
   struct extent {
     source::source* file;
     std::byte* memory;
@@ -204,7 +204,7 @@ class direct final : public data_path {
     return {};
   }
 
-  // Stays where it is until forget().
+  // The entry keeps its address until forget().
   registration& registration_of(const source::source& file) {
     const std::lock_guard guard(lock_);
     auto& entry = registrations_[&file];
@@ -225,14 +225,14 @@ class direct final : public data_path {
     return {};
   }
 
-  // Where the context cannot be made current any more, its handles went with it, or libcufile does without.
+  // If the context can no longer be made current, its handles are gone with it, or libcufile does not need it.
   void release(registration& entry) {
     if (entry.handle == nullptr) return;
     const current_context current(*entry.session);
     library_->deregister_file(std::exchange(entry.handle, nullptr));
   }
 
-  // The same of memory. libcufile does not say what becomes of a transfer whose memory is deregistered, so it comes first.
+  // The same for memory. libcufile does not specify what happens to a transfer whose memory is deregistered, so the transfers end first.
   void release(std::byte* base, known_memory& entry) {
     const std::unique_lock quiet(entry.in_use);
     if (!entry.registered) return;
@@ -240,8 +240,8 @@ class direct final : public data_path {
     library_->deregister_buffer(base);
   }
 
-  // The base of the registered memory that a job lies in, which is not deregistered while it is kept; the first job registers it with
-  // libcufile. Null where there is none, or libcufile refused it.
+  // Returns the base of the registered memory that contains a job's memory; it is not deregistered while kept is held. The first job
+  // registers it with libcufile. Returns null if there is none, or if libcufile refused it.
   template <class Tell>
   std::byte* registered_base(const extent& item, std::shared_lock<std::shared_mutex>& kept, Tell did_without) {
     std::unique_lock guard(lock_);
@@ -250,7 +250,7 @@ class direct final : public data_path {
     auto* const base = std::prev(after)->first;
     auto& entry = *std::prev(after)->second;
     if (item.length > entry.bytes || static_cast<std::uint64_t>(item.memory - base) > entry.bytes - item.length) return nullptr;
-    kept = std::shared_lock(entry.in_use);  // waits for nobody: deregistering begins with taking it out of the map
+    kept = std::shared_lock(entry.in_use);  // never waits: deregistering first takes it out of the map
     guard.unlock();
     (void)entry.asked.ask([&]() -> status {
       const auto refusal = library_->register_buffer(base, entry.bytes);
@@ -261,14 +261,14 @@ class direct final : public data_path {
     return entry.registered ? base : nullptr;
   }
 
-  // The registered handle of a file that refuses() has accepted; null for any other.
+  // Returns the registered handle of a file that refuses() has accepted; null for any other.
   cufile_handle handle_of(const source::source& file) {
     const std::lock_guard guard(lock_);
     const auto found = registrations_.find(&file);
     return found == registrations_.end() ? nullptr : found->second->handle;
   }
 
-  // Moves what it can, counted in item.moved. The owner is told by run(), with the thread's own context back in its place.
+  // Moves as much as possible, counted in item.moved. run() then calls the owner, after the thread's own context has been restored.
   ending carry(job& item) {
     item.moved = 0;
     if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
@@ -305,8 +305,8 @@ class direct final : public data_path {
     return of.is_write ? library_->write(handle, memory, bytes, file_offset) : library_->read(handle, memory, bytes, file_offset);
   }
 
-  // A short read is the end of the file only if the file does end there; the next path carries on after any other, and after a short
-  // write, whose rest may not be aligned. Ok: it is the end.
+  // Returns ok if the file ends here. After any other short read, and after a short write, whose remainder may be unaligned, the next path
+  // carries on.
   static status short_count(const extent& of, std::uint64_t done, std::uint64_t missing) {
     if (of.is_write) return at({errc::io, "libcufile wrote less than asked"}, of, done, missing);
     const auto ended = of.file->ends_at(of.offset + done);
@@ -326,11 +326,11 @@ class direct final : public data_path {
   const cufile_parameters parameters_;
   const std::uint64_t piece_bytes_;
   asked_once loaded_;
-  std::unique_ptr<cufile_library> library_;  // these two are set once, by loaded_
+  std::unique_ptr<cufile_library> library_;  // this and the next are set once, by loaded_
   status why_no_library_;
   std::atomic<bool> is_useless_{false};                 // there is no library
-  std::atomic<device::session*> loaded_with_{nullptr};  // in whose context libcufile was asked for
-  std::mutex lock_;                                     // guards the maps; an entry is guarded by its own question
+  std::atomic<device::session*> loaded_with_{nullptr};  // whose context was used to load libcufile
+  std::mutex lock_;                                     // guards the maps; an entry is guarded by its own asked_once
   std::unordered_map<const source::source*, std::unique_ptr<registration>> registrations_;
   std::multimap<std::byte*, std::unique_ptr<known_memory>> memories_;  // by base
 };

@@ -1,4 +1,4 @@
-// An extent that a ring reads past the page cache, for the paths that do so: its pieces, and what has come of them. Free functions.
+// Helpers for paths that read an extent past the page cache through a ring: its pieces and their outcome. Free functions.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,22 @@
 
 namespace penstock::path {
 
-// Of the pieces of an extent: the bytes moved without a gap from the first on, and the first error at their end.
+// The outcome of an extent's pieces: the bytes moved without a gap from the first piece on, and the first error after them.
 struct tally {
   std::uint64_t bytes = 0;
   int error = 0;
 };
 tally contiguous(const std::vector<staging::ring_piece>& pieces);
 
-// A direct read may stop early on some file systems; only the kernel tells that from the end of the file. Reads a byte.
+// Returns true if the file ends at offset. On some file systems a direct read may stop early, and only the kernel can tell that from the
+// end of the file. Reads one byte.
 bool ends_at(source::source& file, std::uint64_t offset);
 
-// Adds pieces between memory, from its start, and so many bytes of the file from an offset.
+// Adds pieces that move this many bytes between the start of memory and an offset of the file.
 void add_ring_pieces(staging::ring_task& ring, source::source& file, std::byte* memory, std::uint64_t offset, std::uint64_t bytes);
 
-// What a ring has brought of the whole blocks around a job's extent, as source::fill() would return it. Not ok: another way has to be
-// tried, also where fewer bytes came than there are before the end of the file.
+// Returns what a ring has read of the whole blocks around a job's extent, as source::fill() would. On error try another way; also if fewer
+// bytes arrived than the file has there.
 io_result ring_read_outcome(const job& item, const staging::ring_task& ring);
 
 }  // namespace penstock::path

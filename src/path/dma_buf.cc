@@ -1,8 +1,8 @@
-// The drive reads and writes device memory itself, without a library or a module of NVIDIA's: the device lends its memory as a dma-buf,
-// which an io_uring takes for fixed requests of one file (Linux 7.4). The kernel is asked once per engine; what a file system or drive
-// takes, once for each and each device, by reading a block into memory of the engine's own and comparing it with what comes through host
-// memory: a stack was seen that told of complete reads whose bytes never arrived. Untested on hardware; tested on stand-ins for kernel and
-// device. Whether the bytes go from peer to peer or the driver serves them from host memory, the kernel does not tell.
+// The drive reads and writes device memory itself, without a library or kernel module from NVIDIA: the device exports its memory as a
+// dma-buf, which an io_uring accepts for fixed requests on one file (Linux 7.4). The kernel is asked once per engine. Each file system or
+// drive is tried once per device: it reads a block into memory of the engine, which is compared with the same block read through host
+// memory, because one stack reported complete reads whose bytes never arrived. Untested on hardware; tested on stand-ins for kernel and
+// device. The kernel does not say whether the bytes go from peer to peer or the driver serves them from host memory.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,16 +36,16 @@ namespace {
 
 constexpr std::uint64_t tried_bytes = direct_alignment;
 
-// Whether such an error may not come the next time.
+// Returns true if such an error may not occur the next time.
 bool is_passing(const status& error) {
   const int number = error.domain() == error_domain::os ? error.native() : 0;
   return error.code() == errc::out_of_memory || number == EAGAIN || number == EINTR || number == EMFILE || number == ENFILE;
 }
 
-// Device memory of the engine's own, for a trial.
+// Device memory of the engine, for a trial.
 class trial_memory {
  public:
-  // A size that the driver gives pages of their own.
+  // A size for which the driver allocates separate pages.
   static constexpr std::size_t bytes = std::size_t{2} << 20;
   explicit trial_memory(device::session& session) : session_(session), made_(session.allocate(bytes)) {}
   trial_memory(const trial_memory&) = delete;
@@ -60,7 +60,7 @@ class trial_memory {
   }
 
  private:
-  static constexpr std::uint64_t most_alignment = std::uint64_t{64} << 10;  // the largest page of a host
+  static constexpr std::uint64_t most_alignment = std::uint64_t{64} << 10;  // the largest page size of a host
   device::session& session_;
   result<void*> made_;
 };
@@ -74,7 +74,7 @@ struct aligned_block {
   bool operator==(const aligned_block& other) const { return std::memcmp(data(), other.data(), tried_bytes) == 0; }
 };
 
-// What a drive or file system has been found to do.
+// What is known about a drive or file system.
 struct lending_drive {
   lending_drive(const source::source_facts& of, sys::kernel& kernel)
       : device(of.device), is_raw(of.inode == 0), memory(kernel, sys::most_dma_buf_bytes) {}
@@ -84,12 +84,12 @@ struct lending_drive {
     status why_not;
   };
   std::uint64_t device;  // source_facts::device
-  bool is_raw;           // the device itself, whose driver may take what its file system, of the same number, does not
+  bool is_raw;           // the device itself, whose driver may support what its file system, with the same number, does not
   lent_memory memory;
-  // Guarded by the path.
-  unsigned failures = 0;                               // to lend anything, of requests after the trial
-  status why_given_up;                                 // for their number; ok: it is not
-  std::map<const device::session*, verdict> verdicts;  // guarded by the path; an entry by its own question
+  // Guarded by the path's lock.
+  unsigned failures = 0;                               // to lend memory, in requests after the trial
+  status why_given_up;                                 // because of too many failures; ok: not given up
+  std::map<const device::session*, verdict> verdicts;  // guarded by the path's lock; an entry by its own asked_once
 };
 
 class dma_buf final : public data_path {
@@ -139,7 +139,7 @@ class dma_buf final : public data_path {
     bool handed_over = false;
   };
 
-  // Why nothing goes this way in this process; ok where it may.
+  // Returns why this process cannot use this path; ok if it may.
   status useless() {
     if (auto unasked = known_.ask([&] { return ask_kernel(); }); !unasked.ok()) return unasked;
     const std::lock_guard guard(lock_);
@@ -163,7 +163,7 @@ class dma_buf final : public data_path {
     is_useless_.store(true, std::memory_order_relaxed);
   }
 
-  // Of a file; stays where it is. Null: there are too many.
+  // Returns the drive of a file, whose address is stable. Returns null if there are too many.
   lending_drive* drive_of(source::source& file) {
     constexpr std::ptrdiff_t most_drives = 64;
     const std::lock_guard guard(lock_);
@@ -192,8 +192,8 @@ class dma_buf final : public data_path {
     return unasked.ok() ? entry.why_not : unasked;
   }
 
-  // A verdict may be contradicted later: by a ring that has died, or by files and memory unlike those of the trial. Each request would find
-  // that out anew.
+  // A later request may contradict the verdict: the ring has failed, or its file or memory differs from the trial's. Counting failures
+  // keeps each request from finding that out again.
   void count_failure(lending_drive& drive, const status& why) {
     constexpr unsigned most_failures = 16;
     if (is_passing(why)) return;
@@ -203,7 +203,7 @@ class dma_buf final : public data_path {
                                                          most_failures, why.message())};
   }
 
-  // An error: nothing is known yet. Each byte of the memory differs from the file's before, so that what has not come shows.
+  // Returns an error if nothing is known yet. Before the read, each byte of the memory differs from the file's, so that missing bytes show.
   status try_out(lending_drive& drive, source::source& file, staging::link& via, lending_drive::verdict& found) {
     constexpr int most_tries = 3;
     auto& session = via.session();
@@ -211,7 +211,7 @@ class dma_buf final : public data_path {
       return {errc::unsupported, "a file that cannot be read does not show whether its drive reaches this memory"};
     aligned_block before;
     if (auto got = read_plainly(file, before); !got.ok()) return got;
-    const trial_memory memory(session);  // only now: a file that shows nothing costs none
+    const trial_memory memory(session);  // only now: a file that cannot be tried costs no memory
     if (!memory.error().ok()) return memory.error();
     for (int i = 0; i < most_tries; ++i) {
       aligned_block arrived;
@@ -243,7 +243,7 @@ class dma_buf final : public data_path {
     return {errc::unsupported, "the file is too short to show whether its drive reaches this memory"};
   }
 
-  // Fills the memory with what is given, has the drive read over that, and tells what is there then.
+  // Fills the memory from `through`, has the drive read over it, and reads it back into `through`.
   static status read_into(lending_drive& drive, source::source& file, staging::link& via, std::byte* memory, const aligned_block& through) {
     auto& session = via.session();
     const auto stream = via.small_stream();
@@ -282,7 +282,7 @@ class dma_buf final : public data_path {
     return {of.file, of.session, of.memory + done, of.offset + done, of.length - done, of.is_write};
   }
 
-  // Ok: the file ends there.
+  // Returns ok if the file ends there.
   static status short_count(const lent_memory::extent& rest) {
     if (rest.is_write) return at({errc::io, "less was written than asked"}, rest);
     const auto ended = rest.file->ends_at(rest.offset);
@@ -290,7 +290,7 @@ class dma_buf final : public data_path {
     return *ended ? status() : at({errc::io, "less was read than asked, before the end of the file"}, rest);
   }
 
-  // Nobody else may write there meanwhile: the drive could undo it, also after the user's next write.
+  // No other path may write there meanwhile: the drive could overwrite it, even after the user's next write.
   static status in_doubt(const status& error, const lent_memory::extent& rest) {
     return at({errc::io, fmt::format("the drive may still be writing, and its ring does not tell: {}", error.message())}, rest);
   }
@@ -301,17 +301,17 @@ class dma_buf final : public data_path {
     return error.with_context(fmt::format("{} {} at {} of {}", of.is_write ? "write" : "read", of.length, of.offset, of.file->name()));
   }
 
-  // Each makes its request wait for a system call, and those of others behind it.
+  // Each refusal makes its request, and the requests behind it, wait for a system call.
   static constexpr unsigned most_passing_refusals = 8;
 
   const std::shared_ptr<sys::kernel> kernel_;
   const bool use_io_uring_;
   asked_once known_;
-  unsigned passing_refusals_ = 0;  // of the kernel; touched only while known_ asks
+  unsigned passing_refusals_ = 0;  // of the kernel; used only while known_ asks
   std::atomic<bool> is_useless_{false};
-  std::mutex lock_;  // guards what follows, and not what it points to
+  std::mutex lock_;  // guards the members below, not what they point to
   status why_useless_;
-  std::forward_list<lending_drive> drives_;  // begins with the latest, and loses none: whoever has its beginning may walk it
+  std::forward_list<lending_drive> drives_;  // the newest first, and none is removed: whoever has the head may walk the list
 };
 
 }  // namespace
@@ -322,7 +322,7 @@ constinit const declaration declared_dma_buf{
     .successor = "staged",
     .gpu_direct = true,
     .carries = portion::whole_requests,
-    // Nothing at once, until somebody has measured it: callers would stand in line for the one ring of a drive.
+    // No small requests, until measured: callers would queue for the drive's only ring.
     .most_carried_now = 0,
     .alignment = direct_alignment,
     .whole_blocks = true,

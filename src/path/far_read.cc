@@ -10,7 +10,7 @@ far_read::far_read(job& item, memory into, arrival goes_on)
   from_far = true;
 }
 
-// It does not end before begun(), and the source is not closed before the job ends; so that comes after all that is done with the source.
+// The read does not end before begun(), and the source is not closed before the job ends; so begun() comes after all use of the source.
 void far_read::begin(job& item, memory into, arrival goes_on) {
   auto* const made = new far_read(item, std::move(into), goes_on);
   made->turns_->began(item.length);

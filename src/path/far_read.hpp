@@ -1,6 +1,6 @@
-// An extent that a far source brings into memory of the engine's, from where its path goes on. It never goes straight into the user's
-// memory: a request that is cancelled, or whose deadline has passed, ends while the source may still write. Its reads are then left behind,
-// each with its memory, until the source has told them.
+// Reads an extent from a remote source into memory of the engine; the path continues from there. The source never writes into the user's
+// memory, because a cancelled request, or one past its deadline, ends while the source may still write. Such reads are abandoned, each with
+// its memory, until the source reports their end.
 #pragma once
 
 #include <atomic>
@@ -18,20 +18,20 @@
 
 namespace penstock::path {
 
-// As a work, it goes on with its job once it has been told.
+// As a work, it continues its job after the source has reported the end.
 class far_read final : public begun_read, public source::far_fill, public staging::work {
  public:
-  // A slab, or memory of the host.
+  // A slab, or host memory.
   struct memory {
     staging::lent_slab slab;
     std::unique_ptr<std::byte[]> block{};
     [[nodiscard]] std::byte* data() const noexcept { return slab ? slab.data() : block.get(); }
   };
-  // What the path does with what has come, as source::fill() would return it. On a lane; must not block.
+  // Continues the path with the result, as source::fill() would return it. Runs on a lane; must not block.
   using arrival = void (*)(job& item, memory into, io_result got);
 
-  // Begins to read the extent of a job that has passed its turnstile; into has room for it. The job may be gone on return. Throws bad_alloc
-  // before anything has happened.
+  // Starts to read the extent of a job that has passed its turnstile. into must have room for it. The job may be destroyed on return.
+  // Throws bad_alloc before it changes anything.
   static void begin(job& item, memory into, arrival goes_on);
   bool run() override;
   void leave() noexcept override;
@@ -43,12 +43,12 @@ class far_read final : public begun_read, public source::far_fill, public stagin
   ~far_read() override = default;
   void ended(io_result outcome) noexcept override;
 
-  job* const item_;  // gone with one that was left
+  job* const item_;  // destroyed if the read was abandoned
   memory memory_;
   const arrival goes_on_;
   const std::shared_ptr<source::turnstile> turns_;
   io_result got_;
-  std::atomic<fate> fate_{fate::open};  // decided by what comes first: that it was told, or that its request was stopped
+  std::atomic<fate> fate_{fate::open};  // decided by the first event: the source reports the end, or the request is stopped
 };
 
 }  // namespace penstock::path

@@ -17,18 +17,18 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds between_looks = 250ms;
-// So many times as long as undoing one took the thread leaves the driver to others.
+// After unregistering pages, the thread leaves the driver to others for this many times as long.
 constexpr int pause_share = 4;
 
-// While the process ends no driver is called: its own state may be gone. Whoever calls one then is waited for.
+// While the process exits, no driver is called, because its state may be gone. Exit waits for a call in progress.
 struct process_end {
   const ::pid_t process = ::getpid();
-  std::mutex lock;  // held while something is undone
+  std::mutex lock;  // held while pages are unregistered
   bool has_come = false;
 };
 
-// Of this process: in a forked child the lock may be held by a thread that is not there. Never destroyed: threads may outlive static
-// objects.
+// One object per process: in a forked child, a thread that no longer exists may hold the parent's lock. Never destroyed, because threads
+// may outlive static objects.
 process_end& end_of_process() {
   static std::atomic<process_end*> known{nullptr};
   auto* now = known.load(std::memory_order_acquire);
@@ -53,7 +53,7 @@ process_end& end_of_process() {
 
 kept_pages::~kept_pages() {
   if (fork_.forked()) {
-    if (thread_.joinable()) thread_.detach();  // it is the parent's
+    if (thread_.joinable()) thread_.detach();  // the parent's thread
     return;
   }
   {
@@ -89,7 +89,7 @@ bool kept_pages::keep(const std::shared_ptr<pinned_pages::pages>& held) {
 }
 
 bool kept_pages::trim() noexcept {
-  constexpr long by_nobody_else = 2;  // by its entry, and here
+  constexpr long by_nobody_else = 2;  // the references of its entry and of this call
   std::unique_lock guard(lock_);
   for (bool any = false;; any = true) {
     const auto unused =

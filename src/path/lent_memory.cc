@@ -15,12 +15,13 @@ namespace penstock::path {
 
 namespace {
 
-// Large enough for a drive to work at its speed, and enough of them in a turn to keep it busy.
+// Large enough for the drive's full speed, with enough pieces per turn to keep it busy.
 constexpr std::uint64_t lent_piece_bytes = std::uint64_t{1} << 20;
 constexpr std::size_t most_lent_pieces = lent_memory::turn_bytes / lent_piece_bytes;
-// The driver may take the mapping of a dma-buf away at any time, which ends what is under way with -EAGAIN; the next try has a new one.
+// The driver may revoke the mapping of a dma-buf at any time, which ends requests in flight with -EAGAIN; the next attempt has a new
+// mapping.
 constexpr unsigned most_lent_retries = 1000;
-constexpr unsigned most_failed_reaps = 100;  // in a row; then the ring is taken for dead
+constexpr unsigned most_failed_reaps = 100;  // in a row; after these the ring counts as dead
 
 }  // namespace
 
@@ -43,7 +44,7 @@ lent_memory::outcome lent_memory::move(const extent& of) {
   return transfer(*slot, at, std::min({of.length, turn_bytes, lent.bytes - at}), of);
 }
 
-// The slot of a loan that holds the beginning of the extent.
+// Returns the slot of a loan that contains the beginning of the extent.
 result<unsigned> lent_memory::lend(const extent& of) {
   if (is_dead_) return status(errc::io, "the ring of this drive has died");
   const auto in = of.session->allocation_of(of.memory);
@@ -56,8 +57,8 @@ result<unsigned> lent_memory::lend(const extent& of) {
   return slot;
 }
 
-// Where the memory is lent to the file already; else a slot with nothing in it, which may have been the one unused for longest. What was
-// lent of allocations that are gone is taken back first: till then it is not free on the device.
+// Returns the slot in which the memory is lent to the file already, else an empty slot, if necessary the one unused for longest. First
+// takes back loans of freed allocations: until then the device cannot free their memory.
 result<unsigned> lent_memory::find_or_free(const extent& of, const device::allocation& in) {
   const auto holds = [&](const loan& each) {
     return each.file == of.file && each.session == of.session && each.of.number == in.number && of.memory >= each.base &&
@@ -66,7 +67,7 @@ result<unsigned> lent_memory::find_or_free(const extent& of, const device::alloc
   if (const auto found = std::ranges::find_if(loans_, holds); found != loans_.end()) return static_cast<unsigned>(found - loans_.begin());
   let_go_where([](const loan& each) {
     const auto there = or_no_memory([&] { return each.session->allocation_of(each.base); });
-    if (!there && there.error().code() == errc::out_of_memory) return false;  // nobody knows
+    if (!there && there.error().code() == errc::out_of_memory) return false;  // unknown
     return !there || there->number != each.of.number;
   });
   const auto oldest = std::ranges::min_element(loans_, {}, [](const loan& each) { return each.file == nullptr ? 0 : each.last_use; });
@@ -75,7 +76,7 @@ result<unsigned> lent_memory::find_or_free(const extent& of, const device::alloc
   return slot;
 }
 
-// Only whole pages of the host can be lent; allocations are cut at the same places for all who lend parts of them.
+// Only whole host pages can be lent. Every request cuts an allocation at the same places.
 result<lent_memory::loan> lent_memory::window_of(const extent& of, const device::allocation& in) const {
   const std::uint64_t page = std::max<std::uint64_t>(sys::page_size(), source::direct_alignment);
   const auto first = (reinterpret_cast<std::uintptr_t>(in.base) + page - 1) / page * page;
@@ -113,7 +114,7 @@ status lent_memory::add(unsigned slot, loan made, const source::source& file, in
 
 void lent_memory::let_go(unsigned slot) noexcept {
   if (loans_[slot].file == nullptr) return;
-  // What the kernel does not take back goes with the ring.
+  // If the kernel does not unregister it, it goes with the ring.
   if (ring_ != nullptr) (void)or_no_memory([&] { return ring_->forget_dma_buf(slot); });
   loans_[slot] = {};
 }
@@ -191,7 +192,7 @@ lent_memory::outcome lent_memory::transfer(unsigned slot, std::uint64_t at, std:
   return told;
 }
 
-// Requests may be in flight that nobody will hear of: the ring must not end, and what it uses stays the kernel's.
+// Requests may be in flight whose completions never arrive: the ring must not be freed, and the kernel keeps what it uses.
 void lent_memory::abandon() noexcept {
   is_dead_ = true;
   (void)ring_.release();

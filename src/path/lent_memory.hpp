@@ -1,6 +1,6 @@
-// Device memory that a drive reads and writes by itself: it is lent to a ring as dma-bufs, each for one file, which stay registered for the
-// next request. One object for each drive, or file system. Thread-safe; whoever moves bytes has the ring to himself meanwhile, so requests
-// of one drive take turns of at most turn_bytes.
+// Device memory that a drive reads and writes directly: it is registered with a ring as dma-bufs, each for one file, which stay registered
+// for the next request. There is one object per drive or file system. Thread-safe: one request uses the ring at a time, so requests on one
+// drive take turns of at most turn_bytes.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class lent_memory {
   static constexpr std::size_t most_loans = 16;  // the slots of a ring
   static constexpr std::uint64_t turn_bytes = std::uint64_t{16} << 20;
 
-  // Whole blocks (direct_alignment) of a file that has a direct descriptor, and of memory.
+  // Whole blocks (direct_alignment) of memory and of a file with a direct descriptor.
   struct extent {
     source::source* file = nullptr;
     device::session* session = nullptr;
@@ -32,23 +32,24 @@ class lent_memory {
     bool is_write = false;
   };
   struct outcome {
-    std::uint64_t bytes = 0;  // moved from the start on; of those after them nothing is known
-    std::uint64_t asked = 0;  // of the drive; fewer bytes with an ok error: it gave no more; 0: the memory could not be lent
+    std::uint64_t bytes = 0;  // moved from the start on; nothing is known about the bytes after them
+    std::uint64_t asked =
+        0;  // requested from the drive; fewer bytes with an ok error: the drive returned no more; 0: the memory could not be lent
     status error;
-    bool is_in_doubt = false;  // the ring has died, and the drive may move bytes of the extent at any later time
+    bool is_in_doubt = false;  // the ring has failed, and the drive may still move bytes of the extent at any time
   };
 
-  // window_bytes: as much of an allocation is lent at a time; a multiple of the page size.
+  // window_bytes: how much of an allocation is lent at a time; a multiple of the page size.
   lent_memory(sys::kernel& kernel, std::uint64_t window_bytes) : kernel_(kernel), window_bytes_(window_bytes) {}
   lent_memory(const lent_memory&) = delete;
   lent_memory& operator=(const lent_memory&) = delete;
   ~lent_memory() = default;
 
-  // Moves the beginning of an extent. Blocks until the drive has answered. Errors: those of the device, where it does not lend this memory;
-  // of the kernel, with the words "takes no dma-bufs" where the file system or the drive has no such way; io.
+  // Moves the beginning of an extent. Blocks until the drive has answered. Errors: the device's, if it does not lend this memory; the
+  // kernel's, with the words "takes no dma-bufs" if the file system or the drive does not support them; io.
   outcome move(const extent& of);
 
-  // Takes back what is lent: to a file; of an allocation that an address lies in; everything. Waits for its turn.
+  // Unregister the memory lent to a file, the memory of the allocation that contains an address, or all of it. Each waits for its turn.
   void forget(const source::source& file);
   void forget_memory(const std::byte* address);
   void trim();
@@ -58,7 +59,7 @@ class lent_memory {
     const source::source* file = nullptr;  // null: the slot is free
     device::session* session = nullptr;
     device::allocation of;
-    std::byte* base = nullptr;  // of what is lent of it
+    std::byte* base = nullptr;  // start of the lent part
     std::uint64_t bytes = 0;
     std::uint64_t last_use = 0;
     sys::owned_descriptor dma_buf;
@@ -78,11 +79,11 @@ class lent_memory {
 
   sys::kernel& kernel_;
   const std::uint64_t window_bytes_;
-  std::mutex turn_;  // held by whoever uses the ring, also while the drive works for him: the ring is for one thread at a time
+  std::mutex turn_;  // held by the request that uses the ring, also while the drive works for it: the ring is for one thread at a time
   std::array<loan, most_loans> loans_;  // by slot
-  std::unique_ptr<sys::ring> ring_;     // ends before the descriptors of what it has registered
+  std::unique_ptr<sys::ring> ring_;     // destroyed before the descriptors of the memory registered with it
   std::uint64_t uses_ = 0;
-  bool is_dead_ = false;  // the ring does not answer any more
+  bool is_dead_ = false;  // the ring no longer answers
 };
 
 }  // namespace penstock::path

@@ -1,9 +1,9 @@
-// Reads with no CPU copy: pages of the page cache are mapped read-only, registered with the driver and copied from where they are by the
-// GPU. Registering a GiB takes a thread 20 ms where its pages lie in folios of 2 MiB and 50 to 100 where they are small, undoing it 8 or 20
-// (driver 580, H100), so it is undone later (kept_pages): 49 or 21 GB/s at a seventh or a third of the CPU time of staged, and the next
-// read of the same pages runs at the speed of the link for no CPU time. While it registers, the driver lets few copies of others begin:
-// where there are some, the rest of a read goes on without it. A file truncated in the meantime is harmless: registered pages stay pinned.
-// What the user has pinned is copied from where it is, too. A job takes one thread, which sleeps most of the time.
+// Reads without CPU copies: pages of the page cache are mapped read-only, registered with the driver, and copied by the GPU from there.
+// Registering a GiB takes a thread 20 ms if its pages lie in folios of 2 MiB and 50 to 100 if they are small, unregistering 8 or 20 (driver
+// 580, H100), so the pages are unregistered later (kept_pages). This gives 49 or 21 GB/s at a seventh or a third of the CPU time of staged,
+// and the next read of the same pages runs at link speed with no CPU time. While it registers pages, the driver lets few other copies
+// start; if there are any, another path carries the rest of the read. Truncating the file meanwhile is harmless: registered pages stay
+// pinned. Pages that the user has pinned are copied in the same way. A job uses one thread, which mostly sleeps.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -30,28 +30,28 @@ extern const declaration declared_mapped;
 
 namespace {
 
-// Registered and undone at once, at multiples of it in the file.
+// Registered and unregistered at once, at multiples of this size in the file.
 constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 20;
-// Registering a small range costs as much as copying it (4 MiB pieces reach 14 GB/s, 64 MiB pieces 23).
+// Registering a small range costs as much as copying it (pieces of 4 MiB reach 14 GB/s, of 64 MiB 23).
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_kept_bytes = std::uint64_t{8} << 20;
-// Of one read, that is not kept.
+// The most bytes of one read that are registered without being kept.
 constexpr std::uint64_t most_passing_bytes = 4 * piece_bytes;
-// Of what is registered already so many copies of one job are under way, each on a stream of its own, of so many bytes each: so copies of
+// From pages that are already registered, one job has most_copies copies of this size in flight, each on its own stream, so that copies on
 // other streams get their turn (staging/feeder.hpp).
 constexpr std::uint64_t copied_bytes = std::uint64_t{8} << 20;
 constexpr std::size_t most_copies = 2;
-// Of the time that the copies still under way take.
+// Short against the time that the copies still in flight take.
 constexpr std::chrono::nanoseconds paced_nap = std::chrono::microseconds(100);
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
 constexpr int most_looks = 100;
 constexpr const char* too_slow = "registering its pages takes longer than copying them";
 
-// The file whose pages were registered slowly, as small ones are: whoever did not ask for CPU time to be spared is served better by copying
-// them. Only the last such file is known, and for some seconds. Thread-safe.
+// The last file whose pages were slow to register, as small pages are, remembered for some seconds: unless the request asked to save CPU
+// time, staged serves it better. Thread-safe.
 class slow_file {
  public:
-  // cpu_ns: CPU time that registering so many bytes took. By the clock it takes longer, too, where cores are busy, and is worth it most.
+  // cpu_ns: CPU time to register the bytes. Elapsed time also grows while cores are busy, which is when registering is worth the most.
   void note(const source::source& file, std::uint64_t bytes, std::int64_t cpu_ns) noexcept {
     constexpr std::int64_t least_bytes_per_us = 12000;
     constexpr std::chrono::seconds stays{5};
@@ -66,7 +66,7 @@ class slow_file {
 
  private:
   using clock = std::chrono::steady_clock;
-  // Of two files that share it one is copied that need not be.
+  // If two files share a key, one is copied without need.
   static std::uint64_t name_of(const source::source& file) noexcept {
     return (file.facts().device << 40 | file.facts().device >> 24) ^ file.facts().inode;
   }
@@ -113,7 +113,7 @@ class mapped final : public data_path {
   }
 
  private:
-  // All copies into a device context take turns on the same streams. What one job uses at a time are events on them.
+  // All copies into a device context take turns on the same streams. Each job uses its own events on them.
   using streams = std::array<device::owned_stream, most_copies>;
   struct line {
     device::session* session = nullptr;
@@ -121,7 +121,7 @@ class mapped final : public data_path {
     std::array<device::owned_event, most_copies> arrived;
   };
 
-  // What lies beyond the size that the kernel states need not be the end; if not, the next path reads on.
+  // Bytes may follow past the size that the kernel reports; if so, the next path reads on.
   static void end_short(job& item) {
     const auto ended = item.file->ends_at(item.offset + item.moved);
     if (ended && *ended) {
@@ -142,14 +142,14 @@ class mapped final : public data_path {
     return pinned_ == nullptr || pinned_->empty() ? nullptr : pinned_->find_whole(file, offset, length);
   }
 
-  // Bytes of the job that the file has, by its stated size: pages past that cannot be registered.
+  // Returns how many bytes of the job lie within the file's reported size: pages past it cannot be registered.
   result<std::uint64_t> reach_of(const job& item) {
     const auto size = item.file->size();
     if (!size) return size.error();
     return *size > item.offset ? std::min(item.length, *size - item.offset) : 0;
   }
 
-  // Under spare_lock_.
+  // Call with spare_lock_ held.
   result<line> make_line(device::session& session) {
     auto& on = streams_[&session];
     for (auto& stream : on) {
@@ -167,7 +167,7 @@ class mapped final : public data_path {
     return added;
   }
 
-  // For one job; then it goes to the spare ones.
+  // Takes a line for one job; with_line() then returns it to the spare ones.
   result<line> take_line(device::session& session) {
     const std::lock_guard guard(spare_lock_);
     const auto spare = std::find_if(spare_lines_.begin(), spare_lines_.end(), [&](const line& each) { return each.session == &session; });
@@ -182,35 +182,36 @@ class mapped final : public data_path {
     return made;
   }
 
-  // use(line), which nobody else has meanwhile.
+  // Calls use(line) with a line that no other job uses meanwhile.
   template <class Use>
   status with_line(device::session& session, Use use) {
     auto line = take_line(session);
     if (!line) return line.error();
     auto outcome = use(*line);
     const std::lock_guard guard(spare_lock_);
-    spare_lines_.push_back(*std::move(line));  // has room for all that were made
+    spare_lines_.push_back(*std::move(line));  // has capacity for all lines
     return outcome;
   }
 
-  // What one job does: it registers piece after piece, unless they are, while the copies of those before go on.
+  // The state of one job: it registers one piece after another, unless they are registered already, while the copies of earlier pieces go
+  // on.
   class passage {
    public:
     passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item), occupies_(*item.place.via) {}
     passage(const passage&) = delete;
     passage& operator=(const passage&) = delete;
     ~passage() {
-      if (!held_.empty()) synchronize();  // where memory ran out
+      if (!held_.empty()) synchronize();  // if memory ran out
     }
 
-    // item.moved is what has arrived. reach: bytes of the job that the file has; fewer where it has become shorter meanwhile, which is
-    // no failure. stop: why the owner wants no more. Returns why the path can carry no more of it.
+    // Carries the job and counts the bytes that have arrived in item.moved. reach: bytes of the job that the file has; reduced if the file
+    // became shorter, which is no failure. stop: why the owner stopped the job. Returns why the path cannot carry the rest.
     status carry(std::uint64_t& reach, status& stop) {
       for (;;) {
         auto refusal = carry_to(reach, stop);
         if (refusal.ok()) return refusal;
         if (std::exchange(dropped_kept_, false)) {
-          finds_ = false;  // whoever changes the file may do so again
+          finds_ = false;  // the file may change again
           continue;
         }
         const auto now = of_.reach_of(item_);
@@ -246,11 +247,11 @@ class mapped final : public data_path {
         if (!made) return made.error();
         found = *std::move(made);
       }
-      held_.push_back(std::move(found));  // whatever becomes of it: some of it may have been queued
+      held_.push_back(std::move(found));  // also on failure: a part may have been queued
       return queue(item_.memory + queued_, held_.back()->at(offset), bytes, is_registered);
     }
 
-    // What is registered of it already, and good: the file is looked at before and after it is copied.
+    // Returns pages of the range that are already registered and valid: the file is checked before and after the copy.
     std::shared_ptr<pinned_pages::pages> find(std::uint64_t offset, std::uint64_t bytes) {
       auto pages = finds_ ? of_.pinned_at(*item_.file, offset, bytes) : nullptr;
       if (pages == nullptr) {
@@ -276,7 +277,7 @@ class mapped final : public data_path {
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
       if (may_give_up() && of_.slow_.is(*item_.file)) return status(errc::unsupported, too_slow);
       if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
-      // One piece at a time in the process: the driver registers one after the other, and burns CPU time in those that wait.
+      // One piece at a time in the process: the driver registers one after another, and threads that wait for it burn CPU time.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
       const auto began = sys::thread_cpu_ns();
@@ -287,16 +288,16 @@ class mapped final : public data_path {
       return std::move(made->held);
     }
 
-    // The host device registers nothing, so its pace says nothing.
+    // The host device registers nothing, so its speed says nothing.
     [[nodiscard]] bool may_give_up() const { return !item_.is_forced && !item_.spares_cpu && !item_.place.emulated(); }
 
-    // What overlaps something that is kept would be kept twice.
+    // Does not keep a range that overlaps kept pages, because they would be kept twice.
     bool keep(const std::shared_ptr<pinned_pages::pages>& made, std::uint64_t offset, std::uint64_t bytes) {
       if (of_.kept_ == nullptr || bytes < least_kept_bytes) return false;
       return of_.pinned_->find(*item_.file, offset, bytes).length == 0 && of_.kept_->keep(made);
     }
 
-    // A nap, in which what the driver held up goes on, shows whether requests of others end.
+    // Sleeps briefly, so that copies delayed by the driver go on, and then checks whether requests of others have ended.
     [[nodiscard]] bool others_copy() {
       if (queued_ == 0 && item_.length < piece_bytes) return false;
       if (item_.place.via->feeder().pending() > 0) return true;
@@ -308,8 +309,8 @@ class mapped final : public data_path {
       for (const auto& each : *on_.on) (void)on_.session->synchronize(each.get());
     }
 
-    // is_registered: nothing but copies is to be done, so few are under way at a time. Else those of a piece end while the next is
-    // registered.
+    // is_registered: there is nothing to do but copies, so few are in flight at a time. Otherwise the copies of a piece end while the next
+    // piece is registered.
     status queue(std::byte* target, const std::byte* source, std::uint64_t bytes, bool is_registered) {
       for (std::uint64_t at = 0; at < bytes; at += copied_bytes) {
         const auto& arrived = on_.arrived[copies_ % most_copies];
@@ -328,14 +329,14 @@ class mapped final : public data_path {
       return {};
     }
 
-    // All that was sent, after which nothing of it is held.
+    // Waits for all queued copies, then releases their pages.
     status arrive() {
       if (held_.empty()) return {};
       status outcome;
       for (auto i = std::min(std::exchange(unwaited_, 0), most_copies); i > 0 && outcome.ok(); --i) {
         outcome = wait(on_.arrived[(copies_ - i) % most_copies], queued_ - item_.moved, {});
       }
-      // The pages may not go before the copies have ended, however that failed.
+      // Even after a failure the pages must outlive the copies.
       if (!outcome.ok() || std::exchange(is_unrecorded_, false)) synchronize();
       if (outcome.ok()) outcome = check_found();
       found_.clear();
@@ -345,7 +346,7 @@ class mapped final : public data_path {
       return outcome;
     }
 
-    // Whether what was copied from them is what the file holds. They are given up where it has changed, and not where a copy failed.
+    // Checks that the copied bytes are what the file holds. Drops the pages if the file has changed, but not if a copy failed.
     status check_found() {
       status problem;
       for (const auto& each : found_) {
@@ -357,12 +358,13 @@ class mapped final : public data_path {
 
     status wait(const device::owned_event& arrived, std::uint64_t bytes, std::chrono::nanoseconds least_nap) {
       const auto began = std::chrono::steady_clock::now();
-      // Naps: an interrupt would come late (21 GB/s; napping 24, at the same CPU time). What is short is over sooner than a nap.
+      // Sleeps instead of waiting for an interrupt, which comes late (21 GB/s; sleeping 24, at the same CPU time). Short copies end sooner
+      // than a sleep.
       int looks = bytes <= watched_bytes ? most_looks : 0;
       for (;;) {
         const auto reached = on_.session->reached(arrived.get());
         if (!reached || *reached) return reached.error();
-        // Longer ones the longer it takes: a nap costs about 10 us of CPU time, and may end so much late.
+        // The longer it takes, the longer it sleeps: a sleep costs about 10 us of CPU time, and may end 10 us late.
         looks-- > 0 ? staging::relax() : staging::nap(std::max(least_nap, (std::chrono::steady_clock::now() - began) / 32));
       }
     }
@@ -372,19 +374,19 @@ class mapped final : public data_path {
     job& item_;
     const staging::link::occupation occupies_;
     std::uint64_t queued_ = 0;
-    std::uint64_t passing_bytes_ = 0;  // of those held, that are not kept
+    std::uint64_t passing_bytes_ = 0;  // of the held pages, those that are not kept
     const std::int64_t others_at_start_ = of_.others_ended();
     std::size_t copies_ = 0;
-    std::size_t unwaited_ = 0;     // of these, since the last arrival
-    bool gave_up_pinned_ = false;  // of what a user has pinned
-    bool dropped_kept_ = false;    // of the rest
+    std::size_t unwaited_ = 0;     // copies since the last arrival
+    bool gave_up_pinned_ = false;  // on pages that a user has pinned
+    bool dropped_kept_ = false;    // other kept pages
     bool finds_ = true;
-    bool is_unrecorded_ = false;  // a copy that no event stands behind
+    bool is_unrecorded_ = false;  // a copy was queued without an event after it
     std::vector<std::shared_ptr<pinned_pages::pages>> held_;
-    std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // of these, what was registered before
+    std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // the held pages that were registered before
   };
 
-  // Requests that have ended, but for those that came here.
+  // Returns the number of ended requests, without those carried by this path.
   [[nodiscard]] std::int64_t others_ended() const {
     const auto all = ended_requests_ != nullptr ? ended_requests_() : 0;
     return static_cast<std::int64_t>(all) - ended_jobs_.load(std::memory_order_relaxed);
@@ -395,11 +397,11 @@ class mapped final : public data_path {
   const std::function<std::uint64_t()> ended_requests_;
   std::atomic<std::int64_t> ended_jobs_{0};
   slow_file slow_;
-  std::mutex busy_;        // keeps registrations apart
-  std::mutex spare_lock_;  // guards what follows
+  std::mutex busy_;        // allows one registration at a time
+  std::mutex spare_lock_;  // guards the members below
   std::vector<line> spare_lines_;
   std::size_t lines_made_ = 0;
-  std::map<device::session*, streams> streams_;  // that lines use
+  std::map<device::session*, streams> streams_;  // used by the lines
 };
 
 }  // namespace

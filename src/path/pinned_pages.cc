@@ -15,9 +15,9 @@ namespace penstock::path {
 
 namespace {
 
-// The clock of file systems ticks every 4 ms, or 10 on old kernels: within a tick a second change looks like the first.
+// The clock of file systems ticks every 4 ms (10 on old kernels): a second change within a tick looks like the first.
 constexpr std::int64_t settled_after_ns = 20'000'000;
-// Of what nobody asked for more is demanded: direct I/O of others sets the time when it begins, and may change blocks under way long after.
+// Pages that no user asked for must be older: direct I/O sets the time when it starts, and may change blocks long afterwards.
 constexpr std::int64_t quiet_after_ns = 5'000'000'000;
 constexpr int most_version_looks = 10;
 
@@ -27,7 +27,7 @@ std::int64_t wall_clock_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Negative where its times are ahead of this machine's clock, as another machine's may be.
+// Negative if the file's times are ahead of this machine's clock, as another machine's may be.
 std::int64_t age_ns(const file_version& version) noexcept { return wall_clock_ns() - std::max(version.modified_ns, version.changed_ns); }
 
 status changed(const source::source& file) {
@@ -63,7 +63,7 @@ status pinned_pages::pages::check(source::source& file) const {
   return *now == version_ ? status() : changed(file);
 }
 
-// In a forked child nothing is undone: the registration is the parent's.
+// In a forked child nothing is unregistered: the registration belongs to the parent.
 pinned_pages::pages::~pages() {
   if (owner_.fork_.forked()) return;
   for (auto* session : registered_) {
@@ -105,8 +105,8 @@ result<file_version> pinned_pages::version_of(source::source& file) const {
   return file_version{seen->device, seen->inode, seen->size_bytes, seen->modified_ns, seen->changed_ns};
 }
 
-// Whose next change will be noticed: one that was made some ticks ago. (Times ahead of this machine's clock are another machine's, which
-// nobody can wait for.)
+// Returns a version whose next change will be noticed, because the last one is some ticks old. (Times ahead of this machine's clock come
+// from another machine; waiting for them is pointless.)
 result<file_version> pinned_pages::settled_version_of(source::source& file) const {
   for (int looks = 0; looks < most_version_looks; ++looks) {
     auto seen = version_of(file);
@@ -165,9 +165,9 @@ result<std::shared_ptr<pinned_pages::entry>> pinned_pages::pin(source::source& f
       ~reservation() { used.fetch_sub(bytes, std::memory_order_relaxed); }
     } reserved{used_bytes_, made->length_};
     held = std::make_shared<pages>(*this, *version, offset, made->length_);
-    reserved.bytes = 0;  // the pages give it back
+    reserved.bytes = 0;  // the pages release it
     const auto mapped = map(*held, file, by);
-    // Pages that have come or gone meanwhile would make a mapping of two files; and what was cut off cannot be registered.
+    // Pages that came or went meanwhile would make a mapping of two versions of the file; and truncated pages cannot be registered.
     const auto unchanged = held->check(file);
     if (unchanged.code() == errc::unsupported) held = nullptr;
     if (held == nullptr) continue;
@@ -197,7 +197,7 @@ result<pinned_pages::made_pages> pinned_pages::make(source::source& file, std::u
   const auto version = version_of(file);
   if (!version) return version.error();
   auto held = std::make_shared<pages>(*this, *version, offset, length);
-  used_bytes_.fetch_add(length, std::memory_order_relaxed);  // the pages give it back
+  used_bytes_.fetch_add(length, std::memory_order_relaxed);  // the pages release it
   auto mapped = map(*held, file, {&by, 1});
   if (!mapped.ok()) return mapped;
   const auto age = age_ns(*version);
@@ -219,7 +219,7 @@ std::shared_ptr<pinned_pages::entry> pinned_pages::keep(std::shared_ptr<pages> h
 }
 
 void pinned_pages::release(const std::shared_ptr<entry>& done) noexcept {
-  std::shared_ptr<pages> gone;  // unregistered once nothing is locked
+  std::shared_ptr<pages> gone;  // unregistered after the locks are released
   const std::lock_guard guard(lock_);
   std::erase(entries_, done);
   const std::lock_guard inner(done->lock_);
@@ -227,7 +227,7 @@ void pinned_pages::release(const std::shared_ptr<entry>& done) noexcept {
   if (gone != nullptr) count_.fetch_sub(1, std::memory_order_release);
 }
 
-// --- looking
+// --- lookup
 
 pinned_pages::part pinned_pages::find(source::source& file, std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t end = offset + length;
@@ -280,9 +280,9 @@ bool pinned_pages::holds(source::source& file) const {
   });
 }
 
-// --- giving up
+// --- dropping
 
-// One at a time, so that nothing is unregistered with a lock held, and no list has to be made of them.
+// Drops one entry at a time, so that nothing is unregistered with a lock held and no list has to be allocated.
 template <class Gone>
 void pinned_pages::drop_where(Gone gone, const status& why) noexcept {
   for (bool any = true; any;) {

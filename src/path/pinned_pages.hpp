@@ -1,7 +1,6 @@
-// Ranges of files whose pages in the page cache stay mapped and registered with a driver, for reads that come again and again. The CPU
-// never touches such a mapping, so a file that becomes shorter does no harm; but its pages then hold old bytes, as they do where another
-// page has taken their place in the page cache. So whoever copies from them looks before and after whether the file is what it was.
-// Thread-safe.
+// Ranges of files whose pages in the page cache stay mapped and registered with a driver, for repeated reads. The CPU never touches such a
+// mapping, so truncating the file does no harm; but the pages then hold old bytes, as they do if another page has replaced them in the page
+// cache. So a reader checks before and after the copy that the file has not changed. Thread-safe.
 #pragma once
 
 #include <array>
@@ -23,13 +22,13 @@
 
 namespace penstock::path {
 
-// A driver, by a session of its own. What one session pins is pinned for all of its driver.
+// A driver, by one of its sessions. Memory that one session pins is pinned for all sessions of its driver.
 struct pinning_session {
   device::session* session = nullptr;
   bool emulated = false;
 };
 
-// What a file was when it was looked at. Network file systems tell it as old as they tell everything else.
+// The state of a file at one moment. Network file systems report it with the same delay as all other metadata.
 struct file_version {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -41,7 +40,7 @@ struct file_version {
 
 class pinned_pages {
  public:
-  // The pages of one mapping. Lives as long as somebody reads from it or has it pinned; then it is unregistered and unmapped.
+  // The pages of one mapping. Unregistered and unmapped when the last reader or pin releases them.
   class pages {
    public:
     pages(pinned_pages& owner, const file_version& version, std::uint64_t offset, std::uint64_t length) noexcept
@@ -52,16 +51,16 @@ class pinned_pages {
     [[nodiscard]] bool hold(const file_version& version, std::uint64_t offset, std::uint64_t length) const noexcept {
       return version == version_ && offset >= offset_ && length <= length_ && offset - offset_ <= length_ - length;
     }
-    // Where the device finds the byte at an offset of the file.
+    // Returns the device's address of the byte at an offset of the file.
     [[nodiscard]] const std::byte* at(std::uint64_t offset) const noexcept { return base_ + (offset - offset_) + skip_; }
-    // Registers them with that driver, if that has not been done. Errors: of pinning.
+    // Registers the pages with that driver, if they are not yet. Errors: those of pinning.
     status register_for(const pinning_session& by);
-    // Ok as long as the file is what it was when it was mapped. Asks the file system.
+    // Returns ok if the file is unchanged since it was mapped. Asks the file system.
     status check(source::source& file) const;
     [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
-    // Whether a user has asked for them; otherwise they are kept for later reads, and nobody misses them.
+    // Returns true if a user pinned them; otherwise they are kept for later reads and can be dropped.
     [[nodiscard]] bool is_pinned() const noexcept { return is_pinned_.load(std::memory_order_relaxed); }
-    // When they were last read from, by the steady clock; they count as read from when they were made.
+    // Returns when they were last read, by the steady clock. Creating them counts as a read.
     [[nodiscard]] std::chrono::steady_clock::time_point last_use() const noexcept { return last_use_.load(std::memory_order_relaxed); }
     void note_use() noexcept { last_use_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
 
@@ -74,23 +73,23 @@ class pinned_pages {
     const std::uint64_t offset_;
     const std::uint64_t length_;
     std::byte* base_ = nullptr;
-    std::uint64_t skip_ = 0;  // of the first page
+    std::uint64_t skip_ = 0;  // offset into the first page
     std::size_t mapped_bytes_ = 0;
     std::atomic<bool> is_pinned_{false};
     std::atomic<std::chrono::steady_clock::time_point> last_use_{std::chrono::steady_clock::now()};
-    std::mutex lock_;                               // guards what follows, and is held while a driver registers
-    std::array<device::session*, 2> registered_{};  // with the driver of GPUs, and with that of the host device
+    std::mutex lock_;                               // guards the members below, and is held while a driver registers
+    std::array<device::session*, 2> registered_{};  // the sessions that registered it: of the GPU driver and of the host device
   };
 
-  // What one caller has pinned, or what the engine keeps for later reads. Its owner is the only one who holds it for long.
+  // Pages that one caller has pinned, or that the engine keeps for later reads. Only its owner holds it for long.
   class entry {
    public:
     [[nodiscard]] std::uint64_t registered_bytes() const noexcept;
-    // Null once they were given up.
+    // Returns null once the pages were dropped.
     [[nodiscard]] std::shared_ptr<pages> held() const noexcept;
-    // Bytes of the file.
+    // Returns the length in bytes of the file.
     [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
-    // Why it was given up; ok as long as it is not.
+    // Returns why the pages were dropped; ok if they were not.
     [[nodiscard]] status problem() const;
 
    private:
@@ -100,7 +99,7 @@ class pinned_pages {
     mutable std::mutex lock_;  // guards held_ and problem_
     std::shared_ptr<pages> held_;
     status problem_;
-    bool is_kept_ = false;  // nobody asked for it
+    bool is_kept_ = false;  // no user asked for it
     std::uint64_t device_ = 0;
     std::uint64_t inode_ = 0;
     std::uint64_t offset_ = 0;
@@ -112,43 +111,43 @@ class pinned_pages {
     std::uint64_t length = 0;
   };
 
-  // Both outlive it.
+  // kernel and fork must outlive this object.
   pinned_pages(sys::kernel& kernel, const sys::fork_guard& fork) noexcept : kernel_(kernel), fork_(fork) {}
   pinned_pages(const pinned_pages&) = delete;
   pinned_pages& operator=(const pinned_pages&) = delete;
 
-  // Maps what the file has of a range, and registers it with those drivers; others do at the first read. most_bytes: of all that is pinned.
-  // Blocks. Errors: invalid_argument (the file has nothing there), unsupported, out_of_memory (more than most_bytes), would_block (the file
-  // keeps changing), those of mapping and pinning.
+  // Maps the part of a range that the file has, and registers it with those drivers; others register at their first read. most_bytes: the
+  // limit for all pinned pages. Blocks. Errors: invalid_argument (the file has no bytes there), unsupported, out_of_memory (more than
+  // most_bytes), would_block (the file keeps changing), those of mapping and pinning.
   result<std::shared_ptr<entry>> pin(source::source& file, std::uint64_t offset, std::uint64_t length, std::uint64_t most_bytes,
                                      std::span<const pinning_session> by);
-  // Its owner is done with it.
+  // Ends the pin of an entry. Called by its owner.
   void release(const std::shared_ptr<entry>& done) noexcept;
 
-  // Pages for one read, of a range that the file has, registered with one driver. Unlike pin() this waits for no tick of a clock. lasting:
-  // nobody has changed the file for seconds, and its next change will be noticed, so they may be kept. Errors: those of mapping and
-  // pinning.
+  // Creates pages for one read, of a range that the file has, registered with one driver. Unlike pin(), this does not wait for a clock
+  // tick. lasting: the file has not changed for seconds and its next change will be noticed, so the pages may be kept. Errors: those of
+  // mapping and pinning.
   struct made_pages {
     std::shared_ptr<pages> held;
     bool lasting = false;
   };
   result<made_pages> make(source::source& file, std::uint64_t offset, std::uint64_t length, const pinning_session& by);
-  // Lets others find them, as they find what users have pinned, until release(). Throws bad_alloc.
+  // Lets other reads find the pages, like those that users have pinned, until release(). Throws bad_alloc.
   std::shared_ptr<entry> keep(std::shared_ptr<pages> held);
 
-  // Nothing is pinned: nobody need ask what follows.
+  // Returns true if nothing is pinned; the calls below are then unnecessary.
   [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_acquire) == 0; }
-  // The first part of a range that is pinned; of no length, at its end, where none is. What has changed is given up here. Asks the file
-  // system.
+  // Returns the first pinned part of a range, or an empty part at its end if there is none. Drops pages whose file has changed. Asks the
+  // file system.
   part find(source::source& file, std::uint64_t offset, std::uint64_t length);
-  // What holds all of a range; null where nothing does.
+  // Returns pages that hold all of a range, or null.
   std::shared_ptr<pages> find_whole(source::source& file, std::uint64_t offset, std::uint64_t length);
-  // Gives up what stands on these pages, or all there is.
+  // Drop the entries with these pages, or all entries.
   void drop(const pages& gone, const status& why) noexcept;
   void drop_all(const status& why) noexcept;
-  // Why what was pinned of a file, and has not been given back, is not any more; ok where that is not so.
+  // Returns why a pin of this file that is not yet released was dropped; ok if there is no such pin.
   [[nodiscard]] status problem_of(source::source& file) const;
-  // Whether users have pinned anything of it.
+  // Returns true if users have pinned any part of the file.
   [[nodiscard]] bool holds(source::source& file) const;
 
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return used_bytes_.load(std::memory_order_relaxed); }
@@ -167,9 +166,9 @@ class pinned_pages {
   const sys::fork_guard& fork_;
   std::atomic<std::uint64_t> used_bytes_{0};
   std::atomic<std::uint64_t> drops_{0};
-  std::atomic<std::size_t> count_{0};            // of entries that hold pages
+  std::atomic<std::size_t> count_{0};            // number of entries that hold pages
   mutable std::mutex lock_;                      // guards entries_
-  std::vector<std::shared_ptr<entry>> entries_;  // that have not been released
+  std::vector<std::shared_ptr<entry>> entries_;  // not yet released
 };
 
 }  // namespace penstock::path

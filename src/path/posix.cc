@@ -1,4 +1,4 @@
-// Host memory, filled and drained where it lies: the reference that every other path is compared with.
+// Reads and writes host memory in place: the reference that every other path is compared with.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -19,7 +19,7 @@ extern const declaration declared_posix;
 
 namespace {
 
-// Past the page cache: a ring reads straight into the user's memory, of which file systems with a server take any.
+// Past the page cache, a ring reads straight into the user's memory. File systems with a server accept any alignment.
 struct direct_into_host final : path_state {
   staging::ring_task ring;
 };
@@ -127,7 +127,7 @@ class posix final : public data_path {
                                             : or_no_memory([&] { return sys::copy_checked(item.memory, into.data(), got.bytes_done); });
     if (!copied || *copied < got.bytes_done)
       got = {copied.value_or(0), copied ? status(errc::bad_memory, "it cannot be written") : copied.error()};
-    into = {};  // before anybody is told
+    into = {};  // before the owner is called
     item.owner->finished(item, got.bytes_done, got.error.with_context("posix"));
   }
 
@@ -146,7 +146,7 @@ class posix final : public data_path {
   }
 };
 
-// Enough pieces for all lanes, none so small that handing it over costs more than reading it.
+// Cuts enough pieces for all lanes, none so small that passing it to a lane costs more than reading it.
 void cut_for_lanes(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   constexpr std::uint64_t least = std::uint64_t{256} << 10;
   constexpr std::uint64_t most = std::uint64_t{4} << 20;

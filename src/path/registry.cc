@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-// The paths: one line for each. path_kind names them by their places.
+// The paths, one line each. path_kind numbers them in this order.
 // clang-format off
 #define PENSTOCK_PATHS(declared) \
   declared(posix) \

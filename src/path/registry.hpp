@@ -1,4 +1,4 @@
-// Which paths there are, and what they declare. A path is known by its number (path_kind) and by its name. Never changes once made.
+// The table of paths and their declarations. A path has a number (path_kind) and a name. Immutable once created.
 #pragma once
 
 #include <cstddef>
@@ -15,30 +15,30 @@ namespace penstock::path {
 
 class path_table {
  public:
-  // The library's own paths, and further ones behind them: their numbers follow.
+  // Holds the library's own paths, followed by further ones, whose numbers come next.
   explicit path_table(std::span<const declaration* const> further = {});
 
-  // Numbers in use; 0 is path_kind::automatic.
+  // Returns how many numbers are in use; 0 is path_kind::automatic.
   [[nodiscard]] std::size_t count() const noexcept { return declared_.size() + 1; }
   [[nodiscard]] bool has(path_kind kind) const noexcept { return kind != path_kind::automatic && static_cast<std::size_t>(kind) < count(); }
-  // Of a path that there is.
+  // kind must be a path in this table.
   [[nodiscard]] const declaration& of(path_kind kind) const noexcept { return *declared_[static_cast<std::size_t>(kind) - 1]; }
-  // "automatic" and "unknown" are what is no path.
+  // Returns "automatic" or "unknown" for a number that is no path.
   [[nodiscard]] std::string_view name(path_kind kind) const noexcept;
-  // Inverse of name(). Errors: invalid_argument, which names the right words.
+  // The inverse of name(). Error: invalid_argument, which lists the valid words.
   [[nodiscard]] result<path_kind> parse(std::string_view word) const;
-  // In the order in which they are asked.
+  // Returns the paths in the order in which they are asked.
   [[nodiscard]] std::span<const path_kind> by_rank() const noexcept { return by_rank_; }
-  // What carries everything in memory of devices, or of the host.
+  // Returns the path that carries everything in device memory, or in host memory.
   [[nodiscard]] path_kind base(bool on_device) const noexcept { return base_[on_device ? 1 : 0]; }
-  // Those that a caller who waits may carry such a request by himself with, in the order in which they are asked.
+  // Returns the paths with which a waiting caller may carry such a request itself, in the order in which they are asked.
   [[nodiscard]] std::span<const path_kind> of_callers(bool on_device) const noexcept { return of_callers_[on_device ? 1 : 0]; }
-  // The first that is GPU-direct.
+  // Returns the first GPU-direct path.
   [[nodiscard]] path_kind gpu_direct() const noexcept { return gpu_direct_; }
-  // Who goes on where a path cannot; automatic: nobody.
+  // Returns the path that takes over if this one cannot go on; automatic: none.
   [[nodiscard]] path_kind successor(path_kind kind) const noexcept;
 
-  // One of each, indexed by path_kind (automatic is null).
+  // Creates one object per path, indexed by path_kind (automatic is null).
   [[nodiscard]] std::vector<std::unique_ptr<data_path>> make(const services& with) const;
 
  private:
@@ -49,7 +49,7 @@ class path_table {
   path_kind gpu_direct_ = path_kind::automatic;
 };
 
-// Without further ones.
+// The table without further paths.
 const path_table& built_in_paths();
 
 }  // namespace penstock::path

@@ -1,6 +1,6 @@
-// Device memory by way of pinned slabs. Ranges in the page cache are read with pread by the copy lanes, others past the cache by
-// the disk lanes, and those of far sources are begun at a turnstile; the feeder sends full slabs. Writes run the same way backwards. A
-// gathering job carries many small ranges in one slab, scattered (or gathered) on the device by one kernel.
+// Device memory by way of pinned slabs. The copy lanes read ranges in the page cache with pread, the disk lanes read others past it, and a
+// turnstile starts those of remote sources; the feeder sends full slabs. Writes take the same steps in reverse. A gathering job carries
+// many small ranges in one slab; one kernel on the device scatters (or gathers) them.
 #include "path/staged.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::optional<std::string> staged::refuses(const question& asked) {
   return std::nullopt;
 }
 
-// Between the device and a slab by a copy that is waited for.
+// Copies between the device and a slab, and waits for the copy.
 io_result staged::carry_now(const small_transfer& what) {
   auto& file = *what.file;
   auto& via = *what.place->via;
@@ -89,7 +89,7 @@ bool staged::run(job& item) {
   return true;
 }
 
-// With so much asked for, enough slabs wait for the link that their lines have left the cores' caches when their turn comes.
+// With this many bytes requested, so many slabs wait for the link that their lines have left the cores' caches when their turn comes.
 slab_route staged::route_of(const job& item) {
   constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
   return {item.bypass_cache, item.fills_cache, item.spares_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
@@ -97,7 +97,7 @@ slab_route staged::route_of(const job& item) {
 
 // --- slabs
 
-// ended: there will be no slab, and the job has been finished.
+// Returns ended if there will be no slab and the job has been finished.
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
   auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
@@ -142,7 +142,7 @@ void staged::hand_over(job& item, status why) {
 
 // --- reads
 
-// On a copy lane or the caller's thread: through the page cache, or past it with a plain system call where there is no ring.
+// Runs on a copy lane or the caller's thread: reads through the page cache, or past it with a plain system call if there is no ring.
 void staged::read_here(job& item) {
   const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
   auto& mine = progress_of(item);
@@ -188,7 +188,7 @@ void staged::ring_read_done(job& item) {
   read_arrived(item, got.bytes_done, item.offset % direct_alignment);
 }
 
-// Its pieces, what comes after them, and the slab are still to be added.
+// The caller still has to add the pieces, what follows them, and the slab.
 staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
   auto& ring = progress_of(item).ring;
   ring.is_write = is_write;
@@ -200,7 +200,7 @@ staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
   return ring;
 }
 
-// File bytes are in the slab, skip bytes from its start: send them.
+// Sends the file's bytes, which are in the slab, skip bytes from its start.
 void staged::read_arrived(job& item, std::uint64_t bytes, std::uint64_t skip) {
   if (bytes == 0) {
     finish(item, 0, std::exchange(progress_of(item).failure, {}));
@@ -232,7 +232,7 @@ void staged::send(job& item, std::uint64_t bytes, bool to_device, std::uint64_t 
 }
 
 void staged::submit(const job& item, staging::copy_task& copy, staging::link& by) {
-  auto& feeder = by.feeder();  // item may be done and gone as soon as it is submitted
+  auto& feeder = by.feeder();  // the job may have ended and be destroyed once it is submitted
   item.queues->lanes->feed(&feeder, !feeder.outstanding());
   feeder.submit(copy);
   (void)feeder.pump();
@@ -250,7 +250,7 @@ void staged::arrived_on_device(staging::copy_task& task, status outcome) {
 
 // --- writes
 
-// The bytes of a write are in the slab. Never blocks: it goes on on a lane.
+// The bytes of a write are in the slab. Never blocks: the write continues on a lane.
 void staged::arrived_on_host(staging::copy_task& task, status outcome) {
   auto& item = job_of(task);
   if (!outcome.ok()) {
@@ -292,7 +292,7 @@ constinit const declaration declared_staged{
     .name = "staged",
     .rank = 30,
     .carries = portion::everything,
-    .most_carried_now = std::uint64_t{128} << 10,  // over two lanes 64 KiB take 26 us, alone 18
+    .most_carried_now = std::uint64_t{128} << 10,  // 64 KiB over two lanes take 26 us, on the caller's thread 18
     .cut = cut_for_staged,
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<staged>(with); },
 };

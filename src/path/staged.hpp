@@ -1,6 +1,6 @@
-// The staged path, for the files that it is made of: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab),
-// staged_slab.cc (where the bytes of a full slab go, and over which link), staged_gather.cc (many small ranges in one slab),
-// staged_drain.cc (from slabs to the page cache) and staged_cut.cc (how a range is cut). Thread-safe.
+// The staged path, for its files: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab), staged_slab.cc (the
+// destinations of a full slab, and its link), staged_gather.cc (many small ranges in one slab), staged_drain.cc (from slabs to the page
+// cache) and staged_cut.cc (how a range is cut). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -39,28 +39,28 @@ class staged final : public data_path {
 
   // A copy of a slab to the device, where its bytes may go to many places.
   struct slab_copy : staging::copy_task {
-    std::vector<device::segment> parts;  // that have not been sent
+    std::vector<device::segment> parts;  // parts not yet sent
     job* of = nullptr;
-    staging::link* by = nullptr;  // the device's own, or a neighbour's
+    staging::link* by = nullptr;  // the device's own link, or a neighbour's
     void (*ended)(staging::copy_task&, status) = nullptr;
   };
 
-  // Of a job. As a work it writes the full slab to the file.
+  // The state of a job. As a work it writes the full slab to the file.
   struct progress final : path_state, staging::turn_work {
     job* of = nullptr;
     staging::lent_slab slab;
     slab_copy copy;
     staging::ring_task ring;          // holds the slab while it runs
-    wave* shared = nullptr;           // that the job is part of
+    wave* shared = nullptr;           // the wave that contains the job
     bool ring_refused = false;        // a disk lane could not read all ranges
-    std::int64_t slab_wanted_ns = 0;  // as slab_pool::begin_wait() has it
-    status failure;                   // of the file, beside bytes that go on to the device
+    std::int64_t slab_wanted_ns = 0;  // from slab_pool::begin_wait()
+    status failure;                   // error of the file, if bytes before it still go to the device
     void carry() override;
     void end() override;
   };
   struct progress_in_row;
 
-  // --- what all of them use
+  // --- shared helpers
   static progress& progress_of(const job& item) { return static_cast<progress&>(*item.kept); }
   static job& job_of(staging::copy_task& task) { return *static_cast<job*>(task.context); }
   static staged& path_of(const job& item) { return *static_cast<staged*>(item.path); }
@@ -76,7 +76,7 @@ class staged final : public data_path {
   void submit(const job& item, staging::copy_task& copy, staging::link& by);
   static staging::ring_task& prepare_ring(job& item, bool is_write);
 
-  // A step on the way of a job. One that runs out of memory has handed nothing on yet, and ends the job.
+  // Runs one step of a job. A step that runs out of memory has passed nothing on yet, and ends the job.
   template <class Step>
   static void step(job& item, Step go) {
     try {
@@ -85,11 +85,11 @@ class staged final : public data_path {
       finish(item, 0, no_memory());
     }
   }
-  // What a disk lane calls when all pieces of a job have ended.
+  // Called by a disk lane when all pieces of a job have ended.
   template <void (staged::*Next)(job&)>
   static void after_ring(staging::ring_task& task) {
     auto& item = *static_cast<job*>(task.context);
-    progress_of(item).slab = staging::lent_slab(*task.pool, task.memory);  // empty when the ring died with the slab
+    progress_of(item).slab = staging::lent_slab(*task.pool, task.memory);  // empty if the ring failed and lost the slab
     step(item, [&] { (path_of(item).*Next)(item); });
   }
 
@@ -114,7 +114,7 @@ class staged final : public data_path {
   void wave_read(wave& shared);
   static void finish_wave(wave& shared, const status& outcome);
 
-  // --- where the bytes of a full slab go
+  // --- destinations of a full slab
   static bool aim(slab_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from);
   static void aim_at_last(slab_copy& copy);
   void send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_task&, status));
@@ -143,21 +143,21 @@ class staged final : public data_path {
   const services with_;
 };
 
-// Neighbouring extents of one cached read that share a slab: several lanes fill it at once, and one copy sends it. A lane alone takes
-// 130 us to fill 1 MiB, in which the link stands still; eight take 20, and the copy is as long as if one had done it.
+// Neighbouring extents of one cached read that share a slab: several lanes fill it at once, and one copy sends it. One lane takes 130 us to
+// fill 1 MiB, and the link is idle meanwhile; eight take 20 us, and the copy is as long.
 struct staged::wave {
-  // The first to come takes the slab; the others watch, since sleeping would take longer than that mostly does.
+  // The first lane takes the slab; the others spin, because sleeping usually takes longer.
   enum class state : std::uint8_t { untaken, taking, decided };
   std::atomic<state> slab_state{state::untaken};
   staging::lent_slab slab;
   status refusal;  // why there is no slab
   std::uint64_t length = 0;
   std::span<job> jobs;                    // in file order
-  std::atomic<std::size_t> remaining{0};  // jobs that have not read yet
+  std::atomic<std::size_t> remaining{0};  // jobs not yet read
   slab_copy copy;
 };
 
-// Of jobs in a row.
+// The state of adjacent jobs.
 struct staged::progress_in_row final : path_state {
   progress_in_row(std::size_t jobs, std::size_t waves_of_them)
       : each(std::make_unique<progress[]>(jobs)), waves(std::make_unique<wave[]>(waves_of_them)) {}
@@ -165,7 +165,7 @@ struct staged::progress_in_row final : path_state {
   std::unique_ptr<wave[]> waves;
 };
 
-// What the file system refuses to do past the cache it may do through it; a full or broken disk stays full or broken.
+// Returns true for errors that may not occur through the page cache; a full or broken disk stays full or broken.
 bool refuses_direct(const status& error);
 
 }  // namespace penstock::path

@@ -1,4 +1,4 @@
-// Slabs whose bytes have come from the device, on their way to the file: of a request one at a time.
+// Writes slabs whose bytes have come from the device to the file, one at a time per request.
 #include <cerrno>
 #include <utility>
 
@@ -33,7 +33,7 @@ void staged::progress::end() {
   }
 }
 
-// The outcome is in item.moved and the failure that is kept with it.
+// Leaves the outcome in item.moved and in progress::failure.
 void staged::write_out(job& item) {
   auto& mine = progress_of(item);
   item.moved = 0;

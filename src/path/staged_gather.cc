@@ -16,14 +16,14 @@ namespace penstock::path {
 
 namespace {
 
-// Where each range lies in the slab: the place that a direct read of whole blocks needs, which for equal file and memory alignment
-// also lets the kernel on the device move 16 bytes at a time.
+// The place of each range in the slab is the one that a direct read of whole blocks needs. If file and memory are equally aligned, it also
+// lets the kernel on the device move 16 bytes at a time.
 std::uint64_t range_skip(const gather_range& range) { return range.offset % direct_alignment; }
 std::uint64_t range_room(const gather_range& range) { return blocks_around(range.offset, range.length); }
 
 constexpr std::uint64_t cold = ~std::uint64_t{0};  // gather_range::moved of a range that a disk lane reads
 
-// The table of segments lies behind the ranges, in the same slab.
+// The table of segments follows the ranges in the same slab.
 device::segment* table_of(const job& item, const staging::lent_slab& slab) {
   return reinterpret_cast<device::segment*>(slab.data() + slab.size() - item.ranges.size() * sizeof(device::segment));
 }
@@ -50,12 +50,12 @@ std::uint64_t staged::gather_need(const job& item) {
   return bytes;
 }
 
-// The ranges of one job, read by whoever is at hand: shares are taken by number, and who has read the last of them goes on with the job. It
-// is queued once at a time: who was found by it and takes a share queues it again, for the next. Counted by reference, of those who read
-// and of the queue, since who comes too late still looks at it when the job has gone.
+// The ranges of one job, read by any thread that is free: threads take shares by number, and the one that reads the last share continues
+// the job. It is queued once at a time: a thread that finds it in the queue and takes a share queues it again for the next thread.
+// Reference-counted, by its readers and by the queue, because a late thread still looks at it after the job has gone.
 class staged::shared_reading final : public staging::work {
  public:
-  // Null where it is not worth while, or where there is no memory for it.
+  // Returns null if sharing is not worthwhile, or if memory ran out.
   static shared_reading* of(staged& by, job& item, bool ring) {
     const std::uint64_t count = item.ranges.size();
     const auto room = gather_need(item) - count * sizeof(device::segment);
@@ -68,7 +68,7 @@ class staged::shared_reading final : public staging::work {
     for (bool first = true;; first = false) {
       const auto mine = next_.fetch_add(1, std::memory_order_relaxed);
       if (mine >= count_) break;
-      // The job stays as long as a share of it has not been read.
+      // The job stays alive while a share of it is unread.
       if (first && mine + 1 < count_) invite(count_ - mine - 1);
       const auto from = mine * ranges_per_share_;
       const auto ranges = std::span(item_.ranges);
@@ -105,7 +105,7 @@ class staged::shared_reading final : public staging::work {
     references_.fetch_add(1, std::memory_order_relaxed);
     item_.queues->lanes->offer(item_.queues->shared_works, *this, shares > worth_waking);
   }
-  // The job may be gone afterwards, and so may all that it belongs to.
+  // The job, and everything that it belongs to, may be destroyed when this returns.
   void end() {
     if (item_.queues->lanes->withdraw(item_.queues->shared_works, *this)) release();
     step(item_, [this] { by_.ranges_read(item_); });
@@ -118,7 +118,7 @@ class staged::shared_reading final : public staging::work {
   job& item_;
   const bool ring_;
   const std::size_t ranges_per_share_;
-  const std::size_t count_;                          // of shares
+  const std::size_t count_;                          // number of shares
   std::array<std::uint64_t, most_shares> starts_{};  // in the slab
   std::atomic<std::size_t> next_{0};
   std::atomic<std::size_t> unread_;
@@ -137,7 +137,7 @@ void staged::start_gather_read(job& item) {
   ranges_read(item);
 }
 
-// Neighbouring ranges, of which the first has its room at `at`. Marks those that are for the ring.
+// Reads adjacent ranges; the first has its room at `at`. Marks those that are for the ring.
 void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::uint64_t at, bool ring) noexcept {
   for (auto& range : ranges) {
     std::byte* const place = progress_of(item).slab.data() + at + range_skip(range);
@@ -161,8 +161,8 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
   }
 }
 
-// Whether the range is to be read past the page cache. Without a ring that is done for those only who want nothing to enter it: each read
-// would be waited for.
+// Returns true if the range should be read past the page cache. Without a ring only for cache_use::bypass, because the thread waits for
+// each read.
 bool staged::is_for_disk(const gather_range& range, bool by_ring) {
   if (range.cache == cache_use::keep || (!by_ring && range.cache != cache_use::bypass)) return false;
   if (range.cached == residency::resident) return false;
@@ -170,7 +170,7 @@ bool staged::is_for_disk(const gather_range& range, bool by_ring) {
   return goes_past_cache(*range.file, range.offset, range.length, range.cache);
 }
 
-// All that is in the page cache has been read.
+// Called when all cached ranges have been read.
 void staged::ranges_read(job& item) {
   auto& mine = progress_of(item);
   auto& ring = mine.ring;
@@ -207,12 +207,12 @@ void staged::gather_ring_done(job& item) {
     scatter(item);
     return;
   }
-  // All is read again, through the page cache.
+  // All ranges are read again, through the page cache.
   mine.ring_refused = true;
   hand_over(item, std::move(refusal));
 }
 
-// Counts what a disk lane has read of a range. An error when that is not all there is.
+// Counts the bytes that a disk lane has read of a range. Returns an error if some are missing.
 status staged::take_piece(gather_range& range, const staging::ring_piece& done) {
   const std::uint64_t skip = range_skip(range);
   range.moved = std::min(range.length, done.moved > skip ? done.moved - skip : 0);
@@ -228,7 +228,7 @@ void staged::scatter(job& item) {
     finish_ranges(item);
     return;
   }
-  if (count == 1) {  // one copy is quicker than the kernel
+  if (count == 1) {  // one copy is faster than the kernel
     copy_one_by_one(item, count);
     return;
   }
@@ -264,7 +264,7 @@ void staged::scattered(staging::copy_task& task, status outcome) {
   }
 }
 
-// A lone segment; and where the kernel cannot be loaded, all as single copies, one after the other. next is kept in item.moved.
+// Copies a lone segment, or all segments one after another if the kernel cannot be loaded. item.moved holds the next one.
 void staged::copy_one_by_one(job& item, std::size_t count) {
   auto& mine = progress_of(item);
   const device::segment segment = table_of(item, mine.slab)[count - 1];

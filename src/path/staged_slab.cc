@@ -1,4 +1,4 @@
-// What becomes of a full slab: its bytes go to one place or, of a row, to many; over the link of the device or of a neighbour.
+// The destinations of a full slab: its bytes go to one place or, for a row, to many; over the device's link or a neighbour's.
 #include <algorithm>
 #include <utility>
 
@@ -6,7 +6,7 @@
 
 namespace penstock::path {
 
-// So many bytes of an extent, from its beginning on, lie at `from`: where they go. False: nowhere, since they are a gap.
+// Sets the destinations of the first bytes of an extent, which lie at `from`. Returns false if there are none, because the bytes are a gap.
 bool staged::aim(slab_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from) {
   copy.parts.clear();
   const std::uint64_t end = item.offset + bytes;
@@ -29,7 +29,7 @@ bool staged::aim(slab_copy& copy, const job& item, std::uint64_t bytes, const st
   return true;
 }
 
-// A copy for one part.
+// Prepares a copy for one part.
 void staged::aim_at_last(slab_copy& copy) {
   const auto part = copy.parts.back();
   copy.parts.pop_back();
@@ -41,8 +41,7 @@ void staged::aim_at_last(slab_copy& copy) {
   copy.count = 0;
 }
 
-// Queues a copy that was aimed, over the link that has least to do; ended is called when all of it is there. item: of which it is, or one
-// of those.
+// Queues a prepared copy over the least busy link; ended is called when all of it has arrived. item: the job of the copy, or one of them.
 void staged::send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_task&, status)) {
   auto& own = *item.place.via;
   copy.of = &item;
@@ -53,7 +52,7 @@ void staged::send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_t
   submit(item, copy, *copy.by);
 }
 
-// Over a neighbour, which copies each part. False: they are too many for that.
+// Sends it over a neighbour, which copies each part. Returns false if there are too many parts.
 bool staged::divert(slab_copy& copy) {
   constexpr std::size_t most_parts = 16;
   if (copy.packed == nullptr) {
@@ -66,8 +65,7 @@ bool staged::divert(slab_copy& copy) {
   return copy.elsewhere;
 }
 
-// A link that fails is left out from then on. Where the device has no kernel, or no memory for what is packed, the parts follow as single
-// copies.
+// Stops using a neighbour's link that fails. If the device has no kernel, or no memory for packed bytes, the parts follow as single copies.
 void staged::slab_sent(staging::copy_task& task, status outcome) {
   auto& copy = static_cast<slab_copy&>(task);
   auto& item = *copy.of;

@@ -1,4 +1,4 @@
-// Neighbouring extents of one cached read in one slab.
+// Neighbouring extents of one cached read that share a slab.
 #include <algorithm>
 #include <utility>
 
@@ -43,7 +43,7 @@ void staged::read_in_wave(job& item) {
   if (shared.remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) wave_read(shared);
 }
 
-// The wave's slab is there when this returns, or the reason why it is not.
+// Returns when the wave has its slab, or with the reason why it has none.
 status staged::enter(wave& shared, const job& item) {
   auto seen = wave::state::untaken;
   if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {
@@ -58,12 +58,12 @@ status staged::enter(wave& shared, const job& item) {
     return shared.refusal;
   }
   for (int looks = 0; looks < 100 && shared.slab_state.load(std::memory_order_acquire) != wave::state::decided; ++looks) staging::relax();
-  // The link is behind: asleep, so that waiting costs nothing.
+  // The link is behind, so waiting sleeps.
   if (seen = shared.slab_state.load(std::memory_order_acquire); seen != wave::state::decided) shared.slab_state.wait(seen);
   return shared.refusal;
 }
 
-// Everything of the wave is in its slab, up to the first gap, behind which nothing counts.
+// Called when the whole wave is in its slab. Bytes after the first gap do not count.
 void staged::wave_read(wave& shared) {
   std::uint64_t bytes = 0;
   bool gap = false;
@@ -83,7 +83,7 @@ void staged::wave_read(wave& shared) {
   copy.context = &shared;
   const auto ended = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
   auto& first = shared.jobs.front();
-  // Only finding out where it goes may fail, before anything is on its way.
+  // Only finding the destinations may fail, before any copy is queued.
   bool any = true;
   const auto aimed = or_no_memory([&]() -> status {
     if (first.row.empty()) {
@@ -102,7 +102,7 @@ void staged::wave_read(wave& shared) {
 
 void staged::finish_wave(wave& shared, const status& outcome) {
   shared.slab.give_back();
-  const auto jobs = shared.jobs;  // the wave goes with its last job
+  const auto jobs = shared.jobs;  // the wave is destroyed with its last job
   for (auto& item : jobs) {
     if (outcome.ok()) {
       finish(item, item.moved, std::exchange(progress_of(item).failure, {}));
