@@ -1,4 +1,5 @@
-// Tensors of a message that a device of this process copies from memory it reaches: that of the sender's device, or what has come in line.
+// Tensors of a message that a device of this process copies from memory that it can reach: the sender's device memory, or bytes within the
+// announcement.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ class device_copies final : public delivery {
   // over: the pipe's connection, which may be polled.
   device_copies(const tools& with, const connection& over, incoming& of) noexcept : with_(with), over_(over), message_(of) {}
 
-  // The part of a tensor that begins at offset. kept: until all is there.
+  // Adds the part of a tensor that begins at offset. kept: released when all parts have arrived.
   void add(std::size_t tensor, std::uint64_t offset, std::uint64_t bytes, const void* source, std::shared_ptr<const void> kept = nullptr);
   [[nodiscard]] std::uint64_t parts() const noexcept override { return copies_.size(); }
   [[nodiscard]] std::uint64_t parts_on_streams() const noexcept override { return message_.on_streams ? copies_.size() : 0; }
@@ -27,7 +28,7 @@ class device_copies final : public delivery {
     incoming* of = nullptr;
     std::shared_ptr<const void> kept;
     staging::link* via = nullptr;
-    device::stream on = nullptr;  // of the target
+    device::stream on = nullptr;  // the stream of the target
     staging::copy_task task;
   };
   void put_onto_streams() noexcept;
@@ -37,7 +38,7 @@ class device_copies final : public delivery {
   const connection& over_;
   incoming& message_;
   std::vector<copy> copies_;
-  stream_turn passed_;  // of copies on the streams of the targets
+  stream_turn passed_;  // by copies on the targets' streams
 };
 
 }  // namespace penstock::channel

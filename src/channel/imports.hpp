@@ -1,4 +1,4 @@
-// Memory of the other end's devices that is mapped into this process, so that a message maps nothing that one before it has. Thread-safe.
+// Memory of the other end's devices that is mapped into this process, kept so that a later message need not map it again. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -21,16 +21,16 @@ class pipe_imports {
  public:
   static constexpr std::size_t most = 8192;
   static constexpr std::size_t most_offered = 256;  // descriptors that are kept
-  static constexpr std::size_t most_ahead = 64;     // allocations that were mapped ahead, and that nobody has opened yet
+  static constexpr std::size_t most_ahead = 64;     // allocations that were mapped ahead and not opened yet
 
-  // Unmapped with its last holder, which may wait for the device: not while a lock is held.
+  // Unmapped by its last holder, which may wait for the device: do not release it while a lock is held.
   class import {
    public:
     explicit import(device::session& by) noexcept : by_(by) {}
     import(const import&) = delete;
     import& operator=(const import&) = delete;
     ~import();
-    // Once. Errors: of session::open_shared.
+    // Call once. Errors: those of session::open_shared.
     status open(const std::string& handle, std::int64_t process, int descriptor);
     [[nodiscard]] const std::byte* base() const noexcept { return base_; }
 
@@ -40,19 +40,19 @@ class pipe_imports {
   };
   using held = std::shared_ptr<const import>;
 
-  // A descriptor that has come for it, kept until a message has opened it: the other end passes it once.
+  // Keeps a descriptor that has arrived until a message has opened its memory: the other end passes it only once.
   void offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by);
-  // What is mapped already, or now; waits while another thread is mapping it. process: that shared it, as this one numbers it. Errors: of
-  // session::open_shared.
+  // Returns an existing mapping, or maps the memory now; waits while another thread maps it. process: the process that shared it, by this
+  // process's numbering. Errors: those of session::open_shared.
   result<held> open(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process);
-  // Maps it for whoever opens it later. Calls the driver. Does nothing where the handle is known, and after clear(), and where its posting
-  // has gone. At most most_ahead are mapped so and have not been opened; where there are as many, those whose postings have gone are let go
-  // of. Of failures it says nothing: open() meets them.
+  // Maps memory that a message will open later. Calls the driver. Does nothing if the handle is known, after clear(), or if its posting has
+  // gone. At most most_ahead mappings may be unopened; at that limit, those whose postings have gone are released. Reports no failures:
+  // open() meets them again.
   void map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process,
                  const std::weak_ptr<const void>& posting);
-  // Whether it is mapped or being mapped, or failed when it was to be mapped ahead. Calls no driver.
+  // Returns true if it is mapped or being mapped, or failed when it was to be mapped ahead. Calls no driver.
   [[nodiscard]] bool knows(device::session& by, const std::string& handle);
-  // Lets go of all, and keeps nothing from here on.
+  // Releases everything, and keeps nothing from now on.
   void clear() noexcept;
 
  private:
@@ -60,17 +60,17 @@ class pipe_imports {
   struct entry {
     std::uint64_t generation;
     held memory;
-    std::uint64_t used;  // when
+    std::uint64_t used;  // time of last use
   };
-  using descriptor = std::shared_ptr<const sys::owned_descriptor>;  // shared with a thread that maps by it
+  using descriptor = std::shared_ptr<const sys::owned_descriptor>;  // shared with a thread that maps the memory
   struct offered {
     std::string handle;
     std::uint64_t generation;
     descriptor by;
   };
-  // The caller holds the lock through guard; map() opens it for the driver's call and returns with it open.
+  // Call with guard holding the lock; map() releases it for the driver's call and returns with it released.
   result<held> map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation, std::int64_t process);
-  // --- with the lock
+  // --- with the lock held
   [[nodiscard]] bool is_known(const key& of) const;
   [[nodiscard]] descriptor find_offered(const key& of, std::uint64_t generation) const;
   void drop_offered(const key& of, std::uint64_t generation);
@@ -78,11 +78,11 @@ class pipe_imports {
   held keep(const key& of, std::uint64_t generation, const held& memory);
   std::vector<held> take_out_without_posting();
 
-  std::mutex lock_;                 // guards what follows
-  std::condition_variable mapped_;  // something that was being mapped has been, or not
-  std::set<key> being_mapped_;      // by a thread that has let go of the lock
+  std::mutex lock_;                 // guards the members below
+  std::condition_variable mapped_;  // a mapping attempt has ended
+  std::set<key> being_mapped_;      // by a thread that has released the lock
   std::map<key, entry> entries_;
-  // Tried ahead, with or without success, for these postings, and opened by no message since.
+  // Mapped ahead for these postings, successfully or not, and not opened by a message since.
   std::map<key, std::weak_ptr<const void>> ahead_;
   std::uint64_t uses_ = 0;
   bool cleared_ = false;

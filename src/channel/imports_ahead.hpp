@@ -1,5 +1,5 @@
-// Maps memory that the other end has posted before a message goes there, so that the message need not wait for that: on a thread that
-// carries no bytes. Thread-safe. Its work keeps it while that is queued or runs, since the pipe may end meanwhile.
+// Maps memory that the other end has posted before a message uses it, so that the message need not wait: on a thread that carries no bytes.
+// Thread-safe. Its work keeps it alive while queued or running, because the pipe may end meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ class imports_ahead final : public std::enable_shared_from_this<imports_ahead>, 
   static constexpr std::size_t most_queued = pipe_imports::most_ahead;
   using targets = std::vector<tensor_facts>;
 
-  // by: of the engine, which outlives what is queued.
+  // by: owned by the engine; must outlive the queued work.
   imports_ahead(staging::lanes& by, std::shared_ptr<pipe_imports> into) noexcept : lanes_(by), into_(std::move(into)) {}
 
-  // Queues what is not mapped yet (where all is, nobody is woken) for a device that will write there; it is left out if nobody keeps the
-  // targets by then. Looks at most_queued parts at most, however many the other end has posted. Does not block. Where too many wait, or
-  // there is no thread, the message maps its targets.
+  // Queues memory that is not mapped yet (if all is mapped, no thread is woken) for a device that will write there. It is skipped if the
+  // targets are gone by then. Looks at no more than most_queued parts, however many the other end has posted. Does not block. If the queue
+  // is full or there is no thread, the message maps its targets.
   void add(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process);
 
  private:
@@ -40,16 +40,16 @@ class imports_ahead final : public std::enable_shared_from_this<imports_ahead>, 
     std::weak_ptr<const targets> of;
   };
   bool run() override;
-  // --- with the lock
+  // --- with the lock held
   void queue(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process);
   void begin();
 
   staging::lanes& lanes_;
   const std::shared_ptr<pipe_imports> into_;
   staging::work_list list_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::deque<posted> queue_;
-  std::shared_ptr<imports_ahead> kept_;  // while its work is queued or runs
+  std::shared_ptr<imports_ahead> kept_;  // while its work is queued or running
 };
 
 }  // namespace penstock::channel

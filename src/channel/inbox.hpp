@@ -1,6 +1,6 @@
-// Memory of the receiver's that the sender's device, too, writes into, where both are processes of one host: so that what no device can
-// fetch from another's memory takes two copies by devices and none by the CPU. It is one pipe's alone, and goes with it: what a sender that
-// has been cut off still writes there hurts nobody. Thread-safe.
+// Receiver memory that the sender's device also writes into, if both are processes of one host: when no device can read the other's memory,
+// a tensor then takes two copies by devices and none by the CPU. Each pipe has its own, freed with the pipe, so late writes of a sender
+// that was cut off do no harm. Thread-safe.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@
 
 namespace penstock::channel {
 
-// Mapped memory that devices reach too.
+// Mapped memory that devices can reach too.
 class pinned_region {
  public:
   explicit pinned_region(sys::shared_region memory) noexcept : memory_(std::move(memory)) {}
   pinned_region(const pinned_region&) = delete;
   pinned_region& operator=(const pinned_region&) = delete;
   ~pinned_region();
-  // For devices of the session's driver. Takes milliseconds, once. False: they cannot use it.
+  // Pins it for devices of the session's driver. Takes milliseconds, once. Returns false if they cannot use it.
   bool pin_for(const staging::link& via);
   [[nodiscard]] bool pinned_for(const staging::link& via) const noexcept { return by_[kind_of(via)].load() != nullptr; }
   [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
@@ -36,7 +36,7 @@ class pinned_region {
   const sys::shared_region memory_;
   std::mutex pinning_;
   std::array<bool, 2> tried_{};                        // guarded by pinning_
-  std::array<std::atomic<device::session*>, 2> by_{};  // of each driver
+  std::array<std::atomic<device::session*>, 2> by_{};  // by driver
 };
 
 class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
@@ -45,13 +45,13 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
   static constexpr std::uint32_t slots = 12;
   static constexpr std::size_t bytes = slots * slot_bytes;
 
-  // A slot of it, until its last holder lets go.
+  // A slot of the inbox, until its last holder releases it.
   struct lent_slot {
     staging::landing::lease memory;
     std::uint32_t number = 0;
   };
 
-  // budget: of the engine, for all of them. Null: there is none left, or no memory can be shared.
+  // budget: shared by all inboxes of the engine. Returns null if it is used up, or if no memory can be shared.
   static std::shared_ptr<pipe_inbox> make(sys::peer& door, staging::pinned_budget& budget, sys::owned_descriptor& by);
   pipe_inbox(sys::shared_region memory, staging::pinned_budget& budget) : budget_(budget), region_(std::move(memory)) {}
   pipe_inbox(const pipe_inbox&) = delete;
@@ -59,9 +59,9 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
   ~pipe_inbox() { budget_.release(bytes); }
 
   [[nodiscard]] pinned_region& region() noexcept { return region_; }
-  // The other end will answer for it: it has written there, or it will not.
+  // Lends a slot to the other end, which must answer for it: it has written there, or will not.
   std::optional<lent_slot> lend();
-  // False: it was not asked to.
+  // Returns false if no answer was expected.
   bool answered(std::uint32_t number);
 
  private:
@@ -69,8 +69,8 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
 
   staging::pinned_budget& budget_;
   pinned_region region_;
-  std::mutex lock_;                 // guards what follows
-  std::array<bool, slots> held_{};  // here
+  std::mutex lock_;                 // guards the members below
+  std::array<bool, slots> held_{};  // in use at this end
   std::array<bool, slots> unanswered_{};
 };
 

@@ -1,5 +1,5 @@
-// A line of a pipe over a network fabric: the way for tensors from one kind of the sender's memory to one kind of the receiver's. Belongs
-// to its carrier and is guarded by the pipe's lock, but for what does not change.
+// A line of a pipe over a network fabric: the route for tensors from one kind of the sender's memory to one kind of the receiver's. Owned
+// by its carrier and guarded by the pipe's lock, except for its constants.
 #pragma once
 
 #include <chrono>
@@ -14,20 +14,20 @@
 namespace penstock::channel {
 
 struct pipe_line {
-  static constexpr std::size_t most = 64;  // of a pipe, each way, those that are over included
-  // What an operation that has ended has left under way has this long between one end and the next.
+  static constexpr std::size_t most = 64;  // per pipe and direction, including lines that are over
+  // Requests that an ended operation has left in flight must end within this time of each other.
   static constexpr std::chrono::milliseconds most_draining{1000};
 
-  std::uint32_t number = 0;                // does not change, like the next three
-  std::string device;                      // of the sender; empty: its host's memory
+  std::uint32_t number = 0;                // constant, like the next three
+  std::string device;                      // of the sender; empty: host memory
   const sys::fabric* by = nullptr;         // at this end
-  std::unique_ptr<sys::fabric_line> over;  // null: it could not be made
-  bool ready = false;                      // it is connected, as far as this end knows
-  status ended;                            // ok: it goes on
+  std::unique_ptr<sys::fabric_line> over;  // null: it could not be created
+  bool ready = false;                      // connected, as far as this end knows
+  status ended;                            // ok: still in use
 };
 
-// A piece of a tensor on its way over a line. At the receiver it is there once it has come and the sender has said that it was sent while
-// the message was what it is.
+// A piece of a tensor in flight over a line. The receiver has it once the bytes have arrived and the sender has confirmed that it sent them
+// while the message was unchanged.
 template <class Operation>
 struct line_piece {
   Operation* of = nullptr;

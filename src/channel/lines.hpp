@@ -1,4 +1,4 @@
-// The carrier of tensors that network cards move, over lines of a fabric.
+// The carrier of tensors that network cards move over fabric lines.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ class lines final : public carrier {
  private:
   enum own_kind : std::uint8_t {
     offer = 1,  // code: number of a line by which this end can receive. Body: line_offer
-    ready,      // code: of a line that the other end has offered. Body: the address of this end's part of it
-    over,       // part: of a line, which code and body say why it is over. message: 1 where the one who says so has offered it, else 0
-    wanted,     // message, part: which tensor, code: of the line: send the next piece of it there. Body: the tag to send it to
-    sent,       // message, part: the tag. It has left; or code and body: why it will not
+    ready,      // code: number of a line that the other end has offered. Body: the address of this end of it
+    over,       // part: number of a line that is over, for the reason in code and body. message: 1 if the speaker has offered it, else 0
+    wanted,     // message, part: the tensor, code: the line: send its next piece there. Body: the tag to send it to
+    sent,       // message, part: the tag. The piece has left; or code and body: why it will not
   };
   class arriving;
   class leaving;
@@ -45,7 +45,7 @@ class lines final : public carrier {
   result<std::shared_ptr<pipe_line>> line_from(const std::string& device, const staging::place& to);
   status offered(const frame_head& head, std::span<const std::byte> body);
   void ended(std::uint32_t number, bool receives, const status& why) noexcept;
-  // --- with the lock
+  // --- with the lock held
   status answered(const frame_head& head, std::span<const std::byte> body, endings& ended);
   status is_over(const frame_head& head, std::span<const std::byte> body, endings& ended);
   // At the receiver.
@@ -60,11 +60,11 @@ class lines final : public carrier {
   status asked(const frame_head& head, std::span<const std::byte> body, endings& ended);
   void left(sent_piece& piece, const status& outcome) noexcept;
 
-  std::mutex making_;  // before the pipe's lock: one line is made at a time
-  // --- with the lock
+  std::mutex making_;  // taken before the pipe's lock: one line is created at a time
+  // --- with the lock held
   bool receives_there_ = false;                                // the other end may offer lines
-  std::vector<std::shared_ptr<pipe_line>> here_;               // by which this end receives, by number
-  std::map<std::uint64_t, std::shared_ptr<pipe_line>> there_;  // by which the other end does, by its number
+  std::vector<std::shared_ptr<pipe_line>> here_;               // lines by which this end receives, by number
+  std::map<std::uint64_t, std::shared_ptr<pipe_line>> there_;  // lines by which the other end receives, by its number
 };
 
 }  // namespace penstock::channel

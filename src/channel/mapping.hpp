@@ -1,5 +1,5 @@
-// The carrier of tensors between devices of two processes of one host, where each end maps the other's memory: the receiver's device copies
-// from the sender's, or, where the receiver has posted its targets before, the sender's device writes into them.
+// The carrier of tensors between devices of two processes on one host, each of which maps the other's memory: the receiver's device copies
+// from the sender's memory or, if the receiver has posted its targets beforehand, the sender's device writes into them.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class mapping final : public carrier {
   void has_come(const announcement& facts) override;
   void prepare(outgoing& message, bool in_time) noexcept override;
   std::shared_ptr<void> announce(outgoing& message, std::vector<tensor_facts>& told, endings& ended) override;
-  // --- writing into the receiver's, at the receiver
+  // --- writes into the receiver's memory: the receiver
   std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept override;
   void post(posting& where, std::uint64_t place) override;
   bool take_back(posting& where) override;
@@ -44,9 +44,9 @@ class mapping final : public carrier {
   [[nodiscard]] bool polls() const noexcept override { return true; }
   bool poll() noexcept override;
   void lost(const status& why, endings& ended) override;
-  // Looks whether what an end that is gone was writing has ended.
+  // Checks whether the writes of an end that has gone have ended.
   void look_at_pushes() noexcept;
-  // --- likewise, at the sender
+  // --- writes into the receiver's memory: the sender
   void in_time(outgoing& message) noexcept override { (void)prepare_push(message); }
   std::uint32_t push(outgoing& message, std::uint64_t place, endings& ended) override;
 
@@ -56,17 +56,17 @@ class mapping final : public carrier {
 
  private:
   enum own_kind : std::uint8_t {
-    posted = 1,  // message: which one since the beginning its tensors may be pushed of. code: the permit, part: its turn. Body: an
+    posted = 1,  // message: number of the message whose tensors may be pushed. code: the permit, part: its turn. Body: an
                  // announcement, whose tensors are the targets
     pushed,      // message: its tensors are in their targets, or code and body: why not. Nothing is written there any more
   };
-  // The descriptor for a part of a tensor, which the other end has not had yet.
+  // The descriptor for a part of a tensor that the other end has not received yet.
   struct exported_part {
     std::size_t tensor;
     std::size_t part;
     sys::owned_descriptor by;
   };
-  // What the other end has posted.
+  // Targets that the other end has posted.
   struct push_targets {
     std::vector<tensor_facts> tensors;
     std::uint32_t slot = 0;  // of the permit
@@ -89,7 +89,7 @@ class mapping final : public carrier {
   void pin_permits(device::session& session, bool emulated) noexcept;
   bool ends_of_pushes() noexcept;
   void copied(pushed_part& part, const status& outcome) noexcept;
-  // --- with the lock
+  // --- with the lock held
   [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const outgoing& message) const;
   status told_of_targets(const frame_head& head, std::span<const std::byte> body);
   void map_ahead(const std::shared_ptr<const push_targets>& to) noexcept;
@@ -98,29 +98,30 @@ class mapping final : public carrier {
 
   const std::shared_ptr<pipe_imports> imports_ = std::make_shared<pipe_imports>();
   const std::shared_ptr<imports_ahead> ahead_ = std::make_shared<imports_ahead>(with_.staging->mapper(), imports_);
-  std::array<std::atomic<staging::link*>, 2> sent_from_{};  // last, of GPUs and of the host device
-  std::atomic<bool> shares_{true};                          // handles of device memory are of use to the other end, as far as is known
+  std::array<std::atomic<staging::link*>, 2> sent_from_{};  // the last ones, for GPUs and for the host device
+  std::atomic<bool> shares_{true};                          // the other end can use handles of device memory, as far as known
   std::atomic<bool> may_be_pushed_{false};                  // to this end
-  std::array<std::once_flag, 2> permits_tried_;             // for devices, and for the host device
+  std::array<std::once_flag, 2> permits_tried_;             // for GPUs, and for the host device
   std::array<std::atomic<device::session*>, 2> pinned_permits_{};
   std::atomic<std::size_t> pushes_here_{0};  // messages that are being pushed to this end
-  std::atomic<bool> pushes_lost_{false};     // those will end without the other end's telling
+  std::atomic<bool> pushes_lost_{false};     // those will end without a message from the other end
   std::once_flag process_tried_;
-  sys::owned_descriptor process_;  // the other end's, watched
+  sys::owned_descriptor process_;  // the other end's process, watched
 
-  // --- with the lock
-  // Allocations whose descriptors the other end has had, the latest last.
+  // --- with the lock held
+  // Allocations whose descriptors the other end has received, the latest last.
   std::set<std::pair<std::string, std::uint64_t>> passed_;
   std::deque<std::pair<std::string, std::uint64_t>> passed_in_order_;
-  // Descriptors on their way whose frames have not left.
+  // Descriptors that were passed ahead of frames that have not left.
   const std::shared_ptr<std::atomic<std::uint32_t>> passed_ahead_ = std::make_shared<std::atomic<std::uint32_t>>(0);
-  std::map<std::uint64_t, std::shared_ptr<const push_targets>> postings_;  // of the other end, by which message it will be
-  std::uint64_t announced_so_far_ = 0;                                     // messages of this one
-  std::vector<std::uint32_t> free_permits_;                                // of this one
+  std::map<std::uint64_t, std::shared_ptr<const push_targets>>
+      postings_;                             // posted by the other end, by number of the message that will use them
+  std::uint64_t announced_so_far_ = 0;       // messages of this end
+  std::vector<std::uint32_t> free_permits_;  // permits of this end
   std::array<std::uint32_t, permit::count> permit_turns_{};
-  std::vector<given_targets*> being_pushed_;  // into which the other end may be writing
-  core::timed* watch_ = nullptr;              // looks whether it still is, when it is gone
-  bool watches_ = false;                      // and will again
+  std::vector<given_targets*> being_pushed_;  // targets that the other end may be writing to
+  core::timed* watch_ = nullptr;              // checks whether it still writes, once it has gone
+  bool watches_ = false;                      // and will check again
 };
 
 }  // namespace penstock::channel

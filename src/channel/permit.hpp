@@ -1,5 +1,5 @@
-// Leave to write into memory of the receiver's: a word in memory that both ends have mapped. The receiver gives it, and the sender takes it
-// before it writes; who was first, where one takes it and the other takes it back, needs no answer. Thread-safe.
+// Permission to write into the receiver's memory: a word in memory that both ends have mapped. The receiver gives it, and the sender takes
+// it before it writes. If one end takes it while the other takes it back, the word itself decides, so no reply is needed. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -9,25 +9,25 @@ namespace penstock::channel {
 
 class permit {
  public:
-  static constexpr std::uint32_t count = 64;  // words of an end
+  static constexpr std::uint32_t count = 64;  // words per end
   static constexpr std::uint32_t turns = 1U << 30;
 
-  // turn: one of before says nothing of this. Below turns.
+  // turn: below turns. Values of an earlier turn do not count for this one.
   permit(std::atomic<std::uint32_t>& word, std::uint32_t turn) noexcept : word_(&word), turn_(turn) {}
 
-  // Of the receiver.
+  // For the receiver.
   void give() noexcept { word_->store(value(given)); }
-  // False: the sender has taken it, and may write until it is used().
+  // Returns false if the sender has taken it, and may write until it is used().
   [[nodiscard]] bool take_back() noexcept { return move(given, gone); }
-  // Nothing is written by it any more.
+  // Returns true if nothing is written under this permit any more.
   [[nodiscard]] bool used() const noexcept { return word_->load() == value(gone) || written(); }
-  // All is there.
+  // Returns true if all bytes have been written.
   [[nodiscard]] bool written() const noexcept { return word_->load() == value(done); }
 
-  // Of the sender. False: it was taken back.
+  // For the sender. take() returns false if the permit was taken back.
   [[nodiscard]] bool take() noexcept { return move(given, taken); }
   void use_up() noexcept { (void)move(taken, gone); }
-  // What a device stores there, behind what it writes, for written().
+  // The value that a device stores there after its writes, for written().
   [[nodiscard]] std::uint32_t* word() const noexcept { return reinterpret_cast<std::uint32_t*>(word_); }
   [[nodiscard]] std::uint32_t value_of_written() const noexcept { return value(done); }
 

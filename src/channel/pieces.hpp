@@ -1,6 +1,6 @@
-// The carrier of tensors that the sender sends a piece at a time, as the receiver asks for them: over the pipe's connection, or, between
-// devices that cannot reach each other's memory on one host, into an inbox of the receiver's. Pieces from and to memory of devices pass
-// through pinned memory.
+// The carrier of tensors that the sender sends a piece at a time, at the receiver's request: over the pipe's connection or, between devices
+// on one host that cannot reach each other's memory, into an inbox of the receiver. Pieces from and to device memory pass through pinned
+// memory.
 #pragma once
 
 #include <atomic>
@@ -28,41 +28,41 @@ class pieces : public carrier {
   void close() noexcept override;
 
  protected:
-  // message, part: which tensor. A carrier over several connections has further ones.
+  // message, part: the tensor. A carrier over several connections has further kinds.
   enum own_kind : std::uint8_t {
-    wanted = 1,  // send the next piece of it. code: what piece_code() makes of it
-    content,     // code: of what was wanted. Body: the piece; none where it lies in the inbox
-    unused,      // code: of what was wanted: nothing will come to that slot
-    inbox,       // the memory whose descriptor comes with it is there to be written to. code: whose devices use it (1: of the host device)
+    wanted = 1,  // send its next piece. code: from piece_code()
+    content,     // code: from the request. Body: the piece; empty if it is in the inbox
+    unused,      // code: from the request: nothing will be written to that slot
+    inbox,       // the memory whose descriptor comes with this may be written to. code: whose devices use it (1: those of the host device)
     first_further,
   };
   class arriving;
   class leaving;
-  // One on its way, at either end.
+  // A piece in flight, at either end.
   struct piece {
     std::size_t tensor = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
-    std::uint32_t code = 0;        // of the frame that asks for it
-    staging::landing::lease room;  // where it passes through pinned memory; null: it does not
+    std::uint32_t code = 0;        // of the frame that requests it
+    staging::landing::lease room;  // the pinned memory that it passes through; null: none
     staging::copy_task task;
   };
   struct received_piece;
   struct sent_piece;
 
-  // How a tensor of this length is cut, alike at both ends.
+  // Returns the size of the pieces of a tensor with this length, the same at both ends.
   [[nodiscard]] virtual std::uint64_t piece_bytes(std::uint64_t /*length*/) const noexcept { return limits::piece_bytes; }
-  // Of one message, asked for or being copied.
+  // Returns the most pieces of one message that may be requested or being copied.
   [[nodiscard]] virtual std::size_t most_pieces() const noexcept { return usual_pieces; }
-  // Whether pieces go to slots of an inbox, and code is 0 or one more than a slot's number. Else it is the number of the piece.
+  // True if pieces go to slots of an inbox, and code is 0 or a slot's number plus one. Otherwise code is the number of the piece.
   [[nodiscard]] virtual bool has_slots() const noexcept { return true; }
   virtual void send(outgoing_frame frame, staging::landing::lease room, endings& ended);
-  // Nothing more is written to memory of this message.
+  // Stops all writes to memory of this message.
   virtual void divert(std::uint64_t message) { owner_.over()->divert(message); }
 
   static constexpr std::size_t usual_pieces = 12;
 
-  // --- with the lock
+  // --- with the lock held
   [[nodiscard]] result<std::span<std::byte>> room_for(const frame_head& head);
   status come(const frame_head& head, endings& ended);
 
@@ -90,10 +90,10 @@ class pieces : public carrier {
   void say_unused(std::uint32_t code);
 
   std::atomic<bool> inbox_tried_{false};
-  // --- with the lock
+  // --- with the lock held
   std::shared_ptr<pipe_inbox> inbox_;      // of this end
   std::shared_ptr<pinned_region> outbox_;  // the other end's inbox
-  bool want_slots_ = false;                // some messages found none free
+  bool want_slots_ = false;                // some messages found no free slot
 };
 
 }  // namespace penstock::channel

@@ -1,5 +1,5 @@
-// How the two ends of a connection show each other that they know one secret, which never travels: each draws a challenge, and answers with
-// an HMAC-SHA256 of both and of which end it is. What travels afterwards is neither signed nor encrypted. For one thread at a time.
+// Lets the two ends of a connection prove to each other that they know one secret, which is never sent: each draws a challenge, and answers
+// with an HMAC-SHA256 of both challenges and of its role. Later traffic is neither signed nor encrypted. For one thread at a time.
 #pragma once
 
 #include <span>
@@ -18,14 +18,14 @@ class proof {
   static constexpr std::size_t least_secret = 16;  // bytes
 
   static result<proof> make(std::string secret, bool connects);
-  // To be sent first.
+  // Returns this end's challenge, to be sent first.
   [[nodiscard]] std::vector<std::byte> challenge() const { return {own_.begin(), own_.end()}; }
-  // The other end's. Once.
+  // Sets the other end's challenge. Call once.
   status challenged(std::span<const std::byte> by);
   [[nodiscard]] bool has_both() const noexcept { return challenged_; }
-  // Of this end, once both challenges are there.
+  // Returns this end's answer, once both challenges are known.
   [[nodiscard]] result<std::vector<std::byte>> answer() const;
-  // permission_denied: the other end does not know the secret.
+  // Error: permission_denied if the other end does not know the secret.
   [[nodiscard]] status check(std::span<const std::byte> answer_of_other) const;
 
  private:

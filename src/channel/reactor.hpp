@@ -1,5 +1,5 @@
-// The thread that waits for sockets: tells each one's handler when there is something to read or room to write. It does nothing while
-// nothing comes. Thread-safe.
+// A thread that waits for sockets, and calls a socket's handler when there is something to read or room to write. Idle while nothing
+// arrives. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -23,13 +23,13 @@ namespace penstock::channel {
 class socket_handler {
  public:
   enum class next : std::uint8_t {
-    event,  // it is called when there is one
-    turn,   // it has more to do: when the others have had their turn
-    later   // or in a moment, whatever comes
+    event,  // call again on the next event
+    turn,   // there is more to do: call again after the other handlers
+    later   // call again in a moment, whatever arrives
   };
   virtual ~socket_handler() = default;
   virtual next ready(bool readable, bool writable) noexcept = 0;
-  // The time has come that it was to be called at.
+  // Called at the time set with call_at().
   virtual void due() noexcept {}
 };
 
@@ -41,39 +41,39 @@ class reactor {
   static result<std::shared_ptr<reactor>> make(std::shared_ptr<sys::peer> door);
   reactor(const reactor&) = delete;
   reactor& operator=(const reactor&) = delete;
-  ~reactor();  // no handler is called after this; may run on the reactor's own thread. In a forked child it only lets go
+  ~reactor();  // no handler is called after this; may run on the reactor's thread. In a forked child it only releases memory
 
   // Keeps the handler until remove(). Returns its token.
   result<std::uint64_t> add(int fd, std::shared_ptr<socket_handler> handler, bool writable);
   status change(int fd, std::uint64_t token, bool writable);
-  // The handler is called in about 100 us, whatever comes.
+  // Calls the handler in about 100 us, whatever arrives.
   void later(std::uint64_t token) noexcept;
-  // The handler is let go of; a call of it may be running on the reactor's thread.
+  // Releases the handler; a call to it may still be running on the reactor's thread.
   void remove(int fd, std::uint64_t token) noexcept;
-  // Nothing is told of the socket until resume(); the handler stays.
+  // Stops events of the socket until resume(); the handler stays registered.
   void pause(int fd) noexcept { shared_->poller->remove(fd); }
   status resume(int fd, std::uint64_t token) { return shared_->poller->add(fd, token, false); }
-  // due() is called then, once, unless it is called off or another time is set before. False: there is no memory for it.
+  // Calls due() once at this time, unless cancelled or replaced by another time before. Returns false if memory runs out.
   bool call_at(std::uint64_t token, clock::time_point when) noexcept;
   void call_off(std::uint64_t token) noexcept;
 
  private:
   static constexpr auto never = clock::time_point::max();
-  // Shared with the thread, which may be what lets go of the reactor.
+  // Shared with the thread, which may release the last reference to the reactor.
   struct shared {
     std::shared_ptr<sys::peer> door;
     std::unique_ptr<sys::poller> poller;
-    std::mutex lock;  // guards what follows
+    std::mutex lock;  // guards the members below
     struct entry {
       std::shared_ptr<socket_handler> handler;
       clock::time_point due = never;
     };
     void call_off(std::uint64_t token, entry& of) noexcept;
     std::unordered_map<std::uint64_t, entry> handlers;
-    std::set<std::pair<clock::time_point, std::uint64_t>> times;  // of those that are to be called at one
+    std::set<std::pair<clock::time_point, std::uint64_t>> times;  // the times of all handlers that have one
     std::uint64_t next_token = 1;
     std::vector<std::uint64_t> later;
-    bool has_time_limit = true;  // the thread looks at what is to be called later
+    bool has_time_limit = true;  // the thread checks the list of later calls
     std::atomic<bool> stopping{false};
   };
 

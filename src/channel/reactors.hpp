@@ -1,4 +1,4 @@
-// Reactors for connections of which one alone keeps a thread busy. Thread-safe.
+// Reactors for connections that each keep a thread busy. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace penstock::channel {
 class reactors {
  public:
   explicit reactors(std::shared_ptr<sys::peer> door) : door_(std::move(door)) {}
-  // Each in turn; it is started when it is first needed. Errors: those of reactor::make, where there is none yet.
+  // Returns the reactors in turn, each started on first use. Errors: those of reactor::make, if there is none yet.
   result<std::shared_ptr<reactor>> next();
 
  private:
   const std::shared_ptr<sys::peer> door_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::vector<std::shared_ptr<reactor>> made_;
   std::size_t turn_ = 0;
 };

@@ -1,5 +1,5 @@
-// The carrier of tensors that this process reads out of the sender's host memory (process_vm_readv): into host memory by threads of pipes,
-// into memory of a device by requests of the engine.
+// The carrier of tensors that this process reads from the sender's host memory (process_vm_readv): into host memory by threads of the
+// pipes, into device memory by requests of the engine.
 #pragma once
 
 #include <memory>

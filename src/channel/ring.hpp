@@ -1,5 +1,5 @@
-// Bytes from one process to another through memory that both have mapped, like a socket of a given size. What the other process writes
-// there is not trusted: each end keeps its own place to itself, and checks the other's.
+// Moves bytes from one process to another through memory that both have mapped, like a socket with a fixed buffer. The contents written by
+// the other process are not trusted: each end keeps its own position privately, and checks the other's.
 #pragma once
 
 #include <sys/uio.h>
@@ -15,21 +15,22 @@
 
 namespace penstock::channel {
 
-// What the ends tell each other. Zeros at first.
+// The state that the ends exchange. Initially zero.
 struct ring_state {
   alignas(64) std::atomic<std::uint64_t> written{0};  // bytes since the beginning
-  std::atomic<std::uint32_t> writer_waits{0};         // for room, and wants to be called
+  std::atomic<std::uint32_t> writer_waits{0};         // waits for room, and wants to be called
   alignas(64) std::atomic<std::uint64_t> read{0};
-  std::atomic<std::uint32_t> reader_watches{0};  // so that it need not be called
+  std::atomic<std::uint32_t> reader_watches{0};  // needs no call
 };
 
 // For one thread at a time.
 class ring_writer {
  public:
   ring_writer(ring_state& state, std::span<std::byte> memory) noexcept : state_(&state), memory_(memory) {}
-  // How many bytes; would_block when there is no room, and the reader will call once there is. io: the other end has broken the ring.
+  // Returns the number of bytes written. Errors: would_block if there is no room (the reader calls once there is); io if the other end has
+  // corrupted the ring.
   result<std::size_t> write(std::span<const iovec> parts);
-  // Whether the reader has to be called, now that something was written.
+  // Returns true if the reader must be called after a write.
   [[nodiscard]] bool must_call() noexcept;
 
  private:
@@ -40,17 +41,18 @@ class ring_writer {
   std::uint64_t written_ = 0;
 };
 
-// For one thread at a time, but for what says otherwise.
+// For one thread at a time, unless noted otherwise.
 class ring_reader {
  public:
   ring_reader(ring_state& state, std::span<const std::byte> memory) noexcept : state_(&state), memory_(memory) {}
-  // How many bytes; would_block when there are none. io: the other end has broken the ring.
+  // Returns the number of bytes read. Errors: would_block if there are none; io if the other end has corrupted the ring.
   result<std::size_t> read(const iovec& into);
-  // Whether the writer has to be called, now that there is room.
+  // Returns true if the writer must be called, now that there is room.
   [[nodiscard]] bool must_call() noexcept;
-  // Any thread. A hint.
+  // True if there is something to read. A hint. Any thread.
   [[nodiscard]] bool something() const noexcept;
-  // Any thread. It will look by itself from now on, or wants to be called again; false: something has come before.
+  // Any thread. watch(): the reader looks by itself from now on. sleep(): it wants to be called again; returns false if something has
+  // already arrived.
   void watch() noexcept;
   [[nodiscard]] bool sleep() noexcept;
 
@@ -60,7 +62,7 @@ class ring_reader {
   std::atomic<std::uint64_t> read_{0};
 };
 
-// Both ways, in one region.
+// Two rings, one per direction, in one region.
 class ring_pair {
  public:
   static constexpr std::size_t ring_bytes = std::size_t{256} << 10;
@@ -70,10 +72,10 @@ class ring_pair {
   static_assert(2 * sizeof(ring_state) <= permits_at);
   static_assert(permits_at + 2 * permit::count * sizeof(std::atomic<std::uint32_t>) <= head_bytes);
 
-  // memory: of that many bytes, zeros until both have begun. first: the end that has made it.
+  // memory: of `bytes` bytes, zero until both ends have started. first: true at the end that created it.
   ring_pair(sys::shared_region memory, bool first) noexcept;
   [[nodiscard]] std::span<std::byte> permit_region() const noexcept { return {memory_.data(), head_bytes}; }
-  // What this end gives, and what the other does.
+  // Return a permit of this end, and one of the other end.
   [[nodiscard]] permit own_permit(std::uint32_t slot, std::uint32_t turn) const noexcept { return {word(first_ ? 0 : 1, slot), turn}; }
   [[nodiscard]] permit permit_of_other(std::uint32_t slot, std::uint32_t turn) const noexcept { return {word(first_ ? 1 : 0, slot), turn}; }
 

@@ -1,4 +1,4 @@
-// What the pipes of an engine share to bring tensors: threads, and pinned memory that those of devices pass through. Thread-safe.
+// What the pipes of an engine share to move tensors: threads, and pinned memory that device tensors pass through. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace penstock::channel {
 
-// Tells what is under way on a pipe. Any thread.
+// Lists the requests in flight on a pipe. Any thread.
 class under_way_teller {
  public:
   virtual void add_under_way(std::vector<request_info>& to) = 0;
@@ -28,22 +28,22 @@ class under_way_teller {
 class pipe_staging final : public core::beside_files {
  public:
   explicit pipe_staging(core::runtime& with);
-  // The one of an engine, made for its first pipes.
+  // Returns the pipe_staging of an engine, created for its first pipe.
   static pipe_staging& of(core::runtime& with);
 
-  // Which bring the tensors, and where those of devices pass through.
+  // The lanes that move the tensors, and the pinned memory that device tensors pass through.
   [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
-  // Which maps what the other ends of pipes have posted: a thread of its own, since that may take milliseconds.
+  // The lane that maps memory posted by the other ends of pipes: a separate thread, because mapping may take milliseconds.
   [[nodiscard]] staging::lanes& mapper() noexcept { return mapper_; }
   [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
   [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
-  // Of all inboxes.
+  // The budget of all inboxes.
   [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
 
   std::size_t trim() override { return sending_.trim() + receiving_.trim(); }
   [[nodiscard]] pinned pinned_now() const override;
 
-  // A pipe of the engine, until it is gone.
+  // Registers a pipe of the engine until its removal.
   void add(const std::shared_ptr<under_way_teller>& pipe);
   void remove(under_way_teller& pipe) noexcept;
   void add_under_way(std::vector<request_info>& to) override;
@@ -52,13 +52,14 @@ class pipe_staging final : public core::beside_files {
   staging::landing sending_;
   staging::landing receiving_;
   staging::pinned_budget inboxes_;
-  staging::lanes pullers_;  // ends before the memory that it works on
+  staging::lanes pullers_;  // destroyed before the memory that it works on
   staging::lanes mapper_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::map<const under_way_teller*, std::weak_ptr<under_way_teller>> pipes_;
 };
 
-// How long who waits for the other end does so without sleeping: a message comes in a few microseconds where nobody has to be woken.
+// Returns how long a thread that waits for the other end spins before it sleeps: a message takes a few microseconds if no thread has to be
+// woken.
 std::chrono::microseconds pipe_spin(const core::runtime& with) noexcept;
 
 }  // namespace penstock::channel

@@ -1,5 +1,5 @@
-// A tensor, or the part of one, that is read from a source into memory of a device in the order of the target's stream. A part of its
-// message, which ends once the stream has the bytes.
+// Reads a tensor, or a part of one, from a source into device memory, in the order of the target's stream. It is a part of its message,
+// which ends once the stream has the bytes.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@ namespace penstock::channel {
 
 class stream_read final : public staging::work {
  public:
-  // source: of target.length bytes. ended: is called once with how it went, on a thread that may call the driver; the read may be gone on
-  // return.
+  // source: of target.length bytes. ended: called once with the outcome, on a thread that may call the driver; the read may be destroyed
+  // when it returns.
   stream_read(const tools& with, std::shared_ptr<core::file_core> source, const incoming_target& target,
               std::function<void(const status&)> ended);
-  // Puts it onto the stream, once, before anything else lets go of this. Not with a lock.
+  // Queues the read on the stream. Call once, before this object's other references are released. Do not call with a lock held.
   void begin() noexcept;
   bool run() override;
 

@@ -1,4 +1,4 @@
-// The moment when streams have done what they had when they were added. Nobody waits for it: it is told.
+// Reports the moment when streams have finished the work that they had when they were added. No thread waits for it.
 #pragma once
 
 #include <atomic>
@@ -12,18 +12,19 @@
 
 namespace penstock::channel {
 
-// For one thread at a time, until it awaits. Not destroyed between await() and its end.
+// For one thread at a time, until await(). Must not be destroyed between await() and its callback.
 class stream_turn {
  public:
   stream_turn() = default;
   stream_turn(const stream_turn&) = delete;
   stream_turn& operator=(const stream_turn&) = delete;
 
-  // What the stream of the link's device has now. null: its default stream. Errors: no such stream, and those of the device.
+  // Adds the work that a stream of the link's device has now. on: null for the default stream. Errors: no such stream, and those of the
+  // device.
   status add(const staging::link& via, device::stream on);
-  // Nothing to wait for: what was added is done.
+  // Returns true if everything added is already done, so that there is nothing to wait for.
   [[nodiscard]] bool over() const noexcept { return pending_.empty(); }
-  // Calls then(argument, outcome) once, on whichever thread finds that all is done, which may be this one. Only where it is not over.
+  // Calls then(argument, outcome) once, on the thread that finds all work done, which may be this one. Call only if over() is false.
   void await(staging::feeders& watched, void (*then)(void*, const status&), void* argument) noexcept;
 
  private:

@@ -1,6 +1,6 @@
-// Where the other end of one pipe makes further connections: a socket of its own, at the address that the pipe's connection has led to, so
-// that it needs nobody in accept(), holds up nobody else's, and stays when the pipe's listener has gone. Each token lets one connection in.
-// Who brings none is shut out without a word; of those who have not said yet which they bring only so many are kept. Thread-safe.
+// Accepts the further connections that the other end of one pipe makes. It has its own socket, at the address that the pipe's connection
+// has led to, so it needs no thread in accept(), delays no other pipe, and outlives the pipe's listener. Each token admits one connection.
+// A connection without one is closed without a reply, and only a limited number may be open before they have sent one. Thread-safe.
 #pragma once
 
 #include <array>
@@ -19,21 +19,21 @@
 
 namespace penstock::channel {
 
-// What is said on a further connection. None of it is a frame_kind: who takes it for a pipe's own is a stranger.
+// The frames on a further connection. None has the value of a frame_kind: to a pipe, such a connection is a stranger.
 enum class stripe_frame : std::uint32_t {
-  joins = 0x1000,  // the first frame, of who makes it. Body: a token of the offer. And the other end's answer: no body
-  piece,           // message, part, code: of what was wanted. Body: the piece
+  joins = 0x1000,  // the first frame, by the end that connects. Body: a token of the offer. The other end answers with no body
+  piece,           // message, part, code: from the request. Body: the piece
   farewell,        // the last frame: the pipe is closed
 };
 
-// Who has opened it. Called on the reactor's thread.
+// The owner of a door. Called on the reactor's thread.
 class stripe_host {
  public:
   virtual ~stripe_host() = default;
-  // which: token it has brought. Of what it says all but the first frame is still to be read.
-  // secure: of a pipe that is encrypted.
+  // A connection has been admitted. which: index of its token. All frames but the first are still to be read. secure: set if the pipe is
+  // encrypted.
   virtual void came(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure) noexcept = 0;
-  // Nobody comes any more.
+  // No further connection will come.
   virtual void door_failed(const status& why) noexcept = 0;
 };
 
@@ -41,7 +41,7 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
  public:
   static constexpr std::size_t most_strangers = 32;
 
-  // at: port 0. own: the pipe's, like which those who come are to be encrypted. Closes by itself when all have come.
+  // at: with port 0. own: the pipe's connection; further ones are encrypted as it is. Closes by itself when all have connected.
   static result<std::shared_ptr<stripe_door>> open(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with,
                                                    std::shared_ptr<connection> own, const sys::socket_address& at, std::size_t connections,
                                                    std::weak_ptr<stripe_host> of);
@@ -49,7 +49,7 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
               std::weak_ptr<stripe_host> of)
       : door_(std::move(door)), reactor_(std::move(with)), own_(std::move(own)), host_(std::move(of)), socket_(std::move(socket)) {}
   [[nodiscard]] const stripe_offer& offer() const noexcept { return offer_; }
-  // Nobody is let in any more; strangers are shut out.
+  // Admits no more connections, and closes those not yet admitted.
   void close() noexcept;
   next ready(bool readable, bool writable) noexcept override;
 
@@ -65,11 +65,11 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
   const std::shared_ptr<connection> own_;
   const std::weak_ptr<stripe_host> host_;
   stripe_offer offer_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   sys::owned_descriptor socket_;
   std::uint64_t token_ = 0;
   bool closed_ = false;
-  std::vector<bool> used_;                           // of the tokens
+  std::vector<bool> used_;                           // by token
   std::deque<std::shared_ptr<stranger>> strangers_;  // the latest last
 };
 

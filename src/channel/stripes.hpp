@@ -1,7 +1,7 @@
-// The further connections of a tcp pipe, over which large tensors go beside its own one: each is read and written by a thread of several,
-// so that neither one thread that copies nor one congestion window is what they wait for. They are made when the first large tensor is on
-// its way, by the end that has connected, with tokens that the other end has told it over the pipe; until they are there, or where none can
-// be made, all goes over the pipe's own connection. Thread-safe.
+// The further connections of a tcp pipe, which carry large tensors beside its own one. Several threads read and write them, so that neither
+// one copying thread nor one congestion window is the bottleneck. The connecting end makes them when the first large tensor is on its way,
+// with tokens that the other end has sent over the pipe. Until then, or if none can be made, everything uses the pipe's own connection.
+// Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -24,17 +24,17 @@
 
 namespace penstock::channel {
 
-// Who uses them, as they see it. Any thread, several at once.
+// The user of the connections. Called on any thread, several at once.
 class stripe_owner {
  public:
-  // A piece comes over one of them. See frame_user.
+  // A piece arrives over one of them. See frame_user.
   virtual result<std::span<std::byte>> piece_begins(const frame_head& head) = 0;
   virtual status piece_arrived(const frame_head& head) = 0;
-  // One that pieces were sent over has ended; what was on its way there will not arrive. closed: the other end, or what lies between, has
-  // ended it. Anything else: the other end has said what it must not.
+  // A connection that carried pieces has ended; what was in flight on it will not arrive. closed: the other end, or the network, has ended
+  // it. Any other error: the other end has broken the protocol.
   virtual void stripe_lost(const status& why) noexcept = 0;
-  // To be said over the pipe's own connection: by who has connected, that it would like some, or why (code, body) it can make none; by the
-  // other end a stripe_offer, or why there is none.
+  // Sends this over the pipe's own connection. The connecting end asks for further connections, or says why (code, body) it cannot make
+  // any; the other end sends a stripe_offer, or why there is none.
   virtual void say_of_stripes(std::uint32_t code, std::vector<std::byte> body) = 0;
 
  protected:
@@ -43,32 +43,32 @@ class stripe_owner {
 
 class pipe_stripes final : public stripe_host, public std::enable_shared_from_this<pipe_stripes> {
  public:
-  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // of a tensor that is worth them, and of a piece that goes there
+  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // for a tensor that is worth them, and for a piece that goes there
 
-  // most: connections of the pipe, with its own, which is own. close_within: as of pipe_options.
+  // most: connections of the pipe, including its own, which is own. close_within: as in pipe_options.
   pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, std::shared_ptr<reactors> more,
                std::shared_ptr<connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
                std::weak_ptr<stripe_owner> owner);
 
-  // How many the other end would have. Before anything else.
+  // Sets how many connections the other end would use. Call before anything else.
   void agree(std::uint32_t most_of_other) noexcept { agreed_.store(std::clamp(most_of_other, 1U, most_)); }
-  // The ends have agreed on the channel.
+  // Called when the ends have agreed on the channel.
   void allow() noexcept { allowed_.store(true); }
   [[nodiscard]] unsigned agreed() const noexcept { return agreed_.load(); }
-  // That there are, with the pipe's own.
+  // Returns the number of connections, including the pipe's own.
   [[nodiscard]] unsigned count() const noexcept { return static_cast<unsigned>(count_.load()); }
-  // Both ends cut a tensor in the same way: into as many pieces as there are connections where it is not longer.
+  // Returns the piece size, the same at both ends. A tensor too short for more pieces is cut into one per connection.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t length) const noexcept;
-  // Why pieces have nothing but the pipe's own connection; empty: they have more, or may have.
+  // Returns why pieces can only use the pipe's own connection; empty if they have others, or may get them.
   [[nodiscard]] std::string refusal() const;
 
-  // A large tensor is on its way: go_on() makes them, once.
+  // A large tensor is on its way: go_on() makes the connections, once.
   void want() noexcept { wanted_.store(true, std::memory_order_relaxed); }
-  // Sends what is queued. Not while a lock is held.
+  // Sends the queued frames. Do not call with a lock held.
   void go_on() noexcept;
-  // What the other end says of them.
+  // Handles a message of the other end about further connections.
   status told(const frame_head& head, std::span<const std::byte> body);
-  // Over the one that has least to do. kept: goes once it has left.
+  // Queues the frame on the least busy connection. kept: released once the frame has left.
   void enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept);
   void withdraw(std::uint64_t message);
   void divert(std::uint64_t message);
@@ -81,9 +81,9 @@ class pipe_stripes final : public stripe_host, public std::enable_shared_from_th
   class stripe;
   struct lane {
     std::shared_ptr<connection> over;
-    std::shared_ptr<stripe> user;                       // null: the pipe's own
-    std::shared_ptr<std::atomic<std::uint64_t>> bytes;  // queued there
-    std::atomic<bool> fresh{false};                     // something has been queued since it was last flushed
+    std::shared_ptr<stripe> user;                       // null: the pipe's own connection
+    std::shared_ptr<std::atomic<std::uint64_t>> bytes;  // bytes queued there
+    std::atomic<bool> fresh{false};                     // something has been queued since the last flush
   };
 
   void begin();
@@ -109,17 +109,17 @@ class pipe_stripes final : public stripe_host, public std::enable_shared_from_th
   std::atomic<bool> allowed_{false};
   std::atomic<bool> wanted_{false};
   std::atomic<bool> begun_{false};
-  // Those before count_ do not change.
+  // Entries before count_ are constant.
   std::array<lane, limits::connections> lanes_;
   std::atomic<std::size_t> count_{1};
 
-  mutable std::mutex lock_;  // guards what follows, and adding a lane
+  mutable std::mutex lock_;  // guards the members below, and adding a lane
   bool closed_ = false;
-  bool offered_ = false;  // the other end has told tokens
+  bool offered_ = false;  // the other end has sent tokens
   std::shared_ptr<stripe_door> listening_;
   std::vector<std::shared_ptr<stripe>> joining_;  // until the other end has answered
-  bool making_ = false;                           // more of them
-  status refused_;                                // why there are not as many as there should be
+  bool making_ = false;                           // more connections
+  status refused_;                                // why there are fewer than there should be
   bool told_ = false;                             // the other end knows
 };
 

@@ -1,5 +1,5 @@
-// The tensors of one message on their way, at the end that sends them and at the one that receives them, as carriers see them. All of it
-// belongs to the pipe and is guarded by its lock, unless it says otherwise.
+// The tensors of one message in transfer, at the sending and at the receiving end, as carriers see them. All of it belongs to the pipe and
+// is guarded by its lock, unless noted otherwise.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,10 @@ namespace penstock::channel {
 class carrier;
 class incoming;
 
-// A device of such a name is emulated.
+// Returns true if the name is that of an emulated device.
 inline bool is_of_host_device(std::string_view device) noexcept { return device.starts_with("host:"); }
 
-// An operation of the pipe's user, who is told its end without the lock. It may be gone on return.
+// An operation of the pipe's user. It is told its end without the lock, and may be destroyed on return.
 class told_operation {
  public:
   virtual void tell_end(io_result outcome) noexcept = 0;
@@ -39,13 +39,13 @@ class told_operation {
 // What a step with the pipe's lock leaves to be done without it.
 struct endings {
   std::vector<std::pair<told_operation*, io_result>> told;    // operations that have ended
-  std::vector<std::pair<incoming*, std::uint64_t>> of_parts;  // how many parts of these have
-  std::vector<carrier*> go_on;                                // carriers that have something to do then
-  bool copies = false;                                        // some have been submitted to feeders, and have to be ahead of what is said
+  std::vector<std::pair<incoming*, std::uint64_t>> of_parts;  // number of parts that have ended, by message
+  std::vector<carrier*> go_on;                                // carriers that continue afterwards
+  bool copies = false;                                        // copies were submitted to feeders, which must start before messages are sent
 };
 
-// What one carrier brings of one message, in parts, of which each ends exactly once: by incoming::parts_ended(), by endings::of_parts, or
-// because abandon() counts it; those that end with the streams of their targets by incoming::parts_passed().
+// One carrier's part of one message, divided into parts. Each part ends exactly once: by incoming::parts_ended(), by endings::of_parts, or
+// because abandon() counts it; parts that end with the streams of their targets, by incoming::parts_passed().
 class delivery {
  public:
   delivery() = default;
@@ -53,25 +53,26 @@ class delivery {
   delivery& operator=(const delivery&) = delete;
   virtual ~delivery() = default;
 
-  // Before it begins: how many there are. With the lock: how many the other end still has to send, of a carrier that needs it for that.
+  // Before the start: the number of parts. With the lock: the number that the other end still has to send, for a carrier that needs it for
+  // that.
   [[nodiscard]] virtual std::uint64_t parts() const noexcept = 0;
-  // How many of these are work on the streams of their targets, which may be held for any time. Before it begins.
+  // Returns how many of these are work on the streams of their targets, which may take any time. Called before the start.
   [[nodiscard]] virtual std::uint64_t parts_on_streams() const noexcept { return 0; }
-  // Each tensor of the message has its carrier. Without the lock, before anything begins.
+  // Each tensor of the message has its carrier. Called without the lock, before anything starts.
   virtual void all_taken() {}
-  // Begins, or goes on where there may be room again, what needs the lock.
+  // Starts the work that needs the lock, or continues it if there may be room again.
   virtual void ask(endings& /*ended*/) {}
-  // Begins what needs none. Without the lock, once. Must not let an exception out.
+  // Starts the work that does not need the lock. Called once, without the lock. Must not throw.
   virtual void start() noexcept {}
-  // What has not begun will not. How many parts that is.
+  // Drops the parts that have not started, and returns their number.
   [[nodiscard]] virtual std::uint64_t abandon() noexcept { return 0; }
-  // Likewise without the lock, behind abandon().
+  // The same without the lock, after abandon().
   virtual void stop() noexcept {}
-  // All parts have ended. Without the lock.
+  // All parts have ended. Called without the lock.
   virtual void let_go() noexcept {}
 };
 
-// At the end that receives.
+// A message at the receiving end.
 class incoming {
  public:
   explicit incoming(core::operation& of) noexcept : operation(of) {}
@@ -80,18 +81,18 @@ class incoming {
 
   core::operation& operation;
 
-  // --- do not change once it has begun
+  // --- constant once it has started
   std::uint64_t number = 0;
   std::span<const tensor_facts> tensors;
   std::vector<incoming_target> targets;
   std::vector<staging::place> places;  // of its targets
   std::uint64_t bytes = 0;             // of all tensors
-  // Targets in memory of devices are written in the order of their streams, which have it all when the call that begins this returns.
+  // Device targets are written in the order of their streams, which have all the work when the call that starts it returns.
   bool on_streams = false;
 
-  std::vector<carrier*> by;  // of its tensors; null: it is in line, or empty
+  std::vector<carrier*> by;  // by tensor; null: it is in the announcement, or empty
 
-  // The carrier's part of it, made when it is first asked for: before all are known. of: null for what is in line.
+  // Returns the carrier's part of it, created on first use: before all_deliveries_known(). of: null for tensors in the announcement.
   template <class Delivery, class Make>
   Delivery& delivery_of(const carrier* of, Make make) {
     for (const auto& each : deliveries_) {
@@ -100,7 +101,7 @@ class incoming {
     assert(!deliveries_known_);
     return static_cast<Delivery&>(*deliveries_.emplace_back(of, make()).what);
   }
-  // From here on there are no more, so that several threads may go through them, and their parts are counted.
+  // From now on there are no new deliveries, so several threads may iterate over them, and their parts are counted.
   void all_deliveries_known() {
     deliveries_known_ = true;
     for (const auto& each : deliveries_) {
@@ -109,12 +110,12 @@ class incoming {
       arriving_left += each.what->parts() - each.what->parts_on_streams();
     }
   }
-  // Of a carrier that has taken over, while others are left.
+  // Adds the parts of a carrier that has taken over, while others are left.
   void add_parts(std::uint64_t count) noexcept {
     parts_left += count;
     arriving_left += count;
   }
-  // Null: it has none of it.
+  // Returns null if the carrier has no part of it.
   template <class Delivery>
   [[nodiscard]] Delivery* find_delivery(const carrier& of) const noexcept {
     for (const auto& each : deliveries_) {
@@ -128,16 +129,16 @@ class incoming {
   }
 
   // --- without the lock, any thread
-  // So many parts have ended. It may be gone on return.
+  // Counts ended parts. The message may be destroyed on return.
   void parts_ended(std::uint64_t count) noexcept {
     if (count > 0 && arriving_left.fetch_sub(count, std::memory_order_acq_rel) == count) all_arrived();
     parts_passed(count);
   }
-  // Likewise of those on streams, for which nothing else waits.
+  // The same for parts on streams, which nothing else waits for.
   void parts_passed(std::uint64_t count) noexcept {
     if (count > 0 && parts_left.fetch_sub(count, std::memory_order_acq_rel) == count) all_ended();
   }
-  // The first error is what it ends with; what has not begun will not.
+  // Records the first error, with which the message ends; parts that have not started will not start.
   void fail(const status& why) noexcept {
     stopping.store(true);
     const std::lock_guard guard(error_lock_);
@@ -147,7 +148,7 @@ class incoming {
     const std::lock_guard guard(error_lock_);
     return error_;
   }
-  std::atomic<std::uint64_t> parts_left{1};     // one for who begins
+  std::atomic<std::uint64_t> parts_left{1};     // one for the thread that starts it
   std::atomic<std::uint64_t> arriving_left{1};  // of these, all but those on streams
   std::atomic<bool> stopping{false};
 
@@ -168,18 +169,18 @@ class incoming {
   status error_;
 };
 
-// What one carrier has to do with one message that is sent.
+// One carrier's part of one message that is sent.
 class departure {
  public:
   departure() = default;
   departure(const departure&) = delete;
   departure& operator=(const departure&) = delete;
   virtual ~departure() = default;
-  // It uses nothing of the sender's memory just now.
+  // Returns true if it uses none of the sender's memory at present.
   [[nodiscard]] virtual bool at_rest() const noexcept = 0;
 };
 
-// At the end that sends.
+// A message at the sending end.
 class outgoing {
  public:
   explicit outgoing(core::operation& of) noexcept : operation(of) {}
@@ -188,24 +189,24 @@ class outgoing {
 
   core::operation& operation;
 
-  // --- do not change once it is queued
+  // --- constant once it is queued
   std::uint64_t number = 0;
   outgoing_message message;
   std::vector<staging::place> places;  // of its tensors
-  std::vector<tensor_facts> facts;     // likewise
+  std::vector<tensor_facts> facts;     // of its tensors
   std::uint64_t tensor_bytes = 0;
 
-  std::vector<std::uint64_t> asked_bytes;  // of each tensor, by the other end
-  // Nothing of it may begin to leave any more.
+  std::vector<std::uint64_t> asked_bytes;  // by tensor, requested by the other end
+  // Returns true if no more of it may start to leave.
   [[nodiscard]] virtual bool has_ended() const noexcept = 0;
 
-  // Without the lock before it is queued, with it afterwards.
+  // Call without the lock before the message is queued, with it afterwards.
   template <class Departure, class Make>
   Departure& departure_of(const carrier& of, Make make) {
     if (auto* const found = find_departure<Departure>(of); found != nullptr) return *found;
     return static_cast<Departure&>(*departures_.emplace_back(&of, make()).second);
   }
-  // Null: there is none.
+  // Returns null if there is none.
   template <class Departure>
   [[nodiscard]] Departure* find_departure(const carrier& of) const noexcept {
     for (const auto& [by, what] : departures_) {

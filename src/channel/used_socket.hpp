@@ -1,5 +1,5 @@
-// A socket that one thread may close while others are in a call with it: its descriptor goes when the last of these calls is over, and the
-// calls that follow have none. Thread-safe.
+// A socket that one thread may close while others are in a call with it: the descriptor is closed when the last of these calls ends, and
+// later calls get none. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class used_socket {
  public:
   explicit used_socket(sys::owned_descriptor of) noexcept : owned_(std::move(of)) {}
 
-  // One call with it.
+  // One call that uses the socket.
   class use {
    public:
     explicit use(used_socket& of) noexcept : of_(of.enter() ? &of : nullptr) {}
@@ -23,7 +23,7 @@ class used_socket {
     ~use() {
       if (of_ != nullptr) of_->leave();
     }
-    // -1, which the kernel refuses, once it is closed.
+    // Returns -1, which the kernel refuses, once the socket is closed.
     [[nodiscard]] int fd() const noexcept { return of_ != nullptr ? of_->owned_.get() : -1; }
 
    private:
@@ -48,7 +48,7 @@ class used_socket {
 
   sys::owned_descriptor owned_;
   std::atomic<bool> closed_{false};
-  std::atomic<std::uint32_t> uses_{1};  // calls, and one more until it is closed
+  std::atomic<std::uint32_t> uses_{1};  // calls, plus one until it is closed
 };
 
 }  // namespace penstock::channel

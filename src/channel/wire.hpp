@@ -1,5 +1,5 @@
-// What pipes say to each other, as bytes. Whatever comes from the other end is checked: every length against a limit and against what has
-// arrived; what does not hold ends the pipe, with errc::io and the name of what is wrong.
+// The messages between the two ends of a pipe, as bytes. Everything from the other end is checked: every length against a limit and against
+// the bytes that have arrived. A violation ends the pipe with errc::io, which names what is wrong.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,20 @@ namespace penstock::channel {
 inline constexpr std::uint32_t wire_version = 8;
 
 enum class frame_kind : std::uint32_t {
-  hello = 1,     // body: hello. The first frame of each end; who has connected speaks first
+  hello = 1,     // body: hello. The first frame of each end; the end that connected speaks first
   reach,         // body: the names of the channels by which this end can receive, and why not by the others
-  announcement,  // message: its number. Body: announcement. code: 0, or what a channel makes of it that pushes its tensors
+  announcement,  // message: its number. Body: announcement. code: 0, or set by a channel that pushes its tensors
   taken,         // message: it was received (body: by which channels), or code and body: why it will not be
   withdrawn,     // message: it will not be sent. code and body: why
-  challenge,     // before the greeting, where the ends have a secret. Body: 32 bytes at random
-  proof,         // likewise, once both challenges are there. Body: what only who knows the secret can make of them
-  refused,       // instead of a greeting. Body: why this end speaks no further
-  credit,        // code: so many announcements, part: of so many bytes, have gone to the user
-  of_channel,    // what the two carriers of a channel say to each other. See kind_of_channel()
+  challenge,     // before the greeting, if the ends have a secret. Body: 32 random bytes
+  proof,         // as above, once both challenges are known. Body: the proof of knowing the secret
+  refused,       // instead of a greeting. Body: why this end ends the pipe
+  credit,        // code: number of announcements, part: their bytes, that the user has taken
+  of_channel,    // a message between the two carriers of a channel. See kind_of_channel()
 };
 
-// The kind of a frame that belongs to a channel. number: of the channel, in the list by which the one who says it can receive (reach). own:
-// what the channel makes of it.
+// Returns the kind of a frame that belongs to a channel. number: of the channel, in the sender's list of channels by which it can receive
+// (reach). own: chosen by the channel.
 constexpr std::uint32_t kind_of_channel(std::uint8_t number, std::uint8_t own) noexcept {
   return static_cast<std::uint32_t>(frame_kind::of_channel) | std::uint32_t{number} << 8 | std::uint32_t{own} << 16;
 }
@@ -43,22 +43,22 @@ constexpr std::uint8_t channel_of_frame(std::uint32_t kind) noexcept { return st
 constexpr std::uint8_t own_kind_of_frame(std::uint32_t kind) noexcept { return static_cast<std::uint8_t>(kind >> 16); }
 
 struct limits {
-  static constexpr std::uint64_t greeting_bytes = 4096;  // from whom nothing is known yet
-  static constexpr std::uint64_t words_bytes = 1024;     // of what the other end says that is told on; the rest is cut off
+  static constexpr std::uint64_t greeting_bytes = 4096;  // from an unknown other end
+  static constexpr std::uint64_t words_bytes = 1024;     // of text from the other end that is reported; the rest is cut off
   static constexpr std::uint64_t text_bytes = 64 * 1024;
   static constexpr std::uint64_t metadata_bytes = std::uint64_t{1} << 20;
-  static constexpr std::uint64_t payload_bytes = std::uint64_t{64} << 20;  // of a message, together
+  static constexpr std::uint64_t payload_bytes = std::uint64_t{64} << 20;  // of a message, in total
   static constexpr std::uint64_t device_bytes = 64;                        // of a device's name
-  static constexpr std::uint64_t handle_bytes = 128;                       // by which memory is mapped
-  static constexpr std::uint64_t line_bytes = 16 * 1024;                   // of a line's address, with the device it is for
-  static constexpr std::uint64_t reason_bytes = 512;                       // why there is none
-  static constexpr std::uint64_t posted_bytes = std::uint64_t{1} << 20;    // of what tells where tensors may be pushed
+  static constexpr std::uint64_t handle_bytes = 128;                       // of a handle to map memory
+  static constexpr std::uint64_t line_bytes = 16 * 1024;                   // of a line's address and its device
+  static constexpr std::uint64_t reason_bytes = 512;                       // of the reason why there is none
+  static constexpr std::uint64_t posted_bytes = std::uint64_t{1} << 20;    // of the targets to which tensors may be pushed
   static constexpr std::uint64_t parts = 65'536;                           // payloads, and tensors, of a message
   static constexpr std::uint64_t announcement_bytes = payload_bytes + (std::uint64_t{16} << 20);
   static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;
-  static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // of a tensor that is sent; its last one may be shorter
+  static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // of a tensor that is sent; its last piece may be shorter
   static constexpr unsigned connections = 16;                           // of a pipe
-  // What one end announces before the other end's user has taken it; one message may be more.
+  // What one end may announce before the other end's user takes it; a single message may be larger.
   static constexpr std::uint32_t announced_messages = 64;
   static constexpr std::uint64_t announced_bytes = std::uint64_t{16} << 20;
 };
@@ -66,12 +66,12 @@ struct limits {
 struct hello {
   std::uint32_t version = wire_version;
   identity who;
-  // Of who has connected: the size of the memory whose descriptor comes with this, through which all that follows could go. Of the other
-  // end: the same, and it does; or 0.
+  // From the end that connected: the size of the shared memory whose descriptor comes with this, which could carry all later frames. From
+  // the other end: the same size if it accepts, or 0.
   std::uint64_t ring_bytes = 0;
 };
 
-// Where further connections are waited for, at the address that the pipe's own leads to, and a token for each.
+// The port for further connections, at the address of the pipe's own, and a token for each.
 struct stripe_offer {
   std::uint16_t port = 0;
   std::vector<sys::digest> tokens;
@@ -82,27 +82,27 @@ struct reached_channel {
   std::string refusal;  // empty: it can be used
 };
 
-// A part of a tensor, and the device's memory around it, for who maps that (device::shared_memory).
+// A part of a tensor, and the device memory around it, for an end that maps it (device::shared_memory).
 struct shared_part {
   std::string handle;
   std::uint64_t generation = 0;
-  std::uint64_t offset = 0;  // in what is mapped
+  std::uint64_t offset = 0;  // in the mapped memory
   std::uint64_t length = 0;
-  bool passed = false;  // a descriptor for it has come
+  bool passed = false;  // a descriptor for it has been passed
 };
 
 struct tensor_facts {
   std::uint64_t length = 0;
   std::uint64_t address = 0;       // in the sender's memory
-  bool in_line = false;            // its bytes lie behind the payloads
-  std::string device;              // as the sender calls it ("cuda:0"); empty: host memory
-  std::string target_device;       // where the sender would have it, as the receiver calls it; empty: anywhere
-  std::vector<shared_part> parts;  // by which the receiver can map the memory; none: it cannot
+  bool in_line = false;            // its bytes follow the payloads
+  std::string device;              // the sender's name for it ("cuda:0"); empty: host memory
+  std::string target_device;       // where the sender wants it, by the receiver's name; empty: anywhere
+  std::vector<shared_part> parts;  // how the receiver can map the memory; empty: it cannot
   std::string not_shared;          // why there are none
   std::string metadata;
 };
 
-// A line over a fabric, for tensors of one device of the other end, as that calls it; or of its host (empty).
+// A fabric line for tensors of one device of the other end, by that end's name; or of its host (empty).
 struct line_offer {
   std::string device;
   std::vector<std::byte> address;
@@ -117,18 +117,19 @@ struct carried {
 
 struct announcement {
   std::string metadata;
-  // A word of the sender's memory that has this value as long as its tensors are what they were when the message was sent. What is read
-  // or copied counts if the word, read afterwards, still has it.
+  // A word of the sender's memory has this value while its tensors are unchanged since the message was sent. Bytes that were read or copied
+  // count only if the word, read afterwards, still has it.
   std::uint64_t guard_address = 0;
   std::uint64_t guard_value = 0;
   std::vector<std::uint64_t> payload_lengths;
   std::vector<std::string> payload_metadata;
   std::vector<tensor_facts> tensors;
-  // Of the body: where the payloads begin, one behind the other, and behind them the tensors that are in line.
+  // Offset in the body of the first payload. The payloads follow each other, and then the tensors in the announcement.
   std::uint64_t bytes_before_payloads = 0;
 };
 
-// Whether this could name a device: printable, without spaces, and no longer than limits::device_bytes. Nothing does too.
+// Returns true if this could be the name of a device: printable, without spaces, and no longer than limits::device_bytes. Also true for an
+// empty name.
 bool may_name_device(std::string_view name) noexcept;
 
 std::vector<std::byte> encode(const hello& what);
@@ -143,15 +144,15 @@ std::vector<std::byte> encode_tag(std::uint64_t tag);
 result<std::uint64_t> decode_tag(std::span<const std::byte> body);
 std::vector<std::byte> encode(std::span<const carried> what);
 result<std::vector<carried>> decode_carried(std::span<const std::byte> body);
-// Without payloads.
+// Encodes all but the payloads.
 std::vector<std::byte> encode(const announcement& what);
 result<announcement> decode_announcement(std::span<const std::byte> body);
 std::vector<std::byte> encode_text(std::string_view text);
-// Such as can be shown, whatever has come: no character that a terminal obeys, and no more than limits::words_bytes.
+// Returns text that is safe to print, whatever has arrived: without control characters, and no longer than limits::words_bytes.
 std::string decode_text(std::span<const std::byte> body);
-// What the other end has said when it must not.
+// Returns the error for a message that the other end must not send now.
 status out_of_turn(std::string_view what);
-// The status that another end told.
+// Convert a status to the code that is sent, and back.
 std::uint32_t code_of(const status& why) noexcept;
 status status_of(std::uint32_t code, std::span<const std::byte> text);
 
