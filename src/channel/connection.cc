@@ -10,34 +10,34 @@ namespace penstock::channel {
 
 namespace {
 
-// What a caller sends itself before it leaves the rest to the reactor, and what the reactor reads or sends before it looks at others.
+// How much a caller sends itself before it leaves the rest to the reactor, and how much the reactor reads or sends before it serves others.
 constexpr std::uint64_t most_by_caller = std::uint64_t{256} << 10;
 constexpr std::uint64_t most_in_turn = std::uint64_t{4} << 20;
 
 std::uint64_t length_of(const outgoing_frame& frame) { return sizeof(frame.head) + frame.own.size() + frame.lent.size(); }
 
-// What lies behind the first skip bytes of the frame. Returns of how many parts that is.
+// Collects the parts of the frame after its first skip bytes. Returns their number.
 std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array<iovec, 3>& to) {
   const std::array<std::span<const std::byte>, 3> all{std::as_bytes(std::span(&frame.head, 1)), frame.own, frame.lent};
   std::size_t count = 0;
   for (const auto& part : all) {
     const auto rest = part.subspan(std::min<std::uint64_t>(skip, part.size()));
     skip -= part.size() - rest.size();
-    if (!rest.empty()) to[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};  // an iovec of sendmsg is only read
+    if (!rest.empty()) to[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};  // sendmsg only reads the memory of its iovec
   }
   return count;
 }
 
 status gone() { return {errc::closed, "the other end disconnected"}; }
 status other_uses_tls() { return {errc::permission_denied, "the other end uses TLS, and this end does not"}; }
-// Of the beginning of a frame's head: it is a record of TLS, of a handshake or an alert (RFC 8446, 5.1), and no kind of frame.
+// Returns true if the start of a frame's head is a TLS record, of a handshake or an alert (RFC 8446, 5.1), rather than a frame kind.
 bool is_tls(const frame_head& head, std::size_t bytes) noexcept {
   constexpr std::uint32_t alert = 0x0315;
   constexpr std::uint32_t handshake = 0x0316;
   const auto begins = head.kind & 0xffffU;
   return bytes >= 2 && (begins == alert || begins == handshake);
 }
-// More than that the other end has gone: with TLS an end that it has not told of.
+// Returns true if the error says more than that the other end has gone. With TLS this includes an end that was not announced.
 bool tells_why(const status& problem, bool secure) {
   const bool cut = secure && problem.code() == errc::io && problem.domain() == error_domain::penstock;
   return problem.code() == errc::would_block || problem.code() == errc::permission_denied || cut;
@@ -70,9 +70,9 @@ status connection::start(std::weak_ptr<frame_user> user) {
 }
 
 socket_handler::next connection::ready(bool readable, bool writable) noexcept {
-  const auto self = shared_from_this();  // what it tells of may let go of this
+  const auto self = shared_from_this();  // its callbacks may release this
   {
-    const std::lock_guard guard(out_lock_);  // start() has ended
+    const std::lock_guard guard(out_lock_);  // waits until start() has returned
     if (connecting_ && writable) {
       connecting_ = false;
       const used_socket::use here(socket_);
@@ -86,12 +86,12 @@ socket_handler::next connection::ready(bool readable, bool writable) noexcept {
     flush_up_to(most_in_turn);
   }
   if (readable) read_in_turn();
-  if (readable && secure_ != nullptr) flush_up_to(most_in_turn);  // what came may be what sending has waited for
+  if (readable && secure_ != nullptr) flush_up_to(most_in_turn);  // sending may have waited for what arrived
   if (has_more_) return next::turn;
   return readable || writable ? rest() : look_later();
 }
 
-// --- the ring
+// --- ring
 
 void connection::use_ring(std::unique_ptr<ring_pair> ring, bool leaves) {
   const std::lock_guard guard(out_lock_);
@@ -100,7 +100,7 @@ void connection::use_ring(std::unique_ptr<ring_pair> ring, bool leaves) {
   has_ring_.store(true);
 }
 
-// The other end calls for one who sleeps: there is something to read, or room to write.
+// The other end calls a sleeping thread: there is something to read, or room to write.
 void connection::hear_calls() noexcept {
   std::array<std::byte, 256> calls;
   const iovec part{calls.data(), calls.size()};
@@ -113,7 +113,8 @@ void connection::hear_calls() noexcept {
   }
 }
 
-// With as many as there may be, the frames that have come are read first, which take them. Where there is none, nobody has told of them.
+// At the limit, the frames that have arrived are read first, because they take descriptors. If there is none, no frame refers to the
+// descriptors.
 bool connection::takes_more_passed() noexcept {
   const std::lock_guard guard(passed_lock_);
   if (passed_.size() < most_passed) return true;
@@ -121,7 +122,7 @@ bool connection::takes_more_passed() noexcept {
   return false;
 }
 
-// From the socket.
+// Reads from the socket.
 result<std::size_t> connection::receive(const iovec& part) {
   std::vector<sys::owned_descriptor> come;
   const used_socket::use here(socket_);
@@ -145,7 +146,7 @@ bool connection::pass(int descriptor) { return has_ring_.load() && call({&descri
 sys::owned_descriptor connection::take_passed() noexcept {
   auto first = next_passed();
   if (first.get() >= 0 || !has_ring_.load()) return first;
-  hear_calls();  // of which who has this reads what they are about, and the reactor, or who polls, goes on
+  hear_calls();  // the thread that reads handles what the calls are about, and the reactor or a polling thread continues
   return next_passed();
 }
 
@@ -157,7 +158,7 @@ sys::owned_descriptor connection::next_passed() noexcept {
   return first;
 }
 
-// False: there is no room for it. Who is only called has been called often enough then.
+// Returns false if the socket has no room; a thread that is only called has then been called often enough.
 bool connection::call(std::span<const int> passed) noexcept {
   std::byte one{};
   const iovec part{&one, 1};
@@ -171,10 +172,11 @@ void connection::begin_polling() noexcept {
   if (has_ring_.load()) ring_->in.watch();
 }
 
-// Only by who has begun to: what calls for the reactor may be heard here (take_passed), and somebody has to go on looking then.
+// Only for threads that have begun polling: a call for the reactor may be read here (take_passed), and some thread has to go on looking.
 bool connection::poll() noexcept { return has_ring_.load() && ring_->in.something() && read_in_turn(); }
 
-// Who has polled will often poll again at once: so the reactor is not woken for what comes meanwhile, and looks by itself in a moment.
+// A thread that has polled often polls again at once. So the reactor is not woken for bytes that arrive meanwhile, but looks by itself in a
+// moment.
 void connection::end_polling() noexcept {
   if (pollers_.fetch_sub(1) != 1 || !has_ring_.load() || looks_later_.exchange(true)) return;
   std::uint64_t token = 0;
@@ -195,13 +197,13 @@ socket_handler::next connection::look_later() noexcept {
   return rest();
 }
 
-// The reactor is to be called from now on, unless another looks after it.
+// Makes the ring call the reactor from now on, unless another thread looks after it.
 socket_handler::next connection::rest() noexcept {
   if (!has_ring_.load() || over_.load() || pollers_.load() > 0 || looks_later_.load()) return next::event;
   return ring_->in.sleep() && !gone_.load() ? next::event : next::turn;
 }
 
-// --- what comes in
+// --- input
 
 result<std::size_t> connection::get(const iovec& part) {
   if (!has_ring_.load(std::memory_order_relaxed)) return receive(part);
@@ -212,18 +214,18 @@ result<std::size_t> connection::get(const iovec& part) {
   return got;
 }
 
-// What has come, unless another thread is at it, which then looks again before it leaves. True: there was something.
+// Reads what has arrived, unless another thread is reading, which looks again before it leaves. Returns true if there was something.
 bool connection::read_in_turn() noexcept {
   if (reading_.test_and_set()) return false;
   const bool something = read();
   reading_.clear();
-  if (abandoned_.load()) end_abandoned();  // by who found this reading
+  if (abandoned_.load()) end_abandoned();  // set by a thread that found this one reading
   return something;
 }
 
 bool connection::read() noexcept {
   std::uint64_t left = most_in_turn;
-  // With TLS also of encrypted bytes, of which many may become few.
+  // With TLS, encrypted bytes count too, because many of them may become few.
   const auto fetched = [this] { return secure_ != nullptr ? secure_->fetched() : 0; };
   const auto most_fetched = fetched() + most_in_turn;
   while (left > 0 && fetched() < most_fetched && !over_.load() && !abandoned_.load()) {
@@ -261,12 +263,12 @@ status connection::read_some(std::uint64_t& left) {
   return take(bytes);
 }
 
-// With in_lock_: before the first frame.
+// Call with in_lock_ held. True only before the first frame.
 bool connection::hears_tls() const noexcept { return !heard_frame_ && secure_ == nullptr && is_tls(head_, head_bytes_); }
 
-// So many bytes more of the head or the body are there.
+// Handles further bytes of the head or the body.
 status connection::take(std::size_t bytes) {
-  const auto user = user_.lock();  // null: what comes goes nowhere, until what is queued has left
+  const auto user = user_.lock();  // null: incoming frames are discarded until the queued ones have left
   if (head_bytes_ < sizeof(head_)) {
     {
       const std::lock_guard guard(in_lock_);
@@ -303,7 +305,7 @@ void connection::divert(std::uint64_t message) {
   wanted_ = false;
 }
 
-// --- what goes out
+// --- output
 
 bool connection::enqueue(outgoing_frame frame) {
   const std::lock_guard guard(out_lock_);
@@ -337,7 +339,7 @@ void connection::withdraw(std::uint64_t message) {
           },
           [] { return false; });
       each->lent = {};
-      each->written = nullptr;  // and with it what it kept of what was lent
+      each->written = nullptr;  // and what it kept alive for the lent memory
       ++each;
       if (kept) continue;
       ended_ = no_memory();  // a frame cannot stay half sent
@@ -350,7 +352,7 @@ void connection::withdraw(std::uint64_t message) {
   }
 }
 
-// With out_lock_.
+// Call with out_lock_ held.
 void connection::watch_writing(bool on) noexcept {
   if (on == watched_ || token_ == 0) return;
   watched_ = on;
@@ -369,17 +371,17 @@ result<std::size_t> connection::send(int fd, std::span<const iovec> parts, std::
   return or_no_memory([&] { return secure_->send(*door_, fd, parts); });
 }
 
-// With out_lock_, where the socket took nothing. False: it would now. With TLS the thread that reads may have got what this one lacked, and
-// has left the sending to it.
+// Call with out_lock_ held, when the socket accepted nothing. Returns false if it would accept bytes now: with TLS, the reading thread may
+// have received what this one needed, and has left the sending to it.
 bool connection::wait_to_send(bool by_ring) noexcept {
   using awaited = sys::tls_stream::awaited;
   const auto lacks = secure_ == nullptr ? awaited::room : secure_->waits_for();
   if (lacks == awaited::nothing) return false;
-  watch_writing(!by_ring && lacks == awaited::room);  // with a ring the other end calls
+  watch_writing(!by_ring && lacks == awaited::room);  // with a ring, the other end calls
   return true;
 }
 
-// One thread at a time sends, without the lock; the first frame stays where it is meanwhile.
+// One thread at a time sends, without the lock; the first frame keeps its address meanwhile.
 void connection::flush_up_to(std::uint64_t most) noexcept {
   const used_socket::use here(socket_);
   if (secure_ != nullptr) secure_->flush(*door_, here.fd());
@@ -426,11 +428,11 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
           sent_of_first_ = 0;
         }
       } else if (stop) {
-        // It has ended meanwhile.
+        // The connection has ended meanwhile.
       } else if (sent.error().code() == errc::would_block) {
         stop = wait_to_send(by_ring);
       } else {
-        // Reading tells of it, behind what has arrived before.
+        // Reading reports the error, after everything that had arrived before.
         door_->finish(here.fd(), true);
         stop = true;
       }
@@ -448,7 +450,7 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
   }
 }
 
-// --- the end
+// --- end of the connection
 
 void connection::close(std::chrono::milliseconds within) noexcept {
   {
@@ -464,25 +466,25 @@ void connection::close(std::chrono::milliseconds within) noexcept {
   }
   const bool waits = token == 0 || reactor_->call_at(token, reactor::clock::now() + within);
   end_sending();
-  if (!waits) abandon();  // nobody would end it later
+  if (!waits) abandon();  // otherwise nothing would end it later
 }
 
-// Those that come later, too.
+// Also closes descriptors that arrive later.
 void connection::let_go_of_passed() noexcept {
-  std::deque<sys::owned_descriptor> gone;  // closed when the lock is open
+  std::deque<sys::owned_descriptor> gone;  // closed after the lock is released
   const std::lock_guard guard(passed_lock_);
   keeps_passed_ = false;
   gone.swap(passed_);
 }
 
 void connection::abandon() noexcept {
-  const auto self = weak_from_this().lock();  // what it tells of may let go of this
+  const auto self = weak_from_this().lock();  // its callbacks may release this
   abandoned_.store(true);
   end_abandoned();
 }
 
 void connection::end_abandoned() noexcept {
-  if (reading_.test_and_set()) return;  // who reads looks for it when he has
+  if (reading_.test_and_set()) return;  // the reading thread checks abandoned_ when it is done
   if (!over_.load()) end(given_up());
   reading_.clear();
 }
@@ -519,13 +521,13 @@ void connection::end(const status& why) noexcept {
     if (token_ != 0) reactor_->remove(here.fd(), std::exchange(token_, 0));
     if (ended_.ok()) ended_ = why;
     if (secure_ != nullptr) secure_->end(*door_, here.fd());
-    door_->finish(here.fd(), true);  // whoever is in a call with it
+    door_->finish(here.fd(), true);  // wakes threads that are in a call with it
     socket_.close();
   }
   finish_end();
 }
 
-// Once nobody is sending, since their memory may go when they are told; and once who has sent all of a frame has been told so.
+// Waits until no thread sends, because memory may be freed when its owner is told; and until the sender of a whole frame has been told.
 void connection::finish_end() noexcept {
   std::list<outgoing_frame> unsent;
   status why;

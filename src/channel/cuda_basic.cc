@@ -5,7 +5,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Through pinned memory of the end whose memory is a device's, or of both.
+// Moves bytes through pinned memory, at each end whose memory is on a device.
 class cuda_basic_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda_basic"; }

@@ -11,7 +11,7 @@ class cuda_ipc_channel final : public channel {
   [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return from_device && to_device; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const override {
     if (!not_this_process(from, here)) return "a process cannot map what it has shared itself";
-    // The word that tells whether a message is still what it was is read there.
+    // Reading that memory also shows whether a message is unchanged.
     return not_readable(from, here, by.door);
   }
   [[nodiscard]] bool reads_memory() const noexcept override { return true; }

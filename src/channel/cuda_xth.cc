@@ -5,7 +5,7 @@ namespace penstock::channel {
 
 namespace {
 
-// In one process the address that the sender has is the address that the receiver's device needs.
+// Within one process, the sender's address is the one that the receiver's device needs.
 class copying final : public carrier {
  public:
   using carrier::carrier;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 
-// Small copies are over before the watcher would look. polled: somebody waits for this pipe, and looks after copies too.
+// Small copies end before the watcher would look. polled: a thread waits for this pipe, and looks after copies too.
 void look_after_copies(const incoming& of, std::uint64_t bytes, staging::feeders& copies, bool polled) {
   using clock = std::chrono::steady_clock;
   const auto until = clock::now() + std::chrono::microseconds(bytes <= small_copy && !polled ? 30 : 0);
@@ -36,7 +36,7 @@ void device_copies::add(std::size_t tensor, std::uint64_t offset, std::uint64_t 
   added.task.bytes = bytes;
 }
 
-// Each stream has one copy behind the other, so no thread has anything left to do before what the user puts there next.
+// Each stream has its copies in order, so no thread has to act before work that the user queues there later.
 void device_copies::put_onto_streams() noexcept {
   for (auto& each : copies_) {
     const auto put = each.via->session().copy(each.task.target, each.task.source, each.task.bytes, each.on);
@@ -56,7 +56,7 @@ void device_copies::put_onto_streams() noexcept {
   passed_.await(with_.runtime->feeders(), passed, this);
 }
 
-// As the last means to know when the source is free, the host waits.
+// If an event cannot mark when the source is free, the host waits for the stream.
 void device_copies::mark_ends() noexcept {
   for (auto& each : copies_) {
     const auto marked = or_no_memory([&] { return passed_.add(*each.via, each.on); });

@@ -17,7 +17,7 @@ std::optional<std::string> fabrics::refuses(bool local) {
   return std::nullopt;
 }
 
-// Where it is named, tensors of the host device may go this way, and each of a GPU is looked at by itself.
+// If fabrics are named, tensors of the host device may use them, and each GPU is checked separately.
 std::optional<std::string> fabrics::refuses_gpus() {
   if (named_) return std::nullopt;
   if (sys::rdma_door_to_gpus(sysfs_).empty()) {
@@ -32,7 +32,7 @@ fabrics::opened fabrics::open(const std::string& devices, std::size_t rails, dev
   if (const auto found = opened_.find(devices); found != opened_.end()) return found->second;
   const auto begin = [session] {
     staging::become_worker("penstock-ucx");
-    if (session != nullptr) (void)session->make_current();  // UCX's copies of the GPU's memory need a context
+    if (session != nullptr) (void)session->make_current();  // UCX needs a context to copy GPU memory
   };
   auto made = door_->open({devices.empty() && named_ && only_loopback_ ? "lo" : devices, !named_, begin, rails});
   if (!made && made.error().code() == errc::out_of_memory) return made;

@@ -35,7 +35,7 @@ result<pipe_imports::held> pipe_imports::open(device::session& by, const std::st
 void pipe_imports::map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process,
                              const std::weak_ptr<const void>& posting) {
   const key of(&by, handle);
-  std::vector<held> gone;  // unmapped when the lock is open
+  std::vector<held> gone;  // unmapped after the lock is released
   std::unique_lock guard(lock_);
   if (cleared_ || posting.expired() || is_known(of)) return;
   if (ahead_.size() >= most_ahead) gone = take_out_without_posting();
@@ -52,14 +52,14 @@ bool pipe_imports::knows(device::session& by, const std::string& handle) {
 
 bool pipe_imports::is_known(const key& of) const { return entries_.count(of) > 0 || being_mapped_.count(of) > 0 || ahead_.count(of) > 0; }
 
-// The lock is open meanwhile, so that messages whose memory is mapped do not wait.
+// Maps without the lock, so that messages whose memory is mapped do not wait.
 result<pipe_imports::held> pipe_imports::map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation,
                                              std::int64_t process) {
   const auto by = find_offered(of, generation);
   being_mapped_.insert(of);
   auto gone = take_out(of);
   guard.unlock();
-  gone.reset();  // before the next of that handle is mapped
+  gone.reset();  // before that handle is mapped again
   auto mapped = or_no_memory([&]() -> result<held> {
     const auto made = std::make_shared<import>(*of.first);
     if (auto problem = made->open(of.second, process, by == nullptr ? -1 : by->get()); !problem.ok()) return problem;
@@ -84,13 +84,13 @@ void pipe_imports::drop_offered(const key& of, std::uint64_t generation) {
   offered_.remove_if([&](const auto& each) { return each.handle == of.second && each.generation == generation; });
 }
 
-// Null: there is none.
+// Returns null if there is none.
 pipe_imports::held pipe_imports::take_out(const key& of) {
   auto taken = entries_.extract(of);
   return taken.empty() ? nullptr : std::move(taken.mapped().memory);
 }
 
-// What has to go for it, to be unmapped when the lock is open. Where memory runs out it is not kept: only its message has it.
+// Keeps a mapping, and returns the one that it replaces, to be unmapped without the lock. If memory runs out, only the message keeps it.
 pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, const held& memory) {
   const bool is_kept = or_without_memory(
       [&] {
@@ -106,7 +106,7 @@ pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, c
   return memory_of_oldest;
 }
 
-// Of those that were mapped ahead, or failed, what no message can open any more. To be unmapped when the lock is open.
+// Takes out mappings made ahead, or attempts, that no message can open any more; to be unmapped without the lock.
 std::vector<pipe_imports::held> pipe_imports::take_out_without_posting() {
   std::vector<held> taken;
   taken.reserve(ahead_.size());

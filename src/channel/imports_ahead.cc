@@ -32,7 +32,7 @@ void imports_ahead::begin() {
 }
 
 bool imports_ahead::run() {
-  std::shared_ptr<imports_ahead> kept;  // goes when the lock is open
+  std::shared_ptr<imports_ahead> kept;  // released after the lock
   for (;;) {
     posted next{};
     {

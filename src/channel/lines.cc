@@ -14,13 +14,13 @@ namespace penstock::channel {
 
 namespace {
 
-// Nobody else can guess it, and so nobody else can write to what is received by it.
+// Other processes cannot guess the tag, so they cannot write to a receive that uses it.
 result<std::uint64_t> draw_tag() {
   const auto drawn = sys::random_digest();
   if (!drawn) return drawn.error();
   std::uint64_t tag = 0;
   std::memcpy(&tag, drawn->data(), sizeof(tag));
-  return tag | 1;  // 0 is the fabric's
+  return tag | 1;  // 0 is reserved by the fabric
 }
 
 result<sys::fabric_buffer> buffer_of(void* memory, std::uint64_t bytes, const staging::place& where) {
@@ -32,7 +32,7 @@ result<sys::fabric_buffer> buffer_of(void* memory, std::uint64_t bytes, const st
 
 }  // namespace
 
-// --- what there is of a message
+// --- state of a message
 
 class lines::arriving final : public delivery {
  public:
@@ -52,8 +52,8 @@ class lines::arriving final : public delivery {
   lines& by;
   incoming& message;
   std::vector<taken> tensors;
-  std::size_t next = 0;           // to be asked for, of those
-  std::uint64_t next_offset = 0;  // in that
+  std::size_t next = 0;           // index in tensors, to be requested
+  std::uint64_t next_offset = 0;  // in that tensor
   std::uint64_t left = 0;         // pieces that have not ended
   std::list<received_piece> under_way;
 };
@@ -103,7 +103,7 @@ std::unique_ptr<sys::fabric_line> lines::make_line(sys::fabric& by, std::uint32_
   return nullptr;
 }
 
-// The line by which tensors of that device of the other end come to memory of this kind: it is offered when the first of them does.
+// Returns the line for tensors from that device of the other end to memory of this kind. The first such tensor makes the offer.
 result<std::shared_ptr<pipe_line>> lines::line_from(const std::string& device, const staging::place& to) {
   const std::lock_guard making(making_);
   auto by = fabric_for(to);
@@ -114,7 +114,7 @@ result<std::shared_ptr<pipe_line>> lines::line_from(const std::string& device, c
     for (const auto& each : here_) {
       if (each->device != device || each->by != by->get()) continue;
       if (each->ended.ok()) return each;
-      if (each->ended.code() == errc::unsupported) return each->ended;  // another would fare no better
+      if (each->ended.code() == errc::unsupported) return each->ended;  // another line would fail too
     }
     if (auto gone = owner_.why_over(); !gone.ok()) return gone;
     if (here_.size() == pipe_line::most) return status(errc::unsupported, "a pipe has no more lines than that");
@@ -130,7 +130,7 @@ result<std::shared_ptr<pipe_line>> lines::line_from(const std::string& device, c
   return line;
 }
 
-// By the receiver of this end's tensors. Making the line takes milliseconds: so before the pipe's lock is taken.
+// The receiver of this end's tensors offers a line. Creating it takes milliseconds, so that happens before the pipe's lock is taken.
 status lines::offered(const frame_head& head, std::span<const std::byte> body) {
   line_offer told;
   {
@@ -181,7 +181,7 @@ status lines::answered(const frame_head& head, std::span<const std::byte> body, 
   return {};
 }
 
-// At the other end, which may know before this one.
+// The line is over at the other end, which may know before this one.
 status lines::is_over(const frame_head& head, std::span<const std::byte> body, endings& ended) {
   const auto why = status_of(head.code == 0 ? code_of({errc::closed, {}}) : head.code, body);
   std::shared_ptr<pipe_line> line;
@@ -194,7 +194,7 @@ status lines::is_over(const frame_head& head, std::span<const std::byte> body, e
   return {};
 }
 
-// What was under way on it has been told already.
+// The fabric has already reported the operations that were in flight on it.
 void lines::ended(std::uint32_t number, bool receives, const status& why) noexcept {
   with_lock([&](endings& ended) {
     const auto found = there_.find(number);
@@ -216,7 +216,7 @@ void lines::close() noexcept {
   }
 }
 
-// --- what the other end says
+// --- messages of the other end
 
 result<frame_room> lines::begins(const frame_head& head) {
   switch (own_kind_of_frame(head.kind)) {
@@ -253,7 +253,7 @@ void lines::ask_all(endings& ended) {
   for (auto* const message : owner_.all_begun()) message->for_deliveries([&](delivery& each) { each.ask(ended); });
 }
 
-// What has been handed over is asked for by others, once this one has no part in it any more.
+// Other carriers request the tensors that were handed over, once this carrier has no part in them.
 void lines::ask(arriving& of, endings& ended) {
   bool handed_over = false;
   while (of.next < of.tensors.size() && of.under_way.size() < arriving::most_pieces && ask_for_piece(of, handed_over, ended)) {
@@ -264,7 +264,7 @@ void lines::ask(arriving& of, endings& ended) {
   });
 }
 
-// The next piece of a tensor. False: not now, or no more.
+// Requests the next piece of a tensor. Returns false if that is impossible now, or if there are no more.
 bool lines::ask_for_piece(arriving& of, bool& handed_over, endings& ended) {
   const auto [tensor, line] = of.tensors[of.next];
   const auto length = of.message.targets[tensor].length;
@@ -311,13 +311,13 @@ void lines::piece_ended(arriving& of, const received_piece& piece, endings& ende
   ended.of_parts.emplace_back(&of.message, 1);
 }
 
-// On the fabric's thread.
+// Called on the fabric's thread.
 void lines::come(received_piece& piece, const status& outcome) noexcept {
   auto& of = *piece.of;
   with_lock([&](endings& ended) {
     piece.come = true;
     const bool stopping = of.message.stopping.load();
-    if (outcome.ok() && !piece.answered && !stopping) return;  // the sender has not said yet that it counts
+    if (outcome.ok() && !piece.answered && !stopping) return;  // the sender has not confirmed it yet
     piece_ended(of, piece, ended);
     if (!outcome.ok() && !stopping) owner_.abandon(of.message, outcome, ended);
     if (!of.message.stopping.load()) ask(of, ended);
@@ -342,7 +342,7 @@ status lines::has_left(const frame_head& head, std::span<const std::byte> body, 
   return {};
 }
 
-// What has come does not count any more; what is on its way goes on writing until the fabric says that it does not.
+// Pieces that have arrived no longer count; those in flight may write until the fabric reports their end.
 std::uint64_t lines::abandon(arriving& of) noexcept {
   of.under_way.remove_if([](const auto& each) { return each.come; });
   for (const auto& each : of.under_way) each.on->over->limit(pipe_line::most_draining);
@@ -393,7 +393,7 @@ status lines::asked(const frame_head& head, std::span<const std::byte> body, end
   return {};
 }
 
-// On the fabric's thread.
+// Called on the fabric's thread.
 void lines::left(sent_piece& piece, const status& outcome) noexcept {
   auto& of = *piece.of;
   with_lock([&](endings& ended) {

@@ -9,7 +9,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Pieces that come over any of several connections, the pipe's own and further ones.
+// Pieces that arrive over any of several connections: the pipe's own and further ones.
 class several final : public pieces, public stripe_owner {
  public:
   several(const channel& of, const tools& with, carrier_owner& owner)
@@ -64,7 +64,7 @@ class several final : public pieces, public stripe_owner {
     pieces::close();
   }
 
-  // --- of the further connections, on the threads that read them
+  // --- for the further connections, on the threads that read them
   result<std::span<std::byte>> piece_begins(const frame_head& head) override {
     const std::lock_guard guard(owner_.lock());
     if (!owner_.hears()) return std::span<std::byte>();
@@ -77,9 +77,9 @@ class several final : public pieces, public stripe_owner {
     });
     return {};
   }
-  // A pipe of which a part is missing goes no further. What the other end had said before over the pipe's own connection still counts, so
-  // the end is told when that ends too: the other end hears that nothing more will come from here. One that has said what it must not is
-  // not waited for.
+  // A pipe that has lost a connection cannot go on. What the other end had sent before over the pipe's own connection still counts, so the
+  // pipe ends when that connection ends too: the other end learns that nothing more will come from here. If the other end broke the
+  // protocol, the pipe ends at once.
   void stripe_lost(const status& why) noexcept override {
     const bool gone = why.code() == errc::closed;
     with_lock([&](endings& ended) {
@@ -102,7 +102,7 @@ class several final : public pieces, public stripe_owner {
 
  protected:
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t length) const noexcept override { return stripes_->piece_bytes(length); }
-  // Each connection has one to go on with.
+  // Each connection has one piece in reserve.
   [[nodiscard]] std::size_t most_pieces() const noexcept override {
     return std::max<std::size_t>(usual_pieces, std::size_t{2} * stripes_->agreed());
   }
@@ -133,10 +133,10 @@ class several final : public pieces, public stripe_owner {
   }
 
   const std::shared_ptr<pipe_stripes> stripes_;
-  status lost_first_;  // with the pipe's lock
+  status lost_first_;  // guarded by the pipe's lock
 };
 
-// One connection is one thread at each end that copies, and one congestion window between them; several are more.
+// With one connection, a single thread at each end copies, over a single congestion window; several connections use more of both.
 class mpt_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "mpt"; }

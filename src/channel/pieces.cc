@@ -12,7 +12,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Who waits for room in a landing. The operation is retained while it does.
+// Waits for room in a landing, and retains the operation meanwhile.
 template <class Transfer>
 struct room_waiter final : staging::landing::waiter {
   explicit room_waiter(Transfer& of) noexcept : owner(of) {}
@@ -22,7 +22,7 @@ struct room_waiter final : staging::landing::waiter {
     operation.release();
     return true;
   }
-  // With the pipe's lock: room, or none now (null), and go_on() comes later.
+  // Call with the pipe's lock held. Returns room, or null if there is none now; go_on() is then called later.
   result<staging::landing::lease> take(staging::landing& from, const staging::link& via) {
     owner.message.operation.retain();
     auto room = from.take(via, *this);
@@ -30,7 +30,7 @@ struct room_waiter final : staging::landing::waiter {
     if (!waits) owner.message.operation.release();
     return room;
   }
-  // With the pipe's lock. The operation is kept by somebody else.
+  // Call with the pipe's lock held, while another reference keeps the operation.
   void forget(staging::landing& in) noexcept {
     if (std::exchange(waits, false) && in.forget(*this)) owner.message.operation.release();
   }
@@ -38,7 +38,7 @@ struct room_waiter final : staging::landing::waiter {
   bool waits = false;
 };
 
-// The copy between where a piece passes through and memory of a device, whose end the piece is told.
+// Submits the copy between a piece's pinned memory and device memory; it reports its end to the piece.
 template <class Piece>
 void copy_over(Piece& piece, const staging::link& via, void* target, const void* source, bool to_device) {
   piece.task.target = target;
@@ -52,12 +52,12 @@ void copy_over(Piece& piece, const staging::link& via, void* target, const void*
 
 }  // namespace
 
-// --- what there is of a message
+// --- state of a message
 
-// Asked for, or on its way into the target.
+// A piece that was requested, or is being copied into the target.
 struct pieces::received_piece : piece {
   void copied(const status& outcome);
-  // To memory of the host, by a lane. False: no lane takes it.
+  // Lets a lane copy it to host memory. Returns false if no lane takes it.
   bool copy(staging::lanes& lanes, std::byte* target) {
     to_host.of = this;
     to_host.target = target;
@@ -65,7 +65,7 @@ struct pieces::received_piece : piece {
   }
 
   arriving* of = nullptr;
-  bool coming = false;  // its frame has begun to arrive
+  bool coming = false;  // its frame has started to arrive
 
  private:
   struct host_copy final : staging::work {
@@ -81,12 +81,12 @@ struct pieces::received_piece : piece {
   host_copy to_host;
 };
 
-// On its way to the other end.
+// A piece on its way to the other end.
 struct pieces::sent_piece : piece {
   void copied(const status& outcome);
 
   leaving* of = nullptr;
-  bool in_inbox = false;  // room is a slot of the receiver's inbox, into which it goes
+  bool in_inbox = false;  // room is a slot of the receiver's inbox, into which it is copied
 };
 
 class pieces::arriving final : public delivery {
@@ -98,7 +98,7 @@ class pieces::arriving final : public delivery {
   std::uint64_t abandon() noexcept override { return by.abandon(*this); }
   void go_on() noexcept { by.go_on(*this); }
 
-  // How many pieces it has.
+  // Adds a tensor and returns its number of pieces.
   std::uint64_t add(std::size_t tensor) {
     const auto each = by.piece_bytes(message.targets[tensor].length);
     const auto count = (message.targets[tensor].length + each - 1) / each;
@@ -106,13 +106,13 @@ class pieces::arriving final : public delivery {
     left += count;
     return count;
   }
-  // The first such piece that was asked for.
+  // Returns the first such piece that was requested.
   std::list<received_piece>::iterator find(const frame_head& head, bool coming) {
     return std::find_if(asked.begin(), asked.end(), [&](const received_piece& each) {
       return each.tensor == head.part && each.code == head.code && each.coming == coming;
     });
   }
-  // Where its bytes arrive.
+  // Returns where its bytes arrive.
   [[nodiscard]] std::span<std::byte> room_of(const received_piece& piece) const noexcept {
     auto* const target = static_cast<std::byte*>(message.targets[piece.tensor].memory) + piece.offset;
     return {piece.room != nullptr ? piece.room.get() : target, piece.bytes};
@@ -121,10 +121,10 @@ class pieces::arriving final : public delivery {
   pieces& by;
   incoming& message;
   std::vector<std::size_t> tensors;
-  std::size_t next = 0;             // to be asked for, of those
-  std::uint64_t next_offset = 0;    // in that
+  std::size_t next = 0;             // index in tensors, to be requested
+  std::uint64_t next_offset = 0;    // in that tensor
   std::uint64_t left = 0;           // pieces that have not ended
-  std::list<received_piece> asked;  // the pieces of each tensor in the order in which they will come
+  std::list<received_piece> asked;  // the pieces of each tensor, in the order in which they will arrive
   std::list<received_piece> copying;
   room_waiter<arriving> again{*this};
 };
@@ -146,7 +146,7 @@ void pieces::received_piece::copied(const status& outcome) { of->by.copied(*this
 
 void pieces::sent_piece::copied(const status& outcome) { of->by.copied(*this, outcome); }
 
-// --- asking, at the receiver
+// --- requests, at the receiver
 
 pieces::arriving& pieces::arriving_of(incoming& message) {
   return message.delivery_of<arriving>(this, [&] { return std::make_unique<arriving>(*this, message); });
@@ -161,7 +161,7 @@ std::optional<std::string> pieces::take(incoming& message, std::size_t tensor) {
 
 std::uint64_t pieces::take_over(incoming& message, std::size_t tensor) { return arriving_of(message).add(tensor); }
 
-// Memory that the sender's devices reach too, once, when the first tensor comes that needs some.
+// Offers memory that the sender's devices can reach, once, when the first tensor arrives that needs it.
 void pieces::offer_inbox(const arriving& of) {
   const auto& tensors = of.message.tensors;
   const auto from_device = [&](std::size_t each) { return !tensors[each].device.empty(); };
@@ -184,7 +184,7 @@ void pieces::offer_inbox(const arriving& of) {
   }
 }
 
-// Where the piece passes through, if it does. False: there is none now.
+// Finds the pinned memory that the piece passes through, if any. Returns false if there is none now.
 result<bool> pieces::make_room(arriving& of, received_piece& piece) {
   const auto& to = of.message.places[piece.tensor];
   const bool from_device = !of.message.tensors[piece.tensor].device.empty();
@@ -251,12 +251,12 @@ std::uint64_t pieces::abandon(arriving& of) noexcept {
   return gone;
 }
 
-// --- what comes
+// --- arrivals
 
-// One that comes twice, or that nobody has asked for, would be written to memory that may be in use for something else.
+// A piece that arrives twice, or that was not requested, would overwrite memory that may be in use for something else.
 result<std::span<std::byte>> pieces::room_for(const frame_head& head) {
   auto* const message = owner_.find_incoming(head.message);
-  if (message == nullptr) return std::span<std::byte>();  // it was stopped
+  if (message == nullptr) return std::span<std::byte>();  // the message was stopped
   auto* const of = message->find_delivery<arriving>(*this);
   if ((of == nullptr || of->asked.empty()) && message->stopping.load()) return std::span<std::byte>();
   if (of == nullptr) return out_of_turn("a piece of a tensor");
@@ -293,7 +293,7 @@ status pieces::arrived(const frame_head& head, std::span<const std::byte> /*body
   const auto kind = own_kind_of_frame(head.kind);
   if (kind == inbox) {
     auto wrong = inbox_offered(head.code != 0);
-    owner_.over()->flush();  // a call that was heard may have told of room
+    owner_.over()->flush();  // a call that was read may have announced room
     return wrong;
   }
   status wrong;
@@ -310,7 +310,7 @@ status pieces::come(const frame_head& head, endings& ended) {
   auto* const message = owner_.find_incoming(head.message);
   if (auto* const of = message == nullptr ? nullptr : message->find_delivery<arriving>(*this); of != nullptr) {
     const auto piece = of->find(head, head.length > 0);
-    if (piece != of->asked.end()) piece_came(*of, piece, ended);  // else it was stopped
+    if (piece != of->asked.end()) piece_came(*of, piece, ended);  // otherwise it was stopped
   }
   return has_slots() ? answered(head.code, ended) : status();
 }
@@ -350,7 +350,7 @@ void pieces::copied(received_piece& piece, const status& outcome) noexcept {
   with_lock([&](endings& ended) { is_there(piece, outcome, ended); });
 }
 
-// The other end has used the slot that it was lent, or will not.
+// The other end has used the slot that it was lent, or will not use it.
 status pieces::answered(std::uint32_t code, endings& ended) {
   if (code == 0) return {};
   if (inbox_ == nullptr || !inbox_->answered(code - 1)) return {errc::io, "the other end answered for a slot that it was not lent"};
@@ -360,17 +360,18 @@ status pieces::answered(std::uint32_t code, endings& ended) {
 
 // --- at the sender
 
-// Of a slot of the inbox that was lent: the other end counts on an answer.
+// Answers for a slot of the inbox, because the other end expects an answer.
 void pieces::say_unused(std::uint32_t code) {
   if (has_slots() && code > 0) say(unused, 0, {}, 0, code);
 }
 
-// The other end's memory for what it asks for, which the devices that send to it have to reach: so before the pipe's lock is taken.
+// The other end offers memory for the pieces that it requests. Sending devices must be able to reach it, so this happens before the pipe's
+// lock is taken.
 status pieces::inbox_offered(bool to_host_device) {
   const auto passed = owner_.over()->take_passed();
   if (passed.get() < 0) return {errc::io, "the other end offered memory without a descriptor"};
   auto mapped = with_.door->map_region(passed.get(), pipe_inbox::bytes);
-  if (!mapped) return {};  // what it asks for comes over the connection
+  if (!mapped) return {};  // the pieces use the connection
   auto region = std::make_shared<pinned_region>(*std::move(mapped));
   const staging::link* via = nullptr;
   {
@@ -443,7 +444,7 @@ void pieces::go_on(leaving& of) noexcept {
   });
 }
 
-// room: where it lies, which stays until it has left; nothing where it stays anyway.
+// room: the memory of the body, kept until it has left; null if the memory stays valid anyway.
 void pieces::send_piece(const outgoing& message, const piece& which, std::span<const std::byte> body, staging::landing::lease room,
                         endings& ended) {
   send({{kind_of(content), which.code, message.number, which.tensor, body.size()}, {}, body}, std::move(room), ended);
@@ -481,7 +482,7 @@ void pieces::withdraw(outgoing& message) {
   of->again.forget(with_.staging->sending());
 }
 
-// What pieces that are being copied still use goes with them.
+// Memory that pieces being copied still use is freed with them.
 void pieces::close() noexcept {
   std::shared_ptr<pipe_inbox> gone;
   std::shared_ptr<pinned_region> gone_there;

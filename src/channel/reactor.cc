@@ -43,7 +43,7 @@ result<std::shared_ptr<reactor>> reactor::make(std::shared_ptr<sys::peer> door) 
 
 reactor::~reactor() {
   if (fork_.forked()) {
-    (void)new (std::nothrow) std::thread(std::move(thread_));  // of the parent: neither to be joined nor detached
+    (void)new (std::nothrow) std::thread(std::move(thread_));  // the parent's thread: must be neither joined nor detached
     return;
   }
   shared_->stopping.store(true);
@@ -73,7 +73,7 @@ status reactor::change(int fd, std::uint64_t token, bool writable) { return shar
 
 void reactor::remove(int fd, std::uint64_t token) noexcept {
   shared_->poller->remove(fd);
-  std::shared_ptr<socket_handler> gone;  // let go of without the lock
+  std::shared_ptr<socket_handler> gone;  // released without the lock
   const std::lock_guard guard(shared_->lock);
   if (const auto found = shared_->handlers.find(token); found != shared_->handlers.end()) {
     shared_->call_off(token, found->second);
@@ -82,7 +82,7 @@ void reactor::remove(int fd, std::uint64_t token) noexcept {
   }
 }
 
-// With the lock.
+// Call with the lock held.
 void reactor::shared::call_off(std::uint64_t token, entry& of) noexcept {
   if (of.due != never) times.erase({std::exchange(of.due, never), token});
 }
@@ -141,7 +141,7 @@ void reactor::later(std::uint64_t token) noexcept {
 void reactor::loop(const std::shared_ptr<shared>& with) {
   staging::become_worker("penstock-pipes");
   std::array<sys::socket_event, 64> events;
-  std::vector<std::uint64_t> again;  // whose handlers have more to do
+  std::vector<std::uint64_t> again;  // handlers that have more to do
   auto looked = clock::now();
   const auto tell = [&](const sys::socket_event& event) {
     std::shared_ptr<socket_handler> handler;
@@ -152,7 +152,7 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     }
     if (handler == nullptr) return;
     const auto then = handler->ready(event.readable, event.writable);
-    const bool is_in = std::find(again.begin(), again.end(), event.token) != again.end();  // by an event besides
+    const bool is_in = std::find(again.begin(), again.end(), event.token) != again.end();  // added by an event as well
     if (then == socket_handler::next::turn && !is_in) again.push_back(event.token);
     const std::lock_guard guard(with->lock);
     if (then == socket_handler::next::later) with->later.push_back(event.token);
@@ -167,7 +167,7 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     }
     const auto count = with->poller->wait(events, again.empty() ? limit : 0us);
     if (!count) {
-      staging::nap();  // the kernel is out of memory, for a moment
+      staging::nap();  // the kernel is out of memory for the moment
       continue;
     }
     for (const auto token : std::exchange(again, {})) tell({token, true, false});

@@ -58,7 +58,7 @@ class reading::arriving final : public delivery {
   }
 
  private:
-  // A part of a tensor that a thread reads.
+  // A part of a tensor that one thread reads.
   struct part final : staging::work {
     bool run() override {
       auto& message = of->message_;
@@ -74,7 +74,7 @@ class reading::arriving final : public delivery {
     std::byte* target = nullptr;
     std::uint64_t bytes = 0;
   };
-  // A tensor that the engine reads into memory of a device.
+  // A tensor that the engine reads into device memory.
   struct request {
     std::shared_ptr<core::file_core> source;
     core::transfer what;
@@ -108,7 +108,7 @@ class reading::arriving final : public delivery {
     added.source = core::file_core::make(with_.runtime, std::move(memory));
     added.what = {static_cast<std::byte*>(message_.targets[tensor].memory), facts.length, 0, false};
   }
-  // One that has been stopped begins none.
+  // A stopped message starts none.
   void begin_requests() noexcept {
     const std::lock_guard guard(requests_lock_);
     for (auto& each : requests_) {
@@ -133,7 +133,7 @@ class reading::arriving final : public delivery {
   incoming& message_;
   std::vector<part> parts_;
   staging::work_list list_;
-  std::mutex requests_lock_;  // guards the operations of these
+  std::mutex requests_lock_;  // guards the operations of the members below
   std::vector<request> requests_;
   std::vector<std::unique_ptr<stream_read>> on_streams_;
 };

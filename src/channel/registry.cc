@@ -7,7 +7,7 @@
 
 #include "channel/channel.hpp"
 
-// The channels, best first: one line for each.
+// The channels, best first, one line each.
 // clang-format off
 #define PENSTOCK_CHANNELS(declared) \
   declared(xth)        /* from host memory, between pipes of one process: one copy by the receiver's threads */ \
@@ -42,7 +42,7 @@ std::optional<std::string> not_this_process(const identity& from, const identity
 
 namespace {
 
-// What the kernel may have against it (ptrace scope, another user, seccomp) shows by trying: ptrace(2), "Ptrace access mode checking".
+// Only trying shows whether the kernel forbids it (ptrace scope, another user, seccomp): ptrace(2), "Ptrace access mode checking".
 std::optional<std::string> cannot_read(const identity& from, std::string_view whose, sys::peer& door) {
   std::uint64_t found = 0;
   const auto read = door.read_memory(static_cast<pid_t>(from.pid), from.probe_address, reinterpret_cast<std::byte*>(&found), sizeof(found));
@@ -66,10 +66,10 @@ std::optional<std::string> not_readable(const identity& from, const identity& he
 }
 
 const identity& own_identity() {
-  static std::mutex lock;  // guards what follows
+  static std::mutex lock;  // guards the variable below
   static identity own;
   const std::lock_guard guard(lock);
-  if (own.pid != getpid()) {  // the first call, or the first of a forked child
+  if (own.pid != getpid()) {  // the first call, or the first in a forked child
     std::random_device random;
     own.process_token = std::uint64_t{random()} << 32 | random();
     own.boot_id = sys::boot_id();

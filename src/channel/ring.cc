@@ -13,7 +13,7 @@ status would_block() { return {errc::would_block, "the ring"}; }
 
 }  // namespace
 
-// What either end says of itself it says before it looks at the other (seq_cst), so that one of the two sees the other's word.
+// Each end publishes its own state before it reads the other's (seq_cst), so that at least one of them sees the other's.
 
 std::size_t ring_writer::room() const noexcept {
   const auto used = written_ - state_->read.load();
@@ -61,7 +61,7 @@ result<std::size_t> ring_writer::write(std::span<const iovec> parts) {
   return done;
 }
 
-// Once: it need not be called again before it has looked.
+// True once per watch: the reader need not be called again before it has looked.
 bool ring_writer::must_call() noexcept { return state_->reader_watches.load() == 0 && state_->reader_watches.exchange(1) == 0; }
 
 result<std::size_t> ring_reader::read(const iovec& into) {
@@ -80,7 +80,7 @@ result<std::size_t> ring_reader::read(const iovec& into) {
   return most;
 }
 
-// Not for each byte: the writer has room for a while then.
+// Not after every byte: at half full, the writer has room for a while.
 bool ring_reader::must_call() noexcept {
   if (state_->writer_waits.load() == 0) return false;
   const auto used = state_->written.load() - read_.load(std::memory_order_relaxed);

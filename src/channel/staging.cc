@@ -29,7 +29,7 @@ pipe_staging& pipe_staging::of(core::runtime& with) {
 }
 
 core::beside_files::pinned pipe_staging::pinned_now() const {
-  const auto landed = sending_.pinned_bytes() + receiving_.pinned_bytes();  // never less than before
+  const auto landed = sending_.pinned_bytes() + receiving_.pinned_bytes();  // never decreases
   return {inboxes_.used_bytes.load() + landed, inboxes_.peak_bytes.load() + landed};
 }
 
@@ -44,7 +44,7 @@ void pipe_staging::remove(under_way_teller& pipe) noexcept {
 }
 
 void pipe_staging::add_under_way(std::vector<request_info>& to) {
-  std::vector<std::shared_ptr<under_way_teller>> pipes;  // outlive the lock: who lets go of the last of one ends it
+  std::vector<std::shared_ptr<under_way_teller>> pipes;  // outlive the lock: releasing the last reference to a pipe ends it
   {
     const std::lock_guard guard(lock_);
     pipes.reserve(pipes_.size());

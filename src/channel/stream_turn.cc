@@ -26,7 +26,7 @@ status stream_turn::add(const staging::link& via, device::stream on) {
   auto event = device::owned_event::make(via.session());
   if (!event) return event.error();
   if (auto recorded = via.session().record(event->get(), on); !recorded.ok()) return recorded;
-  // An idle device gets to an event in a few microseconds; else nobody looks.
+  // An idle device reaches an event in a few microseconds; after that this stops looking.
   for (const auto until = clock::now() + shortly; clock::now() < until;) {
     const auto reached = via.session().reached(event->get());
     if (!reached) return reached.error();
@@ -59,7 +59,7 @@ void stream_turn::event_reached(staging::copy_task& task, status outcome) noexce
   static_cast<stream_turn*>(task.context)->one_reached(outcome);
 }
 
-// The feeder does not look at a task after its done() was called.
+// The feeder does not use a task after calling its done().
 void stream_turn::one_reached(const status& outcome) noexcept {
   if (!outcome.ok()) {
     const std::lock_guard guard(lock_);

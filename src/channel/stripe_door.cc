@@ -8,7 +8,7 @@
 
 namespace penstock::channel {
 
-// Somebody who has connected, until the first frame is there.
+// A new connection whose first frame has not arrived yet.
 class stripe_door::stranger final : public socket_handler, public std::enable_shared_from_this<stranger> {
  public:
   stranger(std::weak_ptr<stripe_door> at, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> by)
@@ -40,7 +40,7 @@ class stripe_door::stranger final : public socket_handler, public std::enable_sh
  public:
   sys::owned_descriptor socket;
   std::unique_ptr<sys::tls_stream> secure;  // null: the pipe is not encrypted
-  std::uint64_t token = 0;                  // the reactor's; with the door's lock
+  std::uint64_t token = 0;                  // from the reactor; guarded by the door's lock
   std::size_t heard = 0;
   std::array<std::byte, sizeof(frame_head) + sizeof(sys::digest)> words{};
 };
@@ -71,14 +71,14 @@ socket_handler::next stripe_door::ready(bool readable, bool /*writable*/) noexce
   if (!readable) return next::event;
   const auto problem = or_no_memory([&] { return accept_all(); });
   if (problem.ok() || problem.code() == errc::would_block) return next::event;
-  close();  // it would be told of the same again at once
+  close();  // otherwise the same error would be reported again at once
   if (const auto host = host_.lock(); host != nullptr) host->door_failed(problem);
   return next::event;
 }
 
 status stripe_door::accept_all() {
   for (;;) {
-    std::shared_ptr<stranger> away;  // let go of when the lock is open
+    std::shared_ptr<stranger> away;  // released after the lock
     const std::lock_guard guard(lock_);
     if (closed_) return {};
     auto come = door_->accept(socket_.get());
@@ -98,7 +98,7 @@ status stripe_door::accept_all() {
     }
     made->token = *token;
     if (strangers_.size() <= most_strangers) continue;
-    // The oldest, but for those who have said something that is still to be read.
+    // Closes the oldest one, preferably without bytes still to be read.
     const auto is_silent = [&](const auto& each) { return !door_->has_something(each->socket.get()); };
     auto first = std::find_if(strangers_.begin(), strangers_.end(), is_silent);
     if (first == strangers_.end()) first = strangers_.begin();
@@ -108,7 +108,7 @@ status stripe_door::accept_all() {
   }
 }
 
-// Compares with each, so that the time tells nothing.
+// Compares with every token, so that the time reveals nothing.
 std::size_t stripe_door::which(std::span<const std::byte> token) const noexcept {
   std::size_t found = used_.size();
   for (std::size_t i = 0; i < used_.size(); ++i) {
@@ -128,7 +128,7 @@ void stripe_door::heard(const std::shared_ptr<stranger>& who) noexcept {
   bool all = false;
   {
     const std::lock_guard guard(lock_);
-    if (std::erase(strangers_, who) == 0) return;  // turned away meanwhile
+    if (std::erase(strangers_, who) == 0) return;  // it was turned away meanwhile
     reactor_->remove(who->socket.get(), std::exchange(who->token, 0));
     over = std::move(who->socket);
     secure = std::move(who->secure);

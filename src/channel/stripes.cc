@@ -19,7 +19,7 @@ outgoing_frame frame_of(stripe_frame kind, std::vector<std::byte> body) {
 
 }  // namespace
 
-// One of them, and who reads it.
+// One further connection, and its reader.
 class pipe_stripes::stripe final : public frame_user, public std::enable_shared_from_this<stripe> {
  public:
   stripe(std::weak_ptr<pipe_stripes> of, std::size_t number, unsigned all, bool awaits_answer)
@@ -53,8 +53,8 @@ class pipe_stripes::stripe final : public frame_user, public std::enable_shared_
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  std::shared_ptr<connection> over;  // does not change once it has started
-  bool listed = false;               // among those that pieces go over; with the lock of all
+  std::shared_ptr<connection> over;  // constant once it has started
+  bool listed = false;               // it carries pieces; guarded by the lock of pipe_stripes
 
  private:
   [[nodiscard]] std::shared_ptr<stripe_owner> owner_of_all() const {
@@ -65,7 +65,7 @@ class pipe_stripes::stripe final : public frame_user, public std::enable_shared_
   const std::weak_ptr<pipe_stripes> of_;
   const std::string name_;
   friend class pipe_stripes;
-  std::atomic<bool> awaited_;  // the other end's answer, before which nothing comes
+  std::atomic<bool> awaited_;  // the other end's answer, before which nothing else arrives
   std::atomic<bool> parted_{false};
 };
 
@@ -94,7 +94,7 @@ std::string pipe_stripes::refusal() const {
   return fmt::format("no further connections could be made: {}", refused_.message());
 }
 
-// --- making them
+// --- making connections
 
 void pipe_stripes::go_on() noexcept {
   if (wanted_.load(std::memory_order_relaxed) && !begun_.load(std::memory_order_relaxed)) begin();
@@ -158,7 +158,7 @@ status pipe_stripes::told(const frame_head& head, std::span<const std::byte> bod
   return {};
 }
 
-// Of those that cannot be made the others, and the pipe, are none the worse.
+// Connections that cannot be made do not affect the others, or the pipe.
 void pipe_stripes::make_all(const stripe_offer& offer) {
   auto to = lanes_[0].over->address_of(true);
   if (to) to->port = offer.port;
@@ -185,7 +185,7 @@ status pipe_stripes::make_one(std::size_t which, const sys::socket_address& to, 
   return start(which, *std::move(socket), std::move(secure), &token);
 }
 
-// token: of who makes it, which the other end answers.
+// token: set at the end that connects; the other end answers it.
 status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure,
                            const sys::digest* token) {
   const auto reads = more_->next();
@@ -209,7 +209,7 @@ status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, std::u
   return {};
 }
 
-// With the lock.
+// Call with the lock held.
 bool pipe_stripes::add_lane(const std::shared_ptr<stripe>& by) {
   const auto index = count_.load();
   if (index == lanes_.size()) return false;
@@ -242,7 +242,7 @@ void pipe_stripes::joined(stripe& by) {
   settle();
 }
 
-// --- losing them
+// --- losing connections
 
 void pipe_stripes::lost(stripe& by, const status& why) noexcept {
   bool listed = false;
@@ -261,7 +261,7 @@ void pipe_stripes::lost(stripe& by, const status& why) noexcept {
   }
 }
 
-// Nobody comes any more, or one of those that should have.
+// No further connection will come, or one that was expected will not.
 void pipe_stripes::refuse(const status& why) noexcept {
   std::shared_ptr<stripe_door> door;
   {
@@ -272,7 +272,7 @@ void pipe_stripes::refuse(const status& why) noexcept {
   if (door != nullptr) door->close();
 }
 
-// When who makes them knows which there are, and they are fewer than the other end waits for, he tells it.
+// When the connecting end knows which connections exist, and they are fewer than the other end expects, it tells the other end.
 void pipe_stripes::settle() noexcept {
   status why;
   {
@@ -289,7 +289,7 @@ void pipe_stripes::tell(const status& why) noexcept {
   or_without_memory([&] { return owner->say_of_stripes(code_of(why), encode_text(why.message())), true; }, [] { return false; });
 }
 
-// --- using them
+// --- using connections
 
 void pipe_stripes::enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept) {
   const auto size = frame.lent.size();
@@ -300,11 +300,11 @@ void pipe_stripes::enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept
   }
   auto& chosen = lanes_[best];
   chosen.bytes->fetch_add(size);
-  // Taken off again when it has left, or never will: with what tells of it.
+  // Subtracted when the frame has left, or never will: when written is destroyed.
   std::shared_ptr<void> counted(nullptr, [bytes = chosen.bytes, size](void* /*none*/) { bytes->fetch_sub(size); });
   if (best > 0) frame.head.kind = static_cast<std::uint32_t>(stripe_frame::piece);
   frame.written = [kept = std::move(kept), counted = std::move(counted)](const status& /*why*/) {};
-  (void)chosen.over->enqueue(std::move(frame));  // else the pipe ends
+  (void)chosen.over->enqueue(std::move(frame));  // on failure the pipe ends
   if (best > 0) chosen.fresh.store(true);
 }
 

@@ -38,7 +38,7 @@ class writer {
   std::vector<std::byte> out_;
 };
 
-// After the first thing that does not hold, everything is zero or empty.
+// After the first violation, all values are zero or empty.
 class reader {
  public:
   explicit reader(std::span<const std::byte> from) : from_(from) {}
@@ -54,7 +54,7 @@ class reader {
     const auto* const data = take(size);
     return data == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(data), size);
   }
-  // How many of something follow, each of at least so many bytes.
+  // Reads a number of items that follow, each of at least this many bytes.
   std::uint32_t count(std::uint64_t most, std::size_t least_bytes) {
     const auto value = number<std::uint32_t>();
     if (value > most || value > (from_.size() - at_) / least_bytes) failed_ = true;
@@ -79,7 +79,7 @@ class reader {
   bool failed_ = false;
 };
 
-// What the other end says and users are told: fit to be shown, and not too long.
+// Returns text of the other end for users: printable, and not too long.
 std::string words(std::string_view told) {
   auto shown = printable_text(std::string(told.substr(0, limits::words_bytes)));
   return told.size() > limits::words_bytes ? shown + "..." : shown;
@@ -257,7 +257,7 @@ std::vector<std::byte> encode(const announcement& what) {
 
 namespace {
 
-// Which are the whole of a tensor of this length, or none.
+// Reads the parts, which together cover a tensor of this length, or none.
 std::vector<shared_part> shared_parts_of(reader& in, std::uint64_t length) {
   std::vector<shared_part> out(in.count(limits::parts, 29));
   for (auto& each : out) {

@@ -5,7 +5,7 @@ namespace penstock::channel {
 
 namespace {
 
-// By the kernel, so that memory which the sender has let go of meanwhile is an error and not a crash.
+// Uses the kernel, so that memory which the sender has freed meanwhile is an error and not a crash.
 class xth_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "xth"; }
