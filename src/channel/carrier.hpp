@@ -37,7 +37,7 @@ struct tools {
   std::shared_ptr<penstock::channel::fabrics> fabrics{};
 };
 
-// Where the other end may put the tensors of the next message before it is sent. Owned by whoever waits for that message.
+// Where the other end may put the tensors of the next message before it is sent. Owned by the waiter for that message.
 struct posting {
   explicit posting(carrier& of) noexcept : by(of) {}
   posting(const posting&) = delete;
@@ -122,7 +122,7 @@ struct frame_room {
 struct agreement {
   bool receives = false;
   bool sends = false;
-  bool first_between_devices = false;  // the first channel, of those that this end receives by, for tensors between devices
+  bool first_between_devices = false;  // this end receives by it first, among the channels between devices
 };
 
 class carrier {

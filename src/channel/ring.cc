@@ -61,7 +61,7 @@ result<std::size_t> ring_writer::write(std::span<const iovec> parts) {
   return done;
 }
 
-// True once per watch: the reader need not be called again before it has looked.
+// True once per sleep of the reader: it need not be called again before it has looked.
 bool ring_writer::must_call() noexcept { return state_->reader_watches.load() == 0 && state_->reader_watches.exchange(1) == 0; }
 
 result<std::size_t> ring_reader::read(const iovec& into) {

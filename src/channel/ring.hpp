@@ -18,9 +18,9 @@ namespace penstock::channel {
 // The state that the ends exchange. Initially zero.
 struct ring_state {
   alignas(64) std::atomic<std::uint64_t> written{0};  // bytes since the beginning
-  std::atomic<std::uint32_t> writer_waits{0};         // waits for room, and wants to be called
+  std::atomic<std::uint32_t> writer_waits{0};         // nonzero: the writer waits for room, and wants a call
   alignas(64) std::atomic<std::uint64_t> read{0};
-  std::atomic<std::uint32_t> reader_watches{0};  // needs no call
+  std::atomic<std::uint32_t> reader_watches{0};  // nonzero: the reader needs no call
 };
 
 // For one thread at a time.

@@ -57,7 +57,7 @@ class pipe_stripes final : public stripe_host, public std::enable_shared_from_th
   [[nodiscard]] unsigned agreed() const noexcept { return agreed_.load(); }
   // Returns the number of connections, including the pipe's own.
   [[nodiscard]] unsigned count() const noexcept { return static_cast<unsigned>(count_.load()); }
-  // Returns the piece size, the same at both ends. A tensor too short for more pieces is cut into one per connection.
+  // Returns the piece size, the same at both ends. A short tensor is cut into about one piece per connection.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t length) const noexcept;
   // Returns why pieces can only use the pipe's own connection; empty if they have others, or may get them.
   [[nodiscard]] std::string refusal() const;

@@ -239,7 +239,7 @@ struct question {
 };
 
 // Reads a job's bytes on the calling thread, and times the read if a server serves it. read(from, length) reads a part of the job. Through
-// the page cache, the kernel requests one part after another from the server unless it is told in advance what will be needed, so only the
+// the page cache, the kernel requests one part after another from the server unless it knows in advance what will be needed, so only the
 // first part shows the response time.
 template <class Read>
 io_result timed_read(const job& item, Read read) {

@@ -311,7 +311,7 @@ class dma_buf final : public data_path {
   std::atomic<bool> is_useless_{false};
   std::mutex lock_;  // guards the members below, not what they point to
   status why_useless_;
-  std::forward_list<lending_drive> drives_;  // the newest first, and none is removed: whoever has the head may walk the list
+  std::forward_list<lending_drive> drives_;  // the newest first, and none is removed: a thread that has read the head may walk the list
 };
 
 }  // namespace

@@ -57,8 +57,8 @@ result<unsigned> lent_memory::lend(const extent& of) {
   return slot;
 }
 
-// Returns the slot in which the memory is lent to the file already, else an empty slot, if necessary the one unused for longest. First
-// takes back loans of freed allocations: until then the device cannot free their memory.
+// Returns the slot in which the memory is lent to the file already, else an empty slot, which may have held the least recently used loan.
+// First takes back loans of freed allocations: until then the device cannot free their memory.
 result<unsigned> lent_memory::find_or_free(const extent& of, const device::allocation& in) {
   const auto holds = [&](const loan& each) {
     return each.file == of.file && each.session == of.session && each.of.number == in.number && of.memory >= each.base &&

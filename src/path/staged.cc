@@ -188,7 +188,7 @@ void staged::ring_read_done(job& item) {
   read_arrived(item, got.bytes_done, item.offset % direct_alignment);
 }
 
-// The caller still has to add the pieces, what follows them, and the slab.
+// The caller still has to add the pieces, the slab and the callback.
 staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
   auto& ring = progress_of(item).ring;
   ring.is_write = is_write;

@@ -40,7 +40,7 @@ class answer_times {
 
   // most_read_bytes: the largest read that the file system sends to its server; 0: unknown.
   void set_most_read(std::uint64_t most_read_bytes) noexcept;
-  // Returns the best size of one read: large enough for full throughput, small enough that many reads can be in flight.
+  // Returns the best size of one read: what the server returns at once, as a power of two between 1 and 4 MiB.
   [[nodiscard]] std::uint64_t piece_bytes() const noexcept { return piece_bytes_.load(std::memory_order_relaxed); }
 
   // Records the start of a read. Each call needs a matching ended().

@@ -74,7 +74,7 @@ class work_queue {
 
 class turn_list;
 
-// A work that runs alone among the works of its turn_list.
+// A work of a turn_list, which runs one work at a time (except those that turn_list::take() returns).
 class turn_work : public work {
  public:
   // Runs carry() for this work and then for works added to the list meanwhile.
