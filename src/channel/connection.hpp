@@ -1,7 +1,7 @@
 // Frames over one stream socket, in both directions. A frame is a head and a body; bodies go straight from the sender's memory into the
 // receiver's. Two processes of one host switch to shared memory once they know each other; the socket then only wakes sleeping threads and
-// shows when the other end has gone. Thread-safe. Incoming frames are reported one call at a time, on the reactor's thread or on a polling
-// thread.
+// shows when the other end has disconnected. Thread-safe. Incoming frames are reported one call at a time, on the reactor's thread or on a
+// polling thread.
 #pragma once
 
 #include <array>
