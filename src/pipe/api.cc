@@ -11,7 +11,7 @@ namespace penstock {
 
 namespace {
 
-// Ended before it began; its callback is told of it here.
+// Returns an operation that ended before it began; calls its callback here.
 operation ended(const status& why, const io_callback& callback) {
   if (callback) callback({0, why});
   return operation(core::refused(why));
@@ -19,7 +19,7 @@ operation ended(const status& why, const io_callback& callback) {
 
 status of_parent() { return {errc::forked, "the pipe belongs to the parent process"}; }
 
-// Why nothing of it can begin. gone: what is said where there is none.
+// Returns why the object cannot be used. gone: the message if it is empty.
 template <class Core>
 status usable(const std::shared_ptr<Core>& of, const char* gone) {
   if (of == nullptr) return {errc::closed, gone};

@@ -1,4 +1,4 @@
-// Pipes: what the ends tell of each other, and the channel for each tensor.
+// Pipes: the handshake between the ends, and the channel of each tensor.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,13 +19,13 @@ constexpr std::size_t most_routes = 256;
 constexpr std::string_view not_used_there = "the other end does not use it";
 constexpr std::string_view not_used_here = "it is of no use to this pipe";
 
-// Null: it is not in the list.
+// Returns null if the list lacks the name.
 const channel::reached_channel* find(const std::vector<channel::reached_channel>& list, std::string_view name) {
   const auto found = std::find_if(list.begin(), list.end(), [&](const auto& each) { return each.name == name; });
   return found == list.end() ? nullptr : &*found;
 }
 
-// Of channels with names and refusals.
+// Joins the names and refusals of channels.
 template <class Channels>
 std::string reasons_of(const Channels& refused) {
   std::string reasons;
@@ -35,7 +35,7 @@ std::string reasons_of(const Channels& refused) {
 
 }  // namespace
 
-// The other end is told why in the first of these words, as far as it listens; and this one in the others.
+// Sends to_other to the peer as the reason, if it is still reading, and returns an error with the text of here.
 status session::refuse(std::string_view to_other, std::string here) {
   say(frame_kind::refused, 0, channel::encode_text(to_other));
   return {errc::permission_denied, std::move(here)};
@@ -53,7 +53,7 @@ status session::challenged(std::span<const std::byte> body) {
   return {};
 }
 
-// Who listens proves it first, so that who has connected tells a stranger nothing.
+// The accepting end proves first, so that a connecting end reveals nothing to a stranger.
 status session::proven(std::span<const std::byte> body) {
   if (!secret_.proof || secret_.is_proven) return channel::out_of_turn("a proof");
   if (auto wrong = secret_.proof->check(body); !wrong.ok()) {
@@ -77,7 +77,7 @@ status session::greeted(std::span<const std::byte> body) {
     return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
-  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // by TLS, where that is asked for
+  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // TLS alone is the proof, if it is required
     secret_.has_begun.store(true);
     secret_.is_proven = true;
     make_carriers();
@@ -110,7 +110,7 @@ status session::reached(std::span<const std::byte> body) {
   if (is_ready()) return channel::out_of_turn("its channels");
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
-  for (const auto& each : *told) {  // the other end chooses, so its order holds
+  for (const auto& each : *told) {  // the receiving end chooses, so its order counts
     if (find(receiving_, each.name) != nullptr && find(sending_, each.name) == nullptr) sending_.push_back(each);
   }
   for (auto& each : receiving_) {
@@ -118,7 +118,7 @@ status session::reached(std::span<const std::byte> body) {
     sending_.push_back({each.name, std::string(not_used_there)});
     each.refusal = not_used_there;
   }
-  for (auto& each : receiving_) {  // a fabric that one end cannot use is of no use to the other
+  for (auto& each : receiving_) {  // both ends must be able to use a fabric
     if (!find_channel(each.name)->over_fabric()) continue;
     auto& theirs = *std::find_if(sending_.begin(), sending_.end(), [&](const auto& other) { return other.name == each.name; });
     if (each.refusal.empty() && !theirs.refusal.empty()) {
@@ -136,7 +136,7 @@ status session::reached(std::span<const std::byte> body) {
   return {};
 }
 
-// What both ends have come to; and by which numbers the other end's frames name them.
+// Gives the carriers the outcome of the handshake, and records the numbers by which the peer's frames name them.
 void session::tell_carriers(const std::vector<channel::reached_channel>& told) {
   const channel::channel* first_between_devices = nullptr;
   for (std::size_t i = 0; i < receiving_.size() && first_between_devices == nullptr; ++i) {
@@ -164,7 +164,7 @@ status session::choose(receive_operation& op, std::size_t tensor) {
   return op.on_streams && op.places[tensor].on_device() ? choose_in_order(op, tensor) : choose_best(op, tensor);
 }
 
-// The best that keeps the order of a stream; where there is none, the best into memory of the host, for which the stream then waits.
+// Chooses the best carrier that keeps stream order. If there is none, chooses the best one into host memory; the stream then waits for it.
 status session::choose_in_order(receive_operation& op, std::size_t tensor) {
   const bool from_device = !op.tensors[tensor].device.empty();
   for (std::size_t i = 0; i < carriers_.size(); ++i) {
@@ -193,7 +193,7 @@ status session::choose_best(receive_operation& op, std::size_t tensor) {
     return {};
   }
   chosen = nullptr;
-  bool of_all_tensors = true;  // whatever was refused is so whichever tensor it is
+  bool of_all_tensors = true;  // no channel refused this tensor alone
   std::vector<channel_choice> choices;
   for (std::size_t i = 0; i < carriers_.size(); ++i) {
     if (!with_.channels[i]->serves(from_device, to.on_device())) continue;
@@ -220,13 +220,13 @@ status session::choose_best(receive_operation& op, std::size_t tensor) {
   return {};
 }
 
-// What may have to take a tensor over has its part of the message before that begins.
+// Prepares the carrier that may have to take over the tensor, before the transfer begins.
 void session::make_room_for_successor(receive_operation& op, std::size_t tensor) const {
   auto* const next = successor_of(*op.by[tensor], !op.tensors[tensor].device.empty(), op.places[tensor].on_device());
   if (next != nullptr) (void)next->delivery_of(op);
 }
 
-// Null: there is none, or it may not be used.
+// Returns null if there is no successor or it cannot be used.
 channel::carrier* session::successor_of(const channel::carrier& by, bool from_device, bool to_device) const noexcept {
   const auto name = by.of().successor();
   for (std::size_t i = 0; i < carriers_.size() && !name.empty(); ++i) {
@@ -236,14 +236,14 @@ channel::carrier* session::successor_of(const channel::carrier& by, bool from_de
   return nullptr;
 }
 
-// The carrier that the last tensor took from there to there, where no other tensor could take a better one.
+// Returns the carrier of the last tensor between these places, if no tensor could use a better one.
 channel::carrier* session::known_way(const std::string& from, const staging::place& to) {
   const std::lock_guard guard(lock_);
   const auto found = ways_.find({from, to.via});
   return found == ways_.end() ? nullptr : found->second;
 }
 
-// With the lock. by: null where another tensor could take another way, as where only this one cannot be mapped.
+// Call it with the lock. by: null if another tensor could use another carrier, for example if only this tensor cannot be mapped.
 void session::remember_way(const std::string& from, const staging::place& to, channel::carrier* by) {
   const std::pair<std::string, const staging::link*> ends(from, to.via);
   if (by == nullptr) {

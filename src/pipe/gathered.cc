@@ -33,7 +33,7 @@ void gathered::put_onto_streams() noexcept {
 
 void gathered::come(const status& outcome, std::function<void(const status&)> then) noexcept {
   outcome_ = outcome;
-  if (!outcome.ok() && !has_failed_.exchange(true)) error_ = outcome;  // and not what the reads make of it
+  if (!outcome.ok() && !has_failed_.exchange(true)) error_ = outcome;  // takes precedence over the errors of the reads
   then_ = std::move(then);
   arrival_.of = this;
   if (!with_.staging->pullers().push(arrival_.list, arrival_).ok()) (void)arrival_.run();

@@ -1,6 +1,6 @@
-// Tensors of a message that are received in the order of streams by channels that cannot keep it: they come into memory of the host, and
-// the streams of their targets wait for them. The streams have all that they need for that beforehand, so that no thread that calls the
-// driver has to let them go on.
+// Receives tensors in stream order through channels that cannot keep that order: the tensors arrive in host memory, and the streams of
+// their targets wait for them. Everything that the streams need is queued beforehand, so no thread that calls the driver has to release
+// them.
 #pragma once
 
 #include <atomic>
@@ -20,29 +20,30 @@ namespace penstock::pipes {
 
 class gathered final {
  public:
-  static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of one message, in memory of the host
+  static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of one message, in host memory
 
   explicit gathered(const channel::tools& with) : with_(with) {}
 
-  // Where the tensor for this target is to come instead. Before anything begins. Errors: unsupported (above the limit).
+  // Returns the host memory that receives the tensor in place of this target. Call it before anything begins. Errors: unsupported (above
+  // the limit).
   result<incoming_target> add(const incoming_target& target, const std::string& name);
-  // Puts the rest of their way onto the streams, or nothing: one of them, once, without a lock. It may be gone on return. May wait until
-  // the tensors have come, where a stream does not take it.
+  // Call one of the two, once, without a lock; this object may be destroyed on return. put_onto_streams queues the wait and the copy onto
+  // the streams, and may block until the tensors have arrived if a stream cannot wait by itself.
   void put_onto_streams() noexcept;
   void put_nothing() noexcept { one_ended({}); }
-  // All tensors have come, or why not; what was put onto the streams goes on from there. Calls then(how that ended) once that, and putting,
-  // is over, on any thread. It may be gone on return.
+  // Called when all tensors have arrived, or with the reason why not; the work on the streams then continues. Calls then(outcome) once that
+  // work and the queueing are over, on any thread. This object may be destroyed on return.
   void come(const status& outcome, std::function<void(const status&)> then) noexcept;
 
  private:
-  // Fills slabs: not a work of the thread that receives.
+  // Copies into staging buffers, so it does not run on the receiving thread.
   struct arrival final : staging::work {
     bool run() override;
     gathered* of = nullptr;
     staging::work_list list;
   };
   struct entry {
-    source::awaited_memory* memory = nullptr;  // the read's
+    source::awaited_memory* memory = nullptr;  // owned by the read
     std::unique_ptr<channel::stream_read> read;
   };
   void one_ended(const status& outcome) noexcept;
@@ -52,9 +53,9 @@ class gathered final {
   std::vector<entry> entries_;
   arrival arrival_;
   status outcome_;
-  std::atomic<std::size_t> left_{2};  // reads that were put onto streams, one for come(), and one for who puts
+  std::atomic<std::size_t> left_{2};  // the reads on streams, one for come(), and one for put_onto_streams() or put_nothing()
   std::atomic<bool> has_failed_{false};
-  status error_;  // of the first that failed
+  status error_;  // the first error
   std::function<void(const status&)> then_;
 };
 

@@ -1,4 +1,4 @@
-// Pipes: messages that come, and who waits for them.
+// Pipes: messages that arrive, and the operations that wait for them.
 #include <algorithm>
 #include <utility>
 
@@ -109,7 +109,7 @@ void session::stop(next_operation& op) noexcept {
   });
 }
 
-// --- targets that are posted before their message comes
+// --- targets posted before their message arrives
 
 std::unique_ptr<channel::posting> session::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
   for (const auto& each : carriers_) {
@@ -119,16 +119,16 @@ std::unique_ptr<channel::posting> session::prepare_posting(const std::vector<inc
   return nullptr;
 }
 
-// Tells the other end where the tensors of the message may go that this operation will get.
+// Announces to the peer the targets for the message that this operation will receive.
 void session::post(next_operation& op) {
   if (op.posted != nullptr && come_.empty()) op.posted->by.post(*op.posted, come_so_far_ + waiting_.size());
 }
 
-// False: the other end is writing there.
+// Returns false if the peer is already writing there.
 bool session::take_back(const next_operation& op) { return op.posted == nullptr || op.posted->by.take_back(*op.posted); }
 
-// Whoever waits behind this one would get another message than the other end was told. False: for one of them, and for this one, the
-// message is on its way.
+// Takes back the targets of this operation and of those behind it, because each of them would now receive another message than the peer was
+// told. Returns false if the message of any of them is already on its way.
 bool session::take_back_from(const next_operation& op) {
   bool all = true;
   for (auto at = std::find(waiting_.begin(), waiting_.end(), &op); at != waiting_.end(); ++at) all = take_back(**at) && all;
@@ -164,7 +164,7 @@ void session::written(channel::posting& where, const status& outcome, endings& e
   conclude(op, {bytes, {}}, ended);
 }
 
-// --- messages that nobody receives
+// --- messages that are never received
 
 void session::dropped(arrived_message& message) noexcept {
   if (with_.runtime->forked()) return;

@@ -1,4 +1,4 @@
-// The three operations of a pipe. What is here belongs to the pipe and is guarded by its lock, unless it says otherwise.
+// The three operations of a pipe. They belong to the pipe and are guarded by its lock, unless a comment says otherwise.
 #pragma once
 
 #include <atomic>
@@ -23,21 +23,21 @@ class send_operation;
 class next_operation;
 class receive_operation;
 
-// The pipe, as its operations see it. Any thread.
+// The pipe as its operations see it. Thread-safe.
 class operation_owner {
  public:
-  // An operation was cancelled, or its deadline has passed.
+  // Called when an operation is cancelled or its deadline has passed.
   virtual void stop(send_operation& op) noexcept = 0;
   virtual void stop(next_operation& op) noexcept = 0;
   virtual void stop(receive_operation& op) noexcept = 0;
-  // The streams of its tensors have come so far that it may begin, or failed.
+  // Called when the streams of its tensors have reached the operation, so that it may begin, or with an error.
   virtual void may_begin(send_operation& op, const status& outcome) noexcept = 0;
   virtual void may_begin(receive_operation& op, const status& outcome) noexcept = 0;
-  // See operation.
+  // See core::operation.
   virtual void begin_polling() noexcept = 0;
   virtual bool poll() noexcept = 0;
   virtual void end_polling() noexcept = 0;
-  // The last part of it has come, or will not.
+  // The last part has ended, or has arrived.
   virtual void all_ended(receive_operation& op) noexcept = 0;
   virtual void all_arrived(receive_operation& op) noexcept = 0;
 
@@ -45,7 +45,7 @@ class operation_owner {
   ~operation_owner() = default;
 };
 
-// Who waits for it polls the pipe.
+// An operation whose waiting thread polls the pipe.
 class polled_operation : public core::operation {
  public:
   polled_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
@@ -70,18 +70,17 @@ class pipe_operation : public polled_operation, public channel::told_operation {
     hand_over();
     complete(std::move(outcome));
   }
-  // Its user is about to be told.
+  // Called just before the user's callback.
   virtual void end() noexcept = 0;
 
   const std::int64_t since_ns = core::about_now_ns();
 
  protected:
   ~pipe_operation() override = default;
-  // What the user gets with the end.
   virtual void hand_over() noexcept {}
 };
 
-// Tells the owner once the streams of its tensors have come so far. It is retained until then.
+// Calls may_begin() of the owner when the streams of its tensors have reached the operation. Retains the operation until then.
 template <class Operation>
 void await_turn(Operation& op, staging::feeders& watched) {
   op.retain();
@@ -95,8 +94,8 @@ void await_turn(Operation& op, staging::feeders& watched) {
 
 class send_operation final : public pipe_operation, public channel::outgoing {
  public:
-  // made: the pipe does not know it. announced: the other end may ask for its tensors, or has them when it has left. pushed: devices put
-  // them where they go. ending: nothing of it begins any more, and its memory is still used. ended: its user is told.
+  // made: not known to the pipe. announced: the peer may ask for its tensors; inline tensors leave with the announcement. pushed: devices
+  // write them into the targets. ending: nothing of it begins any more, but its memory is still in use. ended: the user is told.
   enum class stage : std::uint8_t { made, queued, announced, pushed, ending, ended };
 
   send_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
@@ -113,11 +112,11 @@ class send_operation final : public pipe_operation, public channel::outgoing {
   [[nodiscard]] bool has_ended() const noexcept override { return at_ >= stage::ending; }
 
   channel::stream_turn turn;
-  bool ready = true;                     // what it sends is there, in the order of its streams
-  std::uint64_t announcement_bytes = 0;  // without what the announcement itself takes
+  bool ready = true;                     // its streams have produced what it sends
+  std::uint64_t announcement_bytes = 0;  // without the announcement's own overhead
   bool in_line = false;                  // its tensors travel in the announcement
   std::atomic<std::uint64_t>* guard = nullptr;
-  io_result outcome_then;  // while it is ending
+  io_result outcome_then;  // used while it is ending
 
  private:
   stage at_ = stage::made;
@@ -125,8 +124,8 @@ class send_operation final : public pipe_operation, public channel::outgoing {
 
 class next_operation final : public pipe_operation {
  public:
-  // made: the pipe does not know it. written: its message is there, whose tensors the other end puts into the targets that were posted, or
-  // the pipe has ended while it does.
+  // made: not known to the pipe. written: the message has arrived and the peer writes its tensors into the posted targets; the pipe may
+  // have ended meanwhile.
   enum class stage : std::uint8_t { made, waiting, written, ended };
 
   using pipe_operation::pipe_operation;
@@ -140,7 +139,7 @@ class next_operation final : public pipe_operation {
 
   incoming_message* into = nullptr;
   std::shared_ptr<arrived_message> come;
-  std::unique_ptr<channel::posting> posted;  // where its tensors may be put; null: nowhere
+  std::unique_ptr<channel::posting> posted;  // where the peer may write its tensors; null: nowhere
 
  private:
   void hand_over() noexcept override;
@@ -149,7 +148,7 @@ class next_operation final : public pipe_operation {
 
 class receive_operation final : public pipe_operation, public channel::incoming {
  public:
-  // made: the pipe does not know it. waiting: for its streams. begun: its parts come, or it was stopped.
+  // made: not known to the pipe. waiting: for its streams. begun: its parts arrive, or it was stopped.
   enum class stage : std::uint8_t { made, waiting, begun, ended };
 
   receive_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
@@ -161,14 +160,14 @@ class receive_operation final : public pipe_operation, public channel::incoming 
     at_ = next;
   }
   void end() noexcept override { move_to(stage::ended); }
-  // Some of its parts do not come without the other end.
+  // True if some of its parts need the peer.
   [[nodiscard]] bool needs_other_end();
-  // Some have been read without it.
+  // True if some parts were read without the peer.
   [[nodiscard]] bool reads_memory() const noexcept;
 
   std::shared_ptr<arrived_message> message;
   channel::stream_turn turn;
-  std::unique_ptr<gathered> by_host;  // null: no tensor comes through memory of the host
+  std::unique_ptr<gathered> by_host;  // null: no tensor passes through host memory
 
  private:
   void all_ended() noexcept override { owner().all_ended(*this); }

@@ -1,4 +1,4 @@
-// The next message and then its tensors, as one operation.
+// Waits for the next message and receives its tensors, as one operation.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace penstock::pipes {
 
 class posted_receive final : public polled_operation {
  public:
-  // room, where it is set, says where the tensors go; else targets.
+  // If room is set, it returns the targets of the tensors; otherwise they are in targets.
   posted_receive(std::shared_ptr<session> from, incoming_message& into, pipe_room room, std::vector<incoming_target> targets,
                  const pipe_operation_options& options)
       : polled_operation(from, from->runtime()),
@@ -23,12 +23,12 @@ class posted_receive final : public polled_operation {
         room_(std::move(room)),
         targets_(std::move(targets)),
         options_(options) {}
-  // Once.
+  // Call it once.
   void begin();
   void end_queued() override;
 
  private:
-  // awaits: its message. receives: the tensors of that.
+  // awaits: the message. receives: its tensors.
   enum class stage : std::uint8_t { made, awaits, receives };
 
   ~posted_receive() override = default;
@@ -41,7 +41,7 @@ class posted_receive final : public polled_operation {
   const pipe_room room_;
   std::vector<incoming_target> targets_;
   const pipe_operation_options options_;
-  std::recursive_mutex lock_;      // guards what follows; held while its operation is cancelled, whose callback may run in that call
+  std::recursive_mutex lock_;      // guards the members below; held while its operation is cancelled, whose callback may run in that call
   penstock::operation under_way_;  // of this stage
   stage at_ = stage::made;
   bool stopped_ = false;

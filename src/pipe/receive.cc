@@ -1,4 +1,4 @@
-// Pipes: the tensors of a message that has come.
+// Pipes: receiving the tensors of a message.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 using channel::frame_kind;
 
-// Whose memory was to be read.
+// True if the process whose memory was to be read has died.
 bool has_died(const status& why) { return why.domain() == error_domain::os && why.native() == ESRCH; }
 
 status received_before() { return {errc::invalid_argument, "this message was received before"}; }
@@ -42,7 +42,7 @@ core::operation* session::receive(const std::shared_ptr<arrived_message>& messag
   return op;
 }
 
-// What it will consist of, before anything begins.
+// Validates the targets and chooses the channels, before anything begins.
 status session::prepare(receive_operation& op) {
   if (op.message->pushed) return received_before();
   const auto& tensors = op.message->facts.tensors;
@@ -78,7 +78,7 @@ status session::prepare(receive_operation& op) {
     in_line = in_line.subspan(tensors[i].length);
   }
   op.all_deliveries_known();
-  if (op.by_host != nullptr) ++op.parts_left;  // until what came goes on from memory of the host
+  if (op.by_host != nullptr) ++op.parts_left;  // until the streams have taken the bytes from host memory
   return op.watch_deadline();
 }
 
@@ -142,12 +142,12 @@ void session::begin_parts(receive_operation& op) noexcept {
   op.for_deliveries([](channel::delivery& each) { each.start(); });
   auto* const by_host = op.by_host.get();
   op.parts_ended(1);
-  if (by_host != nullptr) by_host->put_onto_streams();  // last: what comes sooner is not to wait behind them
+  if (by_host != nullptr) by_host->put_onto_streams();  // last, so that nothing that arrives sooner waits behind it
 }
 
 // --- the end
 
-// What has not begun will not; what has ends it.
+// Drops what has not begun; what has begun ends the operation.
 void session::abandon(channel::incoming& message, const status& why, endings& ended) {
   auto& op = static_cast<receive_operation&>(message);
   op.fail(why);
@@ -156,13 +156,13 @@ void session::abandon(channel::incoming& message, const status& why, endings& en
   if (op.at() == receive_operation::stage::waiting) {
     op.move_to(receive_operation::stage::begun);
     parts = op.arriving_left.load();
-    // None is the last: those that are to arrive are among these.
+    // This cannot end the last part: the arriving parts are among those left.
     op.parts_left -= op.parts_left.load() - parts - (op.by_host != nullptr ? 1 : 0);
   }
   if (parts > 0) ended.of_parts.emplace_back(&op, parts);
 }
 
-// To the carrier that its own names, if both ends use it for such memory.
+// Hands the tensor to the successor that its carrier names, if both ends use it for such memory.
 bool session::hand_over(channel::incoming& message, std::size_t tensor, endings& /*ended*/) {
   auto* const to = successor_of(*message.by[tensor], !message.tensors[tensor].device.empty(), message.places[tensor].on_device());
   if (to == nullptr) return false;
@@ -176,7 +176,7 @@ void session::all_ended(receive_operation& op) noexcept {
   finish(op, outcome_of(op));
 }
 
-// What goes on from memory of the host does so whatever streams hold up the rest of the message: theirs may be another.
+// Bytes in host memory go on to their streams even if other streams still hold up the message: their own streams may be ready.
 void session::all_arrived(receive_operation& op) noexcept {
   if (op.by_host == nullptr) return;
   op.by_host->come(outcome_of(op), [&op](const status& ended) {
@@ -185,13 +185,13 @@ void session::all_arrived(receive_operation& op) noexcept {
   });
 }
 
-// Of what has come.
+// Returns the outcome of the received parts.
 status session::outcome_of(receive_operation& op) noexcept {
   const auto& facts = op.message->facts;
   return or_no_memory([&]() -> status {
     if (auto why = op.stop_reason(); !why.ok()) return why;
     if (auto why = op.error(); !why.ok() || !op.reads_memory()) return why;
-    // The tensors were still what they were when the last of them had been read.
+    // Check that the tensors had not changed when the last one had been read.
     std::uint64_t word = 0;
     const auto read =
         with_.door->read_memory(static_cast<pid_t>(peer_.pid), facts.guard_address, reinterpret_cast<std::byte*>(&word), sizeof(word));
@@ -205,7 +205,7 @@ void session::finish(receive_operation& op, status outcome) noexcept {
   const bool from_memory = op.reads_memory();
   with_lock([&](endings& ended) {
     if (has_died(outcome)) outcome = {errc::closed, peer_name_ + " has died"};
-    // Where it is known why, that is what is told.
+    // Prefer the known cause.
     if (!outcome.ok() && op.stop_reason().ok() && from_memory) {
       if (!op.message->withdrawn.ok()) {
         outcome = op.message->withdrawn;
@@ -227,7 +227,7 @@ void session::end(receive_operation& op, io_result outcome, endings& ended) {
     return;
   }
   std::vector<const channel::channel*> by;
-  std::vector<channel::carried> all;  // by each of these
+  std::vector<channel::carried> all;  // per entry of by
   for (std::size_t i = 0; i < op.targets.size(); ++i) {
     outcome.bytes_done += op.targets[i].length;
     const auto& of = op.by[i] != nullptr ? op.by[i]->of() : channel::in_line_channel();

@@ -53,7 +53,7 @@ void append(std::vector<std::byte>& to, const outgoing_part& part) {
 
 }  // namespace
 
-// Finds out where it lies, and whether its streams have come so far.
+// Classifies the memory of the parts and checks whether their streams have reached the send.
 status session::locate(send_operation& op) {
   auto& with = *with_.runtime;
   for (std::size_t i = 0; i < op.message.payloads.size(); ++i) {
@@ -215,13 +215,13 @@ void session::announce(send_operation& op, endings& ended) {
       if (pipe != nullptr && why.ok()) pipe->with_lock([&](endings& ended) { pipe->left(number, ended); });
     };
   }
-  // The length of the whole, for the other end's account as well as for this one's.
+  // Both ends count the length of the whole message.
   frame.head.part = op.announcement_bytes;
   frame.head.code = pushes;
   enqueue(std::move(frame));
 }
 
-// All of a message that needs no answer is on its way.
+// Called when a message that needs no answer is entirely on its way.
 void session::left(std::uint64_t number, endings& ended) {
   const auto found = announced_.find(number);
   if (found == announced_.end()) return;
@@ -250,7 +250,7 @@ status session::taken(const channel::frame_head& head, endings& ended) {
   return {};
 }
 
-// Its memory is read by nobody from here on, once what is being copied has been.
+// From here on nobody reads the memory, except copies that are already running.
 void session::end(send_operation& op, io_result outcome, endings& ended) {
   if (op.has_ended()) return;
   op.move_to(send_operation::stage::ending);
@@ -259,8 +259,8 @@ void session::end(send_operation& op, io_result outcome, endings& ended) {
   std::erase(queued_, &op);
   if (op.guard != nullptr) {
     op.guard->store(0, std::memory_order_relaxed);
-    // A processor of ARM lets what the program stores to its memory from here on pass even a store that releases, and the receiver would
-    // believe that.
+    // An ARM processor lets the program's later stores pass even a releasing store: the receiver would then read changed bytes and still
+    // find the guard valid.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     guards_.free.push_back(op.guard);
   }
@@ -295,7 +295,7 @@ void session::stop(send_operation& op) noexcept {
   with_lock([&](endings& ended) {
     using stage = send_operation::stage;
     const auto at = op.at();
-    if (at != stage::queued && at != stage::announced) return;  // what is pushed will be there in a moment, whatever is said
+    if (at != stage::queued && at != stage::announced) return;  // a push completes in a moment and cannot be stopped
     end(op, {0, why}, ended);
     if (at == stage::announced && !op.in_line) say(frame_kind::withdrawn, op.number, why);
     announce_what_may(ended);

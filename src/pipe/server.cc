@@ -53,16 +53,16 @@ result<sys::socket_address> parse(std::string_view url) {
 
 bool is_loopback(std::string_view host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
-// Refused, it is known to be so; else as it is.
+// Turns a refused connection into not_found; returns any other error unchanged.
 status nobody_listens(const std::string& url, const status& why) {
   if (why.domain() != error_domain::os || why.native() != ECONNREFUSED) return why;
   return {errc::not_found, fmt::format("nobody listens at {}: Connection refused (os {})", url, ECONNREFUSED), error_domain::os,
           ECONNREFUSED};
 }
 
-// For connect() to hear of a host that it is refused. Hosts that take longer are told of later, by the first operation.
+// Time in which connect() can report that a host refuses. Slower hosts are reported by the first operation.
 constexpr auto most_connecting = 100ms;
-// Of a unix socket whose backlog is full, as it is where many connect to one who accepts nobody just now (EAGAIN, unix(7)).
+// Time to wait while the backlog of a unix socket is full (EAGAIN, unix(7)): many connect while the listener is not accepting.
 constexpr auto most_waiting_for_room = 2s;
 constexpr auto between_looks_for_room = 1ms;
 
@@ -76,10 +76,10 @@ result<sys::owned_descriptor> connect_in_turn(sys::peer& door, const sys::socket
   }
 }
 
-// Before the next address of the same host is tried, whatever becomes of this one (RFC 8305, 5).
+// Time before the next address of the host is tried, whatever this one does (RFC 8305, section 5).
 constexpr auto before_next_address = 250ms;
 
-// To the first address that answers; where none does in time, to the first that has not refused.
+// Connects to the first address that answers; if none does in time, to the first that has not refused.
 result<sys::owned_descriptor> connect_by_tcp(sys::peer& door, const sys::socket_address& to) {
   const auto all = door.addresses_of(to);
   if (!all) return all.error();
@@ -98,7 +98,7 @@ result<sys::owned_descriptor> connect_by_tcp(sys::peer& door, const sys::socket_
   return made;
 }
 
-// What pipes over tcp are encrypted by.
+// Returns the TLS context for tcp; null without TLS.
 result<std::shared_ptr<const sys::tls_context>> tls_of(const pipe_options& options) {
   if (!options.tls) return std::shared_ptr<const sys::tls_context>();
   return sys::tls_context::make({options.tls->certificate, options.tls->key, options.tls->ca, options.tls->server_name});
@@ -109,7 +109,7 @@ std::string chosen_name() {
   return fmt::format("penstock-{}-{}-{:x}", getpid(), count.fetch_add(1), channel::own_identity().process_token);
 }
 
-// Best first, as they are named; all, as they are registered, where none is.
+// Returns the named channels, best first; all in the order of registration if none is named.
 result<std::vector<const channel::channel*>> channels_of(const std::vector<std::string>& named,
                                                          std::span<const channel::channel* const> further) {
   std::vector<const channel::channel*> all(further.begin(), further.end());
@@ -167,7 +167,7 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
   }
   const bool named = !options.channels.empty() && std::any_of(shared.channels.begin(), shared.channels.end(), over_fabric);
   shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, options.secret.empty(), sysfs);
-  // A thread of the pipes may be the last to let go of the engine, which then ends on the watcher.
+  // A pipe thread may drop the last reference to the engine, which is then destroyed on the watcher thread.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
   auto reactor = channel::reactor::make(shared.door);
   if (!reactor) return reactor.error();
@@ -248,16 +248,17 @@ channel::socket_handler::next listener::ready(bool readable, bool /*writable*/) 
 
 namespace {
 
-// Who is near has proved by then that it knows the secret, or has said something at least. With as many strangers as there may be, 25,000
-// in a second find room.
+// By then a nearby peer has proved that it knows the secret, or has at least sent something. With the largest allowed number of strangers,
+// 25,000 connections per second find room.
 constexpr auto moment = 20ms;
-constexpr auto between_tries = 50ms;  // to accept somebody whom there is no room for
+constexpr auto between_tries = 50ms;  // between attempts to accept a connection without room
 constexpr auto least_pause = 1ms;
-// Who come are accepted, or make others go, before what the others have said is read: it could not be, otherwise, as long as more come.
+// New connections are accepted, or evict strangers, before bytes of other strangers are read; without this limit those would wait as long
+// as more connections arrive.
 constexpr unsigned most_in_turn = 16;
-constexpr unsigned most_looks = 8;  // for one to turn away: where so many have something to be read, that is what there is to do
+constexpr unsigned most_looks = 8;  // candidates for eviction that are checked: if so many have unread bytes, reading those comes first
 
-// Of accept(2): it may well succeed later, whoever waits.
+// True for errors of accept(2) after which a later call may succeed.
 bool passes(const status& why) {
   constexpr std::array passing{EMFILE, ENFILE, ENOBUFS, ENOMEM, EPROTO, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH};
   return why.code() == errc::out_of_memory ||
@@ -268,7 +269,7 @@ status would_block() { return {errc::would_block, "nobody is listening"}; }
 
 }  // namespace
 
-// A quarter of the descriptors that the process may have; few where those that are left are the program's own to use.
+// A quarter of the process's descriptor limit; few if the remaining descriptors should stay for the program.
 std::size_t listener::most_strangers() const noexcept {
   constexpr std::size_t few = 16;
   constexpr rlim_t kept_share = 8;
@@ -308,20 +309,20 @@ result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
     latest_descriptor_ = socket->get();
     if (local_) {
       const auto who = with_.door->credentials_of(socket->get());
-      if (!who || who->uid != geteuid()) continue;  // not let in
+      if (!who || who->uid != geteuid()) continue;  // another user: rejected
     }
-    if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // that one is gone
+    if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // this connection is lost
     if (++admitted == most_in_turn) return would_block();
   }
 }
 
-// away: who has to go before there is; null: nobody may go yet, and the reactor calls when it is to be tried again.
+// away: the stranger to close first. If null, none may be closed yet, and the reactor calls again later.
 status listener::make_room(std::shared_ptr<session>& away) {
   const auto now = clock::now();
   away = take_whom_to_turn_away(now);
   if (away != nullptr) return would_block();
-  if (auto problem = hear(true); !problem.ok()) return problem;  // to have a clock
-  (void)hear(false);                                             // it would be told of the same again at once
+  if (auto problem = hear(true); !problem.ok()) return problem;  // registers with the reactor, for its timer
+  (void)hear(false);                                             // otherwise it reports the same connection again at once
   tries_again_ = strangers_.empty() ? now + between_tries : std::max(strangers_.front().came + moment, now + least_pause);
   return would_block();
 }
@@ -362,17 +363,17 @@ void listener::set_clock() noexcept {
   if (!strangers_.empty()) when = std::min(when, strangers_.front().came + with_.prove_within);
   if (token_ == 0 || when == std::exchange(clock_at_, when)) return;
   with_.reactor->call_off(token_);
-  if (when != clock::time_point::max()) (void)with_.reactor->call_at(token_, when);  // without memory: whoever comes next sets it
+  if (when != clock::time_point::max()) (void)with_.reactor->call_at(token_, when);  // if memory is short, the next connection sets it
 }
 
-// On a thread that reads from it.
+// Called on a thread that reads from the session.
 void listener::proven(const std::shared_ptr<session>& of, bool knows) noexcept {
   {
     const std::lock_guard guard(lock_);
     const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const stranger& each) { return each.who == of; });
     if (found == strangers_.end() || closed_) return;
     strangers_.erase(found);
-    if (!knows) {  // there is room: the reactor tells of who comes when the others have had their turn
+    if (!knows) {  // there is room again: the reactor reports new connections after the other sockets have had their turn
       if (of->has_begun_to_prove()) refused_.fetch_add(1);
       if (!waiting_.empty()) (void)or_no_memory([&] { return hear(true); });
       return;
@@ -382,7 +383,7 @@ void listener::proven(const std::shared_ptr<session>& of, bool knows) noexcept {
   accept_what_has_come();
 }
 
-// Those whose time is over go; and there may be room for others.
+// Closes strangers whose time is over, then accepts if there is room.
 void listener::due() noexcept {
   for (;;) {
     std::shared_ptr<session> late;
@@ -405,7 +406,7 @@ void listener::accept_what_has_come() noexcept {
       const std::lock_guard guard(lock_);
       auto made = next_step();
       if (made.away != nullptr && ++turned_away == most_in_turn) {
-        made.again = !or_no_memory([&] { return hear(true); }).ok();  // the reactor tells again at once, in their turn
+        made.again = !or_no_memory([&] { return hear(true); }).ok();  // the reactor reports again at once, in turn with other sockets
       }
       return made;
     }();
@@ -429,14 +430,15 @@ listener::step listener::next_step() noexcept {
   const bool nobody = !come && come.error().code() == errc::would_block;
   if (nobody && taken.away == nullptr && tries_again_ == clock::time_point::max() && !hears_) {
     const auto problem = or_no_memory([&] { return hear(true); });
-    come = problem.ok() ? or_no_memory([&] { return accept_one(taken.away); }) : result<pipe>(problem);  // somebody may have come meanwhile
+    come = problem.ok() ? or_no_memory([&] { return accept_one(taken.away); })
+                        : result<pipe>(problem);  // a connection may have arrived meanwhile
   }
   set_clock();
   taken.again = true;
   if (come) {
     taken.come = *std::move(come);
   } else if (come.error().code() == errc::would_block) {
-    taken.again = taken.away != nullptr;  // else the reactor tells of who comes
+    taken.again = taken.away != nullptr;  // otherwise the reactor reports the next connection
     return taken;
   } else {
     taken.problem = come.error();
@@ -462,7 +464,7 @@ void listener::close() noexcept {
   if (with_.runtime->forked()) return;
   std::deque<accept_operation*> ended;
   std::deque<stranger> strangers;
-  std::deque<std::shared_ptr<session>> proven;  // closed when the lock is open
+  std::deque<std::shared_ptr<session>> proven;  // destroyed, and so closed, after the lock is released
   {
     const std::lock_guard guard(lock_);
     closed_ = true;
@@ -470,7 +472,7 @@ void listener::close() noexcept {
     proven.swap(proven_);
     if (token_ != 0) with_.reactor->remove(socket_.get(), std::exchange(token_, 0));
     hears_ = false;
-    const sys::owned_descriptor nobody_connects(std::move(socket_));  // whoever keeps an operation of this
+    const sys::owned_descriptor nobody_connects(std::move(socket_));  // closes the socket even if operations keep this object
     ended.swap(waiting_);
     for (auto* op : ended) op->known = false;
   }

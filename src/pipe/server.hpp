@@ -1,4 +1,4 @@
-// What makes pipes: by connecting, and by listening. Thread-safe.
+// Makes pipes, by connecting and by listening. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class listener;
 
 class server {
  public:
-  // further_channels: beside those of the registry, and before them.
+  // further_channels: come before those of the registry.
   static result<std::shared_ptr<server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
                                               const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
                                               const std::string& sysfs = "/sys",
@@ -34,26 +34,27 @@ class server {
 
 class accept_operation;
 
-// Whoever connects is a stranger until it has greeted, after it has proved that it knows the secret and has agreed on TLS where these are
-// asked for. So a health check or a port scanner, which connects and closes, takes no accept() from a pipe. A pipe of another version, or
-// with a secret or TLS that this end lacks, is accepted, so that its first operation says so:
-// - It has pipe_options::prove_within for that, whatever it says meanwhile. One who says what it must not goes at once.
-// - There are only so many, and fewer where the process has used up most of its descriptors. For one more the oldest goes of those who have
-//   been here for a moment: of those who have said nothing, else of those who have. Nobody goes within that moment, in which one who is
-//   near has proved it, nor while something that it has said is still to be read; as long as nobody may go, those who come stay with the
-//   kernel (in its backlog).
-// - Who goes leaves nothing behind: neither a descriptor nor memory.
-// - Where the process lacks a descriptor, or the kernel memory, for one who comes, strangers make room in the same way, and where there are
-//   none the listener tries again in a moment. accept() waits on.
+// Accepts connections and hands out those that have completed the handshake. A new connection is a stranger until it has sent its greeting;
+// before that it proves that it knows the secret and agrees on TLS, if these are required. So a health check or a port scanner, which
+// connects and closes, never ends an accept(). A peer with another version of the protocol, or with a secret or TLS that this end lacks, is
+// accepted, and its pipe's first operation returns the error. Limits on strangers:
+// - A stranger has pipe_options::prove_within to finish, no matter what it sends. A protocol error closes it at once.
+// - Their number is limited, and the limit drops when the process has used most of its descriptors. To make room for a new one, the
+//   listener closes the oldest stranger: first among those that have sent nothing, then among the others. It closes none in its first 20
+//   ms, in which a nearby peer proves that it knows the secret, and none whose bytes are still unread. If it may close none, new
+//   connections stay in the kernel's backlog.
+// - A closed stranger leaves neither a descriptor nor memory behind.
+// - If the process lacks a descriptor or kernel memory for a new connection, strangers make room in the same way. If there are none, the
+//   listener tries again after 50 ms. accept() keeps waiting.
 class listener final : public channel::socket_handler, public std::enable_shared_from_this<listener> {
  public:
   listener(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
       : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
-  // As of pipe_listener.
+  // See pipe_listener::refused().
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(); }
-  // The caller's reference.
+  // The caller owns one reference to the result.
   core::operation* accept(pipe& into, const pipe_operation_options& options, io_callback callback);
   void stop(accept_operation& op) noexcept;
   void close() noexcept;
@@ -66,19 +67,19 @@ class listener final : public channel::socket_handler, public std::enable_shared
     std::shared_ptr<session> who;
     clock::time_point came;
   };
-  // What is to be done without the lock.
+  // Work left to do without the lock.
   struct step {
-    accept_operation* op = nullptr;  // has waited for one who has come, or why nobody can
+    accept_operation* op = nullptr;  // now has its connection, or an error
     std::optional<pipe> come{};
     status problem{};
-    std::shared_ptr<session> away{};  // to be turned away
-    bool again = false;               // there may be more to do then
+    std::shared_ptr<session> away{};  // to be closed
+    bool again = false;               // another step may be due
   };
 
   [[nodiscard]] std::size_t most_strangers() const noexcept;
-  // Whoever has come, while somebody waits. The reactor tells of more only then: who is not accepted stays with the kernel.
+  // Accepts pending connections while an accept() waits. The reactor reports readiness only then; other connections stay in the backlog.
   void accept_what_has_come() noexcept;
-  // --- with the lock
+  // --- called with the lock
   step next_step() noexcept;
   result<pipe> accept_one(std::shared_ptr<session>& away);
   status admit(sys::owned_descriptor over);
@@ -86,27 +87,27 @@ class listener final : public channel::socket_handler, public std::enable_shared
   [[nodiscard]] std::shared_ptr<session> take_whom_to_turn_away(clock::time_point now);
   status hear(bool on);
   void set_clock() noexcept;
-  // --- without it
+  // --- called without it
   void proven(const std::shared_ptr<session>& of, bool knows) noexcept;
 
   const pipe_shared with_;
   const std::string url_;
   const bool local_;
   std::atomic<std::uint64_t> refused_{0};
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   sys::owned_descriptor socket_;
-  std::uint64_t token_ = 0;  // the reactor's, from the first accept() on
-  bool hears_ = false;       // it tells of who comes
+  std::uint64_t token_ = 0;  // of the reactor, set by the first accept()
+  bool hears_ = false;       // the reactor reports new connections
   bool closed_ = false;
-  int latest_descriptor_ = 0;                                 // of who came last: the kernel gives the lowest that is free
-  clock::time_point tries_again_ = clock::time_point::max();  // where there was no room
-  clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls
+  int latest_descriptor_ = 0;                                 // of the latest connection: the kernel hands out the lowest free number
+  clock::time_point tries_again_ = clock::time_point::max();  // set if there was no room
+  clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls due()
   std::deque<accept_operation*> waiting_;
-  std::deque<stranger> strangers_;               // who have not greeted yet, the latest last
-  std::deque<std::shared_ptr<session>> proven_;  // who have, and were not accepted yet
+  std::deque<stranger> strangers_;               // have not sent a greeting yet, the newest last
+  std::deque<std::shared_ptr<session>> proven_;  // have completed the handshake, not accepted yet
 };
 
-// Belongs to the listener and is guarded by its lock.
+// Belongs to the listener; guarded by its lock.
 class accept_operation final : public core::operation {
  public:
   accept_operation(std::shared_ptr<listener> by, pipe& target, std::shared_ptr<core::runtime> with)

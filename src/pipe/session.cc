@@ -35,7 +35,7 @@ std::span<const std::byte> arrived_message::in_line_bytes() const {
   return rest;
 }
 
-// --- the beginning
+// --- handshake
 
 result<std::shared_ptr<session>> session::make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
                                                bool connecting, std::unique_ptr<sys::tls_stream> secure, proof_listener when_proven) {
@@ -54,12 +54,12 @@ status session::start(const std::shared_ptr<session>& self, sys::owned_descripto
                       std::unique_ptr<sys::tls_stream> secure) {
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting, std::move(secure));
-  if (connecting || !secret_.when_proven) make_carriers();  // else once it is known that the other end is no stranger
+  if (connecting || !secret_.when_proven) make_carriers();  // otherwise once the peer has proved itself
   if (connecting && secret_.proof) {
     say(frame_kind::challenge, 0, secret_.proof->challenge());
   } else if (connecting) {
     auto offered = local_ ? with_.door->make_region(channel::ring_pair::bytes) : sys::offered_region();
-    if (!offered) offered = sys::offered_region();  // all goes over the socket
+    if (!offered) offered = sys::offered_region();  // everything then goes over the socket
     say_hello(std::move(offered->by), offered->memory.size());
     offered_ = std::move(offered->memory);
   }
@@ -92,7 +92,7 @@ void session::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) 
   enqueue(std::move(frame));
 }
 
-// Who has connected offers memory for a ring, and the other end takes it where it can map it.
+// The connecting end offers memory for a ring, and the other end uses it if it can map it.
 void session::agree_on_ring(std::uint64_t bytes) {
   using channel::ring_pair;
   const auto passed = connection_->take_passed();
@@ -118,14 +118,14 @@ session::~session() {
   with_.staging->remove(*this);
   {
     const std::lock_guard guard(lock_);
-    closed_ = true;  // which carriers tell those who use what is theirs
+    closed_ = true;  // carriers report this to users of their resources
   }
   if (connection_ != nullptr) connection_->close(closes_within());
   close_carriers();
   carriers_.clear();
 }
 
-// Once the lock is let go, the operation that this is about may end on another thread, whose caller then drops the pipe.
+// Once the lock is released, the operation may end on another thread, whose caller may then drop the pipe.
 void session::run_step(void (*step)(void*, endings&), void* of) noexcept {
   const auto self = weak_from_this().lock();
   endings ended;
@@ -141,7 +141,7 @@ void session::run_step(void (*step)(void*, endings&), void* of) noexcept {
           return false;
         });
   }
-  if (ended.copies) (void)with_.runtime->feeders().pump();  // ahead of what tells of them
+  if (ended.copies) (void)with_.runtime->feeders().pump();  // before messages that refer to the copies
   connection_->flush();
   if (ended.copies) with_.runtime->feeders().attend();
   for (auto* each : ended.go_on) each->go_on();
@@ -149,7 +149,9 @@ void session::run_step(void (*step)(void*, endings&), void* of) noexcept {
   for (auto& [message, count] : ended.of_parts) message->parts_ended(count);
 }
 
-void session::enqueue(channel::outgoing_frame frame) { (void)connection_->enqueue(std::move(frame)); }  // else all are told of the end
+void session::enqueue(channel::outgoing_frame frame) {
+  (void)connection_->enqueue(std::move(frame));
+}  // on failure all operations end through lost()
 
 void session::say(frame_kind kind, std::uint64_t message, std::vector<std::byte> body, std::uint64_t part, std::uint32_t code) {
   const auto size = body.size();
@@ -167,11 +169,11 @@ channel::carrier* session::carrier_of(const channel::frame_head& head) const noe
   return number < carriers_of_other_.size() ? carriers_of_other_[number] : nullptr;
 }
 
-// --- what the other end says, on the reactor's thread
+// --- frames from the peer, on the reactor's thread
 
 result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
   const std::lock_guard guard(lock_);
-  if (!hears()) return std::span<std::byte>();  // what comes goes nowhere, until what is queued has left
+  if (!hears()) return std::span<std::byte>();  // discard arriving bytes until the queued frames have been sent
   const auto kind = channel::kind_of_frame(head.kind);
   const bool opens = kind == frame_kind::hello || kind == frame_kind::challenge || kind == frame_kind::proof || kind == frame_kind::refused;
   if ((known_as_ != acquaintance::none) == opens) return out_of_turn("its greeting");
@@ -274,14 +276,15 @@ void session::conclude(pipe_operation& op, io_result outcome, endings& ended) {
   op.end();
 }
 
-// A pipe of another version, or with a secret or TLS that this end lacks: the user gets it, and its first operation says why it is of no
-// use.
+// True for a peer with another version, or with a secret or TLS that this end lacks: the user gets the pipe, and its first operation
+// returns the reason.
 bool session::is_for_the_user(const status& why) const noexcept {
   const bool asks = secret_.proof || (!local_ && with_.tls != nullptr);
   return !asks && (why.code() == errc::unsupported || why.code() == errc::permission_denied);
 }
 
-// What only reads the sender's memory goes on when merely the connection was lost: the sender may be alive, and says so in its memory.
+// Operations that only read the sender's memory continue if merely the connection is lost: the sender may be alive, and its guard word
+// shows it.
 void session::end_all(const status& why, endings& ended) {
   if (lost_.ok()) lost_ = why;
   while (!announced_.empty()) end(*announced_.begin()->second, {0, why}, ended);
@@ -322,14 +325,14 @@ void session::cut_off(const status& why, endings& ended) {
   end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended);
 }
 
-// Nothing that an end which has never spoken would wait for is left to be sent but why it is refused.
+// If the peer has never spoken, only the reason for a refusal can be left to send, so the wait is short.
 std::chrono::milliseconds session::closes_within() noexcept {
   constexpr std::chrono::milliseconds most_without_greeting{1000};
   const std::lock_guard guard(lock_);
   return known_as_ != acquaintance::none ? with_.close_within : std::min(with_.close_within, most_without_greeting);
 }
 
-// A forked child shares the socket with its parent, and has nothing to say.
+// A forked child shares the socket with its parent and must not send anything.
 void session::close() noexcept {
   if (with_.runtime->forked()) return;
   with_lock([&](endings& ended) {
@@ -356,7 +359,7 @@ bool session::poll() noexcept {
   return found;
 }
 
-// --- what carriers ask for
+// --- called by carriers
 
 channel::incoming* session::find_incoming(std::uint64_t number) noexcept {
   const auto found = receiving_now_.find(number);

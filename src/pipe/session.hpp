@@ -1,4 +1,4 @@
-// One end of a pipe: what is to be sent and received, and what the ends have told each other. Thread-safe.
+// One end of a pipe: its queued and current transfers, and what the two ends know about each other. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -28,40 +28,40 @@
 
 namespace penstock::pipes {
 
-// What the pipes of a context share.
+// Shared by the pipes of a context.
 struct pipe_shared : channel::tools {
-  std::vector<const channel::channel*> channels{};  // that may be used, best first
-  std::string secret{};                             // of tcp; empty: none
+  std::vector<const channel::channel*> channels{};  // allowed channels, best first
+  std::string secret{};                             // for tcp; empty: none
   std::chrono::milliseconds prove_within{};
-  std::shared_ptr<const sys::tls_context> tls{};  // of tcp; null: nothing is encrypted
+  std::shared_ptr<const sys::tls_context> tls{};  // for tcp; null: no encryption
 };
 
-// Called once for a pipe that was accepted: whether its other end has greeted, after it has proved that it knows the secret and has agreed
-// on TLS where these are asked for. Without the pipe's lock.
+// Called once for an accepted pipe, without the pipe's lock. The flag is true if the peer has sent its greeting, after the proof of the
+// secret and TLS if these are required.
 using proof_listener = std::function<void(const std::shared_ptr<session>&, bool)>;
 
-// A message that has come, and who has it. Its facts do not change.
+// A message that has arrived. Its facts do not change.
 class arrived_message {
  public:
   channel::announcement facts;
   std::vector<std::byte> body;
   std::uint64_t number = 0;
-  std::shared_ptr<session> pipe;  // once the user has it
+  std::shared_ptr<session> pipe;  // set once the user has it
 
-  // With the pipe's lock.
+  // Guarded by the pipe's lock:
   bool received = false;  // receive() was called, or never will be
-  bool pushed = false;    // its tensors go to the targets that were posted
-  status withdrawn;       // by the sender, who says why
-  status not_received;    // why it could not be when that was tried
+  bool pushed = false;    // its tensors go to the posted targets
+  status withdrawn;       // by the sender, with its reason
+  status not_received;    // why an attempt to receive it failed
 
   [[nodiscard]] bool has_tensors_elsewhere() const;
-  // Payloads and tensors in line, one behind the other.
+  // Payloads and inline tensors, one after the other.
   [[nodiscard]] std::span<const std::byte> contents() const { return std::span(body).subspan(facts.bytes_before_payloads); }
-  // Of all its tensors, one behind the other; empty where they are elsewhere.
+  // The bytes of all its tensors, one after the other; empty if they are not inline.
   [[nodiscard]] std::span<const std::byte> in_line_bytes() const;
 };
 
-// Where a part of a message lies. kind, index: name it in errors, which are bad_memory.
+// Classifies the memory of a part of a message. kind and index name the part in errors, which are bad_memory.
 result<staging::place> place_of_part(core::runtime& with, const void* memory, std::uint64_t length, std::string_view kind,
                                      std::size_t index);
 
@@ -73,8 +73,8 @@ class session final : public channel::frame_user,
  public:
   using endings = channel::endings;
 
-  // over: a socket that is connected or connecting. local: a unix socket.
-  // url: that it leads to, of who connects.
+  // over: a socket that is connected or connecting. local: true for a unix socket. url: the URL connected to; empty if the connection was
+  // accepted.
   static result<std::shared_ptr<session>> make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
                                                bool connecting, std::unique_ptr<sys::tls_stream> secure, proof_listener when_proven = {});
   session(const pipe_shared& with, const std::string& url, bool local);
@@ -82,27 +82,28 @@ class session final : public channel::frame_user,
 
   [[nodiscard]] const std::shared_ptr<core::runtime>& runtime() const noexcept { return with_.runtime; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
-  // The caller's reference.
+  // The caller owns one reference to the result of send, next and receive.
   core::operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
-  // posted: where the tensors may go, or null. Where they do (arrived_message::pushed), it ends when they are there.
+  // posted: the targets for the tensors, or null. If the peer pushes into them (arrived_message::pushed), the operation ends when the
+  // tensors are in place.
   core::operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
                         std::unique_ptr<channel::posting> posted = nullptr);
-  // Null: they cannot be pushed.
+  // Returns null if the peer cannot push into these targets.
   std::unique_ptr<channel::posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept;
-  // on_streams: see incoming.
+  // on_streams: see channel::incoming.
   static core::operation* receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
                                   const pipe_operation_options& options, io_callback callback, bool on_streams = false);
   void dropped(arrived_message& message) noexcept;
-  // There was no room for its tensors, which the sender hears when it is dropped.
+  // Records why its tensors were not received; the sender is told when the message is dropped.
   void no_room_for(arrived_message& message, const status& why) noexcept;
   result<pipe_plan> explain(deadline_clock::time_point until);
   std::vector<channel_stats> stats();
-  // What is being sent, and receives whose tensors are on their way or may be pushed.
+  // Adds the current sends, and the receives whose tensors are on their way or may be pushed.
   void add_under_way(std::vector<request_info>& to) override;
   void close() noexcept;
-  // Closes, at once, a connection that nobody was given. Without a lock.
+  // Closes a connection that no user has, at once. Call it without a lock.
   void turn_away() noexcept { connection_->abandon(); }
-  // The other end has said something of what it should. Any thread.
+  // True if the peer has sent a valid part of the handshake. Thread-safe.
   [[nodiscard]] bool has_begun_to_prove() const noexcept { return secret_.has_begun.load(); }
   [[nodiscard]] bool has_something_to_say() const noexcept { return connection_->has_something(); }
 
@@ -121,7 +122,7 @@ class session final : public channel::frame_user,
   status arrived(const channel::frame_head& head) override;
   void lost(const status& why) noexcept override;
 
-  // --- of carriers
+  // --- channel::carrier_owner
   [[nodiscard]] std::mutex& lock() noexcept override { return lock_; }
   [[nodiscard]] std::weak_ptr<channel::carrier_owner> handle() noexcept override { return weak_from_this(); }
   [[nodiscard]] const std::shared_ptr<channel::connection>& over() const noexcept override { return connection_; }
@@ -146,23 +147,23 @@ class session final : public channel::frame_user,
   void written(channel::posting& where, const status& outcome, endings& ended) override;
 
  private:
-  // How far the ends know each other. ready: they know by which channels.
+  // How far the handshake is. ready: each end knows the channels of the other.
   enum class acquaintance : std::uint8_t { none, greeted, ready };
-  // Messages that are announced and that the user of the end that receives has not taken, and their bytes.
+  // Messages announced but not yet taken by the receiving user, and their bytes.
   struct credit {
     std::uint32_t messages = 0;
     std::uint64_t bytes = 0;
   };
-  // Words that the other end may read to see that a message is still what it was.
+  // Words in this end's memory that the peer reads to see that a message has not changed.
   struct guards {
     std::atomic<std::uint64_t>* take();
     std::deque<std::atomic<std::uint64_t>> all;
     std::vector<std::atomic<std::uint64_t>*> free;
   };
-  // The secret that is asked for, of who reads but for the last.
+  // The handshake that is required. Only the reading thread uses it, except has_begun.
   struct admittance {
     std::optional<channel::proof> proof;
-    proof_listener when_proven;  // until it was told
+    proof_listener when_proven;  // empty once called
     bool is_proven = false;
     std::atomic<bool> has_begun{false};
   };
@@ -176,7 +177,7 @@ class session final : public channel::frame_user,
   [[nodiscard]] bool is_for_the_user(const status& why) const noexcept;
   status locate(send_operation& op);
 
-  // --- with the lock
+  // --- called with the lock
   [[nodiscard]] bool is_ready() const noexcept { return known_as_ == acquaintance::ready; }
   static void conclude(pipe_operation& op, io_result outcome, endings& ended);
   void end_all(const status& why, endings& ended);
@@ -196,10 +197,10 @@ class session final : public channel::frame_user,
   void deliver(endings& ended);
   void withdrawn(const channel::frame_head& head, endings& ended);
   void end(receive_operation& op, io_result outcome, endings& ended);
-  // Tensors have gone or come: counted for this pipe and for the engine.
+  // Count tensors that were sent or received, for this pipe and for the engine.
   void count(const channel::channel& by, const channel_stats& more);
   void note_written(const channel::channel& by, const next_operation& op);
-  // Knowing each other.
+  // Handshake.
   status greeted(std::span<const std::byte> body);
   status challenged(std::span<const std::byte> body);
   status proven(std::span<const std::byte> body);
@@ -214,10 +215,10 @@ class session final : public channel::frame_user,
   void remember_way(const std::string& from, const staging::place& to, channel::carrier* by);
   void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
-  // --- without it
+  // --- called without it
   [[nodiscard]] std::chrono::milliseconds closes_within() noexcept;
   void close_carriers() noexcept;
-  // Before anybody has the pipe.
+  // Before the user has the pipe:
   void make_carriers();
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);
@@ -235,36 +236,36 @@ class session final : public channel::frame_user,
   const bool local_;
   bool connects_ = false;
   std::shared_ptr<channel::connection> connection_;
-  std::vector<std::unique_ptr<channel::carrier>> carriers_;  // of with_.channels; null: of no use here
+  std::vector<std::unique_ptr<channel::carrier>> carriers_;  // one per entry of with_.channels; null: cannot be used here
   std::vector<channel::carrier*> polled_;                    // of these
   admittance secret_;
-  sys::shared_region offered_;   // until the other end has answered
-  std::vector<std::byte> body_;  // of the frame that arrives, where it goes to no tensor
+  sys::shared_region offered_;   // until the peer has answered
+  std::vector<std::byte> body_;  // of the arriving frame, unless its bytes go to a tensor
 
-  std::mutex lock_;                // guards what follows
-  std::condition_variable known_;  // they know each other, or it is over
+  std::mutex lock_;                // guards the members below
+  std::condition_variable known_;  // signalled when the handshake completes or the pipe ends
   acquaintance known_as_ = acquaintance::none;
   bool closed_ = false;
   status lost_;
-  bool cut_off_ = false;  // what comes goes nowhere
+  bool cut_off_ = false;  // arriving bytes are discarded
   channel::identity peer_;
-  std::string peer_name_;                             // until it is known, the URL of who connects
-  std::vector<channel::reached_channel> receiving_;   // of with_.channels; like the next two, does not change once they know each other
-  std::vector<channel::reached_channel> sending_;     // in the order of the other end
-  std::vector<channel::carrier*> carriers_of_other_;  // by the number that it gives them; null: not used
+  std::string peer_name_;                             // the URL connected to, until the peer has named itself
+  std::vector<channel::reached_channel> receiving_;   // per entry of with_.channels; like the next two, constant after the handshake
+  std::vector<channel::reached_channel> sending_;     // in the peer's order
+  std::vector<channel::carrier*> carriers_of_other_;  // by the peer's channel number; null: not used
   std::map<std::pair<std::string, std::string>, std::vector<channel_choice>> routes_;
-  // From a device of the other end, or its host, over a link of this one, or to its host.
+  // Key: a device of the peer (or its host), and a link of this end (null: its host).
   std::map<std::pair<std::string, const staging::link*>, channel::carrier*> ways_;
 
   std::uint64_t next_number_ = 1;
   std::uint64_t announced_so_far_ = 0;
   std::deque<send_operation*> queued_;
   std::map<std::uint64_t, send_operation*> announced_;
-  credit ahead_;  // of this end's messages
+  credit ahead_;  // for this end's messages
   guards guards_;
 
   std::deque<std::shared_ptr<arrived_message>> come_;
-  credit untaken_;  // of the other end's
+  credit untaken_;  // for the peer's messages
   std::uint64_t come_so_far_ = 0;
   std::deque<next_operation*> waiting_;
   std::map<std::uint64_t, receive_operation*> receiving_now_;
