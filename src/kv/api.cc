@@ -26,7 +26,7 @@ std::vector<key_result> all_failed(const Keys& keys, const status& why) {
   return results;
 }
 
-// What does not begin is told of at once.
+// A call that cannot begin: reports the reason at once.
 call refused_call(std::span<const item> items, const status& why, const callback& done) {
   auto results = std::make_shared<const std::vector<key_result>>(all_failed(items, why));
   if (done) done(*results);
@@ -48,7 +48,7 @@ store& store::operator=(store&& other) noexcept {
   return *this;
 }
 
-// Threads and locks of a parent cannot be ended in a forked child: there all of it stays.
+// A forked child cannot end the threads and locks of its parent, so everything stays allocated there.
 store::~store() {
   if (core_ == nullptr) return;
   if (core_->forked()) {

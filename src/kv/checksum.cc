@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t crc32c_polynomial = 0x82f63b78;
 
-// [0]: what a byte adds; [n]: what it adds when n zeros follow it.
+// Table 0: the CRC of a byte; table n: the CRC of the byte followed by n zero bytes.
 constexpr auto crc32c_tables = [] {
   std::array<std::array<std::uint32_t, 256>, 8> made{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -78,7 +78,7 @@ bool has_instruction() noexcept {
 
 #elif defined(__aarch64__)
 
-// All but the oldest have it, but g++ compiles for those too.
+// All but the oldest ARM processors have the instruction, but g++ also compiles for those.
 bool has_instruction() noexcept {
   static const bool has = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
   return has;
@@ -117,7 +117,7 @@ void add_rows(lanes_of_row& lanes, const std::byte* at, std::size_t rows) noexce
   has_instruction() ? rows_by_instruction(lanes, at, rows) : rows_by_table(lanes, at, rows);
 }
 
-// A change of any bit of it changes half of the bits of what comes out.
+// Changing any bit of the input changes about half of the bits of the output.
 std::uint64_t mixed(std::uint64_t word) noexcept {
   word = (word ^ word >> 32) * 0x9e3779b97f4a7c15;
   word = (word ^ word >> 29) * 0xd6e8feb86659fd93;

@@ -1,6 +1,6 @@
-// The checksum of values and of records of the index: CRC-32C, by the processor's instruction where it has one. Values are longer than one
-// such instruction after the other is quick for, so theirs is of four lanes: the 8-byte words 0, 4, 8 and so on, those after them, ...
-// Pure functions and plain values.
+// CRC-32C for values and index records, by a processor instruction where available. A single chain of these instructions is too slow for
+// values, so their checksum has four independent lanes: lane 0 covers the 8-byte words 0, 4, 8 and so on, lane 1 the words 1, 5, 9, and so
+// on. Pure functions and plain values.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace penstock::kv {
 
-// CRC-32C of bytes that follow those of `before`; 0: of none.
+// Returns the CRC-32C of bytes that follow the bytes with CRC `before`; 0: none precede.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept;
 // The same without the instruction, for tests.
 [[nodiscard]] std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept;
 
-// Of bytes that come in pieces; how they are cut changes nothing.
+// The checksum of bytes that are added in pieces; the division into pieces does not matter.
 class checksum {
  public:
   void add(std::span<const std::byte> bytes) noexcept;
@@ -26,7 +26,7 @@ class checksum {
   static constexpr std::size_t row_bytes = lane_count * 8;
 
   std::array<std::uint32_t, lane_count> lanes_{~0U, ~0U, ~0U, ~0U};
-  std::array<std::byte, row_bytes> rest_{};  // bytes of a row that has more to come
+  std::array<std::byte, row_bytes> rest_{};  // bytes of an incomplete row
   std::uint64_t length_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Which parts of a file are free: extents of a whole number of blocks. The smallest free one that is long enough is taken, and neighbours
-// that are free become one. One thread at a time.
+// The free extents of a file, each a whole number of blocks. Takes the smallest one that is long enough, and merges free neighbours. One
+// thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ struct extent {
 
 class extents {
  public:
-  // All free. capacity_bytes: a whole number of blocks.
+  // Everything is free at first. capacity_bytes: a whole number of blocks.
   explicit extents(std::uint64_t capacity_bytes);
-  // A free extent of that length, a whole number of blocks. Nothing: none is long enough.
+  // Takes an extent of that length, a whole number of blocks. Returns nothing if no free extent is long enough.
   [[nodiscard]] std::optional<extent> take(std::uint64_t length);
-  // Takes that very one. False: some of it is not free, or it does not lie in the file.
+  // Takes exactly this extent. Returns false if part of it is not free or lies outside the file.
   [[nodiscard]] bool take_at(const extent& wanted);
-  // Frees one that was taken. Where there is no memory to remember it, it stays taken.
+  // Frees an extent. If there is no memory to record it, it stays taken.
   void give(const extent& taken) noexcept;
-  // Whether there was no memory to remember some that are free.
+  // True if there was no memory to record a free extent.
   [[nodiscard]] bool has_lost() const noexcept { return has_lost_; }
   void grow(std::uint64_t capacity_bytes);
   [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_; }
   [[nodiscard]] std::uint64_t free_bytes() const noexcept { return free_; }
-  // How many free extents there are.
+  // Number of free extents.
   [[nodiscard]] std::size_t holes() const noexcept { return by_offset_.size(); }
 
  private:

@@ -13,7 +13,7 @@ namespace penstock::kv {
 
 namespace {
 
-// Of a value that is replaced again and again while it is read; it counts as absent then.
+// For a value that is replaced again and again while it is read; after that it counts as absent.
 constexpr unsigned most_fetch_rounds = 8;
 
 }  // namespace
@@ -32,7 +32,7 @@ bool fetch::begin() {
   requests_.clear();
   const status followed = from_.follow();
   const auto looked_for = std::exchange(wanted_, {});
-  for (const std::size_t index : looked_for | std::views::reverse) {  // so that the first counts as used last
+  for (const std::size_t index : looked_for | std::views::reverse) {  // so that the first key counts as the most recent
     if (followed.ok()) {
       find(index);
     } else {
@@ -43,14 +43,14 @@ bool fetch::begin() {
   return !readings_.empty();
 }
 
-// What lies together in the file is read together then, in whatever order the keys were named.
+// Reads values in file order, whatever the order of the keys, so that adjacent values are read together.
 void fetch::ask_in_file_order() {
   const auto offset_of = [](const reading& each) { return each.entry->facts().offset; };
   if (!std::ranges::is_sorted(readings_, {}, offset_of)) std::ranges::sort(readings_, {}, offset_of);
   for (reading& each : readings_) {
     const key_part& part = parts_[each.index];
     each.first_request = requests_.size();
-    if (each.entry->facts().length != part.length) continue;  // look_at() says so
+    if (each.entry->facts().length != part.length) continue;  // look_at() reports it
     auto offset = static_cast<std::int64_t>(each.entry->facts().offset);
     for (const memory_piece& piece : part.pieces) {
       requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
@@ -67,7 +67,7 @@ void fetch::find(std::size_t index) {
     results_[index] = failed_with(wrong, part.key);
     return;
   }
-  readings_.push_back({index, nullptr, 0, 0});  // before: what is being read is always in there
+  readings_.push_back({index, nullptr, 0, 0});  // first, so that readings_ always holds every read that has begun
   auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
   if (entry == nullptr) return readings_.pop_back();
   readings_.back().entry = entry;
@@ -90,7 +90,7 @@ void fetch::finish(std::span<const io_result> outcomes) {
   let_go();
 }
 
-// Where this process writes, what is being read stays.
+// If this process writes, values that are being read stay.
 bool fetch::is_gone(const reading& read) const {
   if (!from_.read_only()) return false;
   const auto now = from_.find(parts_[read.index].key);

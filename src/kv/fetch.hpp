@@ -1,7 +1,7 @@
-// The fetching of many values: finds them, says what is to be read, and looks at what was read. One thread at a time.
+// Fetches many values: finds them, lists the reads, and checks what was read. One thread at a time.
 //
-// Where another process writes, a value may be dropped, and its extent taken again, while it is read. So the index is looked at again
-// afterwards: the record that drops it is there before the bytes change. What was dropped meanwhile is looked for and read once more.
+// If another process writes, it may drop a value and reuse its extent during the read. The index is therefore checked again afterwards: a
+// drop is recorded before the bytes change. A value that was dropped meanwhile is looked up and read once more.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,17 @@ namespace penstock::kv {
 
 class fetch {
  public:
-  // results: one for each item; valid until this ends.
+  // results: one per item; must stay valid until this object is destroyed.
   fetch(const engine& with, volume& from, std::span<const item> items, bool checksums, std::span<key_result> results);
   fetch(const fetch&) = delete;
   fetch& operator=(const fetch&) = delete;
   ~fetch() { let_go(); }
 
-  // Finds what is still to be fetched. False: nothing is, and all results are there.
+  // Looks up the values that are still missing. Returns false if none is, and all results are set.
   bool begin();
-  // What is to be read then, as one batch.
+  // The reads to submit after begin(), as one batch.
   [[nodiscard]] std::span<const io_request> requests() const noexcept { return requests_; }
-  // How that ended, one for each request.
+  // outcomes: one per request.
   void finish(std::span<const io_result> outcomes);
   void fail_all(const status& why);
 
@@ -49,7 +49,7 @@ class fetch {
   const bool checksums_;
   std::vector<key_part> parts_;
   std::span<key_result> results_;
-  std::vector<std::size_t> wanted_;  // keys whose results are not there
+  std::vector<std::size_t> wanted_;  // keys without a result
   std::vector<reading> readings_;
   std::vector<io_request> requests_;
   unsigned rounds_ = 0;

@@ -30,13 +30,13 @@ namespace {
 constexpr mode_t folder_mode = 0700;
 constexpr mode_t file_mode = 0600;
 constexpr const char* lock_name = "lock";
-constexpr std::string_view lock_magic = "PSTKVLCK ";  // the number of the process follows
-constexpr unsigned most_links = 40;                   // that Linux follows, too
+constexpr std::string_view lock_magic = "PSTKVLCK ";  // followed by the process id
+constexpr unsigned most_links = 40;                   // the limit of Linux
 constexpr std::size_t most_shown_names = 3;
 
 status os_error(const char* doing, const std::string& path) { return status::from_errno(errno, fmt::format("{} {}", doing, path)); }
 
-// Nobody else can have put there what is in it.
+// Checks that no other user can have changed the contents.
 status check_owner(int number, const std::string& path, bool is_folder) {
   struct stat facts {};
   if (::fstat(number, &facts) != 0) return os_error("look at", path);
@@ -56,7 +56,7 @@ auto again_if_interrupted(Call&& call) {
   return done;
 }
 
-// The beginning of the lock's text. Versions before the magic number wrote the number of the process alone.
+// Returns the beginning of the lock's text. Versions before the magic number wrote only the process id.
 std::string lock_text(int lock) {
   std::array<char, 40> text{};
   const auto length = again_if_interrupted([&] { return ::pread(lock, text.data(), text.size() - 1, 0); });
@@ -69,7 +69,7 @@ std::string holder_of(int lock) {
   return text.empty() ? "another process" : fmt::format("process {}", printable_text(text));
 }
 
-// Opens a folder component by component, so that each symbolic link on the way is looked at before it is followed.
+// Opens a folder component by component, and checks each symbolic link on the way before following it.
 class path_walk {
  public:
   static result<descriptor> open(const std::string& path, bool create) {
@@ -86,7 +86,7 @@ class path_walk {
  private:
   explicit path_walk(const std::string& path) : path_(path), at_(::open(".", O_PATH | O_CLOEXEC)) {}
 
-  // What comes before the rest.
+  // Puts a path in front of the components that are left.
   void push(std::string_view path) {
     if (path.starts_with('/')) at_ = descriptor(::open("/", O_PATH | O_CLOEXEC));
     while (!path.empty()) {
@@ -138,7 +138,7 @@ struct closing_listing {
   void operator()(DIR* listed) const noexcept { ::closedir(listed); }
 };
 
-// As flock(2) says it, also where the file system or a sandbox refuses flock and has the locks of fcntl(2).
+// Has the results of flock(2), but uses the locks of fcntl(2) if the file system or a sandbox refuses flock.
 int lock_whole(int fd) {
   if (again_if_interrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return 0;
   if (!is_refused_call(errno)) return -1;
@@ -176,12 +176,12 @@ status folder::check_may_hold_new_store() const {
   const std::unique_ptr<DIR, closing_listing> listing(fd < 0 ? nullptr : ::fdopendir(fd));
   if (listing == nullptr) return os_error("list", path_);
   std::vector<std::string> names;
-  while (const auto* each = ::readdir(listing.get())) {  // NOLINT(concurrency-mt-unsafe): of a stream of its own
+  while (const auto* each = ::readdir(listing.get())) {  // NOLINT(concurrency-mt-unsafe): the stream is local
     const std::string_view name = each->d_name;
-    if (name != "." && name != ".." && name != "lost+found") names.emplace_back(name);  // the last is the file system's
+    if (name != "." && name != ".." && name != "lost+found") names.emplace_back(name);  // lost+found belongs to the file system
   }
   if (names.empty()) return {};
-  // Looked at after the listing: who makes a store writes the magic number before it makes another file.
+  // Check after the listing: a new store writes the magic number before it creates another file.
   if (const auto locked = open_file(lock_name, false); locked.ok()) {
     const auto size = size_of(*locked, path_of(lock_name));
     const bool is_new = names.size() == 1 && size.ok() && *size == 0;
@@ -206,10 +206,10 @@ result<descriptor> folder::lock() const {
                                                  holder_of(made->number())));
   }
   const std::string text = fmt::format("{}{}\n", lock_magic, ::getpid());
-  // A full disk is no reason to fail here: a store that has an index can be read and dropped from.
+  // A full disk must not fail here: an existing store can still be read and dropped from.
   const auto noted = write_at(*made, std::as_bytes(std::span(text)), 0, path_of(lock_name));
   if (noted.error.ok() && ::ftruncate(made->number(), static_cast<off_t>(text.size())) != 0)
-    errno = 0;  // what lies behind the line is not read
+    errno = 0;  // text behind the line is never read
   return made;
 }
 
@@ -238,7 +238,7 @@ result<std::uint64_t> folder::inode_of(const char* name) const {
 
 status folder::replace(const char* from, const char* to) const {
   if (rename_in(descriptor_.number(), from, to) != 0) return os_error("give its name to", path_of(to));
-  // Some file systems cannot sync a folder (EINVAL): they have no other way to be told.
+  // Some file systems cannot sync a folder (EINVAL) and offer no other way.
   if (again_if_interrupted([&] { return ::fsync(descriptor_.number()); }) == 0) return {};
   if (is_refused_call(errno) && again_if_interrupted([&] { return ::fdatasync(descriptor_.number()); }) == 0) return {};
   return errno == EINVAL ? status() : os_error("fsync", path_);

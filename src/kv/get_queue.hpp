@@ -1,4 +1,4 @@
-// Gets whose callers do not wait: a thread looks at what was read when a batch has ended. Thread-safe.
+// Asynchronous gets: a worker thread checks what was read when a batch has ended. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ class get_operation final : public key_operation {
 
   std::optional<fetch> fetch_;
   std::vector<io_result> outcomes_;
-  std::atomic<std::size_t> left_{0};  // requests that have not ended, and one while they are submitted
-  std::mutex lock_;                   // guards what follows
+  std::atomic<std::size_t> left_{0};  // requests in flight, plus one while they are being submitted
+  std::mutex lock_;                   // guards the members below
   batch running_;
   bool stopped_ = false;
 };
@@ -41,10 +41,10 @@ class get_queue {
   get_queue(const engine& with, volume& from, const store_options& options) : engine_(with), from_(from), checksums_(options.checksums) {}
   get_queue(const get_queue&) = delete;
   get_queue& operator=(const get_queue&) = delete;
-  // Begins it, and ends it in time. Takes the running request's reference. Throws bad_alloc, or system_error where there is no thread:
-  // nothing began then.
+  // Starts the get and completes it later. Takes over the reference of a running request. Throws bad_alloc, or system_error if the thread
+  // cannot be started; nothing has begun then.
   void add(get_operation& op, std::span<const item> items);
-  // Once none is under way. Ends the thread.
+  // Call it once no get is under way. Ends the thread.
   void stop();
 
  private:
@@ -58,9 +58,9 @@ class get_queue {
   const engine& engine_;
   volume& from_;
   const bool checksums_;
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
-  std::deque<get_operation*> ended_;  // their batches
+  std::deque<get_operation*> ended_;  // their batches have ended
   bool stopping_ = false;
   std::thread thread_;
 };

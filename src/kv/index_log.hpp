@@ -1,5 +1,5 @@
-// The file of the index: an append-only log of records, which a new one replaces when most of it is about values that are gone. The process
-// that writes adds to it; others read what was added, and notice that it was replaced. Blocks where the file system does. One thread at a
+// The index file: an append-only log of records. A new log replaces it when most of its records are about values that are gone. The writing
+// process appends; other processes read what was added, and notice when the log was replaced. Blocks for the file system. One thread at a
 // time.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace penstock::kv {
 
-// Records to be appended, of which each is written whole or not at all.
+// Records to append; each is written whole or not at all.
 class new_records {
  public:
   explicit new_records(std::uint64_t id) noexcept : id_(id) {}
@@ -27,7 +27,7 @@ class new_records {
   }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t count() const noexcept { return ends_.size(); }
-  // How many end within so many bytes, and where the last of these ends.
+  // The number of records that end within that many bytes, and the end of the last of these.
   [[nodiscard]] std::size_t whole_within(std::size_t bytes) const noexcept;
   [[nodiscard]] std::size_t end_of_first(std::size_t count) const noexcept { return count == 0 ? 0 : ends_[count - 1]; }
 
@@ -37,35 +37,35 @@ class new_records {
   std::vector<std::size_t> ends_;
 };
 
-// Of a log with an id of its own.
+// A header with a new random id.
 [[nodiscard]] index_header new_header(std::uint64_t capacity_bytes);
-// All that a log of the catalogue needs.
+// All records that a new log of the catalogue needs.
 [[nodiscard]] new_records records_of(const catalogue& of, std::uint64_t id);
 
 class index_log {
  public:
-  // One that is there. Errors: not_found; unsupported and io as parse_header().
+  // Opens an existing log. Errors: not_found; unsupported and io as for parse_header().
   static result<index_log> open(const folder& in, bool write);
-  // Makes a new one of these records, which takes the place of the one that is there; it is on the disk then. Where that fails, the old one
-  // stays, unless was_replaced() says otherwise.
+  // Writes a new log with these records and renames it over the old one; it is on disk when the call returns. On failure the old log stays,
+  // unless was_replaced() is true.
   static result<index_log> create(const folder& in, const index_header& header, const new_records& records);
   [[nodiscard]] const index_header& header() const noexcept { return header_; }
-  // Up to where its records have been read or written, in bytes.
+  // The offset behind the last record that was read or written, in bytes.
   [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
 
-  // Hands on the records from end() on, up to the first that is not whole, not right, or not taken by apply(); that is where end() is then.
-  // True: nothing comes behind it.
+  // Passes the records from end() on to apply(). Stops, and leaves end(), at the first record that is incomplete, wrong, or refused by
+  // apply(). Returns true if nothing follows end().
   result<bool> read_new(const std::function<bool(const record&)>& apply);
-  // Cuts off what lies behind end().
+  // Truncates the file at end().
   status cut();
-  // Writes them behind end(). How many were written, and why not all; of one that was written in part nothing stays.
+  // Appends records at end(). Returns how many were written, and why not all of them; a partly written record is cut off.
   struct appended {
     std::size_t count = 0;
     status error{};
   };
   appended append_records(const new_records& records);
   status sync() const { return sync_data(file_, path_); }
-  // Whether this is no longer the file that has the name.
+  // True if the name now belongs to another file.
   [[nodiscard]] result<bool> was_replaced(const folder& in) const;
 
  private:
@@ -77,7 +77,7 @@ class index_log {
   index_header header_;
   std::uint64_t inode_ = 0;
   std::uint64_t end_ = header_bytes;
-  std::vector<std::byte> chunk_;  // of read_new()
+  std::vector<std::byte> chunk_;  // used by read_new()
 };
 
 }  // namespace penstock::kv

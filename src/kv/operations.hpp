@@ -17,7 +17,7 @@
 
 namespace penstock::kv {
 
-// How many operations of a store are under way. Thread-safe.
+// Counts the operations of a store that are under way. Thread-safe.
 class under_way {
  public:
   void begin() {
@@ -34,36 +34,36 @@ class under_way {
   }
 
  private:
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable none_;
   std::size_t count_ = 0;
 };
 
-// One key of a call: the store's own copy of it.
+// One key of a call, in the store's own copy.
 struct key_part {
   std::string key;
-  std::vector<memory_piece> pieces;  // none of them empty
-  std::uint64_t length = 0;          // of all pieces; the largest number where there is none for it
+  std::vector<memory_piece> pieces;  // none is empty
+  std::uint64_t length = 0;          // of all pieces; the largest number if it overflows
 };
-// Pieces that lie one behind the other in one allocation are one piece: they lie so in the file too.
+// Pieces that are adjacent in one allocation become one piece, because they are adjacent in the file too.
 [[nodiscard]] std::vector<key_part> parts_of(std::span<const item> items, core::memory_map& memory);
-// Ok for a key that can be.
+// Ok if the key is valid.
 [[nodiscard]] status check_key(std::string_view key);
-// As messages call it.
+// The key as it appears in messages.
 [[nodiscard]] std::string named(std::string_view key);
 [[nodiscard]] key_result failed_with(const status& error, std::string_view key);
-// The sum of what was done, and the first error.
+// The sum of the bytes, and the first error.
 [[nodiscard]] io_result sum_of(std::span<const key_result> results);
 
 class key_operation : public core::operation {
  public:
-  // Counts as one of `among` from here on, until end().
+  // Counts as one of `among` from construction until end().
   key_operation(std::shared_ptr<core::runtime> with, under_way& among, std::size_t keys)
       : core::operation(std::move(with)), results_(std::make_shared<std::vector<key_result>>(keys)), among_(among) {
     among_.begin();
   }
   [[nodiscard]] const std::shared_ptr<std::vector<key_result>>& results() const noexcept { return results_; }
-  // Its results are there. It may be gone on return, and the store too.
+  // Call it when the results are set. The operation and the store may be destroyed on return.
   void end() noexcept {
     has_ended_ = true;
     among_.end();
@@ -71,7 +71,7 @@ class key_operation : public core::operation {
   }
 
  protected:
-  // One that there was no memory to make has not ended.
+  // Memory ran out during construction: end() is never called.
   ~key_operation() override {
     if (!has_ended_) among_.end();
   }

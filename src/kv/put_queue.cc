@@ -14,7 +14,7 @@ namespace penstock::kv {
 
 namespace {
 
-// For so many more, that pushing them back cannot fail.
+// Reserves room for that many more elements, so that push_back cannot fail.
 template <class T>
 void make_room(std::vector<T>& in, std::size_t more) {
   if (in.capacity() - in.size() < more) in.reserve(std::max(in.size() + more, 2 * in.capacity()));
@@ -45,7 +45,7 @@ void put_queue::add_to(store_stats& told) const {
   told.put_bytes_waiting = bytes_waiting_;
 }
 
-// --- the thread
+// --- the worker thread
 
 void put_queue::run() {
   staging::become_worker("penstock-kv-put");
@@ -65,7 +65,7 @@ void put_queue::run() {
   }
 }
 
-// With the lock.
+// Call it with the lock.
 void put_queue::take_next() {
   if (next_.op != nullptr || added_.empty()) return;
   next_ = {added_.front(), 0};
@@ -99,11 +99,11 @@ void put_queue::begin_round() {
   submit(rounds_.back());
 }
 
-// As many as there is room for, and as may be under way.
+// Collects puts up to the limits on free space and on bytes under way.
 void put_queue::gather(round& into) {
   while (next_.op != nullptr) {
     const std::uint64_t length = part_of(next_).length;
-    const std::uint64_t others = bytes_under_way_ + into.bytes;  // which no other thread changes
+    const std::uint64_t others = bytes_under_way_ + into.bytes;  // changed by this thread only
     if (others > 0 && others + length > most_bytes_) return;
     const bool is_placed = or_without_memory([&] { return place(into, next_); },
                                              [&] {
@@ -115,7 +115,7 @@ void put_queue::gather(round& into) {
   }
 }
 
-// To the one after it, which was of that length. Its operation may be gone: its last key may have been refused.
+// Goes on to the next key; length is that of the current one. The operation may be gone already, if its last key was refused.
 void put_queue::go_on(std::uint64_t length) noexcept {
   if (++next_.index == keys_) next_ = {nullptr, 0};
   const std::lock_guard guard(lock_);
@@ -133,7 +133,8 @@ status put_queue::check(const put& next) const {
   return {errc::invalid_argument, fmt::format("a value of {} bytes is more than the capacity of {}", part.length, capacity)};
 }
 
-// True: it is in the round, or has ended. False: there is no room before another round has ended. Where it throws, it is neither.
+// Returns true if the put is in the round or has ended, and false if it must wait for another round to end. If it throws, neither has
+// happened.
 bool put_queue::place(round& into, const put& next) {
   const key_part& part = part_of(next);
   if (const status wrong = check(next); !wrong.ok()) return refuse(next, wrong), true;
@@ -159,8 +160,8 @@ bool put_queue::place(round& into, const put& next) {
   return true;
 }
 
-// The checksums are made while the bytes are written. Callbacks of users may hold up the engine's thread for them, so this one is not for
-// it.
+// Computes the checksums while the bytes are being written. The engine's callback thread would be the wrong place: users' callbacks may
+// block it.
 void put_queue::submit(round& of) {
   of.left.store(of.requests.size());
   of.running = engine_.submit(of.requests, {}, {}, [this, &of](std::size_t, const io_result&) {
@@ -189,7 +190,7 @@ void put_queue::finish_front() {
   gone.splice(gone.end(), rounds_, rounds_.begin());
 }
 
-// Where it throws, none of the puts has ended.
+// If it throws, none of the puts has ended.
 void put_queue::finish(round& ended) {
   const auto outcomes = ended.running.wait();
   std::vector<new_value> values;
@@ -226,7 +227,8 @@ void put_queue::finish(round& ended) {
   }
 }
 
-// Backwards, so that the first key of a call counts as used last when the store is opened again. Of a key twice, the later value stays.
+// Backwards, so that the first key of a call counts as the most recent when the store is opened again. If a key occurs twice, its later
+// value stays.
 std::vector<const put_queue::placed_put*> put_queue::in_order_of_records(const round& ended) {
   std::vector<const placed_put*> order;
   order.reserve(ended.puts.size());
@@ -239,8 +241,8 @@ std::vector<const put_queue::placed_put*> put_queue::in_order_of_records(const r
   return order;
 }
 
-// The last of a call may be the last of its operation. Then all of its keys count as used, the first one last, in however many rounds they
-// were written.
+// Sets a result, and ends the operation with its last key. All its keys then count as used, the first as the most recent, however many
+// rounds they took.
 void put_queue::end(const put& what, key_result outcome) noexcept {
   (*what.op->results())[what.index] = std::move(outcome);
   if (--what.op->open_ > 0) return;

@@ -1,5 +1,5 @@
-// Puts, in the order in which they were asked for: a thread finds room for them, has the engine write as many as may be under way as one
-// batch, and writes their records when they are in the file. Thread-safe.
+// Puts, in the order of the calls: a worker thread allocates extents for them, submits as many as may be under way as one batch, and writes
+// their records once the bytes are in the file. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class put_operation final : public key_operation {
   friend class put_queue;
   ~put_operation() override = default;
   std::vector<key_part> parts_;
-  std::size_t open_;  // keys without a result; of the thread that puts
+  std::size_t open_;  // keys without a result; used by the worker thread only
 };
 
 class put_queue {
@@ -39,10 +39,10 @@ class put_queue {
       : engine_(with), to_(to), checksums_(options.checksums), most_bytes_(options.most_put_bytes_under_way) {}
   put_queue(const put_queue&) = delete;
   put_queue& operator=(const put_queue&) = delete;
-  // Takes the running request's reference, and ends it in time. Throws bad_alloc, or system_error where there is no thread: nothing began
-  // then.
+  // Takes over the reference of a running request, and completes it later. Throws bad_alloc, or system_error if the thread cannot be
+  // started; nothing has begun then.
   void add(put_operation& op);
-  // Once none is under way. Ends the thread.
+  // Call it once no put is under way. Ends the thread.
   void stop();
   void add_to(store_stats& told) const;
 
@@ -57,13 +57,13 @@ class put_queue {
     std::size_t first_request = 0;
     std::size_t requests = 0;
   };
-  // Puts that are written as one batch.
+  // Puts written as one batch.
   struct round {
     std::vector<placed_put> puts;
     std::vector<io_request> requests;
     std::uint64_t bytes = 0;
     batch running;
-    std::atomic<std::size_t> left{0};  // requests that have not ended
+    std::atomic<std::size_t> left{0};  // requests in flight
     bool has_ended = false;            // guarded by the queue's lock
   };
 
@@ -89,15 +89,15 @@ class put_queue {
   const bool checksums_;
   const std::uint64_t most_bytes_;
 
-  // Of the thread alone.
-  put next_{nullptr, 0};  // whose turn it is; of no operation: nobody's
-  std::size_t keys_ = 0;  // of its operation
-  bool no_room_ = false;  // until a round has ended
+  // Used by the worker thread only:
+  put next_{nullptr, 0};  // the next put; no operation: none
+  std::size_t keys_ = 0;  // number of keys of its operation
+  bool no_room_ = false;  // until a round ends
 
-  mutable std::mutex lock_;  // guards what follows
+  mutable std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
-  std::deque<put_operation*> added_;  // behind the one whose turn it is
-  std::list<round> rounds_;           // under way, in their order; changed by the thread alone
+  std::deque<put_operation*> added_;  // waiting behind next_
+  std::list<round> rounds_;           // under way, in order; changed only by the worker thread
   std::uint64_t bytes_under_way_ = 0;
   std::uint64_t bytes_waiting_ = 0;
   bool stopping_ = false;

@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "the index is little-e
 
 constexpr std::string_view index_magic = "PSTKVIDX";
 constexpr std::uint32_t index_version = 1;
-constexpr std::size_t plain_bytes = 16;  // before what is of values only
+constexpr std::size_t plain_bytes = 16;  // before the part for values
 constexpr std::size_t value_bytes = 32;
 constexpr std::size_t crc_bytes = 4;
 constexpr std::uint64_t has_checksum = 1;

@@ -1,11 +1,11 @@
-// What the index is made of: a header, and records one behind the other, each with a checksum. Numbers are little-endian. A record is
-// believed only when it is whole, of a known kind, and within its bounds. Pure functions.
+// The format of the index: a header, then records, each with a checksum. Numbers are little-endian. A record is accepted only if it is
+// complete, of a known kind, and within bounds. Pure functions.
 //
 //   header, 64 bytes:  magic[8]  version u32  block u32  id u64  capacity u64  zeros[28]  crc u32 (of all before)
 //   record:            size u32  kind u16  key bytes u16  sequence u64  [offset u64  length u64  checksum u64  flags u64]  key, zeros to a
-//                      multiple of 4, crc u32 (of all before, behind the id of the header)
+//                      multiple of 4, crc u32 (of the header's id and all before)
 //
-// The part in brackets is of records of values only. size counts all of it.
+// Only records of values have the part in brackets. size counts the whole record.
 #pragma once
 
 #include <array>
@@ -26,33 +26,33 @@ inline constexpr std::size_t header_bytes = 64;
 inline constexpr std::size_t most_record_bytes = 1024;
 
 struct index_header {
-  std::uint64_t id = 0;  // random: records of another index are none of this
+  std::uint64_t id = 0;  // random: records with the id of another index are rejected
   std::uint64_t capacity_bytes = 0;
 };
 
-// Where a value lies, and what it is.
+// The place and properties of a value.
 struct value_facts {
-  std::uint64_t sequence = 0;  // of its put: each has another, for as long as the folder exists
+  std::uint64_t sequence = 0;  // of its put: unique for as long as the folder exists
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::optional<std::uint64_t> checksum{};
   [[nodiscard]] extent place() const noexcept;  // whole blocks
 };
 
-// value: a put. dropped: the value of that sequence is gone. synced: values up to that sequence are on the disk. boot: what follows was
-// written since that start of the machine, which is in place of the key, and all values so far have sequences up to this one.
+// value: a put. dropped: the value with that sequence is gone. synced: values up to that sequence are on disk. boot: the records that
+// follow were written since the boot whose id is in place of the key; all earlier values have sequences up to this one.
 enum class record_kind : std::uint16_t { value = 1, dropped, synced, boot };
 
 struct record {
   record_kind kind = record_kind::value;
-  std::string_view key{};  // of bytes that were parsed
-  value_facts facts{};     // sequence alone, but of values
+  std::string_view key{};  // points into the parsed bytes
+  value_facts facts{};     // only the sequence, unless it is a value
 };
 
 [[nodiscard]] std::uint64_t whole_blocks(std::uint64_t length) noexcept;
 
 [[nodiscard]] std::array<std::byte, header_bytes> encode(const index_header& header) noexcept;
-// Errors: unsupported (of another version, or no index), io (damaged).
+// Errors: unsupported (another version, or not an index), io (damaged).
 [[nodiscard]] result<index_header> parse_header(std::span<const std::byte> bytes);
 
 void append(std::vector<std::byte>& to, std::uint64_t id, const record& of);
@@ -60,8 +60,8 @@ void append(std::vector<std::byte>& to, std::uint64_t id, const record& of);
 
 // The record at the beginning of the bytes.
 struct parsed_record {
-  enum class state : std::uint8_t { whole, cut, wrong } is = state::wrong;  // cut: what is there may be the beginning of one
-  std::size_t bytes = 0;                                                    // of a whole one
+  enum class state : std::uint8_t { whole, cut, wrong } is = state::wrong;  // cut: may be the beginning of a record
+  std::size_t bytes = 0;                                                    // of a whole record
   record content{};
 };
 [[nodiscard]] parsed_record parse_record(std::span<const std::byte> bytes, const index_header& of) noexcept;

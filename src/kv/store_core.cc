@@ -12,7 +12,7 @@ namespace penstock::kv {
 
 namespace {
 
-// Takes done once nothing can fail any more.
+// Moves from done once nothing can fail any more.
 io_callback told_of(const std::shared_ptr<std::vector<key_result>>& results, callback& done) {
   const auto kept = std::make_shared<callback>();
   io_callback made = [results, kept](const io_result&) { (*kept)(*results); };
@@ -20,7 +20,7 @@ io_callback told_of(const std::shared_ptr<std::vector<key_result>>& results, cal
   return made;
 }
 
-// A call over an operation that begin() has begun, or else ends here, all of its keys with why there is none.
+// Returns the call for an operation that begin() starts. If it does not start, ends it here with the reason for all keys.
 template <class Operation, class Begin>
 call begun(Operation* op, callback& done, std::span<const item> items, Begin&& begin) {
   call made(operation(op), op->results());
@@ -68,7 +68,7 @@ call store_core::get(std::span<const item> items, callback& done) {
   return begun(op, done, items, [&] { gets_.add(*op, items); });
 }
 
-// On the caller's thread, which waits anyway.
+// Runs on the caller's thread, which waits anyway.
 std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
   std::vector<key_result> results(items.size());
   fetch one(engine_, *volume_, items, options_.checksums, results);
@@ -79,7 +79,7 @@ std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
 std::vector<key_result> store_core::sizes(std::span<const std::string_view> keys) {
   std::vector<key_result> results(keys.size());
   const status followed = volume_->follow();
-  for (std::size_t i = keys.size(); i-- > 0;) {  // so that the first counts as used last
+  for (std::size_t i = keys.size(); i-- > 0;) {  // so that the first key counts as the most recent
     const auto found = volume_->use(keys[i]);
     results[i] = !followed.ok() ? failed_with(followed, keys[i])
                  : found        ? key_result{outcome::done, found->length, {}}

@@ -1,4 +1,4 @@
-// A store that is open: what is stored, and the queues of what is asked of it.
+// An open store: its volume and its queues of puts and gets.
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ class store_core {
   ~store_core() = default;
 
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
-  // Why nothing can be asked of it now. writes: of what changes it.
+  // Returns why a call cannot begin now. writes: the call changes the store.
   [[nodiscard]] status refusal(bool writes) const;
 
-  // done is taken where they return. Throw bad_alloc: nothing began.
+  // Move from done if they return. Throw bad_alloc; nothing has begun then.
   call put(std::span<const item> items, callback& done);
   call get(std::span<const item> items, callback& done);
   std::vector<key_result> get_and_wait(std::span<const item> items);

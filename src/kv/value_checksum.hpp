@@ -1,4 +1,4 @@
-// The checksum of a value in memory, where the CPU can reach all of it.
+// The checksum of a value in memory, if the CPU can access all of it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace penstock::kv {
 
-// Nothing: some of it is memory of a GPU.
+// Returns nothing if part of it is GPU memory.
 [[nodiscard]] std::optional<std::uint64_t> checksum_of(const engine& with, std::span<const memory_piece> pieces);
 
 }  // namespace penstock::kv

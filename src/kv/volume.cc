@@ -16,10 +16,10 @@ namespace {
 
 constexpr const char* data_name = "data";
 constexpr const char* log_name = "index";
-// Shorter logs are not written anew.
+// Shorter logs are not rewritten.
 constexpr std::uint64_t least_long_log_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_log_to_need = 4;
-// Where extents are kept back until the index is on the disk, so much of the capacity is freed for each time that it is written there.
+// The share of the capacity to free with each sync of the index, if extents are held back until then.
 constexpr std::uint64_t kept_back_share = 64;
 
 status refuse_capacity(const std::string& path, std::uint64_t capacity) {
@@ -40,7 +40,7 @@ result<std::unique_ptr<volume>> volume::open(const engine& with, const std::stri
   return made;
 }
 
-// Nothing is written before it is clear that the folder is a store's, or may become one.
+// Writes nothing before it is certain that the folder is a store or may become one.
 status volume::open_for_writing(const engine& with) {
   const status ours = folder_.has(log_name) ? index_log::open(folder_, false).error() : folder_.check_may_hold_new_store();
   if (!ours.ok()) return ours;
@@ -101,7 +101,7 @@ status volume::open_data(const engine& with, bool write) {
   return {};
 }
 
-// What the process before has left becomes this one's to change.
+// Takes over the data of the previous writing process.
 status volume::take_over() {
   const std::uint64_t has = catalogue_->capacity_bytes();
   const std::uint64_t wanted = options_.capacity_bytes / block_bytes * block_bytes;
@@ -111,12 +111,12 @@ status volume::take_over() {
     if (status error = preallocate(data_file_, wanted, folder_.path_of(data_name)); !error.ok()) return error;
     catalogue_->grow(wanted);
   }
-  // After another start of the machine, what was not synced may be there in part.
+  // After a reboot, unsynced values may be incomplete.
   const std::string boot = this_boot();
   const bool restarted = boot.empty() || boot != catalogue_->boot();
   if (restarted) catalogue_->drop_unsynced();
   catalogue_->set_boot(boot);
-  // Extents of what was dropped are taken again from here on.
+  // From here on, extents of dropped values are reused.
   status error = restarted || wanted > has ? write_anew() : log_->sync();
   if (error.ok()) catalogue_->begin_writing();
   return error;
@@ -129,16 +129,16 @@ status volume::follow() {
   const std::lock_guard writing(writing_);
   auto replaced = log_->was_replaced(folder_);
   if (!replaced) return replaced.error();
-  // Kept while the index is read, which is in memory: others must not look at a catalogue that is half made.
+  // Held while the index, which is in memory, is read: other threads must not see a half-built catalogue.
   const std::lock_guard guard(lock_);
   if (*replaced || catalogue_->has_lost()) {
     if (status error = reopen_index(); !error.ok()) return error;
   }
-  // A record that is not whole is being written.
+  // An incomplete record is still being written.
   return log_->read_new([&](const record& each) { return catalogue_->apply(each); }).error();
 }
 
-// With both locks. The next one begins with an empty catalogue.
+// Call it with both locks. The new index begins with an empty catalogue.
 status volume::reopen_index() {
   auto log = index_log::open(folder_, false);
   if (!log) return log.error();
@@ -219,7 +219,7 @@ status volume::evict(std::span<const catalogue::entry* const> victims) {
   return std::move(gone.error);
 }
 
-// With writing_, without which nobody else drops them meanwhile.
+// Call it with writing_, so that nobody else drops the victims meanwhile.
 volume::dropped volume::drop_listed(std::span<const catalogue::entry* const> victims) {
   if (!broken_.ok()) return {0, broken_};
   new_records records(log_->header().id);
@@ -252,7 +252,7 @@ void volume::give_back(const extent& reserved) {
   catalogue_->give_back(reserved);
 }
 
-// Writes their records; how many. made: what the catalogue needs for each.
+// Writes their records and returns how many were written. made: prepared catalogue memory, one per value.
 std::size_t volume::write_records(std::span<new_value> values, std::vector<catalogue::prepared>& made, status& error) {
   if (error.ok()) error = broken_;
   if (!error.ok()) return 0;
@@ -296,13 +296,13 @@ void volume::commit(std::span<new_value> values) {
     const status marked = or_no_memory([&] { return mark_synced(values[count - 1].facts.sequence); });
     for (std::size_t i = 0; i < count; ++i) values[i].error = marked;
   }
-  or_without_memory([&] { write_anew_if_long(); }, [] {});  // the next one may
+  or_without_memory([&] { write_anew_if_long(); }, [] {});  // the next commit may try again
 }
 
 void volume::drop(std::span<const std::string_view> keys, std::span<key_result> results) {
   const std::lock_guard writing(writing_);
   std::vector<const catalogue::entry*> found;
-  std::vector<std::size_t> of;  // which key each is
+  std::vector<std::size_t> of;  // the key of each victim
   std::unordered_set<const catalogue::entry*> seen;
   {
     const std::lock_guard guard(lock_);
@@ -325,13 +325,13 @@ status volume::sync() {
     const std::lock_guard guard(lock_);
     return catalogue_->last_sequence();
   }();
-  // Values up to that one are in the file: their records have been written.
+  // Values up to that sequence are in the file, because their records have been written.
   if (status error = data_.sync(); !error.ok()) return error;
   const std::lock_guard writing(writing_);
   return mark_synced(sequence);
 }
 
-// With writing_. The values up to that sequence are on the disk.
+// Call it with writing_. Records that the values up to that sequence are on disk.
 status volume::mark_synced(std::uint64_t sequence) {
   if (!broken_.ok()) return broken_;
   const std::uint64_t synced = [&] {
@@ -350,7 +350,7 @@ status volume::mark_synced(std::uint64_t sequence) {
   return free_kept_back();
 }
 
-// With writing_.
+// Call it with writing_.
 status volume::write_anew() {
   if (!broken_.ok()) return broken_;
   std::size_t kept = 0;
@@ -367,7 +367,7 @@ status volume::write_anew() {
     catalogue_->free(kept);
     return {};
   }
-  // The new one has the name, but may lose it when the power goes: what is written to either could be lost.
+  // The new log has the name but may lose it in a power failure: writes to either log could be lost.
   const auto replaced = log_->was_replaced(folder_);
   if (!replaced || *replaced) broken_ = made.error();
   return made.error();
@@ -379,7 +379,7 @@ void volume::write_anew_if_long() {
     return catalogue_->record_bytes();
   }();
   if (log_->end() <= std::max({least_long_log_bytes, most_log_to_need * needed, longest_log_bytes_})) return;
-  // Where that cannot be, as on a full disk, the long one goes on.
+  // If this fails, for example on a full disk, the long log stays in use.
   longest_log_bytes_ = write_anew().ok() ? 0 : 2 * log_->end();
 }
 
@@ -397,7 +397,7 @@ void volume::add_to(store_stats& told) const {
 
 status volume::close() {
   const status closed = data_.close();
-  if (lock_alone_) (void)::flock(lock_file_.number(), LOCK_UN);  // a child that is being forked may have its copy for a moment
+  if (lock_alone_) (void)::flock(lock_file_.number(), LOCK_UN);  // a child that is being forked may briefly hold a copy
   let_go_of_lock();
   return closed;
 }

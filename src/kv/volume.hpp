@@ -1,6 +1,5 @@
-// What is stored: the file of values, the index and the catalogue, and what changes all of them in the right order. An index record of a
-// put is written once its bytes are in the file, and one of a drop before its extent is taken again. Thread-safe. Blocks where the file
-// system does.
+// The stored data: the file of values, the index and the catalogue, kept consistent. The record of a put is written once its bytes are in
+// the file, and the record of a drop before its extent is reused. Thread-safe. Blocks for the file system.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +23,8 @@ namespace penstock::kv {
 // A value whose bytes are in the file.
 struct new_value {
   std::string_view key;
-  value_facts facts;  // but for its sequence
-  status error{};     // that it ended with. Its extent is free again then, unless only the disk failed to take what is there
+  value_facts facts;  // without its sequence
+  status error{};     // the outcome of the put. On failure the extent is free again, unless only the final sync failed
 };
 
 class volume {
@@ -37,32 +36,32 @@ class volume {
   [[nodiscard]] std::uint64_t capacity_bytes() const;
 
   // --- reading
-  // Of a store that is read only: looks at what the other process has written since. Else nothing.
+  // Read-only store: reads what the other process has written since the last call. Otherwise does nothing.
   status follow();
-  // As in catalogue. Counts hits and misses.
+  // As for catalogue. Counts hits and misses.
   [[nodiscard]] catalogue::entry* begin_read(std::string_view key);
   void end_read(catalogue::entry* read);
   [[nodiscard]] std::optional<value_facts> find(std::string_view key) const;
-  // The same, and it counts as used.
+  // The same, and counts as use.
   std::optional<value_facts> use(std::string_view key);
-  // What was read does not fit its checksum: it is dropped, where this process writes.
+  // Call it if a value does not match its checksum. Drops the value if this process writes.
   void drop_damaged(std::string_view key, std::uint64_t sequence);
 
   // --- writing
-  // An extent for a value of that length, for which others are dropped where it has to be. Nothing: all that may be was dropped, and what
-  // is being read or written leaves no room.
+  // Allocates an extent for a value of that length, and drops other values if necessary. Returns nothing if everything that may be dropped
+  // was dropped, and values that are being read or written leave no room.
   result<std::optional<extent>> room_for(std::uint64_t length);
   void give_back(const extent& reserved);
-  // The values are there from now on; in durable stores on the disk.
+  // Makes the values visible; in a durable store they are also on disk.
   void commit(std::span<new_value> values);
-  // results: one for each key.
+  // results: one per key.
   void drop(std::span<const std::string_view> keys, std::span<key_result> results);
   status sync();
 
   void add_to(store_stats& told) const;
-  // Lets go of the file of values, and of the lock. Once no call is under way.
+  // Closes the file of values and releases the lock. Call it once no call is under way.
   status close();
-  // In a forked child, which may be unable to end the rest.
+  // For a forked child, which cannot close the rest.
   void let_go_of_lock() {
     lock_alone_.reset();
     lock_file_ = descriptor();
@@ -80,7 +79,7 @@ class volume {
   status reopen_index();
   struct dropped {
     std::size_t count = 0;
-    status error{};  // why not all
+    status error{};  // why not all were dropped
   };
   dropped drop_listed(std::span<const catalogue::entry* const> victims);
   status evict(std::span<const catalogue::entry* const> victims);
@@ -93,16 +92,16 @@ class volume {
   const store_options options_;
   const bool read_only_;
   descriptor lock_file_;
-  std::optional<sys::not_inherited> lock_alone_;  // of the lock file
+  std::optional<sys::not_inherited> lock_alone_;  // for the lock file
   descriptor data_file_;
   file data_;
 
-  std::mutex writing_;  // who writes or follows the index; taken before lock_. Held during I/O of the index, and of nothing else
+  std::mutex writing_;  // held while writing or following the index; taken before lock_. Held during I/O on the index only
   std::optional<index_log> log_;
-  std::uint64_t longest_log_bytes_ = 0;  // a log that could not be written anew is not tried again before it is that long
+  std::uint64_t longest_log_bytes_ = 0;  // after a failed rewrite, the log is not rewritten before it has this length
   status broken_;                        // why nothing can be written any more
 
-  mutable std::mutex lock_;  // guards what follows; to change the catalogue, writing_ is held too, but for readers and extents
+  mutable std::mutex lock_;  // guards the members below; changes of the catalogue also need writing_, except for reads and extents
   std::unique_ptr<catalogue> catalogue_;
   std::uint64_t hits_ = 0;
   std::uint64_t misses_ = 0;
