@@ -19,9 +19,9 @@ namespace penstock::tensors {
 
 namespace {
 
-// Of dicts that are in each other several times: a pickle of a page can mean more members than there are atoms.
+// A limit for dicts that contain each other several times: a one-page pickle can describe more members than there are atoms.
 constexpr std::size_t most_members = std::size_t{1} << 20;
-constexpr std::size_t most_name_bytes = std::size_t{256} << 20;  // likewise, since a long key can be that of many
+constexpr std::size_t most_name_bytes = std::size_t{256} << 20;  // likewise: one long key can belong to many members
 
 status malformed(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
@@ -31,7 +31,7 @@ std::string plain_name(std::string_view name) {
   return printable_text(std::move(text));
 }
 
-// Where there is but one element, its stride means nothing.
+// Ignores the strides of dimensions of length 1.
 bool is_dense(const std::vector<std::uint64_t>& shape, const std::vector<std::uint64_t>& strides) {
   const auto wanted = dense_strides(shape);
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -40,7 +40,7 @@ bool is_dense(const std::vector<std::uint64_t>& shape, const std::vector<std::ui
   return true;
 }
 
-// How many elements lie between the first one and the end of the last. Nothing where that does not fit.
+// The number of elements from the first to the end of the last. Returns nothing on overflow.
 std::optional<std::uint64_t> reach_of(const std::vector<std::uint64_t>& shape, const std::vector<std::uint64_t>& strides) {
   std::uint64_t reach = 1;
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -89,14 +89,14 @@ class contents_reader {
     return {};
   }
 
-  // Counts the bytes of names that are about to be copied.
+  // Counts the bytes of names before they are copied.
   bool has_room(std::size_t bytes) {
     name_bytes_ += bytes;
     return name_bytes_ <= most_name_bytes;
   }
   static status too_long() { return malformed(fmt::format("its names have more than {} bytes", most_name_bytes)); }
 
-  // Keys are text, and in states of optimizers numbers.
+  // Keys are text, or numbers in the states of optimizers.
   [[nodiscard]] std::string key_of(pickle_value value) const {
     const pickle_node& node = pickle_.nodes[value];
     if (node.kind == pickle_kind::text) return std::string(node.text);
@@ -174,7 +174,7 @@ class contents_reader {
     return status(errc::unsupported, fmt::format("its storage {} is packed", tensors::quoted(name)));
   }
 
-  // PyTorch's elements are bytes of two numbers each; the last dimension of such a tensor counts both.
+  // An element in PyTorch is a byte with two numbers; the last dimension of the result counts the numbers.
   static status place_pairs(const pickled_tensor& from, const pickled_storage& storage, checkpoint_tensor& to) {
     to.type = tensor_type::u8;
     if (status error = place_elements(from, storage, to); !error.ok()) return error;
@@ -183,11 +183,11 @@ class contents_reader {
       to.problem = {errc::unsupported, "it is of type F4, and a view with strides or a single pair, which safetensors does not support"};
       return {};
     }
-    to.shape.back() *= 2;  // fits: there are so many bytes
+    to.shape.back() *= 2;  // fits: the storage has that many bytes
     to.strides = dense_strides(to.shape);
     return {};
   }
-  // to.offset is that of the storage before.
+  // Before the call, to.offset is the offset of the storage.
   static status place_elements(const pickled_tensor& from, const pickled_storage& storage, checkpoint_tensor& to) {
     const std::uint64_t unit = bits_of(to.type) / 8;
     const bool is_untyped = storage.type == untyped_storage;
@@ -213,7 +213,7 @@ class contents_reader {
     return {};
   }
 
-  // Text that make_torch_checkpoint() has kept. Anything else under that name is somebody else's, and left alone.
+  // Reads the text that make_torch_checkpoint() stored. Ignores anything else under that name.
   void read_metadata() {
     const auto state = pickle_.states.find(pickle_.root);
     if (state == pickle_.states.end()) return;
@@ -250,7 +250,7 @@ result<std::string> checkpoint_folder(std::span<const zip_member> members) {
   for (const zip_member& each : members) {
     if (!each.name.ends_with(pickle_name)) continue;
     const std::string_view before = std::string_view(each.name).substr(0, each.name.size() - pickle_name.size());
-    // Not "a/b/data.pkl", which somebody has packed into an archive of his own.
+    // Skip "a/b/data.pkl", which is a checkpoint packed into a larger archive.
     if (!before.empty() && before.find('/') != before.size() - 1) continue;
     if (folder) return malformed("it holds several pickles, and a checkpoint one");
     folder = before;

@@ -1,4 +1,4 @@
-// What several files of this room ask of names, and say of them. Free functions; safe from any thread.
+// Checks of names and metadata, and their form in messages. Free functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,22 @@
 
 namespace penstock::tensors {
 
-// The key of the format's own member, which no tensor can be called.
+// The reserved key of the format's metadata; no tensor can have this name.
 inline constexpr std::string_view metadata_key = "__metadata__";
 
-// "tensor "name"", fit for a terminal; of a name without end its beginning.
+// Returns "tensor "name"", safe to print on a terminal; a very long name is shortened.
 std::string tensor_called(std::string_view name);
-// The same of other strings, without "tensor".
+// The same for other strings, without "tensor".
 std::string quoted(std::string_view text);
-// The names so, with commas; of many the first most_listed, and how many more there are.
+// The quoted names with commas; if there are more than most_listed, the first ones and the number of the others.
 inline constexpr std::size_t most_listed = 20;
 std::string listed(std::span<const std::string_view> names);
 
-// Some name that comes twice.
+// Returns a name that occurs twice, if there is one.
 std::optional<std::string_view> repeated(std::vector<std::string_view> names);
-// Ok where no key comes twice.
+// Ok if no key occurs twice.
 status check_keys(const tensor_metadata& metadata);
-// The same, where all of it is UTF-8 too: of what is to be written.
+// For metadata to be written: the same, and all of it must be UTF-8.
 status check_texts(const tensor_metadata& metadata);
 
 }  // namespace penstock::tensors

@@ -52,10 +52,10 @@ result<std::uint32_t> gguf_alignment(const gguf_header& header) {
 struct placed_elements {
   tensor_facts facts;
   gguf_elements elements;
-  std::uint32_t unknown_type = 0;  // where elements.type is null
+  std::uint32_t unknown_type = 0;  // set if elements.type is null
 };
 
-// The bytes of a row in the place of its elements, where these are quantised.
+// The shape in bytes: for quantized types, the bytes of a row replace its elements.
 result<std::vector<std::uint64_t>> shape_of_blocks(const gguf_elements& of) {
   std::vector<std::uint64_t> shape = of.shape;
   if (of.type->plain) return shape;
@@ -69,7 +69,7 @@ result<std::vector<std::uint64_t>> shape_of_blocks(const gguf_elements& of) {
   return shape;
 }
 
-// offset of the facts: from the beginning of the tensors still. Of an unknown type only the beginning is placed, without any bytes.
+// The offset in the result still counts from the beginning of the tensor data. A tensor of unknown type has an offset but no bytes.
 result<placed_elements> elements_of(tensors::gguf_tensor&& told) {
   placed_elements made;
   made.elements.type = find_ggml_type(told.type);
@@ -99,7 +99,7 @@ status check_gguf_place(const tensor_facts& tensor, std::uint32_t alignment, std
                              tensor.bytes, tensor.offset, there));
 }
 
-// Sorted. Two tensors without bytes may be at one place.
+// all: sorted. Tensors without bytes may share an offset.
 status check_gguf_overlap(const std::vector<placed_elements>& all) {
   const tensor_facts* before = nullptr;
   for (const placed_elements& each : all) {
@@ -134,14 +134,14 @@ result<std::vector<placed_elements>> place_gguf_tensors(std::vector<tensors::ggu
       return error.with_context(tensor_called(name));
     all.push_back(*std::move(made));
   }
-  // Of two at one place, one of an unknown type comes last: it has some bytes.
+  // At equal offsets a tensor of unknown type comes last, because it has some bytes.
   const auto last_bytes = [](const placed_elements& each) { return each.elements.type != nullptr ? each.facts.bytes : ~std::uint64_t{0}; };
   std::ranges::stable_sort(all, {}, [&](const placed_elements& each) { return std::pair(each.facts.offset, last_bytes(each)); });
   if (status error = check_gguf_overlap(all); !error.ok()) return error;
   return all;
 }
 
-// --- the whole of it
+// --- the whole header
 
 result<gguf_header> checked_gguf(tensors::gguf_text&& text, std::uint64_t file_bytes) {
   gguf_header header;
@@ -159,7 +159,7 @@ result<gguf_header> checked_gguf(tensors::gguf_text&& text, std::uint64_t file_b
   facts.reserve(placed->size());
   header.elements.reserve(placed->size());
   for (placed_elements& each : *placed) {
-    each.facts.offset += data_offset;  // fits: a tensor that begins in the file
+    each.facts.offset += data_offset;  // fits: the tensor begins in the file
     if (each.elements.type == nullptr) {
       header.unknown.push_back({std::move(each.facts.name), each.unknown_type, std::move(each.elements.shape), each.facts.offset});
       continue;
@@ -177,8 +177,8 @@ result<gguf_header> parse_gguf_header(std::string_view beginning, std::uint64_t 
   return checked_gguf(*std::move(text), file_bytes);
 }
 
-// The vocabulary of a model takes several MiB, and what is in it says where it ends: it is read from its beginning again when more is
-// there.
+// A model's vocabulary takes several MiB, and only its contents say where it ends: the header is parsed from the beginning each time more
+// bytes were read.
 result<gguf_header> read_gguf_header(const file& from) {
   constexpr std::uint64_t first_bytes = std::uint64_t{256} << 10, growth = 4;
   const auto size = from.size();

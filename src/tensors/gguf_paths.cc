@@ -1,4 +1,4 @@
-// Models in several GGUF files, by the names that llama.cpp gives these.
+// Models in several GGUF files, with llama.cpp's file names.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -19,7 +19,8 @@ constexpr std::size_t split_digits = 5;
 constexpr std::string_view split_word = "-of-", gguf_ending = ".gguf";
 constexpr std::string_view split_number_key = "split.no", split_count_key = "split.count", split_tensors_key = "split.tensors.count";
 
-// "name-00002-of-00003.gguf": what stands before the first "-0", and the two numbers. query: of a URL, which all files of a model share.
+// The parts of "name-00002-of-00003.gguf": the stem before the first "-0" and the two numbers. query: of a URL; all files of a model share
+// it.
 struct split_name {
   std::string stem, query;
   unsigned number = 0, count = 0;
@@ -60,7 +61,7 @@ result<std::vector<std::string>> split_files_of(const std::string& path) {
   return status(errc::not_found, fmt::format("{}: missing files of the same model: {}", path, tensors::listed(names)));
 }
 
-// A whole number of any type, as the tools that split files differ in which they write.
+// A whole number of any type, because the tools that split files write different types.
 std::optional<std::uint64_t> whole_number(const gguf_header& header, std::string_view key) {
   const gguf_value* const told = header.find(key);
   if (told == nullptr) return std::nullopt;
@@ -74,7 +75,7 @@ std::optional<std::uint64_t> whole_number(const gguf_header& header, std::string
 
 status not_whole(const std::string& path, const std::string& what) { return {errc::invalid_argument, fmt::format("{}: {}", path, what)}; }
 
-// A file of a model in several, given without the others.
+// The error for one file of a split model without the others.
 status lone_part(const std::string& path, std::uint64_t number, std::uint64_t count) {
   return not_whole(path, fmt::format("its metadata says that it is file {} of {} of a model, and the others cannot be found by its name. "
                                      "Call the files NAME-00001-of-{:05}.gguf and so on, as llama.cpp does, in one folder",
@@ -85,7 +86,7 @@ status check_places(std::span<const std::string> paths, std::span<const gguf_hea
   for (std::size_t i = 0; i < headers.size(); ++i) {
     const auto number = whole_number(*headers[i], split_number_key);
     const std::uint64_t count = gguf_split_count(*headers[i]);
-    if (count == 0 && headers.size() == 1) continue;  // not split, or joined again
+    if (count == 0 && headers.size() == 1) continue;  // not split, or merged again
     if (headers.size() == 1 && count > 1) return lone_part(paths[i], number.value_or(i), count);
     const std::uint64_t said = count == 0 ? headers.size() : count;
     if (said == headers.size() && number.value_or(i) == i) continue;
@@ -95,7 +96,7 @@ status check_places(std::span<const std::string> paths, std::span<const gguf_hea
   return {};
 }
 
-// Each file may say how many tensors the whole model has. In one that was joined again or filtered the number is out of date.
+// Each file may state the tensor count of the whole model. In a file that was merged again or filtered, that number is outdated.
 status check_tensor_counts(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
   std::uint64_t found = 0;
   for (const gguf_header* each : headers) found += each->tensor_count();

@@ -27,7 +27,7 @@ constexpr std::uint64_t least_bytes<std::string> = string_bytes;
 template <>
 constexpr std::uint64_t least_bytes<gguf_array> = array_bytes;
 
-// Makes the alternative of a variant that has this number. False: there is none.
+// Makes the alternative of the variant with this number. Returns false if there is none.
 template <class Variant, std::size_t Number = 0>
 bool make_alternative(Variant& to, std::size_t number) {
   if constexpr (Number < std::variant_size_v<Variant>) {
@@ -72,7 +72,7 @@ class gguf_reader {
 
   [[nodiscard]] std::uint64_t most_left() const { return std::min(file_bytes_, most_gguf_header_bytes) - at_; }
 
-  // That there are so many bytes to come, here or at least in the file.
+  // Checks that that many bytes follow, here or at least in the file.
   bool are_there(std::uint64_t bytes) {
     if (bytes > most_left()) {
       return fail(file_bytes_ <= most_gguf_header_bytes
@@ -83,7 +83,7 @@ class gguf_reader {
     ran_out_ = true;
     return fail(fmt::format("the header does not end in the first {} bytes", text_.size()));
   }
-  // That so many things can be, each of which takes at least so many bytes.
+  // Checks that count items of at least that many bytes each can fit.
   bool are_possible(std::uint64_t count, std::uint64_t least_bytes_of_each, std::string_view things) {
     if (count <= most_left() / least_bytes_of_each) return true;
     return fail(fmt::format("{} {} do not fit into a file of {} bytes, whose header has at most {}", count, things, file_bytes_,
@@ -147,7 +147,7 @@ class gguf_reader {
   template <class T>
   bool read_items(std::vector<T>& to, std::uint64_t count) {
     if (!are_possible(count, least_bytes<T>, "items") || !are_there(count * least_bytes<T>)) return false;
-    to.reserve(count);  // of bytes that are there
+    to.reserve(count);  // the bytes are known to be available
     for (std::uint64_t i = 0; i < count; ++i) {
       T item{};
       if (!read(item)) return false;
@@ -164,7 +164,7 @@ class gguf_reader {
     if (!read(to)) return false;
     if (to == 2 || to == 3) return true;
     if (to == 1) return fail("it is a GGUF file of version 1, which nobody writes since 2023: versions 2 and 3 are read");
-    // Small numbers from a machine that stores the greatest byte first.
+    // A small number written by a big-endian machine.
     if ((to & 0xffff) == 0 && to != 0) return fail("it is a big-endian GGUF file: only little-endian ones are read");
     return fail(fmt::format("it is a GGUF file of version {}: versions 2 and 3 are read", to));
   }

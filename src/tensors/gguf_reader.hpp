@@ -1,5 +1,5 @@
-// Reads the bytes that stand before the tensors of a GGUF file. Every number is compared with the bytes that there are before anything is
-// made of that size.
+// Reads the header of a GGUF file: the bytes before its tensors. Checks every count and length against the bytes that are available before
+// it allocates memory for them.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@ namespace penstock::tensors {
 
 inline constexpr std::string_view gguf_magic = "GGUF";
 
-// As the file tells it: nothing is compared with anything else yet.
+// A tensor as the file describes it, not yet validated.
 struct gguf_tensor {
   std::string name;
-  std::vector<std::uint64_t> dimensions;  // the one whose elements lie side by side first
+  std::vector<std::uint64_t> dimensions;  // the fastest-varying dimension first
   std::uint32_t type = 0;
-  std::uint64_t offset = 0;  // from the beginning of the tensors
+  std::uint64_t offset = 0;  // from the beginning of the tensor data
 };
 
 struct gguf_text {
   std::uint32_t version = 0;
   std::vector<std::pair<std::string, gguf_value>> metadata;
   std::vector<gguf_tensor> tensors;
-  std::uint64_t end = 0;  // of the header in the file
+  std::uint64_t end = 0;  // end of the header in the file
 };
 
-// Errors: invalid_argument, telling the byte of the file. Where ran_out is set, it is only that the beginning of the file is too short.
+// Errors: invalid_argument (names the byte of the file). If it sets ran_out, only more bytes of the file are needed.
 result<gguf_text> read_gguf_text(std::string_view beginning, std::uint64_t file_bytes, bool& ran_out);
 
 }  // namespace penstock::tensors

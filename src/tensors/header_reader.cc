@@ -34,7 +34,7 @@ class header_reader {
   bool read_metadata(std::optional<tensor_metadata>& to) {
     if (seen_metadata_) return json_.fail("\"__metadata__\" comes twice");
     seen_metadata_ = true;
-    if (json_.taken_null()) return true;  // as if it were not there
+    if (json_.taken_null()) return true;  // null counts as absent
     to.emplace();
     return json_.object([&](std::string_view key) {
       std::string name(key);
@@ -75,7 +75,7 @@ class header_reader {
 
   bool read_shape(std::vector<std::uint64_t>& to) {
     if (!json_.numbers(numbers_)) return false;
-    to = numbers_;  // takes the memory that it needs, at once
+    to = numbers_;  // allocates exactly what it needs
     return true;
   }
 

@@ -1,5 +1,5 @@
-// Reads the text of a safetensors header: JSON, of which the format uses little. One object of tensors, each an object of three fields, and
-// one of strings: it cannot be nested deeper, so reading takes no stack however a hostile text is nested. One thread.
+// Reads the text of a safetensors header. The format uses a small part of JSON: one object of tensors, each an object with three fields,
+// and one object of strings. Deeper nesting is refused, so the stack is bounded for hostile input too. One thread.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace penstock::tensors {
 
-// What a text says, not yet compared with anything: offsets count from the end of the header.
+// The contents of the text, not yet validated; offsets count from the end of the header.
 struct header_text {
   std::vector<tensor_facts> tensors;
   std::optional<tensor_metadata> metadata;
 };
 
-// Errors: invalid_argument; the message tells the byte of the text and, inside of a tensor, which.
+// Errors: invalid_argument; the message names the byte of the text and, within a tensor, the tensor.
 result<header_text> read_header_text(std::string_view text);
 
 }  // namespace penstock::tensors

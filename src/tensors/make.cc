@@ -18,7 +18,7 @@ using tensors::tensor_called;
 
 status unfit(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// A string of JSON: escaped where it must be, as the format's own library does it.
+// Writes a JSON string, escaped where necessary, like the format's own library.
 void put_string(std::string_view text, std::string& to) {
   constexpr std::string_view meanings = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
   const auto stands_for_itself = [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\'; };
@@ -68,7 +68,7 @@ void put_tensor(const tensor_facts& tensor, std::string& to) {
   to.append("]}");
 }
 
-// Sets offsets that count from the end of the header, and sizes.
+// Sets the offsets, counted from the end of the header, and the sizes.
 status place(std::vector<tensor_facts>& all) {
   std::uint64_t end = 0;
   for (tensor_facts& each : all) {
@@ -84,7 +84,7 @@ status place(std::vector<tensor_facts>& all) {
   return {};
 }
 
-// Of tensors that are sorted by type and name.
+// all: sorted by type and name.
 status check_names(const std::vector<tensor_facts>& all) {
   std::vector<std::string_view> names;
   names.reserve(all.size());
@@ -103,7 +103,7 @@ std::string little_endian(std::uint64_t number) {
   return bytes;
 }
 
-// The header's text and its padding.
+// Returns the header's text with its padding.
 result<std::string> header_of(const std::vector<tensor_facts>& all, const std::optional<tensor_metadata>& metadata) {
   std::string text = "{";
   if (metadata) {

@@ -20,16 +20,16 @@ namespace {
 using record = torch_checkpoint_image::record;
 using tensors::tensor_called;
 
-// What torch.save calls the folder of a checkpoint that it writes into a buffer; torch.load takes any.
+// The folder name that torch.save uses when it writes to a buffer; torch.load accepts any.
 constexpr std::string_view folder = "archive/";
 constexpr std::string_view identity_name = "archive/.data/serialization_id";
 constexpr std::size_t identity_bytes = 40;
 
-// The numbers are those of PKWARE's APPNOTE. From these on a number stands in the fields of zip64.
+// Numbers from PKWARE's APPNOTE. Values from these on are stored in the zip64 fields.
 constexpr std::uint64_t full32 = 0xffffffff, full16 = 0xffff;
 constexpr std::uint64_t local_bytes = 30, extra_bytes = 4, wide_sizes_bytes = 20;
 constexpr unsigned plain_version = 20, wide_version = 45;
-constexpr unsigned first_date = 0x21;  // 1980-01-01: no checkpoint differs from another by the clock
+constexpr unsigned first_date = 0x21;  // 1980-01-01: the bytes of a checkpoint do not depend on the clock
 
 status unfit_checkpoint(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
@@ -60,12 +60,12 @@ class little_endian_text {
 bool is_wide(std::uint64_t number) { return number >= full32; }
 unsigned version_of(bool wide) { return wide ? wide_version : plain_version; }
 
-// --- where all of it lies
+// --- layout
 
-// Of the header of a member, without what aligns its bytes.
+// The size of a member's header, without padding.
 std::uint64_t header_bytes(const record& of) { return local_bytes + of.name.size() + (is_wide(of.bytes) ? wide_sizes_bytes : 0); }
 
-// Between the header and the bytes: nothing, or at least as much as the beginning of an extra field.
+// The bytes between the header and the data: none, or at least the size of an extra field's header.
 std::uint64_t padding_behind(std::uint64_t header_end) {
   const std::uint64_t padding = (torch_storage_alignment - header_end % torch_storage_alignment) % torch_storage_alignment;
   return padding > 0 && padding < extra_bytes ? padding + torch_storage_alignment : padding;
@@ -101,7 +101,7 @@ record tensor_record(std::size_t number, std::uint64_t bytes) {
   return made;
 }
 
-// --- what it consists of
+// --- contents
 
 std::string local_header(const record& of, std::uint32_t checksum) {
   const bool wide = is_wide(of.bytes);
@@ -111,7 +111,7 @@ std::string local_header(const record& of, std::uint32_t checksum) {
   made.mark("\3\4").put16(version_of(wide)).put16(0).put16(0).put16(0).put16(first_date);
   made.put32(checksum).put32(size).put32(size).put16(of.name.size()).put16(extra).append(of.name);
   if (wide) made.put16(1).put16(wide_sizes_bytes - extra_bytes).put64(of.bytes).put64(of.bytes);
-  // A field that means nothing, as torch.save has it.
+  // Padding in an extra field without meaning, as torch.save writes it.
   if (padding > 0) made.append("FB").put16(padding - extra_bytes).append(std::string(padding - extra_bytes, 'Z'));
   return made.take();
 }
@@ -154,7 +154,7 @@ std::string directory_of(const std::vector<record>& records, const std::vector<s
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// 40 digits that are those of this content: PyTorch tells checkpoints apart by them and compares them with nothing.
+// 40 digits derived from the content. PyTorch uses them to tell checkpoints apart, and compares them with nothing.
 std::string identity_of(const std::vector<record>& records, const std::vector<std::uint32_t>& checksums) {
   std::uint64_t names = 0xcbf29ce484222325, contents = names;
   const auto mix = [](std::uint64_t& into, std::uint64_t value) { into = (into ^ value) * 0x100000001b3; };

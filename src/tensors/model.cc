@@ -23,7 +23,7 @@ result<file> open_any(const engine& with, const std::string& path, const remote_
   return is_url(path) ? with.open_remote(path, how) : with.open(path);
 }
 
-// --- which files
+// --- finding the files
 
 class path_collector {
  public:
@@ -46,7 +46,7 @@ class path_collector {
     return {};
   }
   model_paths take() { return std::move(found_); }
-  // Those of one model in several GGUF files each, as places among all.
+  // For each model in several GGUF files: the positions of its files.
   [[nodiscard]] const std::vector<std::vector<std::size_t>>& splits() const { return splits_; }
 
  private:
@@ -71,9 +71,9 @@ class path_collector {
   std::vector<std::vector<std::size_t>> splits_;
 };
 
-// --- what is in them
+// --- reading the files
 
-// "archive/data/0" is a storage where the checkpoint's pickle is "archive/data.pkl".
+// "archive/data/0" is a storage if the checkpoint's pickle is "archive/data.pkl".
 result<tensor_header> storages_in(const file& from) {
   const auto members = read_zip_directory(from);
   if (!members) return members.error();
@@ -96,7 +96,7 @@ result<tensor_header> storages_in(const file& from) {
 
 struct opened_file {
   model_file file;
-  gguf_header gguf;  // of a GGUF file, without its tensors
+  gguf_header gguf;  // for a GGUF file; without its tensors
 };
 
 result<opened_file> open_one(const engine& with, const std::string& path, const remote_options& how) {
@@ -117,7 +117,7 @@ result<opened_file> open_one(const engine& with, const std::string& path, const 
   return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind, {}}, {}};
 }
 
-// Files that say they are part of a model, and whose names do not lead to the others: given together, they may be all of it.
+// Returns the files that claim to be part of a split model and whose names do not lead to the others: together they may be the whole model.
 std::vector<std::size_t> lone_parts(const std::vector<std::vector<std::size_t>>& splits, const std::vector<gguf_header>& headers) {
   std::unordered_set<std::size_t> with_others;
   for (const auto& each : splits) with_others.insert(each.begin(), each.end());
@@ -139,7 +139,7 @@ status check_split(const std::vector<std::size_t>& places, const std::vector<mod
   return check_gguf_files(paths, mine);
 }
 
-// The pickle of a checkpoint is read only where an index promises what is in it: its storages can be loaded without.
+// Reads the pickle of a checkpoint only if an index lists its tensors; loading only the storages does not need it.
 class name_lists {
  public:
   status add(const model_file& from, bool is_promised) {
@@ -159,10 +159,10 @@ class name_lists {
 
  private:
   std::vector<std::vector<std::string_view>> all_;
-  std::vector<std::vector<std::string>> kept_;  // of checkpoints
+  std::vector<std::vector<std::string>> kept_;  // names in checkpoints
 };
 
-// A file that is used again may hold tensors that its index finds elsewhere, or not at all.
+// Drops tensors of a reused file that the index places in another file, or does not list.
 void leave_out_others(const model_paths& paths, std::vector<model_file>& files) {
   const auto wanted = names_by_index(paths);
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -185,7 +185,7 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
     files.push_back(std::move(made->file));
     headers.push_back(std::move(made->gguf));
   }
-  for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // as messages call them
+  for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // the names in messages
   auto splits = collector.splits();
   if (auto lone = lone_parts(splits, headers); !lone.empty()) splits.push_back(std::move(lone));
   for (const auto& each : splits) {

@@ -22,7 +22,7 @@ constexpr std::string_view no_weights = "the index has no \"weight_map\" of tens
 
 status no_index(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// Whether a name cannot lead out of the folder of the index.
+// True if the name stays inside the folder of the index.
 bool is_below(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos) return false;
   for (std::size_t begin = 0; begin <= name.size();) {
@@ -62,7 +62,7 @@ class index_reader {
       return true;
     });
   }
-  // Of JSON that is no index.
+  // For JSON that is not an index.
   bool refuse(std::string_view what) {
     problem_ = no_index(std::string(what));
     return false;

@@ -35,7 +35,7 @@ result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank ra
   tensor_part part = all_of(tensor);
   part.shape[axis] = length / rank.count;
   if (tensor.bytes == 0) return tensor_part{std::move(part.shape), 0, 0, 0, 0};
-  // None of the lengths is 0, so the product of some is no more than that of all, which was checked.
+  // No length is 0, so a partial product is at most the product of all, which was checked.
   for (std::size_t i = 0; i < axis; ++i) part.runs *= tensor.shape[i];
   part.step = tensor.bytes / part.runs;
   part.run_bytes = part.step / rank.count;
@@ -45,7 +45,7 @@ result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank ra
   return part;
 }
 
-// What is told of a tensor may come from anywhere.
+// The facts may come from an untrusted source.
 status check_facts(const tensor_facts& tensor) {
   const auto bytes = tensor_bytes(tensor.type, tensor.shape);
   if (!bytes) return bytes.error().with_context(tensors::tensor_called(tensor.name));
@@ -87,7 +87,7 @@ class layout_maker {
   status add(model_tensor tensor) {
     auto part = part_for(*tensor.facts);
     if (!part) return part.error();
-    // A place beyond this could not be allocated.
+    // Larger offsets could not be allocated.
     const auto end = range_end(made_.bytes, part->bytes());
     if (!end || *end > max_file_offset - std::min(options_.alignment, max_file_offset))
       return no_layout("the tensors are too large for any memory");
@@ -159,7 +159,8 @@ status read_all(const engine& with, const model_layout& layout, std::span<void* 
   const auto requests = requests_of(*ranges, memory);
   if (!requests) return requests.error();
   auto work = with.submit(*requests, options);
-  while (!work.wait_for(std::chrono::hours(1))) {  // which needs no memory, as wait() does: nothing may be under way when that is missing
+  while (
+      !work.wait_for(std::chrono::hours(1))) {  // unlike wait(), it needs no memory: if memory runs out, no request may still be under way
   }
   const auto results = work.wait();
   for (std::size_t i = 0; i < memory.size(); ++i) {

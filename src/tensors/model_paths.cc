@@ -18,13 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 using tensors::quoted;
 
-// A server is asked when the file is opened.
+// For a URL, opening the file asks the server.
 bool is_there(const std::string& path) {
   std::error_code ignored;
   return is_url(path) || fs::exists(path, ignored);
 }
 
-// Models of diffusers, adapters of PEFT and variants have other names: which of several is meant, nobody can tell but the caller.
+// diffusers models, PEFT adapters and variants use other names; if there are several, only the caller can choose.
 std::string what_is_there(const std::string& folder) {
   std::vector<std::string> indexes, files;
   std::error_code error;
@@ -53,7 +53,7 @@ result<std::string> found_in(const std::string& path) {
                 fmt::format("{}: the folder has neither {} nor {}{}", path, model_index_name, model_file_name, what_is_there(path)));
 }
 
-// What a server has at a URL that may stand for a folder. S3 tells who may not list a bucket that access is denied, where it has nothing.
+// Finds the model at a URL that may name a folder. S3 reports access denied instead of not found to callers who may not list the bucket.
 result<std::string> found_at(const engine& with, const std::string& url, const remote_options& how) {
   if (tensors::names_a_file(url)) return url;
   const auto folder = tensors::as_folder(url);
@@ -103,7 +103,7 @@ status missing_shards(const model_paths& paths, std::string_view index_path) {
 struct named_tensor {
   std::string_view name;
   std::size_t file;
-  std::size_t order;  // among all of the model
+  std::size_t order;  // position among all tensors of the model
 };
 using all_names = std::span<const std::vector<std::string_view>>;
 
@@ -114,8 +114,7 @@ std::vector<std::vector<std::string_view>> sorted_promises(const model_paths& pa
   return made;
 }
 
-// Those that belong to the model, sorted by name, and those of one name by file. Sorting does not mind names whose hashes somebody has made
-// equal.
+// Returns the tensors of the model, sorted by name and then by file. Sorting, unlike hashing, is safe for names chosen to collide.
 std::vector<named_tensor> sorted_names(const model_paths& paths, all_names names) {
   const auto promised = sorted_promises(paths);
   std::vector<named_tensor> all;
@@ -147,7 +146,7 @@ status check_doubles(const model_paths& paths, std::span<const named_tensor> all
 
 status check_promises(const model_paths& paths, std::span<const named_tensor> all) {
   std::vector<std::vector<std::string_view>> lacking(paths.files.size());
-  std::vector<std::size_t> files;  // that lack something, in the order of the index
+  std::vector<std::size_t> files;  // with missing tensors, in the order of the index
   for (const model_paths::promise& each : paths.promises) {
     const auto same = std::ranges::equal_range(all, std::string_view(each.tensor), {}, &named_tensor::name);
     if (std::ranges::count(same, each.file, &named_tensor::file) > 0) continue;

@@ -20,7 +20,7 @@ using tensors::tensor_called;
 
 status wrong(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// In the order of their bytes; of two without any at one place, as the header has them.
+// Sorts by offset; tensors without bytes at the same offset keep the header's order.
 void sort_by_place(std::vector<tensor_facts>& all) {
   const auto before = [](const tensor_facts& a, const tensor_facts& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
@@ -46,7 +46,7 @@ status check_size(const tensor_facts& tensor) {
                            tensor.bytes));
 }
 
-// That the bytes of each begin where those of the one before it end. Offsets still count from the end of the header.
+// Checks that each tensor begins where the one before it ends. Offsets still count from the end of the header.
 status check_places(const std::vector<tensor_facts>& all) {
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -60,12 +60,12 @@ status check_places(const std::vector<tensor_facts>& all) {
                                tensor_called(all[i - 1].name), end));
     }
     if (status error = check_size(tensor); !error.ok()) return error;
-    end += tensor.bytes;  // where its offsets say that it ends: fits
+    end += tensor.bytes;  // equals the end of its offsets, so it cannot overflow
   }
   return {};
 }
 
-// That they fill what the file has behind its header.
+// Checks that the tensors fill the rest of the file.
 status check_end(const std::vector<tensor_facts>& all, std::uint64_t data_bytes) {
   const auto end_of = [](const tensor_facts& each) { return each.offset + each.bytes; };
   const std::uint64_t end = all.empty() ? 0 : end_of(all.back());
@@ -92,14 +92,14 @@ result<tensor_header> parse(std::string_view json, std::uint64_t file_bytes) {
     for (tensor_facts& each : text->tensors) each.offset += data_offset;
   }
   tensor_header header(std::move(text->tensors), std::move(text->metadata), data_offset);
-  // Told of first: the bytes of two that share a name most likely overlap, too.
+  // Reported first, because two tensors with one name most likely overlap too.
   if (const auto twice = header.repeated_name()) return wrong(fmt::format("{} comes twice", tensor_called(header.tensors()[*twice].name)));
   if (!error.ok()) return error;
   return header;
 }
 
 result<tensor_header> read_header(const file& from) {
-  constexpr std::uint64_t first_bytes = std::uint64_t{64} << 10;  // the header of most files lies in these
+  constexpr std::uint64_t first_bytes = std::uint64_t{64} << 10;  // large enough for most headers
   const auto size = from.size();
   if (!size) return size.error();
   std::string beginning;

@@ -29,23 +29,23 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Whether linkat() will give a file its name: there is /proc, and the call itself is not refused (without a name it says ENOENT).
+// True if linkat() can name the file later: /proc is mounted, and the call itself is not refused (without a name it fails with ENOENT).
 bool can_be_named_later() {
   return ::access("/proc/self/fd", X_OK) == 0 && ::linkat(AT_FDCWD, "", AT_FDCWD, "", 0) != 0 && errno == ENOENT;
 }
 
-// Of a file system, a kernel or a seccomp profile without O_TMPFILE.
+// True for the errors of a file system, kernel or seccomp profile without O_TMPFILE.
 bool cannot_be_unnamed(int error) { return is_refused_call(error) || error == EISDIR || error == ENOENT; }
 
-// --- what has the name now
+// --- the file that has the name now
 
-// Where links lead, the last of them perhaps to nothing.
+// Follows symbolic links; the last one may be dangling.
 result<std::string> follow_links(std::string path) {
-  constexpr int most_links = 40;  // as the kernel follows
+  constexpr int most_links = 40;  // the kernel's limit
   for (int i = 0; i < most_links; ++i) {
     std::array<char, PATH_MAX> target{};
     const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-    if (length < 0 && (errno == EINVAL || errno == ENOENT)) return path;  // no link
+    if (length < 0 && (errno == EINVAL || errno == ENOENT)) return path;  // not a link
     if (length < 0) return status::from_errno(errno, fmt::format("follow the link {}", path));
     const std::string_view leads(target.data(), static_cast<std::size_t>(length));
     path = (std::filesystem::path(path).parent_path() / leads).string();
@@ -59,7 +59,7 @@ bool same_permissions(const struct stat& one, const struct stat& other) {
   return one.st_mode == other.st_mode && one.st_uid == other.st_uid && one.st_gid == other.st_gid;
 }
 
-// Where the file will be, and what is there.
+// The path of the new file, and the file that it replaces.
 struct target_place {
   std::string path;
   std::optional<replaced_file> old{};
@@ -71,7 +71,7 @@ status check_replaceable(const std::string& path, const struct stat& info) {
   return S_ISREG(info.st_mode) ? status() : status(errc::not_a_file, no_file);
 }
 
-// As for who opens it for writing: to replace it, the right to write to its folder would do.
+// Requires what opening it for writing requires, although replacing it needs only write access to its folder.
 status check_writable(int folder, const std::string& name, const std::string& path) {
   if (::faccessat(folder, name.c_str(), W_OK, AT_EACCESS) == 0) return {};
   if (is_refused_call(errno)) {
@@ -95,8 +95,8 @@ result<target_place> look_at_target(const std::string& path) {
   target_place place{*std::move(leads)};
   if (std::filesystem::path(place.path).filename().empty()) return status::from_errno(ENOENT, fmt::format("create {}", path));
   if (!exists) return place;
-  // Links of /proc lead to files that may have no name any more, or never had one. Not compared with what was there a moment ago: others
-  // may replace it meanwhile.
+  // A link in /proc may lead to a file without a name. The result is not compared with the first stat(): another process may replace the
+  // file in between.
   if (place.path != path && (::stat(place.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)))
     return status(errc::not_a_file, fmt::format("{} leads to a file without a name", path));
   if (status error = check_writable(AT_FDCWD, path, path); !error.ok()) return error;
@@ -104,7 +104,7 @@ result<target_place> look_at_target(const std::string& path) {
   return place;
 }
 
-// The same in a folder that the caller has opened, where no link is followed.
+// The same in a folder that the caller has opened; follows no links.
 result<target_place> look_in_folder(int folder, const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
   if (name.empty() || name == "." || name == "..") return status::from_errno(ENOENT, fmt::format("create {}", path));
@@ -119,7 +119,7 @@ result<target_place> look_in_folder(int folder, const std::string& path) {
   return place;
 }
 
-// What it is opened with: nobody else opens it before it has its permissions.
+// The initial mode: nobody else can open the file before it has its final permissions.
 unsigned first_mode(const pending_file_options& options, const std::optional<replaced_file>& old) {
   if (options.mode) return 0600 & *options.mode;
   return old ? 0600 & old->facts.st_mode : options.new_mode;
@@ -129,7 +129,7 @@ unsigned first_mode(const pending_file_options& options, const std::optional<rep
 
 constexpr std::size_t most_name_bytes = 255;
 
-// At most so many bytes; where names must be UTF-8, no letter is cut through.
+// Shortens the name to that many bytes, without splitting a UTF-8 character.
 void shorten(std::string& name, std::size_t most) {
   if (name.size() <= most) return;
   std::size_t end = most;
@@ -137,7 +137,7 @@ void shorten(std::string& name, std::size_t most) {
   name.resize(end);
 }
 
-// longest: what the folder takes, in bytes; -1: not known.
+// longest: the folder's limit in bytes; -1: unknown.
 std::string hidden_name_of(std::string name, long longest) {
   static std::atomic<unsigned> count{0};
   const std::string ending = fmt::format(".penstock-{}-{}", ::getpid(), count++);
@@ -148,8 +148,8 @@ std::string hidden_name_of(std::string name, long longest) {
 
 std::string unnamed_path(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
 
-// As rename(2) in a folder, and it fails where something has the name (EEXIST). NFS cannot rename so (EINVAL), but can link. Where there
-// are no links either (CIFS, FAT), an empty file takes the name first, which no two processes can do.
+// As rename(2) in a folder, but fails if the name is taken (EEXIST). NFS cannot do that (EINVAL), but has hard links. Without links either
+// (CIFS, FAT), an empty file reserves the name first; no two processes can both create it.
 int rename_to_free_name(int folder, const std::string& from, const std::string& to) {
   if (::renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (!is_refused_call(errno)) return -1;
@@ -168,23 +168,23 @@ int rename_to_free_name(int folder, const std::string& from, const std::string& 
   return -1;
 }
 
-// --- to the disk
+// --- sync
 
-// Closing any descriptor has network file systems send what they hold, and say what went wrong.
+// Closing any descriptor makes network file systems flush their data and report errors.
 status close_a_twin(int descriptor, const std::string& path) {
   const int twin = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (twin < 0 || (::close(twin) != 0 && errno != EINTR)) return status::from_errno(errno, fmt::format("close {}", path));
   return {};
 }
 
-// fsync(2) or fdatasync(2). Returns 0 or errno.
+// call: fsync(2) or fdatasync(2). Returns 0 or errno.
 int sync_by(int (*call)(int), int descriptor) {
   int error = EINTR;
   while (error == EINTR) error = call(descriptor) == 0 ? 0 : errno;
   return error;
 }
 
-// File systems that cannot sync (EINVAL) have no other way to be told.
+// A file system that cannot sync (EINVAL) offers no other way.
 status sync_bytes(int descriptor, const std::string& path) {
   int error = sync_by(::fdatasync, descriptor);
   if (is_refused_call(error)) error = sync_by(::fsync, descriptor);
@@ -231,22 +231,22 @@ struct pending_file::state {
   template <class Take>
   int try_hidden_names(const Take& take);
 
-  std::string given;  // what messages call it
-  std::string path;   // where it will be
-  std::string name;   // there, in its folder
-  int folder = -1;    // that stays this one wherever the process goes
+  std::string given;  // the path in messages
+  std::string path;   // the final path
+  std::string name;   // the final name in its folder
+  int folder = -1;    // keeps the folder, wherever the process changes its working directory to
   int descriptor = -1;
-  std::string hidden;  // its name in the folder now, where it has one
+  std::string hidden;  // its current name in the folder; empty: unnamed
   int process = ::getpid();
-  std::optional<replaced_file> old{};   // that its permissions are of
-  bool has_own_mode = false;            // whatever it replaces
-  std::optional<unsigned> late_mode{};  // that it gets once it is written
+  std::optional<replaced_file> old{};   // the file whose permissions it has
+  bool has_own_mode = false;            // regardless of the file it replaces
+  std::optional<unsigned> late_mode{};  // set after writing
   bool published = false;
   upload object{};
   bool is_object = false;
 };
 
-// Calls take with one hidden name after the other, until one is free. Returns errno.
+// Calls take with different hidden names until one is free. Returns errno.
 template <class Take>
 int pending_file::state::try_hidden_names(const Take& take) {
   int error = EEXIST;
@@ -294,7 +294,7 @@ status pending_file::state::take_permissions(const std::optional<replaced_file>&
   return {};
 }
 
-// The file that is replaced may have got other permissions meanwhile.
+// Permissions of the replaced file may have changed meanwhile.
 status pending_file::state::look_again() {
   if (has_own_mode || !old) return {};
   replaced_file now{old->path};
@@ -302,13 +302,13 @@ status pending_file::state::look_again() {
   return same_permissions(now.facts, old->facts) ? status() : take_permissions(now, {});
 }
 
-// Not before: writing takes bits away.
+// Call it after writing, which clears the setuid and setgid bits.
 status pending_file::state::set_late_mode() {
   if (!late_mode || set_bits(descriptor, *late_mode) || is_refused_call(errno)) return {};
   return status::from_errno(errno, fmt::format("set the mode of {}", given));
 }
 
-// Of one that has none.
+// Names a file that has no name yet.
 status pending_file::state::take_hidden_name() {
   const std::string unnamed = unnamed_path(descriptor);
   const int error = try_hidden_names(

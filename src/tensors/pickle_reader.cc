@@ -16,15 +16,15 @@ namespace penstock::tensors {
 
 namespace {
 
-// 25 or so are made for each tensor.
+// A tensor takes about 25 values.
 constexpr std::size_t most_values = std::size_t{1} << 24;
 constexpr std::size_t most_tensors = std::size_t{1} << 20;
-constexpr std::size_t most_dimensions = 64;  // that PyTorch has
+constexpr std::size_t most_dimensions = 64;  // PyTorch's limit
 
 constexpr std::string_view ordered_dict = "collections\nOrderedDict", torch_size = "torch\nSize";
 constexpr std::string_view tensor_v2 = "torch._utils\n_rebuild_tensor_v2", tensor_v3 = "torch._utils\n_rebuild_tensor_v3";
 constexpr std::string_view parameter = "torch._utils\n_rebuild_parameter";
-// Types that torch.save writes and safetensors has not: to be told with the tensor's name.
+// Types that torch.save writes but safetensors lacks; reported with the tensor's name.
 constexpr std::array<std::string_view, 7> foreign_types{
     "torch\nComplexDoubleStorage", "torch\nQUInt8Storage",   "torch\nQInt8Storage", "torch\nQInt32Storage",
     "torch\nQUInt4x2Storage",      "torch\nQUInt2x4Storage", "torch\ncomplex32",
@@ -34,7 +34,7 @@ bool is_type(std::string_view name) {
   return name == untyped_storage || type_of_name(name) || std::ranges::find(foreign_types, name) != foreign_types.end();
 }
 
-// Numbers of NumPy, which are no tensors: what they are is not read.
+// NumPy scalars, which are not tensors: their values are not read.
 constexpr std::string_view numpy_scalar = "numpy._core.multiarray\nscalar", old_numpy_scalar = "numpy.core.multiarray\nscalar";
 constexpr std::string_view numpy_dtype = "numpy\ndtype", encode = "_codecs\nencode";
 constexpr std::string_view made_dtype = "numpy\ndtype object", made_scalar = "numpy\nscalar";
@@ -43,7 +43,7 @@ constexpr std::array others{ordered_dict, torch_size, tensor_v2, tensor_v3, para
 
 bool is_known(std::string_view name) { return is_type(name) || std::ranges::find(others, name) != others.end(); }
 
-// The same name in memory that lives as long as the program.
+// Returns the same name with static lifetime.
 std::optional<std::string_view> known_name(std::string_view name) {
   for (const std::span<const std::string_view> each :
        {std::span<const std::string_view>(others), std::span<const std::string_view>(foreign_types)}) {
@@ -53,7 +53,7 @@ std::optional<std::string_view> known_name(std::string_view name) {
   return lasting_type_name(name);
 }
 
-// "torch.FloatStorage", as far as it is fit to be printed.
+// Returns "torch.FloatStorage", shortened and safe to print.
 std::string dotted(std::string_view name) {
   constexpr std::size_t most = 200;
   std::string text(name.substr(0, most));
@@ -61,7 +61,7 @@ std::string dotted(std::string_view name) {
   return printable_text(std::move(text));
 }
 
-// Every step returns whether it could be taken; why it could not is in problem().
+// Each step returns false on failure; problem() has the reason.
 class pickle_reader {
  public:
   explicit pickle_reader(std::string_view pickle) : pickle_(pickle) {
@@ -154,12 +154,12 @@ class pickle_reader {
         return reduce();
       case 'b':
         return build();
-      // Of protocol 3: bytes, which only what is no tensor has.
+      // Protocol 3: bytes, which no tensor contains.
       case 'B':
         return skip_bytes(4);
       case 'C':
         return skip_bytes(1);
-      // Of protocol 4 and newer.
+      // Protocol 4 and newer.
       case '\x95':
         return frame();
       case '\x8c':
@@ -175,7 +175,7 @@ class pickle_reader {
     }
   }
 
-  // --- what the pickle consists of
+  // --- primitives
 
   bool bytes(std::uint64_t count, std::string_view& to) {
     if (pickle_.size() - at_ < count) return fail("it ends early");
@@ -209,7 +209,7 @@ class pickle_reader {
     made_.nodes.push_back(node);
     return push(static_cast<pickle_value>(made_.nodes.size() - 1));
   }
-  // Values above the last mark are all that may be taken.
+  // Only values above the last mark may be popped.
   [[nodiscard]] std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   bool has(std::size_t count) { return stack_.size() - floor() >= count || fail("it takes more from its stack than is there"); }
   pickle_value pop() {
@@ -221,7 +221,7 @@ class pickle_reader {
     marks_.push_back(stack_.size());
     return true;
   }
-  // What lies above the last mark, which is taken away with it.
+  // Pops the values above the last mark, and the mark.
   bool pop_to_mark(std::vector<pickle_value>& to) {
     if (marks_.empty()) return fail("a mark is missing");
     to.assign(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
@@ -252,7 +252,7 @@ class pickle_reader {
     std::uint64_t value = 0;
     return number(count, value) && push_integer(static_cast<std::int64_t>(value));
   }
-  // With as many bytes as it needs, the last of which has the sign.
+  // A little-endian integer of count bytes, sign-extended.
   bool signed_integer(std::size_t count) {
     std::uint64_t value = 0;
     if (!number(count, value)) return false;
@@ -290,7 +290,7 @@ class pickle_reader {
     std::string_view ignored;
     return number(length_bytes, length) && bytes(length, ignored) && push(none_value);
   }
-  // Module and name as two texts. The names that are known stand in one table, in the form that older protocols write.
+  // Pops module and name as two texts. The known names are in one table, in the form of older protocols.
   bool name_of_texts() {
     if (!has(2)) return false;
     const pickle_value called = pop(), module = pop();
@@ -302,7 +302,7 @@ class pickle_reader {
     return push_new({.kind = pickle_kind::name, .text = *found});
   }
 
-  // Only a hint how much to read at once.
+  // Only a hint for buffering.
   bool frame() {
     std::uint64_t length = 0;
     return number(8, length);
@@ -369,7 +369,7 @@ class pickle_reader {
     return found == memo_.end() ? fail(fmt::format("it recalls value {}, which it did not remember", place)) : push(found->second);
   }
 
-  // --- what makes tensors
+  // --- tensors
 
   [[nodiscard]] bool is_count(pickle_value value) { return is(value, pickle_kind::integer) && node(value).number >= 0; }
   [[nodiscard]] std::uint64_t count_of(pickle_value value) { return static_cast<std::uint64_t>(node(value).number); }
@@ -450,7 +450,7 @@ class pickle_reader {
   }
 
   std::string_view pickle_;
-  std::size_t at_ = 0, begin_ = 0;  // begin_: of the opcode
+  std::size_t at_ = 0, begin_ = 0;  // begin_: start of the current opcode
   bool stopped_ = false;
   pickle_content made_;
   std::vector<pickle_value> stack_;

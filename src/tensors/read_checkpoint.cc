@@ -36,7 +36,7 @@ result<std::string> text_of_member(const file& from, const zip_member& member, s
   return text;
 }
 
-// Files of PyTorch before 2.0 do not say, and are little-endian.
+// Files of PyTorch before 2.0 lack this member and are little-endian.
 status check_byte_order(const file& from, const std::vector<zip_member>& members, const std::string& folder) {
   const auto found = std::ranges::find(members, folder + "byteorder", &zip_member::name);
   if (found == members.end()) return {};
@@ -64,7 +64,7 @@ result<torch_checkpoint> read_checkpoint(const file& from) {
   return made;
 }
 
-// Nothing for a type that is not known here.
+// Returns nothing for an unknown type.
 std::optional<std::uint64_t> bytes_of(const tensors::pickled_storage& storage) {
   if (storage.type == tensors::untyped_storage) return storage.count;
   const auto type = tensors::type_of_name(storage.type);

@@ -1,4 +1,4 @@
-// The beginnings of files, and what stands at times where a model should be. Free functions; safe from any thread.
+// Recognizes files that are not the expected model, from their first bytes. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace penstock::tensors {
 
-// Reads on until `to` has the first `bytes` bytes of the file, or all that are there. Blocks. Errors: of file::read.
+// Extends `to` to the first `bytes` bytes of the file, or to all of a shorter file. Blocks. Errors: those of file::read.
 status read_beginning(const file& from, std::string& to, std::uint64_t bytes);
 
-// Says what a download leaves in place of a model, where it went wrong, or that the file is a model of another kind; nothing where the
-// beginning is none of these. wanted: what the file was to be, such as "safetensors".
+// Returns an error if the file is what a failed download leaves in place of a model, or a model of another kind; otherwise nothing. wanted:
+// the expected kind, such as "safetensors".
 std::optional<status> known_stand_in(const std::string& path, std::string_view beginning, std::string_view wanted);
 
 }  // namespace penstock::tensors

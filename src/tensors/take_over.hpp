@@ -1,4 +1,4 @@
-// What a file has of the one whose place it is to take: owner, group, permissions with their access control list, and attributes.
+// Copies owner, group, permissions with their access control list, and attributes from a file to the one that replaces it.
 #pragma once
 
 #include <sys/stat.h>
@@ -15,17 +15,17 @@ struct replaced_file {
   struct stat facts {};
 };
 
-// For the descriptor of a new file that nobody else may open yet. Owner and group: as far as this process may set them. Permissions: mode
-// or, without one, those of the old file with its access control list; fewer where the group or the list cannot be set, and more at no
-// moment. Attributes that can be set: the user's (user.*) and the label of SELinux. Those that speak of the old bytes, as capabilities and
-// signatures do, stay behind. Returns the mode that the file is to have once it is written: writing takes its bits to run as owner or group
-// away. It has these of the old file only with its owner and group. Errors: of fchmod(2), which name `name`.
+// Call it on the descriptor of a new file that nobody else can open yet. Sets owner and group if this process may. Sets the permissions to
+// mode or, if there is none, to those of the old file with its access control list; fewer if the group or the list cannot be set, and never
+// more in between. Copies attributes if possible: user.* and the SELinux label, but not those that describe the old bytes, such as
+// capabilities and signatures. Returns the mode to set after the file is written, because writing clears the setuid and setgid bits; it
+// includes those of the old file only if owner and group were set. Errors: those of fchmod(2), naming `name`.
 result<unsigned> take_over(int descriptor, const replaced_file& old, const std::optional<unsigned>& mode, const std::string& name);
 
-// This mode and no access control list, as the folder may have given it to the new file. Returns and errors as above.
+// Sets this mode and removes an access control list that the folder may have given to the new file. Returns and errors as above.
 result<unsigned> set_mode(int descriptor, unsigned mode, const std::string& name);
 
-// fchmod(2), or chmod(2) where a sandbox refuses that. False, and errno, on failure.
+// Calls fchmod(2), or chmod(2) if a sandbox refuses that. Returns false and sets errno on failure.
 bool set_bits(int descriptor, unsigned mode);
 
 }  // namespace penstock

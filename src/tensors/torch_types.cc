@@ -8,7 +8,7 @@ namespace penstock::tensors {
 namespace {
 
 struct torch_type {
-  std::string_view storage;  // empty: tensors of this type are over UntypedStorage
+  std::string_view storage;  // empty: its tensors use UntypedStorage
   std::string_view dtype;
   tensor_type type;
 };
@@ -33,7 +33,7 @@ constexpr std::array<torch_type, 20> torch_types{{
     {"", "torch\nfloat8_e8m0fnu", tensor_type::f8_e8m0},
     {"", "torch\nfloat8_e4m3fnuz", tensor_type::f8_e4m3fnuz},
     {"", "torch\nfloat8_e5m2fnuz", tensor_type::f8_e5m2fnuz},
-    {"", "torch\nfloat4_e2m1fn_x2", tensor_type::f4},  // of which PyTorch counts pairs, and safetensors elements
+    {"", "torch\nfloat4_e2m1fn_x2", tensor_type::f4},  // PyTorch counts pairs, safetensors elements
 }};
 
 }  // namespace

@@ -48,7 +48,7 @@ result<tensor_type> parse_tensor_type(std::string_view name) {
 }
 
 result<std::uint64_t> tensor_bytes(tensor_type type, std::span<const std::uint64_t> shape) {
-  // In the order of the shape: that of 2^40, 2^40 and 0 elements is refused, as the format's own library does.
+  // Multiply in the order of the shape: 2^40 x 2^40 x 0 elements overflow and are refused, as in the format's own library.
   std::uint64_t bits = 1;
   bool fits = true;
   for (const std::uint64_t length : shape) fits = fits && !__builtin_mul_overflow(bits, length, &bits);

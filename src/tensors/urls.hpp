@@ -1,4 +1,4 @@
-// URLs of models: which part of them is a folder, and what lies below it. Free functions over text; safe from any thread.
+// URLs of models: the folder part and the files below it. Free functions over text; thread-safe.
 #pragma once
 
 #include <string>
@@ -6,16 +6,16 @@
 
 namespace penstock::tensors {
 
-// All before the query. In s3://BUCKET/KEY there is none: each character of a key stands for itself.
+// The part before the query. s3://BUCKET/KEY has no query: each character of the key is literal.
 std::string_view without_query(std::string_view url);
 
-// Whether the last part has an ending that files of tensors have.
+// True if the last component has a file name extension of tensor files.
 bool names_a_file(std::string_view url);
 
-// A folder's URL as these have it: with "/" before its query. The second: the folder that a file lies in.
+// as_folder() puts "/" before the query of a folder's URL. folder_of_url() returns the folder of a file, in that form.
 std::string as_folder(std::string_view url);
 std::string folder_of_url(std::string_view url);
-// The URL of a file by its name from such a folder. The folder's query stays.
+// The URL of a file with that name in such a folder. Keeps the folder's query.
 std::string below(std::string_view folder, std::string_view name);
 
 }  // namespace penstock::tensors

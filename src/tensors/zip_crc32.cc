@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint32_t polynomial = 0xedb88320;
 constexpr std::size_t slices = 8;
 
-// [0]: what a byte adds; [n]: what it adds when n zeros follow it. With these, eight bytes take one step.
+// Table 0: the CRC of a byte; table n: the CRC of the byte followed by n zero bytes. They process eight bytes per step.
 constexpr auto tables = [] {
   std::array<std::array<std::uint32_t, 256>, slices> made{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

@@ -14,12 +14,12 @@
 namespace penstock {
 namespace {
 
-// The numbers are those of PKWARE's APPNOTE.
+// Numbers from PKWARE's APPNOTE.
 constexpr std::uint32_t end_mark = 0x06054b50, end64_mark = 0x06064b50, locator_mark = 0x07064b50, entry_mark = 0x02014b50,
                         local_mark = 0x04034b50;
 constexpr std::uint64_t end_bytes = 22, locator_bytes = 20, end64_bytes = 56, entry_bytes = 46, local_bytes = 30, most_comment = 65535;
 constexpr std::uint64_t most_directory_bytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t full32 = 0xffffffff;  // the number stands elsewhere, with 64 bits
+constexpr std::uint64_t full32 = 0xffffffff;  // the value is in a 64-bit field elsewhere
 
 status damaged(std::string_view what) { return {errc::invalid_argument, fmt::format("not a complete zip file: {}", what)}; }
 
@@ -41,7 +41,7 @@ struct directory_place {
   std::uint64_t offset = 0, bytes = 0, members = 0;
 };
 
-// Where the record with 64-bit numbers stands, if there is one, tells the locator before the last record.
+// The locator before the last record, if there is one, has the offset of the record with 64-bit numbers.
 result<directory_place> place64(const file& from, std::string_view tail, std::size_t end_at, const directory_place& place) {
   if (end_at < locator_bytes || number(tail, end_at - locator_bytes, 4) != locator_mark) return place;
   const std::uint64_t offset = number(tail, end_at - locator_bytes + 8, 8);
@@ -67,7 +67,7 @@ result<directory_place> find_directory(const file& from, std::uint64_t size) {
   return damaged("its list of members is missing");
 }
 
-// Numbers that are full in the entry stand in its extra field 1, in this order.
+// Fields with all bits set are stored in extra field 1, in this order.
 bool take_wide_numbers(std::string_view extra, zip_member& member) {
   while (extra.size() >= 4) {
     const std::uint64_t kind = number(extra, 0, 2), length = number(extra, 2, 2);
@@ -85,7 +85,7 @@ bool take_wide_numbers(std::string_view extra, zip_member& member) {
   return true;
 }
 
-// The bytes of a member stand behind a header of its own, whose length only it knows.
+// The data of a member follows its own header, and only that header has its length.
 status find_bytes(const file& from, std::uint64_t size, zip_member& member) {
   if (member.offset > size || size - member.offset < local_bytes)
     return damaged(fmt::format("{} lies outside of it", printable_text(member.name)));
@@ -98,7 +98,7 @@ status find_bytes(const file& from, std::uint64_t size, zip_member& member) {
   return {};
 }
 
-// Takes one entry off the directory.
+// Removes one entry from the directory and returns it.
 std::optional<zip_member> take_entry(std::string_view& directory) {
   if (directory.size() < entry_bytes || number(directory, 0, 4) != entry_mark) return std::nullopt;
   const std::uint64_t name = number(directory, 28, 2), extra = number(directory, 30, 2), comment = number(directory, 32, 2);
