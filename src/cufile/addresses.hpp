@@ -1,6 +1,6 @@
-// Whether addresses that callers hand in lead to memory. A program that passes a file descriptor, a small number or freed memory where an
-// address is wanted gets an error instead of a signal. The kernel is asked, and changes nothing. Thread-safe; one system call of 0.2 us for
-// each page.
+// Checks whether addresses from callers are valid memory. A program that passes a file descriptor, a small number or freed memory instead
+// of an address gets an error instead of a signal. Asks the kernel, without changing any memory. Thread-safe; one system call of 0.2 us per
+// page.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace penstock::cufile {
 
-// Linux maps nothing below (vm.mmap_min_addr).
+// Linux maps nothing below this address (vm.mmap_min_addr).
 inline constexpr std::uintptr_t lowest_address = 1 << 16;
 
-// What calls on the hot path ask: whether it can be an address at all. Costs nothing.
+// For the hot path: true if the value can be an address at all. Makes no system call.
 inline bool may_be_address(const void* pointer) noexcept { return reinterpret_cast<std::uintptr_t>(pointer) >= lowest_address; }
 
 bool is_readable(const void* from, std::size_t bytes) noexcept;
@@ -27,7 +27,7 @@ bool is_writable(const T* to) noexcept {
   return is_writable(to, sizeof(T));
 }
 
-// The text at an address, without its zero byte. Nothing where the memory ends before that, or after 1 MiB.
+// Returns the text at an address, without its zero byte. Returns nothing if the memory ends first, or after 1 MiB.
 std::optional<std::string> text_at(const char* from);
 
 }  // namespace penstock::cufile

@@ -24,7 +24,7 @@ CUfileIOEvents_t event_of(void* cookie, const io_result& outcome) noexcept {
 
 }  // namespace
 
-// The entries that one call gave to the engine; kept by the engine until the last of them has ended.
+// The entries of one submit call. The engine keeps it until the last entry has ended.
 struct batch_state::submission {
   struct entry {
     void* cookie = nullptr;
@@ -44,7 +44,7 @@ struct batch_state::submission {
     }
     target->add(event_of(one.cookie, outcome));
   }
-  // The engine threw: what it has not told of, it will not run.
+  // Called if the engine threw: entries that have not ended will not run.
   void give_up() noexcept {
     for (entry& one : entries) {
       if (!one.ended.exchange(true)) target->add(failed(one.cookie, ENOMEM));
@@ -74,7 +74,7 @@ batch_state::~batch_state() {
 
 bool batch_state::submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
                          std::span<const int> refused, const io_options& options, std::span<const counters::subject> abouts) {
-  // All that may throw comes before the room is taken.
+  // Everything that may throw comes before the room is reserved.
   std::vector<io_request> good;
   good.reserve(requests.size());
   std::ranges::copy_if(requests, std::back_inserter(good), [](const io_request& each) { return each.target != nullptr; });
@@ -122,22 +122,22 @@ std::size_t batch_state::collect(std::size_t at_least, std::span<CUfileIOEvents_
   std::copy_n(events.begin(), count, out.begin());
   events.erase(events.begin(), events.begin() + count);
   inner_->outstanding -= static_cast<std::size_t>(count);
-  // Others may be waiting for events that cannot come any more.
+  // Other threads may be waiting for events that can no longer arrive.
   const bool wake = count > 0 && std::exchange(inner_->enough, inner::nobody) != inner::nobody;
   lock.unlock();
   if (wake) inner_->changed.notify_all();
   return static_cast<std::size_t>(count);
 }
 
-// Returns when events may have come. Who wants every event, and has the time, waits inside the engine, which may let the caller's thread
-// help: each submission that runs has events that are wanted, and all of them are there when it has ended.
+// Returns when events may have arrived. If the caller wants every event and sets no timeout, it waits inside the engine, where its thread
+// may help: each running submission has events that it wants, and all of them exist when the submission has ended.
 void batch_state::wait(std::unique_lock<std::mutex>& lock, std::size_t wanted, std::optional<clock::time_point> until) {
   if (!until && wanted == inner_->outstanding) {
     lock.unlock();
     const auto running = first_running();
     if (running != nullptr) (void)running->wait();
     lock.lock();
-    // None runs: another thread has taken the events, or is about to start a submission that it has made room for.
+    // None is running: another thread has taken the events, or is about to start a submission for which it has reserved room.
     wanted = std::min(wanted, inner_->outstanding);
     if (running != nullptr || inner_->events.size() >= wanted) return;
   }

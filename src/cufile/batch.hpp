@@ -1,5 +1,5 @@
-// One batch of cuFile: entries are submitted, run together in the engine, and end as events that the caller collects. Reusable: as soon as
-// events are collected their places are free for new entries. Thread-safe.
+// A cuFile batch: its entries run together in the engine and end as events, which the caller collects. Collecting events frees room for new
+// entries. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -24,28 +24,28 @@ class batch_state {
  public:
   using clock = std::chrono::steady_clock;
 
-  // Entries that fail are told to lines.
+  // Writes entries that fail to the log lines.
   batch_state(unsigned capacity, counters& stats, log& lines)
       : capacity_(capacity), inner_(std::make_shared<inner>(capacity, stats, lines)) {}
   batch_state(const batch_state&) = delete;
   batch_state& operator=(const batch_state&) = delete;
-  ~batch_state();  // cancels what runs, and waits until the engine no longer touches the caller's memory
+  ~batch_state();  // cancels running entries, and waits until the engine no longer uses the caller's memory
 
-  // requests[i] belongs to entries[i]; one without a target cannot run (why not is in its place in refused) and ends as a failed event.
-  // abouts: what the statistics count each as; empty: its direction only.
-  // False, and nothing runs, when there is no room for all of them. Throws bad_alloc, and nothing runs.
+  // requests[i] belongs to entries[i]. An entry whose request has no target cannot run and ends as a failed event with the error
+  // refused[i]. abouts: how the statistics count each entry; if empty, they only count the direction. Returns false, and runs nothing, if
+  // there is no room for all entries. Throws bad_alloc; nothing runs then.
   bool submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
               std::span<const int> refused, const io_options& options, std::span<const counters::subject> abouts = {});
-  // Waits until at least at_least events are there (or all that can come), or the time is over, and takes up to out.size() of them. With a
-  // time it does none of the engine's work meanwhile, so that it takes no longer.
+  // Waits until at least at_least events have arrived (or all that can arrive), or the timeout has passed, and takes up to out.size() of
+  // them. With a timeout, this thread does not help the engine, so that the call returns in time.
   std::size_t collect(std::size_t at_least, std::span<CUfileIOEvents_t> out, std::optional<clock::duration> timeout);
   // Does not block.
   void cancel() noexcept;
-  // As cancel(), also for what is submitted from here on.
+  // As cancel(), and also cancels later submissions.
   void stop() noexcept;
 
  private:
-  // What the engine's callbacks touch; outlives the batch for as long as they may come.
+  // State for the engine's callbacks; outlives the batch as long as callbacks may run.
   struct inner {
     inner(unsigned capacity, counters& into, log& told) : stats(into), lines(told) { events.reserve(capacity); }
     void add(const CUfileIOEvents_t& event) noexcept;
@@ -54,11 +54,11 @@ class batch_state {
 
     counters& stats;
     log& lines;
-    std::mutex lock;  // guards what follows
+    std::mutex lock;  // guards the members below
     std::condition_variable changed;
-    std::vector<CUfileIOEvents_t> events;  // no more than outstanding, so that there is always room
-    std::size_t outstanding = 0;           // entries whose event was not collected yet; up to the batch's capacity
-    std::size_t enough = nobody;           // events that let one of the waiting threads go on
+    std::vector<CUfileIOEvents_t> events;  // at most `outstanding`, so adding one never allocates
+    std::size_t outstanding = 0;           // entries whose events were not collected; at most the batch's capacity
+    std::size_t enough = nobody;           // number of events that wakes a waiting thread
   };
   struct submission;
 
@@ -67,7 +67,7 @@ class batch_state {
 
   const unsigned capacity_;
   const std::shared_ptr<inner> inner_;
-  std::mutex running_lock_;  // guards what follows
+  std::mutex running_lock_;  // guards the members below
   std::list<std::shared_ptr<batch>> running_;
   bool stopped_ = false;
 };

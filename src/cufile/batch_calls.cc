@@ -1,4 +1,4 @@
-// The exported calls about batches.
+// The exported calls for batches.
 #include <cerrno>
 #include <chrono>
 #include <memory>
@@ -41,21 +41,21 @@ CUfileError_t set_up(CUfileBatchHandle_t* batch, unsigned capacity) {
   return answer(*batch == nullptr ? CU_FILE_NOMEM_ERROR : CU_FILE_SUCCESS);
 }
 
-// Entries as requests of the engine. refused[i] is not 0 where entry i can be seen to fail before it starts.
+// The entries as engine requests. refused[i] is not 0 if entry i fails before it starts.
 struct prepared {
-  std::vector<slots<registered_file>::user> files;  // kept from being closed until they are submitted
+  std::vector<slots<registered_file>::user> files;  // kept open until the submission
   std::vector<io_request> requests;
   std::vector<int> refused;
-  std::vector<counters::subject> abouts;  // empty where nothing is counted by GPU
+  std::vector<counters::subject> abouts;  // empty unless statistics count per GPU
 };
 
-// As an event tells it, in which NVIDIA's library has EIO for a range that leaves the registered one.
+// The error in an event; like NVIDIA's library, EIO for a range that leaves the registered one.
 int fault_of(const buffers& memory, const buffer_range& asked, bool is_write) {
   const auto fault = memory.fault(asked, is_write);
   return fault == CU_FILE_INVALID_MAPPING_RANGE ? EIO : fault;
 }
 
-// False when an entry is so wrong that none may run.
+// Returns false if an entry is so wrong that none may run.
 bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepared& out) {
   out.files.reserve(entries.size());
   for (const auto& entry : entries) {
@@ -97,7 +97,7 @@ CUfileError_t submit(CUfileBatchHandle_t batch, unsigned count, const CUfileIOPa
   return answer(CU_FILE_SUCCESS);
 }
 
-// Null, and values that are no time, are no limit: clients have been seen to pass the address of a smaller object.
+// Null and invalid times mean no timeout: some clients pass the address of a smaller object.
 std::optional<batch_state::clock::duration> limit_of(const timespec* timeout) {
   constexpr long second = 1'000'000'000;
   constexpr time_t longest = 1'000'000'000;

@@ -9,8 +9,8 @@ namespace penstock::cufile {
 
 namespace {
 
-// Device memory is registered with the engine too, which checks it. Host memory is taken as it is, as NVIDIA's library does: whether it may
-// be touched shows when it is.
+// Registers device memory with the engine too, which validates it. Accepts host memory unchecked, like NVIDIA's library: an invalid address
+// fails at the first access.
 result<registration> keep(const engine& owner, const void* base, std::size_t length, bool host_allowed, int& gpu) {
   const auto facts = owner.describe(base);
   if (!facts) return facts.error();
@@ -47,7 +47,7 @@ CUfileError_t buffers::add(const engine& owner, const void* base, std::size_t le
 CUfileError_t buffers::remove(const void* base, int& gpu) {
   gpu = counters::no_gpu;
   if (base == nullptr) return answer(CU_FILE_INVALID_VALUE);
-  registration ending;  // without the lock: that waits for GPU-direct transfers
+  registration ending;  // destroyed without the lock, because it waits for GPU-direct transfers
   const std::unique_lock guard(lock_);
   const auto found = entries_.find(base);
   if (found == entries_.end()) return answer(CU_FILE_MEMORY_NOT_REGISTERED);
@@ -86,7 +86,7 @@ CUfileOpError buffers::fault(const buffer_range& asked, bool is_write) const {
   return one_way_ > 0 && forbids_locked(asked, is_write) ? CU_FILE_PERMISSION_DENIED : CU_FILE_SUCCESS;
 }
 
-// Every entry is looked at: they may lie over each other.
+// Checks every entry, because entries may overlap.
 bool buffers::forbids_locked(const buffer_range& asked, bool is_write) const {
   const auto forbidding = is_write ? buffer_use::reads_of_files : buffer_use::writes_to_files;
   const auto begin = reinterpret_cast<std::uintptr_t>(asked.base) + static_cast<std::uint64_t>(asked.offset);

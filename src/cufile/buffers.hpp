@@ -1,5 +1,5 @@
-// Memory that callers registered. It is checked, remembered, and used to catch transfers that leave the registered range; device memory is
-// registered with the engine, and so with NVIDIA's libcufile where transfers are GPU-direct. Thread-safe.
+// Memory that callers registered. Validates it, and detects transfers that leave a registered range. Also registers device memory with the
+// engine, and through it with NVIDIA's libcufile for GPU-direct transfers. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@
 
 namespace penstock::cufile {
 
-// What a registered buffer takes. cuFile's own calls register for both; Python's documented module tells one from the other.
+// The allowed transfers of a registered buffer. cuFile's own calls register for both; Python's documented module distinguishes them.
 enum class buffer_use : std::uint8_t { both, reads_of_files, writes_to_files };
 
 struct buffer_range {
-  const void* base;  // as it was registered, where it was
+  const void* base;  // the registered base, if the memory is registered
   std::int64_t offset;
   std::size_t length;
 };
@@ -27,31 +27,30 @@ struct buffer_range {
 class buffers {
  public:
   // Errors: INVALID_VALUE (empty range), MEMORY_ALREADY_REGISTERED (the same base), CUDA_POINTER_RANGE_ERROR (past the allocation),
-  // CUDA_MEMORY_TYPE_INVALID (host memory where host_allowed is false).
-  // gpu: whose memory it is; -1: of none.
+  // CUDA_MEMORY_TYPE_INVALID (host memory, and host_allowed is false). Sets gpu to the GPU that owns the memory; -1: none.
   CUfileError_t add(const engine& owner, const void* base, std::size_t length, buffer_use use, bool host_allowed, int& gpu);
   // Errors: INVALID_VALUE (null), MEMORY_NOT_REGISTERED.
   CUfileError_t remove(const void* base, int& gpu);
   void clear();
 
-  // Why a transfer may not use a range; SUCCESS where it may. INVALID_MAPPING_RANGE: base was registered, and the range does not lie inside
-  // of it. PERMISSION_DENIED: a buffer that holds the range takes no transfers of this direction.
+  // Returns why a transfer may not use a range; SUCCESS if it may. INVALID_MAPPING_RANGE: base is registered, and the range leaves the
+  // registered range. PERMISSION_DENIED: a buffer that contains the range does not allow this direction.
   [[nodiscard]] CUfileOpError fault(const buffer_range& asked, bool is_write) const;
-  // Registered now, of memory of each GPU.
+  // Currently registered bytes of each GPU.
   [[nodiscard]] std::array<std::uint64_t, counters::most_gpus> bytes_by_gpu() const;
 
  private:
   struct entry {
     std::size_t length;
-    registration kept;  // by the engine; of device memory only
+    registration kept;  // with the engine; device memory only
     int gpu;
     buffer_use use;
   };
   [[nodiscard]] bool forbids_locked(const buffer_range& asked, bool is_write) const;
 
   std::atomic<std::size_t> count_{0};
-  mutable std::shared_mutex lock_;  // guards what follows
-  std::size_t one_way_ = 0;         // entries of one direction: nearly always none, and then no entry but base's is looked at
+  mutable std::shared_mutex lock_;  // guards the members below
+  std::size_t one_way_ = 0;         // entries for one direction. Nearly always 0; then only the entry of base is checked
   std::map<const void*, entry> entries_;
 };
 

@@ -19,7 +19,7 @@ std::uint64_t us_since(counters::clock::time_point began) {
 bool is_gpu(int number) { return number >= 0 && static_cast<std::size_t>(number) < counters::most_gpus; }
 
 std::uint64_t per(std::uint64_t amount, std::uint64_t count) { return count == 0 ? 0 : amount / count; }
-// Of a time, at most 100.
+// The share of a time in percent, at most 100.
 std::uint64_t percent(std::uint64_t us, double seconds) {
   return seconds <= 0 ? 0 : std::min<std::uint64_t>(100, static_cast<std::uint64_t>(static_cast<double>(us) / (seconds * 1e4)));
 }
@@ -34,7 +34,7 @@ void counters::direction::add(const io_result& outcome, std::uint64_t took_us) n
   bytes += outcome.bytes_done;
   us += took_us;
   if (!outcome.ok()) return;
-  // [0] holds operations of up to 4 KiB, each next one of up to twice as much.
+  // Index 0 counts operations of up to 4 KiB; the limit doubles with each index.
   const std::uint64_t blocks = (outcome.bytes_done + 4095) / 4096;
   const auto index = blocks <= 1 ? 0U : static_cast<unsigned>(std::bit_width(blocks - 1));
   ++by_size[std::min<std::size_t>(index, by_size.size() - 1)];
@@ -78,7 +78,7 @@ int counters::gpu_of(const engine& owner, const void* memory) const noexcept try
   if (!counts_by_gpu() || memory == nullptr) return no_gpu;
   const auto facts = owner.describe(memory);
   return facts && facts->kind == memory_kind::device ? gpu_number(facts->device) : no_gpu;
-} catch (const std::exception&) {  // out of memory: counted for no GPU
+} catch (const std::exception&) {  // out of memory: not counted for any GPU
   return no_gpu;
 }
 
@@ -96,7 +96,7 @@ void counters::count_buffer(int gpu, counted what, bool ok) noexcept {
   if (what == counted::buffer_deregister && ok) ++of.deregistered;
 }
 
-// Where a part went direct, the whole counts as direct.
+// If any part was GPU-direct, the whole transfer counts as GPU-direct.
 void counters::ways::add(const io_result& outcome, direct_way way) noexcept {
   if (outcome.direct_bytes == 0) {
     ++posix;
@@ -110,7 +110,7 @@ void counters::add_to_gpu_locked(const subject& of, const io_result& outcome, cl
   auto& gpu = totals_.gpus[static_cast<std::size_t>(of.gpu)];
   gpu.transfers[of.is_write].add(outcome, took_us);
   auto& way = gpu.by_way[of.is_write];
-  // They end in about the order of their ends: each adds what it reaches past the latest end so far.
+  // Transfers are counted roughly in the order in which they end: each adds its time after the latest end so far.
   const auto from = std::max(began, way.latest_end);
   const auto until = began + std::chrono::microseconds(took_us);
   if (until > from)
@@ -245,7 +245,7 @@ void counters::fill_locked(CUfileStatsLevel1_t& out) const {
   out.batch_complete_ops = {entries.ok, entries.err};
   out.batch_enqueued_ops = {totals_.batch_entries, 0};
   out.batch_processed_ops = {entries.ok, entries.err};
-  // What carries an entry is known when it has ended.
+  // The path of an entry is known only when it has ended.
   const auto& [other, nvidia_fs, p2pdma] = totals_.batch_ways;
   out.batch_posix_enqueued_ops = out.batch_posix_processed_ops = {other.ok, other.err};
   out.batch_nvfs_submit_ops = {nvidia_fs.ok, nvidia_fs.err};

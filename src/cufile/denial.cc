@@ -32,7 +32,7 @@ std::string mount_id_of(int descriptor) {
   return {};
 }
 
-// Spaces and the like are written as "\040".
+// Decodes escapes such as "\040" for a space.
 std::string unescaped(std::string_view text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ std::string unescaped(std::string_view text) {
   return plain;
 }
 
-// Its own name and its disk's, and the first driver above it.
+// Adds the device, its disk, and the first driver above it.
 void add_device(dev_t device, file_place& place) {
   std::error_code none;
   auto node = fs::canonical(fmt::format("/sys/dev/block/{}:{}", major(device), minor(device)), none);

@@ -1,7 +1,7 @@
-// A preloaded library for programs that look for NVIDIA's kernel module by its device node before they use cuFile at all: whoever asks
-// whether /dev/nvidia-fs0 is there is told that it is, a character device. Everything else is asked of the C library. Opening it is not
-// answered: nobody but NVIDIA's libcufile opens it. Preloaded by `penstock run --nvidia-fs-node`, never by itself. Thread-safe,
-// async-signal-safe but for the first call of each function.
+// A preloaded library for programs that check for the device node of NVIDIA's kernel module before they use cuFile: it reports that
+// /dev/nvidia-fs0 exists and is a character device. Forwards everything else to the C library. Does not handle opening the node, because
+// only NVIDIA's libcufile opens it. Preloaded by `penstock run --nvidia-fs-node`, never by itself. Thread-safe; async-signal-safe except
+// for the first call of each function.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ namespace {
 
 bool is_the_node(const char* path) noexcept { return path != nullptr && std::strcmp(path, "/dev/nvidia-fs0") == 0; }
 
-// stat and stat64 are one type on 64-bit Linux.
+// stat and stat64 are the same type on 64-bit Linux.
 int tell_of_node(struct stat* told) noexcept {
   std::memset(told, 0, sizeof *told);
   told->st_mode = S_IFCHR | 0666;
@@ -25,7 +25,7 @@ int tell_of_node(struct stat* told) noexcept {
   return 0;
 }
 
-// Those of the C library. Some C libraries lack one or the other (__xstat: before 2.33), and then nobody calls it here either.
+// Returns the C library's function. Some C libraries lack one (__xstat: before 2.33); then nobody calls it here either.
 template <class Function>
 Function* next(const char* name) noexcept {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
@@ -46,7 +46,7 @@ int ask(Function* function, Arguments... arguments) noexcept {
 
 }  // namespace
 
-// The headers of the C library may have these as macros or with other attributes, so each is defined by its symbol.
+// The C library's headers may define these as macros or with other attributes, so each is defined by its symbol name.
 #define PENSTOCK_STAT(alias, symbol)                                                  \
   PENSTOCK_INTERPOSED int alias(const char* path, struct stat* told) __asm__(symbol); \
   int alias(const char* path, struct stat* told) {                                    \

@@ -22,15 +22,15 @@ namespace {
 
 std::atomic<driver*> the_driver{nullptr};
 
-// The parent's locks may be held by threads that the child does not have: it leaves the whole state behind, and takes no lock.
+// Threads that the child lacks may hold the parent's locks: the child takes no lock and abandons the old state.
 void forget_parent() { the_driver.store(nullptr); }
 
-// When the library is loaded, not at the first call: a child that is forked during that would wait for it for ever.
+// Runs when the library is loaded, not at the first call: a child forked during that call would wait for it forever.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
 
 constexpr const char* version_variable = "PENSTOCK_CUFILE_VERSION";
 
-// Null where nothing is asked for.
+// Returns null if none is set.
 const char* asked_version() {
   const char* text = std::getenv(version_variable);  // NOLINT(concurrency-mt-unsafe): read only
   return text == nullptr || *text == '\0' ? nullptr : text;
@@ -41,20 +41,20 @@ int version_now() {
   return text == nullptr ? advertised_version : parse_version(text).value_or(advertised_version);
 }
 
-// Of the process, and not of a driver: a forked child counts on, so that none of the parent's numbers fits its own.
+// Per process, not per driver: a forked child continues the count, so none of the parent's numbers matches its own.
 std::uint64_t next_opening() {
   static std::atomic<std::uint64_t> latest{0};
   return latest.fetch_add(1) + 1;
 }
 
-// What adopt() answers, in cuFile's words.
+// Translates an error of adopt() into cuFile's codes.
 CUfileError_t registration_error(const status& problem) {
   if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
   if (problem.code() == errc::invalid_argument) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);
   return answer(problem);
 }
 
-// The kernel gives the lowest free number to each descriptor.
+// The kernel gives each descriptor the lowest free number.
 bool in_last_quarter(int descriptor) {
   rlimit most{};
   return ::getrlimit(RLIMIT_NOFILE, &most) == 0 && static_cast<rlim_t>(descriptor) >= most.rlim_cur - most.rlim_cur / 4;
@@ -74,7 +74,7 @@ std::optional<int> parse_version(std::string_view text) noexcept {
 
 int driver::version() const { return is_open() ? version_.load() : version_now(); }
 
-// Never destroyed: clients call from their own static destructors.
+// Never destroyed: clients call it from their own static destructors.
 driver& driver::current() noexcept {
   auto* seen = the_driver.load(std::memory_order_acquire);
   if (seen != nullptr) return *seen;
@@ -84,7 +84,7 @@ driver& driver::current() noexcept {
   return *seen;
 }
 
-// --- life
+// --- lifetime
 
 CUfileError_t driver::open() {
   const std::lock_guard guard(lock_);
@@ -132,7 +132,7 @@ CUfileError_t driver::open_locked() {
   return answer(CU_FILE_SUCCESS);
 }
 
-// That of all faces has the settings of the first who opens it.
+// The shared engine keeps the settings of its first opener.
 CUfileError_t driver::find_engine() {
   const auto now = settings_.values();
   if (!engine_) {
@@ -147,14 +147,14 @@ CUfileError_t driver::find_engine() {
   return answer(CU_FILE_SUCCESS);
 }
 
-// Only where something is counted: this reads files of /proc.
+// Does nothing unless statistics are on, because it reads files in /proc.
 void driver::note_direct_way() {
   if (counters_.level() > 0) counters_.set_direct_way(nvidia_fs().major_version > 0 ? direct_way::nvidia_fs : direct_way::p2pdma);
 }
 
 void driver::take_settings() {
   const auto now = settings_.values();
-  (void)log_.open(now);  // silent where that fails: a log that cannot be written must not keep anyone from reading
+  (void)log_.open(now);  // silent on failure: a log that cannot be written must not stop the program's I/O
   const auto rules = rules_of(now);
   rules_ = rules;
   only_direct_files_ = rules.direct && !now[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE];
@@ -178,7 +178,7 @@ CUfileError_t driver::close() {
   if (uses_ == 0) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
   if (--uses_ > 0) return answer(CU_FILE_SUCCESS);
   open_.store(false, std::memory_order_release);
-  if (engine_) engine_->await_preparation();  // the program may destroy its context next
+  if (engine_) engine_->await_preparation();  // the program may destroy its CUDA context next
   opening_.store(0, std::memory_order_release);
   release_all();
   settings_.close();
@@ -192,7 +192,7 @@ void driver::work_with(std::optional<engine> owner) {
   engine_ = std::move(owner);
 }
 
-// Each step waits for what still runs on the thing that it releases.
+// Each step waits for calls that still use what it releases.
 void driver::release_all() {
   batches_.remove_all([](batch_state& each) { each.stop(); });
   files_.remove_all([](registered_file&) {});
@@ -255,8 +255,8 @@ void descriptor_set::release(std::list<member>::iterator place) noexcept {
   if (known->second.empty()) members_.erase(known);
 }
 
-// Through a duplicate, unless descriptors are scarce: a program that registers nearly as many files as it may open keeps the last quarter
-// of its descriptors for itself.
+// Uses a duplicate unless descriptors are scarce: a program that registers nearly as many files as it may open keeps the last quarter of
+// its descriptors for itself.
 result<file> driver::adopt(int descriptor, std::optional<file_identity>& lent_as) {
   adopt_options how{.direct_writes = past_cache_, .not_direct = denial_of(descriptor), .duplicate = true};
   auto adopted = owner().adopt(descriptor, how);
@@ -297,8 +297,9 @@ std::string driver::denial_of(int descriptor) {
   return denied_.empty() ? std::string() : denial(denied_, place_of(descriptor));
 }
 
-// Whoever allows no compatibility mode wants GPUDirect or nothing. Asked of a block, since it depends neither on the file's size nor on how
-// it was opened; where no GPU is in use that only shows whether it may be, and the first transfer shows the rest.
+// Without compatibility mode, a program wants GPU-direct or nothing. Checks a single block, because the answer depends neither on the
+// file's size nor on how it was opened. If no GPU is in use, this only shows whether GPU-direct is allowed, and the first transfer shows
+// the rest.
 status driver::refusal(const file& target) const {
   if (!only_direct_files_) return {};
   constexpr std::uint64_t block = 4096;

@@ -56,7 +56,7 @@ struct range {
   off_t memory_offset;
 };
 
-// The errno for arguments that cannot be right, whatever the file; 0 for good ones.
+// Returns the errno for arguments that are invalid for any file; 0 if they are valid.
 int fault_of(const driver& library, const range& asked, bool is_write) {
   constexpr auto most = static_cast<std::size_t>(std::numeric_limits<ssize_t>::max());
   if (asked.base == nullptr) return EINVAL;
@@ -91,7 +91,8 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   return told(outcome);
 }
 
-// One range of the file, several of memory: the pieces run as a batch. Up to the first piece that fell short, bytes count.
+// Transfers one range of the file to or from several of memory; the pieces run as a batch. Counts bytes up to the first piece that fell
+// short.
 ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std::size_t count, off_t file_offset, unsigned flags,
                         bool is_write) {
   constexpr std::size_t most_pieces = 1024;  // IOV_MAX
@@ -130,7 +131,7 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
     library.stats().count_vector(is_write, outcome, began);
   }
   library.log_failure(is_write ? "cuFileWritev" : "cuFileReadv", outcome.error);
-  // As readv(2): what was moved before an error is told first.
+  // As in readv(2), bytes moved before an error take precedence over it.
   if (outcome.bytes_done > 0) return static_cast<ssize_t>(outcome.bytes_done);
   return told(outcome);
 }
@@ -172,7 +173,7 @@ ssize_t cuFileRead(CUfileHandle_t handle, void* base, size_t size, off_t file_of
 }
 
 ssize_t cuFileWrite(CUfileHandle_t handle, const void* base, size_t size, off_t file_offset, off_t memory_offset) {
-  // Only ever read from; ranges of both directions share one type.
+  // The memory is only read; ranges of both directions share one type.
   return guarded_transfer([&] { return transfer(handle, {const_cast<void*>(base), size, file_offset, memory_offset}, true); });
 }
 

@@ -17,9 +17,9 @@
 
 namespace penstock::cufile {
 
-// Writers share the lock and never wait for it: open() and close(), which hold it alone, are the only times when a line is dropped.
-// So a child that was forked at any moment can write. What it cannot do is wait for the lock, since the thread that held it may be
-// gone: a child that opens or closes the log leaves this behind and gets a new one.
+// Writers share the lock and never wait for it; a line is dropped only while open() or close() holds it exclusively. So a child forked at
+// any moment can write. It must not wait for the lock, because the thread that held it may not exist in the child: a child that opens or
+// closes the log abandons this sink and makes a new one.
 struct log::sink {
   std::shared_mutex mutex;  // guards fd and max_bytes
   int fd = -1;
@@ -53,7 +53,7 @@ std::string line_text(log_level level, std::string_view message) {
          '\n';
 }
 
-// Two threads may do this at once, or another process: a few lines more are lost, and the limit holds.
+// Two threads or processes may do this at once: a few more lines are lost, but the limit holds.
 void make_room(int fd, std::size_t length, std::uint64_t max_bytes) {
   struct stat about {};
   if (max_bytes == std::numeric_limits<std::uint64_t>::max() || ::fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) return;
@@ -61,7 +61,7 @@ void make_room(int fd, std::size_t length, std::uint64_t max_bytes) {
   if (size + length > max_bytes && ::ftruncate(fd, 0) != 0) return;
 }
 
-// One call, so that O_APPEND keeps lines of several threads and processes apart.
+// One write() call, so that O_APPEND keeps the lines of threads and processes apart.
 void write_line(int fd, std::string_view line) {
   while (::write(fd, line.data(), line.size()) < 0 && errno == EINTR) {
   }
@@ -72,7 +72,7 @@ void write_line(int fd, std::string_view line) {
 void say_on_stderr(std::string_view text) noexcept {
   try {
     print_error(fmt::format("penstock: {}\n", printable_line(text)));
-  } catch (...) {  // out of memory: the call itself matters more
+  } catch (...) {  // out of memory: the call matters more than the message
   }
 }
 
@@ -94,7 +94,7 @@ log::sink& log::own_sink() {
 status log::open(const settings& values) {
   close();
   if (values.log_file.empty()) return {};
-  // Non-blocking: a pipe without a reader is no place for a log, and must not hold the program up.
+  // Non-blocking: a pipe without a reader must not hold the program up.
   const int fd = ::open(values.log_file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
   if (fd < 0) return status::from_errno(errno, fmt::format("cufile: open the log {}", values.log_file));
   sink& target = own_sink();

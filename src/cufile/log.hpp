@@ -1,6 +1,6 @@
-// The log of the cuFile face: lines "time pid:tid LEVEL message" in the file that the settings name, and nothing where they name
-// none. Owned by the driver. wants() and write() may be called from any thread, also in a forked child, which writes under its own
-// number and is never held up by what the parent's threads were doing; open() and close() by one thread at a time.
+// The log of the cuFile interface: lines "time pid:tid LEVEL message" in the file that the settings name, if they name one. Owned by the
+// driver. Any thread may call wants() and write(), also in a forked child, which logs its own process id and never waits for locks of the
+// parent's threads. open() and close() need one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -24,25 +24,25 @@ class log {
   log(const log&) = delete;
   log& operator=(const log&) = delete;
 
-  // Starts to append to values.log_file (created 0644), in place of what was open. With no such file, or one that cannot be opened,
-  // the log stays silent; the latter is told here and nowhere else: os errors, naming the file. Blocks.
+  // Starts appending to values.log_file (created 0644) instead of the previous file. Without a file, or if it cannot be opened, the log
+  // stays silent; only this call reports the failure. Blocks. Errors: os errors, naming the file.
   status open(const settings& values);
-  // Silent from here on. Blocks until lines under way are written.
+  // Silences the log. Blocks until lines under way are written.
   void close() noexcept;
 
-  // Cheap: ask before gathering what a line needs.
+  // Cheap; call it before preparing a line.
   [[nodiscard]] bool wants(log_level level) const noexcept {
-    return static_cast<int>(level) <= level_.load(std::memory_order_relaxed);  // relaxed: nothing else is read on its account
+    return static_cast<int>(level) <= level_.load(std::memory_order_relaxed);  // relaxed: no other data depends on it
   }
 
-  // Writes one line if it is wanted; control characters become '?'. The file is emptied first where the line would take it past
-  // values.log_max_bytes. Leaves errno alone. A line that cannot be written is lost.
+  // Writes one line if the level is wanted; control characters become '?'. Empties the file first if the line would exceed
+  // values.log_max_bytes. Preserves errno. Drops a line that cannot be written.
   template <class... Args>
   void write(log_level level, fmt::format_string<Args...> format, Args&&... args) noexcept {
     if (!wants(level)) return;
     try {
       append(level, fmt::format(format, std::forward<Args>(args)...));
-    } catch (...) {  // out of memory: what is being logged matters more than the log
+    } catch (...) {  // out of memory: the call matters more than its log line
     }
   }
 

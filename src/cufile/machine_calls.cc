@@ -1,4 +1,4 @@
-// The exported calls about the machine: BAR sizes, how GPUs and storage reach each other, the PCI topology.
+// The exported calls for the machine: BAR sizes, paths between GPUs and storage, the PCI topology.
 #include <fmt/format.h>
 
 #include <fstream>

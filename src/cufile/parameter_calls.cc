@@ -1,4 +1,4 @@
-// The exported calls that set and tell parameters. The book decides; here pointers are checked and codes handed back.
+// The exported calls that set and get parameters. The settings_book decides; this file checks pointers and returns codes.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -29,12 +29,12 @@ using penstock::cufile::text_at;
 
 settings_book& book() { return driver::current().settings(); }
 
-// How many parameters there are of each kind.
+// The number of parameters of each kind.
 constexpr std::size_t count_of(std::type_identity<CUFileSizeTConfigParameter_t>) { return penstock::cufile::size_parameter_count; }
 constexpr std::size_t count_of(std::type_identity<CUFileBoolConfigParameter_t>) { return penstock::cufile::flag_parameter_count; }
 constexpr std::size_t count_of(std::type_identity<CUFileStringConfigParameter_t>) { return penstock::cufile::word_parameter_count; }
 
-// To be asked before a parameter is read as anything but the int that it is: by reference, since a copy reads it.
+// Check it before reading a parameter as its enumeration. Takes a reference, because a copy would read it.
 template <class Parameter>
 bool exists(const Parameter& parameter) noexcept {
   const int number = raw(parameter);
@@ -51,7 +51,7 @@ CUfileError_t set_value(const Parameter& parameter, Value value) noexcept {
   return guarded([&] { return answer(exists(parameter) ? book().set(parameter, std::move(value)) : CU_FILE_INVALID_VALUE); });
 }
 
-// The text and the zero byte behind it must fit.
+// The buffer must have room for the text and its zero byte.
 CUfileOpError get_text(const CUFileStringConfigParameter_t& parameter, char* target, int length) {
   if (!exists(parameter) || length <= 0) return CU_FILE_INVALID_VALUE;
   std::string text;

@@ -1,5 +1,5 @@
-// Enumerations of the C interface as numbers. A caller in C may pass any int for one; in C++, reading an enumeration that holds none of its
-// values is undefined. So what comes from a caller is looked at as the int that it is.
+// Enumerations of the C interface as numbers. A C caller may pass any int, but in C++ reading an enumeration with an unlisted value is
+// undefined. So values from callers are read as plain ints.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ int raw(const Enumeration& value) noexcept {
   return number;
 }
 
-// For a caller to read as the int that it is.
+// Stores a number for a caller that reads it as a plain int.
 template <class Enumeration>
 void store_raw(Enumeration* target, int number) noexcept {
   static_assert(sizeof *target == sizeof(int), "C's enumerations are ints");

@@ -30,7 +30,7 @@ constexpr const char* log_path_variable = "CUFILE_LOGFILE_PATH";
 
 // --- values as JSON -----------------------------------------------------------------------------------------------------------
 
-// Fit for a line of a log or a terminal, whatever a file holds.
+// Makes text from a file safe for a log line or a terminal.
 std::string printable(std::string text) {
   constexpr std::size_t longest = 120;
   if (text.size() > longest) text = text.substr(0, longest) + "...";
@@ -41,7 +41,7 @@ std::string printable(std::string text) {
 
 std::string value_text(const json& value) { return printable(value.dump(-1, ' ', true, json::error_handler_t::replace)); }
 
-// The library's get() would throw on another type.
+// Returns null for another type, where json::get() would throw.
 const std::uint64_t* whole_number(const json& value) { return value.get_ptr<const json::number_unsigned_t*>(); }
 
 refusal store_json_limit(const key& where, const json& value, settings& target) {
@@ -111,10 +111,10 @@ refusal store_json(const key& where, const json& value, settings& target) {
 
 // --- a file -------------------------------------------------------------------------------------------------------------------
 
-// Deeper nesting could exhaust the stack of the library's functions that walk a document.
+// Deeper nesting could exhaust the stack in the JSON library's recursive functions.
 constexpr int max_depth = 256;
 
-// Looks for the first error of a text, without building anything and without exceptions.
+// Finds the first error in a text, without building a document and without exceptions.
 class syntax_check final : public nlohmann::json_sax<json> {
  public:
   explicit syntax_check(std::string_view text) : text_(text) {}
@@ -135,7 +135,7 @@ class syntax_check final : public nlohmann::json_sax<json> {
   bool end_array() override { return leave(); }
 
   bool parse_error(std::size_t position, const std::string&, const json::exception& found) override {
-    // "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ...": the last part is ours to keep.
+    // Of "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ...", keep the last part.
     std::string_view reason = found.what();
     if (const auto colon = reason.find(": "); colon != std::string_view::npos) reason.remove_prefix(colon + 2);
     const std::string_view before = text_.substr(0, position == 0 ? 0 : std::min(position - 1, text_.size()));
@@ -166,14 +166,14 @@ status check_syntax(std::string_view text) {
 }
 
 result<json> parse(std::string_view text) {
-  if (text.empty()) return json::object();  // an empty file, or /dev/null, asks for nothing
-  // A text with few brackets, as all real ones, cannot be deep; others are looked through first.
+  if (text.empty()) return json::object();  // an empty file, or /dev/null, has no settings
+  // A text with few brackets, like all real ones, cannot be deep; check others first.
   const auto opens = std::ranges::count_if(text, [](char each) { return each == '{' || each == '['; });
   if (opens > max_depth) {
     if (auto wrong = check_syntax(text); !wrong.ok()) return wrong;
   }
   json document = json::parse(text, nullptr, false, true);
-  if (document.is_discarded()) return check_syntax(text);  // says where
+  if (document.is_discarded()) return check_syntax(text);  // finds the position of the error
   if (!document.is_object()) return status(errc::invalid_argument, "not a cufile.json: expected an object of sections");
   return document;
 }
@@ -188,7 +188,7 @@ struct found_value {
 void collect(const std::string& section, const json& object, std::vector<found_value>& found) {
   for (const auto& [own_name, value] : object.items()) {
     const std::string name = section.empty() ? own_name : fmt::format("{}.{}", section, own_name);
-    const bool plain = own_name.find('.') == std::string::npos;  // {"logging.dir": ...} is not the dir of logging
+    const bool plain = own_name.find('.') == std::string::npos;  // {"logging.dir": ...} does not set dir in logging
     if (plain && value.is_object() && is_section(name)) {
       collect(name, value, found);
     } else {
@@ -197,7 +197,7 @@ void collect(const std::string& section, const json& object, std::vector<found_v
   }
 }
 
-// The effect of such a key begins with "nothing".
+// The effect text of such a key begins with "nothing".
 std::string without_effect(const key& where) {
   return fmt::format("accepted without effect{}", where.effect.substr(std::string_view("nothing").size()));
 }
@@ -228,7 +228,7 @@ setting_report apply_value(const found_value& found, std::span<const found_value
   return stored_report(found, store_json(*found.where, *found.value, target));
 }
 
-// Sizes without as many counts say nothing, so both go back to what they were.
+// Restores both arrays if their lengths differ, because sizes are useless without counts.
 void settle_slabs(slab_pool pool, const settings& before, settings& target, std::span<const found_value> found,
                   std::vector<setting_report>& lines) {
   if (target.slabs(pool).sizes_kb.size() == target.slabs(pool).counts.size()) return;
@@ -244,7 +244,7 @@ void settle_slabs(slab_pool pool, const settings& before, settings& target, std:
   }
 }
 
-// In blocks: memory for the most that a file may have would cost more than reading what most have, for its pages are touched.
+// Reads in blocks: a buffer for the largest allowed file would cost more than reading a usual one, because its pages would be touched.
 result<std::string> read_descriptor(int fd) {
   std::string text;
   std::array<char, 32768> block;
@@ -258,7 +258,7 @@ result<std::string> read_descriptor(int fd) {
   return status(errc::invalid_argument, "larger than 1 MiB: not a cufile.json");
 }
 
-// Non-blocking, so that a pipe in the place of a file cannot hold the program up.
+// Non-blocking, so that a pipe in place of a file cannot hold the program up.
 result<std::string> read_text(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return status::from_errno(errno, fmt::format("open {}", path));
@@ -280,7 +280,7 @@ result<std::vector<setting_report>> apply_file(const std::string& path, settings
 
 // --- the book -----------------------------------------------------------------------------------------------------------------
 
-// Callers in C can pass any number.
+// C callers can pass any number.
 template <class Parameter, class Array>
 bool known(Parameter parameter, const Array& values) {
   return static_cast<std::size_t>(parameter) < values.size();
@@ -293,7 +293,7 @@ void remark_on(std::span<const setting_report> lines, const std::string& path, s
   }
 }
 
-// Who sets such a key expects something of it.
+// Reports keys without effect, because whoever sets one expects an effect.
 void remark_on_idle(const settings& values, std::vector<std::string>& remarks) {
   for (const key& where : all_keys()) {
     const auto found = values.changed.find(where.name);
@@ -302,7 +302,7 @@ void remark_on_idle(const settings& values, std::vector<std::string>& remarks) {
   }
 }
 
-// Whether such a variable can be what it is.
+// Validates the value of such a variable.
 refusal check_lone(const lone_variable& about, std::string_view text) {
   settings scratch;
   key like{.name = about.name, .kind = about.kind, .range = about.range};
@@ -386,7 +386,7 @@ opening settings_book::open() {
   read_file(*values, report);
   read_environment(*values, report.remarks);
   const std::lock_guard lock(mutex_);
-  if (live_) return {};  // another thread was faster
+  if (live_) return {};  // another thread opened it first
   stage_over(*values, staged_, &report.remarks);
   staged_ = {};
   remark_on_idle(*values, report.remarks);
@@ -460,7 +460,7 @@ settings settings_book::values() const {
 
 namespace {
 
-// A staged number or word over what is there: as it is, or, with remarks, only when its key takes it.
+// Stores a staged value: unchecked without remarks; with remarks only if its key accepts the value.
 template <class Value, class Store>
 void stage_one(const Value& value, Value& slot, const key* where, Store store, settings& target, std::vector<std::string>* remarks) {
   if (remarks == nullptr || where == nullptr) {
@@ -471,7 +471,7 @@ void stage_one(const Value& value, Value& slot, const key* where, Store store, s
   if (!why.empty()) remarks->push_back(fmt::format("{} = {}, set by the program: {}", where->name, value, why));
 }
 
-// As the program has set them: these are taken as they are.
+// Records slab arrays as the program set them, unchecked.
 void note_slabs(slab_pool pool, settings& target) {
   for (const key& where : all_keys()) {
     if ((where.kind != slab_sizes && where.kind != slab_counts) || pool_of(where) != pool) continue;
@@ -544,8 +544,8 @@ CUfileOpError settings_book::stage(Slot& slot, Value&& value) {
   return CU_FILE_SUCCESS;
 }
 
-// Out of its range a number would be passed over at open, after the caller was told that it was taken. NVIDIA's library takes any time, and
-// cuda-python's tests set 5000 ms.
+// Rejects a number out of range now: open() would drop it after the caller was told that it was accepted. NVIDIA's library accepts any
+// timeout, and cuda-python's tests set 5000 ms.
 CUfileOpError settings_book::set(CUFileSizeTConfigParameter_t parameter, std::size_t value) {
   if (!known(parameter, staged_.sizes)) return CU_FILE_INVALID_VALUE;
   settings scratch;

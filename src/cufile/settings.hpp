@@ -1,7 +1,7 @@
-// The settings of cuFile: what a cufile.json, the environment and the cuFileSetParameter... calls ask for, and what of it counts.
-// Names, defaults and ranges are those of NVIDIA's cuFile (configuration guide; live values of 1.17). Penstock's engine decides
-// by itself how bytes move, so most keys are read, checked and reported back to whoever asks, and have no effect: all_keys() says
-// which. A settings value is plain data; a settings_book is owned by the driver and may be used from any thread.
+// The settings of cuFile: the requests of cufile.json, the environment and the cuFileSetParameter... calls, and which of them wins. Names,
+// defaults and ranges are those of NVIDIA's cuFile (configuration guide; live values of 1.17). Penstock's engine chooses by itself how
+// bytes move, so most keys are read, validated and reported back but have no effect; all_keys() says which. A settings value is plain data.
+// A settings_book is owned by the driver and thread-safe.
 #pragma once
 
 #include <array>
@@ -23,74 +23,74 @@ namespace penstock::cufile {
 
 enum class key_fate : std::uint8_t { obeyed = 0, without_effect, unknown, refused };
 
-// What became of one key that was found in a file.
+// The result for one key of a file.
 struct setting_report {
-  std::string key;    // "properties.io_batchsize", as the file has it
+  std::string key;    // "properties.io_batchsize", as in the file
   std::string value;  // as JSON, shortened
   key_fate fate = key_fate::unknown;
   std::string remark;  // the effect, or "accepted without effect", "unknown key", or why it was refused
 };
 
-// Files above this size are refused.
+// Larger files are refused.
 inline constexpr std::size_t max_settings_file_bytes = std::size_t{1} << 20;
 
-// Writes to target what the text of a cufile.json (JSON with // and /* */ comments) says, and reports every key that it holds. A
-// value of a wrong type or out of range is refused: target keeps what it has. Nothing at all in the text is no error. Does not
-// throw on any text. Errors: invalid_argument (not JSON, with line and byte; nested too deep; not an object): target is unchanged.
+// Applies the text of a cufile.json (JSON with // and /* */ comments) to target, and reports each of its keys. A value of a wrong type or
+// out of range is refused: target keeps its old value. An empty text is valid. Never throws because of the text. Errors: invalid_argument
+// (not JSON, with line and byte; nested too deep; not an object); target is then unchanged.
 result<std::vector<setting_report>> apply_text(std::string_view text, settings& target);
 
-// What a driver that opens with this file would make of it. Blocks. Errors: those of apply_text, naming the file; not_found,
+// Reports how a driver that opens with this file would treat it. Blocks. Errors: those of apply_text, naming the file; not_found,
 // permission_denied, io; not_a_file (a directory, pipe or socket).
 result<std::vector<setting_report>> report(const std::string& path);
 
-// getenv, or what a test puts in its place.
+// getenv, or a test's replacement.
 using environment_lookup = std::function<const char*(const char*)>;
 
 struct opening {
-  status problem;                    // the file that was named could not be used, and the defaults stand in its place
-  std::vector<std::string> remarks;  // values and keys that were not taken, one sentence each; at most max_remarks and a closing one
+  status problem;                    // the named file could not be used, and the defaults apply instead
+  std::vector<std::string> remarks;  // rejected values and keys, one sentence each; at most max_remarks and a closing one
 };
 inline constexpr std::size_t max_remarks = 64;
 
-// The settings of the one driver: closed, it collects ("stages") what the cuFileSetParameter... calls say; open, it holds the live
-// values. Thread-safe; only open() blocks, to read the file. Codes are those of cuFile 1.17:
+// The settings of the driver. Closed, it stages the values of cuFileSetParameter... calls; open, it holds the live values. Thread-safe;
+// only open() blocks, to read the file. Codes are those of cuFile 1.17:
 //   CU_FILE_INVALID_VALUE        no such parameter, or nothing to read
 //   CU_FILE_DRIVER_ALREADY_OPEN  set() of an open book
 class settings_book {
  public:
-  settings_book();  // getenv and /etc/cufile.json
-  // default_file is read when CUFILE_ENV_PATH_JSON names none.
+  settings_book();  // uses getenv and /etc/cufile.json
+  // Reads default_file if CUFILE_ENV_PATH_JSON names no file.
   settings_book(environment_lookup lookup, std::string default_file);
 
-  // Makes values live: staged ones before the environment's, before the file's, before the defaults. A value that is not valid is
-  // passed over for the next in that order. Staged values are consumed. A missing file is no problem, and the one in /etc may be
-  // unreadable too. After a problem the book is open all the same, without the file, so that the caller can log the problem;
-  // a caller that refuses to go on closes it. Opening an open book does nothing.
+  // Makes values live. Precedence: staged values, environment, file, defaults; an invalid value falls through to the next source. Consumes
+  // the staged values. A missing file is no problem, and neither is an unreadable one in /etc. After a problem the book is open anyway,
+  // without the file, so that the caller can log the problem; a caller that refuses to continue closes it. Does nothing if the book is
+  // already open.
   opening open();
-  // Back to the defaults, with nothing staged. Closing a closed book drops what is staged.
+  // Returns to the defaults, with nothing staged. Closing a closed book drops the staged values.
   void close();
   [[nodiscard]] bool is_open() const;
 
-  // A copy of the live values; of a closed book the defaults with what is staged, not yet checked.
+  // A copy of the live values. For a closed book: the defaults with the staged values, not yet validated.
   [[nodiscard]] settings values() const;
 
-  // As values(); on failure value is unchanged. A closed book does not look into the file. The log file's path can be read when it
-  // was set or its variable exists, empty or not.
+  // As values(); on failure value is unchanged. A closed book does not read the file. The log file's path is available if it was set or its
+  // variable exists, empty or not.
   CUfileOpError get(CUFileSizeTConfigParameter_t parameter, std::size_t& value) const;
   CUfileOpError get(CUFileBoolConfigParameter_t parameter, bool& value) const;
   CUfileOpError get(CUFileStringConfigParameter_t parameter, std::string& value) const;
-  // The spans must have the very length of the arrays, or it is CU_FILE_INVALID_VALUE.
+  // Returns CU_FILE_INVALID_VALUE unless the spans have exactly the length of the arrays.
   CUfileOpError get(slab_pool pool, std::span<std::size_t> sizes_kb, std::span<std::size_t> counts) const;
 
-  // DRIVER_UNSUPPORTED_LIMIT: out of the range of the parameter, or no multiple of its step.
+  // Returns DRIVER_UNSUPPORTED_LIMIT if the value is out of range or not a multiple of the step.
   CUfileOpError set(CUFileSizeTConfigParameter_t parameter, std::size_t value);
-  // Any other value is taken; open() looks at it.
+  // Accept any value; open() validates it.
   CUfileOpError set(CUFileBoolConfigParameter_t parameter, bool value);
   CUfileOpError set(CUFileStringConfigParameter_t parameter, std::string value);
-  // sizes_kb and counts of one length, not empty.
+  // sizes_kb and counts must have the same length and not be empty.
   CUfileOpError set(slab_pool pool, slab_array value);
 
-  // The range of a parameter; CUFILE_PARAM_PROFILE_STATS has none that can be asked for.
+  // The range of a parameter; CUFILE_PARAM_PROFILE_STATS has none.
   static CUfileOpError range(CUFileSizeTConfigParameter_t parameter, size_range& value);
 
  private:
@@ -111,7 +111,7 @@ class settings_book {
 
   const environment_lookup lookup_;
   const std::string default_file_;
-  mutable std::mutex mutex_;  // guards what follows; never held while reading files
+  mutable std::mutex mutex_;  // guards the members below; never held while reading files
   staged_values staged_;
   std::unique_ptr<const settings> live_;  // null: closed
 };

@@ -1,4 +1,4 @@
-// The values of cuFile's settings, and the keys that they are read from. Plain data.
+// The values of cuFile's settings and the keys that set them. Plain data.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@
 
 namespace penstock::cufile {
 
-// A log of one level writes the lines of that level and of those before it.
+// A log at one level also writes the lines of the levels before it.
 enum class log_level : std::uint8_t { notice = 0, error, warn, info, debug, trace };
 inline constexpr int log_level_count = 6;
 
 // "ERROR"
 std::string_view to_string(log_level level) noexcept;
-// Inverse of to_string, in any case.
+// Inverse of to_string; ignores case.
 std::optional<log_level> parse_log_level(std::string_view word) noexcept;
 
 inline constexpr std::size_t size_parameter_count = CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS + 1;
@@ -36,7 +36,7 @@ struct slab_array {
 
 enum class slab_pool : std::uint8_t { posix = 0, gpu_bounce };
 
-// denylist: what is not to be GPU-direct.
+// denylist: storage that is never GPU-direct.
 struct deny_lists {
   std::vector<std::string> drivers{};
   std::vector<std::string> devices{};
@@ -55,15 +55,15 @@ struct settings {
   slab_array posix_pool;
   slab_array gpu_bounce;
 
-  // True when words[CUFILE_PARAM_ENV_LOGFILE_PATH] came from somewhere; it may be empty all the same.
+  // True if words[CUFILE_PARAM_ENV_LOGFILE_PATH] was set, possibly to an empty text.
   bool log_path_given = false;
-  // Where to log: CUFILE_LOGFILE_PATH, or else cufile.log below logging.dir, or else empty: no log unless one is asked for.
+  // The log file: CUFILE_LOGFILE_PATH, or cufile.log in logging.dir, or empty: no log unless one is requested.
   std::string log_file;
   std::uint64_t log_max_bytes = 0;  // UINT64_MAX: no limit
 
   deny_lists denied;
   bool posix_unaligned_writes = false;
-  // What has another value than NVIDIA's default, as text, by the names of the keys: the engine follows these, and no defaults.
+  // Values that differ from NVIDIA's defaults, as text, by key name. The engine follows these, not the defaults.
   std::map<std::string_view, std::string> changed;
 
   [[nodiscard]] std::size_t operator[](CUFileSizeTConfigParameter_t parameter) const { return sizes[parameter]; }
@@ -76,25 +76,25 @@ struct settings {
 
 enum class key_kind : std::uint8_t {
   size,         // a whole number in range
-  limit,        // a whole number in range, or -1 for none
+  limit,        // a whole number in range, or -1 for no limit
   flag,         // true or false
   word,         // a text
-  list,         // texts
+  list,         // a list of texts
   addresses,    // a list of IP addresses
-  table,        // an object of objects, whose keys are the user's
-  number,       // a whole number, or a text of one, "0x1f"
+  table,        // an object of objects with the user's own keys
+  number,       // a whole number, or a text with one, "0x1f"
   slab_sizes,   // whole numbers
   slab_counts,  // whole numbers
 };
 
-// least and most as cuFileGetParameterMinMaxValue answers them; a most of 0 is no bound.
+// least and most as returned by cuFileGetParameterMinMaxValue; most 0: unbounded.
 struct size_range {
   std::size_t least = 0;
   std::size_t most = 0;
   [[nodiscard]] bool holds(std::size_t value) const noexcept { return value >= least && (most == 0 || value <= most); }
 };
 
-// Who obeys a key: Penstock; NVIDIA's library on the direct path, which reads the same file; or nobody.
+// What obeys a key: Penstock; NVIDIA's library on the direct path, which reads the same file; or nothing.
 enum class key_role : std::uint8_t { idle = 0, below, acts };
 
 // One key of cufile.json.
@@ -104,16 +104,16 @@ struct key {
   std::string_view standard{};  // the default, written as in an environment variable; slab arrays as "4 1024"
   size_range range{};
   std::size_t step = 1;                       // sizes are multiples of it
-  std::string_view choices{};                 // the words that there are, "low high"; empty: any
-  std::array<std::string_view, 2> aliases{};  // other places of the same key; the name wins where both are given
+  std::string_view choices{};                 // the allowed words, "low high"; empty: any
+  std::array<std::string_view, 2> aliases{};  // other names of the key; the main name wins if both are given
   const char* variable = nullptr;             // the environment variable that overrides it
-  int parameter = -1;                         // its CUFile...ConfigParameter_t, which the kind tells; or none
+  int parameter = -1;                         // its CUFile...ConfigParameter_t, depending on the kind; -1: none
   key_role role = key_role::idle;
-  std::string_view effect{};  // what it does here, or why nothing
-  bool is_handed = false;     // a value other than the default goes to NVIDIA's library, whoever has set it
+  std::string_view effect{};  // its effect in Penstock, or why it has none
+  bool is_handed = false;     // a non-default value is passed to NVIDIA's library, wherever it was set
 };
 
-// A variable of the environment that stands for no key.
+// An environment variable without a key.
 struct lone_variable {
   const char* name;
   key_kind kind;  // size or flag
@@ -121,10 +121,10 @@ struct lone_variable {
   std::string_view effect{};
 };
 
-// Those that Penstock knows, each once.
+// All known variables, each once.
 std::span<const lone_variable> all_lone_variables() noexcept;
 
-// Every key that Penstock knows, each once.
+// All known keys, each once.
 std::span<const key> all_keys() noexcept;
 
 }  // namespace penstock::cufile

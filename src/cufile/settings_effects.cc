@@ -12,12 +12,12 @@ namespace penstock::cufile {
 namespace {
 
 constexpr std::size_t kib = 1024;
-// engine_options::pinned_budget_bytes is this or more.
+// The minimum of engine_options::pinned_budget_bytes.
 constexpr std::size_t least_pinned_bytes = std::size_t{36} << 20;
 
 bool differs(const settings& asked, std::string_view key) { return asked.changed.contains(key); }
 
-// Of numbers that callers choose: stays at the largest there is.
+// Saturates at the maximum, because callers choose the numbers.
 std::size_t times(std::size_t a, std::size_t b) {
   std::size_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::size_t>::max() : product;
@@ -32,7 +32,7 @@ std::size_t bytes_of(const slab_array& slabs) {
   return sum;
 }
 
-// What is less than NVIDIA's default bounds the memory; there is no bound by default.
+// Sizes below NVIDIA's defaults limit the memory; by default there is no limit.
 std::size_t most_pinned(const settings& asked) {
   const settings standard;
   std::size_t most = std::numeric_limits<std::size_t>::max();
@@ -54,7 +54,7 @@ void hand_on(const settings& asked, cufile_parameters& to) {
   }
 }
 
-// 0: as many as there are.
+// 0: all lanes.
 std::uint8_t lanes_of(const settings& asked) {
   if (!asked[CUFILE_PARAM_EXECUTION_PARALLEL_IO]) return 1;
   if (!differs(asked, "execution.max_request_parallelism")) return 0;

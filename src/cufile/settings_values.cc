@@ -107,7 +107,7 @@ refusal store_size(const key& where, std::size_t value, settings& target) {
   return {};
 }
 
-// The only limit there is: that of the log, in MiB.
+// The only key with a limit is the log size, in MiB.
 refusal store_limit(const key& where, std::optional<std::size_t> value, settings& target) {
   if (value && !where.range.holds(*value)) return expected_size(where) + ", or -1";
   note(where, value ? fmt::format("{}", *value) : "-1", target);
@@ -132,7 +132,7 @@ refusal store_word(const key& where, std::string value, settings& target) {
 
 namespace {
 
-// Null: it is none of those.
+// Returns null if the key is not a denylist.
 std::vector<std::string>* deny_list(const key& where, deny_lists& in) {
   if (where.name == "denylist.drivers") return &in.drivers;
   if (where.name == "denylist.devices") return &in.devices;
@@ -208,7 +208,7 @@ refusal store_text(const key& where, std::string_view text, settings& target) {
     case list:
     case addresses:
     case table:
-      return {};  // nothing is kept of their defaults, and no variable sets them
+      return {};  // no defaults are stored, and no variable sets them
   }
   return {};
 }

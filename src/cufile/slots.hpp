@@ -1,5 +1,5 @@
-// A table of objects that C callers name by an opaque pointer. A name holds a slot and a generation: one that was released, or was never
-// issued, finds nothing, whatever has taken its slot since. Thread-safe; finding takes no lock, so that 256 threads may use one handle.
+// A table of objects that C callers name by an opaque pointer. A name contains a slot and a generation, so a name that was released or
+// never issued finds nothing, even if its slot is in use again. Thread-safe; find() takes no lock, so that 256 threads can use one handle.
 #pragma once
 
 #include <array>
@@ -17,13 +17,13 @@ namespace penstock::cufile {
 template <class T>
 class slots {
   struct slot {
-    std::atomic<std::uint64_t> name{0};  // 0: free; with leaving_bit: on the way out
+    std::atomic<std::uint64_t> name{0};  // 0: free; with leaving_bit: being removed
     std::atomic<std::uint32_t> users{0};
     std::unique_ptr<T> object;
   };
 
  public:
-  // Keeps the object from being destroyed. Not to be held while waiting for the same object's release.
+  // Keeps the object alive. Do not hold it while waiting for the removal of the same object.
   class user {
    public:
     user() noexcept = default;
@@ -51,7 +51,7 @@ class slots {
     for (auto& each : chunks_) delete[] each.load();
   }
 
-  // Null when all slots are taken. Throws bad_alloc, and nothing is added.
+  // Returns null if all slots are taken. Throws bad_alloc; nothing is added then.
   void* add(std::unique_ptr<T> object) {
     const std::lock_guard guard(lock_);
     std::uint64_t index = used_;
@@ -70,7 +70,7 @@ class slots {
     return as_pointer(name);
   }
 
-  // Empty for a name that is not, or no longer, issued.
+  // Returns an empty user for a name that was not issued or was released.
   user find(const void* pointer) noexcept {
     const std::uint64_t name = reinterpret_cast<std::uint64_t>(pointer);
     slot* found = slot_of(name);
@@ -81,9 +81,9 @@ class slots {
     return {};
   }
 
-  // Takes the object out, so that nobody finds it any more; calls stop(object), while others may still be using it; waits until nobody
-  // does; and destroys it. Who asks for an object that another thread is removing waits until it is destroyed, too. True for the thread
-  // that removed it; false at once for a name that is not issued. stop must not throw.
+  // Hides the object from find(), calls stop(object) while others may still use it, waits until nobody does, and destroys it. If another
+  // thread is already removing the object, waits until it is destroyed. Returns true on the thread that removed it, and false at once for a
+  // name that was not issued. stop must not throw.
   template <class Stop>
   bool remove(const void* pointer, Stop stop) noexcept {
     const std::uint64_t name = reinterpret_cast<std::uint64_t>(pointer);
@@ -100,15 +100,15 @@ class slots {
     found->name.store(0);
     found->name.notify_all();
     const std::lock_guard guard(lock_);
-    free_.push_back(name & slot_mask);  // add_chunk() has made room
+    free_.push_back(name & slot_mask);  // add_chunk() has reserved the room
     return true;
   }
   bool remove(const void* pointer) noexcept {
     return remove(pointer, [](T&) {});
   }
 
-  // Removes all objects that are there at this moment, as remove() does, each told to stop before the first is waited for. On return those
-  // that other threads were removing are destroyed too.
+  // Removes all objects that exist now, as remove() does; stops each of them before it waits for the first. On return, objects that other
+  // threads were removing are destroyed too.
   template <class Stop>
   void remove_all(Stop stop) noexcept {
     const std::uint64_t count = used();
@@ -131,7 +131,7 @@ class slots {
       used.users.notify_all();
     }
   }
-  // Process-wide, so that a name of a table that is gone (before a fork) does not fit the next one. Never 0, so that no name is null.
+  // Process-wide, so that a name from an old table (before a fork) never matches the next one. Never 0, so that no name is null.
   static std::uint64_t next_generation() noexcept {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -153,7 +153,7 @@ class slots {
     return chunk == nullptr ? nullptr : &chunk[index % chunk_slots];
   }
 
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::uint64_t used_ = 0;
   std::vector<std::uint64_t> free_;
   std::array<std::atomic<slot*>, most_slots / chunk_slots> chunks_{};

@@ -1,4 +1,4 @@
-// The exported calls about statistics.
+// The exported calls for statistics.
 #include <cstring>
 
 #include "cufile/addresses.hpp"

@@ -1,4 +1,4 @@
-// The exported calls that work in the order of a CUDA stream.
+// The exported calls that run in the order of a CUDA stream.
 #include <atomic>
 #include <memory>
 #include <type_traits>
@@ -23,16 +23,16 @@ using penstock::cufile::may_be_address;
 
 static_assert(std::is_same_v<off_t, std::int64_t> && std::is_same_v<ssize_t, std::int64_t>, "pointers are handed on as they are");
 
-// What a stream that was registered with a fixed size or offset promises not to change after the call: taken at once, so that the caller's
-// variables need not live on. Where all of it is fixed the request takes it itself, and is told early: as with NVIDIA's library, who wants
-// the bytes waits for the stream.
+// The arguments that a stream registered with a fixed size or offset promises not to change: copied at once, so that the caller's variables
+// need not stay valid. If all are fixed, the engine copies them itself and reports the outcome early: as with NVIDIA's library, callers
+// wait for the stream before they use the bytes.
 struct snapshot {
   std::size_t size;
   off_t file_offset;
   off_t memory_offset;
 };
 
-// What *bytes is set to: a count, -1 for an I/O error, a negated CU_FILE_ code for anything else.
+// The value for *bytes: a count, -1 for an I/O error, a negated CU_FILE_ code for anything else.
 ssize_t bytes_or_code(const io_result& outcome) {
   if (outcome.ok()) return static_cast<ssize_t>(outcome.bytes_done);
   if (outcome.error.domain() == error_domain::os) return -1;
@@ -40,11 +40,11 @@ ssize_t bytes_or_code(const io_result& outcome) {
 }
 
 CUfileError_t refusal(const status& problem, const penstock::engine& owner) {
-  if (problem.code() == errc::permission_denied) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);  // as cuFileRead's errno
+  if (problem.code() == errc::permission_denied) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);  // like cuFileRead's errno
   if (problem.code() != errc::unsupported) return answer(problem);
   const auto forced = owner.options().path;
   const bool by_path = forced != penstock::path_kind::automatic && forced != penstock::path_kind::staged;
-  return answer(by_path ? CU_FILE_ASYNC_NOT_SUPPORTED : CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // or it is host memory
+  return answer(by_path ? CU_FILE_ASYNC_NOT_SUPPORTED : CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // or the memory is host memory
 }
 
 struct pointers {
@@ -64,7 +64,7 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   if (base == nullptr || !at.may_be_addresses()) return answer(CU_FILE_INVALID_VALUE);
   if (!library.allows_streams()) return answer(CU_FILE_ASYNC_NOT_SUPPORTED);
   const unsigned flags = library.flags_of(stream);
-  // What is not fixed now, nobody knows before the stream gets there.
+  // Arguments that are not fixed are unknown until the stream gets there.
   constexpr unsigned range = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE;
   if ((flags & range) == range && *at.memory_offset >= 0) {
     const auto fault = library.memory().fault({base, *at.memory_offset, *at.size}, is_write);
@@ -81,11 +81,11 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   request.length = is_kept(CU_FILE_STREAM_FIXED_FILE_SIZE) ? &fixed->size : at.size;
   request.offset = is_kept(CU_FILE_STREAM_FIXED_FILE_OFFSET) ? &fixed->file_offset : at.file_offset;
   request.memory_offset = is_kept(CU_FILE_STREAM_FIXED_BUF_OFFSET) ? &fixed->memory_offset : at.memory_offset;
-  // It runs where the driver must not be called: the GPU is looked up here.
+  // The callback must not call the driver, so the GPU is looked up here.
   const int gpu = library.stats().gpu_of(library.owner(), base);
   const char* const name = is_write ? "cuFileWriteAsync" : "cuFileReadAsync";
   request.ended = [&library, name, fixed, gpu, bytes = at.bytes, is_write, began = counters::clock::now()](const io_result& outcome) {
-    std::atomic_ref(*bytes).store(bytes_or_code(outcome), std::memory_order_release);  // whoever polls it
+    std::atomic_ref(*bytes).store(bytes_or_code(outcome), std::memory_order_release);  // the caller may poll it
     library.stats().count_transfer({gpu, is_write}, outcome, began);
     library.log_failure(name, outcome.error);
   };
