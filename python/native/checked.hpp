@@ -1,5 +1,5 @@
-// Functions of the module whose errors name the argument that is wrong. nanobind's own list the whole signature, and the types of what was
-// given.
+// Makes errors of the module's functions name the wrong argument. nanobind's own errors list the whole signature and the types of all
+// arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,8 +8,8 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// Puts a callable in place of each function of the module, and of each method of its classes but for the special ones. It calls what it
-// stands for, and looks closer only where that has refused its arguments.
+// Wraps each function of the module, and each method of its classes except the special ones. The wrapper calls the original, and examines
+// the arguments only if the original refused them.
 void check_arguments(nb::module_& module);
 
 }  // namespace penstock::python

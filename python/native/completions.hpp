@@ -1,13 +1,14 @@
-// Where requests under way meet Python again when they have ended.
+// Reports the end of requests to Python.
 //
-// A request keeps its memory and its file alive, which are Python's, until it has ended; and threads of the engine must never wait for the
-// GIL, since a thread that holds it may be waiting for them. So a callback of the engine only puts the request on a list, and one thread of
-// this module takes the GIL for all that are on it: it lets go of what they kept and runs the callbacks of the user. Who waits for a
-// request takes the GIL anyway and does that himself, so where no callback is to be called the thread lets him come first: else the two
-// would hand the GIL to each other for each request.
+// A request keeps its memory and its file, which belong to Python, alive until it ends. Threads of the engine must never wait for the GIL,
+// because a thread that holds it may be waiting for them. So a callback of the engine only appends the request to a list. One thread of
+// this module takes the GIL for all listed requests, releases what they kept and runs the user's callbacks. A thread that waits for a
+// request takes the GIL anyway and does this itself. If there is no callback to run, the module's thread therefore lets the waiting thread
+// go first; otherwise the two would exchange the GIL for each request.
 //
-// When the interpreter ends, all requests under way are waited for, and the thread is gone before Python is. What ends later is leaked:
-// nothing touches Python any more. In a forked child, what the parent began never ends, and is leaked too: whoever asks for it there is
+// At the interpreter's end, the module waits for all requests under way, and its thread ends before Python does. Requests that end later
+// are leaked, because nothing may touch Python any more. In a forked child, requests of the parent never end and are leaked too; whoever
+// asks for their results there gets an error at once.
 // told so at once.
 #pragma once
 
@@ -25,43 +26,44 @@ namespace nb = nanobind;
 
 class completions;
 
-// Changes with each fork, in the child.
+// Increases with each fork, in the child.
 [[nodiscard]] unsigned this_process() noexcept;
 
-// Something under way that holds on to Python. Counted by reference: the object of Python that shows it, and the running request.
+// Something under way that keeps Python objects. Reference-counted: the Python object that shows it and the running request each hold a
+// reference.
 class under_way {
  public:
-  // keeps_process: the interpreter's end waits for it.
+  // keeps_process: the interpreter waits for it before it ends.
   explicit under_way(bool keeps_process) : keeps_process_(keeps_process) { count_.fetch_add(1, std::memory_order_relaxed); }
   under_way(const under_way&) = delete;
   under_way& operator=(const under_way&) = delete;
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
 
-  // Before the request is started, with the GIL. After it, ended() must be called exactly once. Raises where there is no memory or no
-  // thread for it; then nothing began.
+  // Call it with the GIL before the request starts; ended() must then be called exactly once. Raises if memory or a thread is missing;
+  // nothing has begun then.
   void begin();
-  // Undoes begin() for a request that did not start, with the GIL.
+  // Undoes begin() for a request that did not start. Needs the GIL.
   void never_began() noexcept;
-  // The running request has ended: on any thread, with the GIL or without. Does not block.
+  // Call it when the running request has ended. Any thread, with or without the GIL. Does not block.
   void ended() noexcept;
-  // True in a process forked after it began: what has not ended will never end here, and nothing of it is reported any more.
+  // True in a process forked after it began: it never ends here, and nothing of it is reported.
   [[nodiscard]] bool left_behind() const noexcept;
-  // True when there is no thread to report to any more: whoever begins the request then waits for it, and calls reported().
+  // True if the thread is gone: the caller that begins the request then waits for it and calls report().
   [[nodiscard]] bool must_wait() const noexcept { return home_ == nullptr; }
-  // With the GIL: let go of what was kept, call back. Called once by the thread, when it is told; may have been called before.
+  // Releases what was kept and runs callbacks. Needs the GIL. The thread calls it once; it may have been called before.
   virtual void report() = 0;
-  // Whether somebody is to be told by report() at once. On any thread.
+  // True if report() must run without delay. Any thread.
   [[nodiscard]] virtual bool hurries() const noexcept { return true; }
-  // There is nothing to report any more, and neither this nor its end needs Python: the thread only releases it.
+  // True if nothing is left to report, and neither this nor its destruction needs Python: the thread then only releases it.
   [[nodiscard]] bool settled() const noexcept { return settled_.load(std::memory_order_acquire); }
-  // How many there are in this process.
+  // Number of live objects in this process.
   static int count() noexcept { return count_.load(std::memory_order_relaxed); }
 
  protected:
   virtual ~under_way() { count_.fetch_sub(1, std::memory_order_relaxed); }
   void settle() noexcept { settled_.store(true, std::memory_order_release); }
-  // The thread gives those who wait no more time.
+  // Makes the thread report now, without giving waiting threads more time.
   void hurry() noexcept;
 
  private:
@@ -72,10 +74,10 @@ class under_way {
   std::atomic<bool> settled_{false};
   completions* home_ = nullptr;
   unsigned process_ = 0;
-  under_way* next_ = nullptr;  // in the list of those that have ended: to be put there takes no memory
+  under_way* next_ = nullptr;  // links the list of ended requests, so that adding one needs no memory
 };
 
-// Waits at the interpreter's end; registered with atexit.
+// Registers the wait at the interpreter's end with atexit.
 void add_completions(nb::module_& module);
 
 }  // namespace penstock::python

@@ -1,4 +1,4 @@
-// cuFile's C interface, as libcufile.so.0 has it, for the Python modules that speak it (penstock.cufile, penstock.cuda_bindings).
+// cuFile's C interface, as in libcufile.so.0, for the Python modules on top of it (penstock.cufile, penstock.cuda_bindings).
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What penstock.cufile asks of the driver of cuFile's interface beyond that interface: its opening, what is registered, what is counted.
+// Access to the cuFile driver beyond the C interface, for penstock.cufile: opening, registrations, statistics.
 #pragma once
 
 #include <nanobind/nanobind.h>

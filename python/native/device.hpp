@@ -15,20 +15,20 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// penstock.DeviceBuffer, or a slice of one. The memory is freed with the last reference of Python's to any of them; requests hold one.
+// penstock.DeviceBuffer, or a slice of one. The memory is freed with the last Python reference to any of them; requests hold one.
 struct device_memory {
   std::shared_ptr<device_buffer> whole;
   std::byte* data;
   std::uint64_t size;
   std::string device;
-  unsigned process;  // that allocated it: a forked child has the object, not the memory
+  unsigned process;  // the process that allocated it: a forked child has the object but not the memory
   device_memory(device_buffer taken, std::string name)
       : whole(std::make_shared<device_buffer>(std::move(taken))),
         data(static_cast<std::byte*>(whole->data())),
         size(whole->size()),
         device(std::move(name)),
         process(this_process()) {}
-  // length bytes of another one, from offset on, which it has.
+  // A slice of another one: length bytes from offset, which must lie within it.
   device_memory(const device_memory& of, std::uint64_t offset, std::uint64_t length)
       : whole(of.whole), data(of.data + offset), size(length), device(of.device), process(of.process) {}
   device_memory(device_memory&&) noexcept = default;
@@ -36,13 +36,13 @@ struct device_memory {
   ~device_memory();
 };
 
-// The engine that the process shares. Raises penstock.Error.
+// The process-wide engine. Raises penstock.Error.
 engine shared_engine();
 
-// What penstock._devices makes of any spelling of a device: "host", "host:0" or "cuda:1". argument: its name, for errors. Raises TypeError
-// and penstock.InvalidArgument.
+// Returns penstock._devices' name for any spelling of a device: "host", "host:0" or "cuda:1". argument: its name in errors. Raises
+// TypeError and penstock.InvalidArgument.
 std::string device_name(nb::handle device, const char* argument = "device");
-// The same. Raises NotFound where there is no such device.
+// The same. Raises NotFound if there is no such device.
 std::string known_device(nb::handle device, const char* argument = "device");
 
 void add_devices(nb::module_& module);

@@ -1,4 +1,4 @@
-// DLPack: memory as other libraries take it, and show it.
+// DLPack: importing and exporting memory.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,14 +11,14 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// dlpack.h, version 0.8 and 1.0: what is needed of it.
+// The parts of dlpack.h, versions 0.8 and 1.0, that are needed.
 struct dl_device {
   std::int32_t type;
   std::int32_t id;
 };
 inline constexpr std::int32_t dl_cpu = 1;
 inline constexpr std::int32_t dl_cuda = 2;
-// Codes of types.
+// Type codes.
 inline constexpr std::uint8_t dl_float = 2;
 inline constexpr std::uint8_t dl_bfloat = 4;
 inline constexpr std::uint8_t dl_complex = 5;
@@ -37,18 +37,18 @@ struct dl_tensor {
   std::uint64_t byte_offset;
 };
 
-// Describes an object's memory, which the object keeps, without waiting for any stream: shape and strides are valid as long as nothing else
-// is done. 0; or else an exception of Python is set. With the GIL.
+// Describes the memory of an object, which the object owns, without waiting for any stream. Shape and strides stay valid until the next use
+// of the object. Returns 0, or sets a Python exception. Needs the GIL.
 using dl_tensor_of_object = int (*)(void* object, dl_tensor* out);
-// That of a type's __dlpack_c_exchange_api__ (DLPack 1.3). Null where the type has none, or one of another major version.
+// Returns that function from a type's __dlpack_c_exchange_api__ (DLPack 1.3). Null if the type has none, or one of another major version.
 dl_tensor_of_object dl_exchange_of(nb::handle type);
-// Elements lie side by side in the order of C.
+// True if the elements are contiguous in C order.
 [[nodiscard]] bool lies_in_c_order(const dl_tensor& tensor) noexcept;
-// Nothing: a length is negative, or 63 bits do not count them.
+// Returns nothing if a length is negative or the size does not fit into 63 bits.
 [[nodiscard]] std::optional<std::int64_t> bytes_of(const dl_tensor& tensor) noexcept;
 
-// A capsule of one dimension of bytes, which keeps owner alive until whoever takes it lets go. versioned: as of version 1.0, which says
-// that the bytes may be written to. With the GIL.
+// Makes a capsule of one dimension of bytes, which keeps owner alive until its consumer releases it. versioned: for DLPack 1.0, which
+// declares the bytes writable. Needs the GIL.
 nb::object dlpack_capsule(nb::handle owner, void* data, std::uint64_t bytes, dl_device where, bool versioned);
 
 }  // namespace penstock::python

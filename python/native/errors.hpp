@@ -1,4 +1,4 @@
-// Statuses as Python exceptions: penstock.Error and its subclasses, which python/penstock/_errors.py defines. All need the GIL.
+// Statuses as Python exceptions: penstock.Error and its subclasses from python/penstock/_errors.py. All need the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,28 +13,28 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// What an error says beside its message.
+// The details of an error besides its message.
 struct error_place {
-  std::string file{};                    // as it was opened; empty: none
-  std::optional<std::int64_t> offset{};  // of the request, in the file
+  std::string file{};                    // the name it was opened with; empty: none
+  std::optional<std::int64_t> offset{};  // file offset of the request
   std::uint64_t bytes_done = 0;          // from the start of the request
 };
 
-// The exception, not raised.
+// Makes the exception, without raising it.
 nb::object make_error(const status& error, const error_place& where = {});
 [[noreturn]] void raise(const status& error, const error_place& where = {});
-// Ok does nothing.
+// Does nothing if error is ok.
 void raise_unless_ok(const status& error, const error_place& where = {});
-// The caller's mistake: penstock.InvalidArgument, which is a ValueError.
+// Raises penstock.InvalidArgument, a ValueError, for a caller's mistake.
 [[noreturn]] void raise_invalid(const std::string& message);
-// penstock.BufferError, which is a ValueError too: memory that cannot be used for this.
+// Raises penstock.BufferError, also a ValueError, for memory that cannot be used.
 [[noreturn]] void raise_bad_memory(const std::string& message);
 
-// How long a thread waits before it looks at signals again.
+// How long a thread waits before it checks for signals again.
 inline constexpr std::chrono::milliseconds interrupt_interval{50};
-// Runs pending signal handlers, on Python's main thread. True: one of them raised, and its exception is set.
+// Runs pending signal handlers, on Python's main thread. Returns true if one raised; its exception is then set.
 [[nodiscard]] bool interrupted() noexcept;
-// Raises what interrupted() has set.
+// Raises the exception of a signal handler, if there is one.
 void raise_if_interrupted();
 
 }  // namespace penstock::python

@@ -16,14 +16,14 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// penstock.File. Requests hold the file below it too.
+// penstock.File. Requests also hold the underlying file.
 struct python_file {
   std::shared_ptr<file> target;
   nb::object name;
   std::string mode;
   bool closed = false;
-  std::uint64_t position = 0;        // of what goes on from where the last one ended: read(), readinto(), write()
-  mutable memory_place last_memory;  // of the last request, for explain(). With the GIL
+  std::uint64_t position = 0;        // for read(), readinto() and write(), which continue where the last call ended
+  mutable memory_place last_memory;  // of the last request, for explain(). Needs the GIL
   void remember(const held_memory& memory) const { last_memory = memory.place(); }
 
   python_file(file opened, nb::object named, std::string how)
@@ -31,15 +31,15 @@ struct python_file {
   python_file(python_file&&) noexcept = default;
   python_file& operator=(python_file&&) = delete;
   ~python_file() {
-    if (target != nullptr && !closed) release_file(target);  // nothing is left to do without the GIL for one that is closed
+    if (target != nullptr && !closed) release_file(target);  // a closed file needs no work without the GIL
   }
 };
 
-// A path as the kernel takes it: of a str, bytes, or os.PathLike. Raises TypeError.
+// The path for the kernel, from a str, bytes, or os.PathLike. Raises TypeError.
 std::string path_text(nb::handle path);
-// The other way: a str, as os.fsdecode() makes it.
+// The reverse: a str, as from os.fsdecode().
 nb::object path_object(std::string_view path);
-// As the kernel tells it now. Raises penstock.Error.
+// The current size. Raises penstock.Error.
 std::uint64_t size_of(const python_file& self);
 
 void add_files(nb::module_& module);

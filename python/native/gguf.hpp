@@ -1,4 +1,4 @@
-// penstock._native's part of penstock.gguf.
+// The part of penstock._native for penstock.gguf.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Python's global lock, let go of for a while.
+// Releases Python's global lock for a while.
 #pragma once
 
 #include <Python.h>
@@ -7,14 +7,14 @@
 
 namespace penstock::python {
 
-// True once the interpreter ends: a thread other than the main one must not take the GIL any more. On any thread.
+// True once the interpreter is ending: only the main thread may then take the GIL. Any thread.
 [[nodiscard]] bool interpreter_is_finalizing() noexcept;
 
-// Takes the GIL. Where the interpreter ends meanwhile, it never returns: before Python 3.14 the thread would be ended in the middle of C++,
-// which terminates the process (a daemon thread at work at the end of a program).
+// Takes the GIL. If the interpreter ends meanwhile, never returns: before Python 3.14 the thread would be ended inside C++ code, which
+// terminates the process (for example a daemon thread that is running when the program ends).
 void take_gil(PyThreadState* state) noexcept;
 
-// In its scope another thread may have the GIL. In place of nanobind's gil_scoped_release, for what take_gil() says.
+// Releases the GIL in its scope. Replaces nanobind's gil_scoped_release because of the problem described at take_gil().
 class without_gil {
  public:
   without_gil() noexcept : state_(PyEval_SaveThread()) {}
@@ -26,14 +26,14 @@ class without_gil {
   PyThreadState* state_;
 };
 
-// The same for a call that may take long and asks whether it is to end: handlers of signals run meanwhile.
+// The same for a call that may take long and polls whether it should stop: signal handlers run meanwhile.
 class without_gil_until_signal {
  public:
   without_gil_until_signal() noexcept : state_(PyEval_SaveThread()) {}
   without_gil_until_signal(const without_gil_until_signal&) = delete;
   without_gil_until_signal& operator=(const without_gil_until_signal&) = delete;
   ~without_gil_until_signal() { take_gil(state_); }
-  // On the thread that made it. true: a handler has raised an exception, which is set.
+  // Call it on the thread that made the object. Returns true if a handler has raised; the exception is then set.
   [[nodiscard]] bool is_interrupted() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// What Penstock tells of itself: version(), stats() and summary().
+// Adds version(), stats() and summary().
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Key-value stores in folders: what penstock.kv.Store stands on.
+// Key-value stores in folders: the base of penstock.kv.Store.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// penstock._native's part of penstock.safetensors that finds the files of a model.
+// The part of penstock._native with which penstock.safetensors finds the files of a model.
 #pragma once
 
 #include <nanobind/nanobind.h>

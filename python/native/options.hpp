@@ -1,4 +1,4 @@
-// The keyword arguments that requests share.
+// The keyword arguments shared by requests.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,10 +9,10 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// The time so many seconds from now. Raises penstock.InvalidArgument for what is no number; at or below zero is at once.
+// Returns the time that many seconds from now; zero or less means at once. Raises penstock.InvalidArgument for NaN.
 deadline_clock::time_point deadline_after(double seconds);
 
-// A word of parse_cache_use(), or None.
+// cache: a word of parse_cache_use(), or None.
 cache_use parse_cache(nb::handle cache);
 
 // path: a word of parse_path_kind(). prefer: of parse_preference(). cache: as above. links: 1 to 8, or "auto". priority: of

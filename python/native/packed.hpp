@@ -1,4 +1,4 @@
-// Ranges of files as bytes of 64-bit integers, which array.array takes as they are: thousands at a time.
+// Ranges of files as bytes of 64-bit integers, which array.array accepts directly: thousands at once.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// Those that have bytes.
+// Only ranges that have bytes.
 struct packed_ranges {
   std::vector<std::int64_t> offsets;
   std::vector<std::int64_t> sizes;

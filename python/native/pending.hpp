@@ -1,4 +1,4 @@
-// A file that has its name only once it is whole: for what Python saves.
+// A file that gets its name only when it is complete, for saving from Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// penstock.PinnedRange: a range of a file that is pinned.
+// penstock.PinnedRange: a pinned range of a file.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,7 +18,7 @@ class pinned_file_memory {
   ~pinned_file_memory();
 
   [[nodiscard]] std::uint64_t size() const { return range_.size(); }
-  // None as long as it is pinned.
+  // None while it is pinned.
   [[nodiscard]] nb::object problem() const;
   void release();
 

@@ -1,4 +1,4 @@
-// Pipes: what penstock/pipe.py is made of.
+// Pipes: the base of penstock/pipe.py.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What penstock.File has of Python's file objects: a position, and the descriptor. One thread at a time uses the position.
+// The file-object interface of penstock.File: a position, and the descriptor. One thread at a time uses the position.
 #pragma once
 
 #include <nanobind/nanobind.h>

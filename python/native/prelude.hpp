@@ -1,4 +1,5 @@
-// The first step of a request that is started in two. On the list of what has ended by itself, since the request may be there too.
+// The first step of a request that start_in_two() began. Has its own entry in the list of completions, because the request may be listed
+// too.
 #pragma once
 
 #include <condition_variable>
@@ -11,13 +12,13 @@ namespace penstock::python {
 class prelude final : public under_way {
  public:
   explicit prelude(flight& of) : under_way(false), of_(of) {}
-  // Once, with the GIL. Keeps the flight until it has been told of the end.
+  // Call it once, with the GIL. Keeps the flight until its end is reported.
   void start(const flight::starter& first);
   void report() override;
   void cancel() { running_.cancel(); }
-  // With the GIL, which is released while it blocks. Its outcome, or nothing: not within the time.
+  // Needs the GIL, which it releases while it blocks. Returns the outcome, or nothing on timeout.
   std::optional<io_result> wait(std::chrono::nanoseconds time);
-  // Until the flight is no longer between its steps, or the time has passed. With the GIL, as above.
+  // Waits until the flight is no longer between its steps, or the time has passed. Needs the GIL, as above.
   void wait_between(std::chrono::nanoseconds time);
   void step_has_changed();
 
@@ -25,7 +26,7 @@ class prelude final : public under_way {
   ~prelude() override = default;
   flight& of_;
   operation running_;
-  io_result outcome_;  // once it has been told of the end
+  io_result outcome_;  // set when the step has ended
   std::mutex lock_;
   std::condition_variable changed_;
 };

@@ -1,4 +1,4 @@
-// A blocking request that tells how far it is, and that a signal can stop.
+// A blocking request that reports its progress and that a signal can stop.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,9 +18,9 @@ struct blocking_request {
   bool is_write;
 };
 
-// Runs it to its end, with the GIL released. progress: None, a callable that takes a number of bytes, or an object with update(bytes),
-// such as tqdm's; it is called for each piece in order, and the numbers add up to what was moved. Raises what progress or a handler of a
-// signal raises, after the request has been stopped.
+// Runs the request to its end with the GIL released. progress: None, a callable that takes a number of bytes, or an object with
+// update(bytes), such as tqdm's. It is called for each piece in order, and the numbers add up to the bytes moved. If progress or a signal
+// handler raises, stops the request and raises the exception.
 io_result run_blocking(const blocking_request& request, const io_options& options, nb::handle progress);
 
 }  // namespace penstock::python

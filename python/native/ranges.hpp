@@ -1,4 +1,4 @@
-// The requests of a batch, as Python gives them.
+// Parses the requests of a batch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,20 +13,20 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// An iterable of (buffer, offset[, size[, buffer_offset]]); the buffers are added to held.
+// requests: an iterable of (buffer, offset[, size[, buffer_offset]]); adds the buffers to held.
 std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, memory_order order,
                                        bool is_write);
 
-// One of them. items: a tuple, of which the first `skip` are not looked at.
+// The position of a request. Its first `skip` items are ignored.
 struct request_place {
   std::size_t skip;
-  std::size_t index;  // of the request in its batch
+  std::size_t index;  // in the batch
 };
 io_request parse_request(const nb::object& items, request_place place, const file& target, std::list<held_memory>& held, memory_order order,
                          bool is_write);
 
-// Many ranges of one buffer. offsets: sequence or array of integers. sizes: the same, or one integer for all. buffer_offsets: the same as
-// offsets, or None for one range after the other. An array of 64-bit integers is read without making objects of its items.
+// Parses many ranges of one buffer. offsets: a sequence or array of integers. sizes: the same, or one integer for all. buffer_offsets: as
+// offsets, or None for consecutive ranges. Reads an array of 64-bit integers without making Python objects of its items.
 std::vector<io_request> parse_ranges(const held_memory& memory, const file& target, nb::handle offsets, nb::handle sizes,
                                      nb::handle buffer_offsets, bool is_write);
 

@@ -1,4 +1,4 @@
-// penstock.StreamResult: a request in the order of a CUDA stream.
+// penstock.StreamResult: a request in CUDA stream order.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,16 +21,15 @@ namespace penstock::python {
 class stream_flight final : public under_way {
  public:
   explicit stream_flight(std::shared_ptr<file> target) : under_way(false) { kept_.target = std::move(target); }
-  // Queues it. Raises penstock.Error where nothing was queued. result: an address of the host or of a device, or 0; 8 bytes there are set
-  // before later work of the stream starts, to the bytes moved or to -1.
-  // Gives the place of the memory.
+  // Queues the request. Raises penstock.Error if nothing was queued. result: a host or device address, or 0; before later work of the
+  // stream starts, 8 bytes there are set to the bytes moved or -1. Returns the place of the memory.
   memory_place queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
                      std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write);
-  // In a forked child what the parent left on its streams counts as ended: with forked.
+  // In a forked child, requests on the parent's streams count as ended, with the error forked.
   [[nodiscard]] bool done() const noexcept { return ended_.load(std::memory_order_acquire) || left_behind(); }
-  // Blocks, without the GIL, until it has ended. False: not within the time. Raises what a signal handler raises.
+  // Blocks, without the GIL, until the request has ended. Returns false on timeout. Raises what a signal handler raises.
   bool wait(std::optional<double> timeout_s);
-  // Once it has ended. Raises as it ended with.
+  // Call it after the end. Raises the error of the request.
   [[nodiscard]] std::uint64_t bytes();
   void report() override { kept_.let_go(); }
 
@@ -39,11 +38,11 @@ class stream_flight final : public under_way {
 
   kept_objects kept_;
   std::string file_name_;
-  // What the engine reads when the stream reaches the request.
+  // Read by the engine when the stream reaches the request.
   std::size_t length_ = 0;
   std::int64_t offset_ = 0;
-  io_result outcome_;  // valid once ended_
-  std::mutex lock_;    // with ended_now_, for those that wait
+  io_result outcome_;  // valid once ended_ is set
+  std::mutex lock_;    // with ended_now_, for waiting threads
   std::condition_variable ended_now_;
   std::atomic<bool> ended_{false};
 };

@@ -1,4 +1,4 @@
-// What files of tensors hold, and what they begin with: for penstock.safetensors.
+// The headers and contents of tensor files, for penstock.safetensors.
 #pragma once
 
 #include <nanobind/nanobind.h>

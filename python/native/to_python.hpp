@@ -1,4 +1,4 @@
-// Objects of Python out of many values of C++, by Python's own functions: models have thousands of names, vocabularies hundreds of
+// Makes Python objects from many C++ values, with Python's own functions: models have thousands of names, vocabularies hundreds of
 // thousands. The caller holds the GIL.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// What a function of Python has made, or the exception that it has set.
+// Takes over an object that a Python function has returned, or raises the exception that it has set.
 inline nb::object made(PyObject* object) {
   if (object == nullptr) throw nb::python_error();
   return nb::steal(object);
@@ -23,7 +23,7 @@ inline nb::object words(std::string_view text) {
 }
 inline nb::object number(std::uint64_t value) { return made(PyLong_FromUnsignedLongLong(value)); }
 
-// A list of what item() makes of each.
+// A list of item(each).
 template <class Items, class Item>
 nb::object list_of(const Items& items, Item&& item) {
   nb::object list = made(PyList_New(static_cast<Py_ssize_t>(items.size())));
@@ -32,7 +32,6 @@ nb::object list_of(const Items& items, Item&& item) {
   return list;
 }
 
-// A tuple.
 inline nb::object shape_tuple(const std::vector<std::uint64_t>& shape) {
   nb::object lengths = made(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   Py_ssize_t place = 0;
