@@ -101,8 +101,8 @@ void book::begin(board_teller& engine) noexcept {
       if (i < table_.count()) (*joined)->paths[i].name.set(table_.name(static_cast<path_kind>(i)));
     }
     (*joined)->usage.lanes.store(own_->usage.lanes.load(relaxed), relaxed);
-    // Programs register files and memory before their first request.
-    for (const auto place : counted_early) (*joined)->usage.each[place].store(own_->usage.each[place].load(relaxed), relaxed);
+    // Programs register files and memory before their first request. These counts move to the board, since snapshot() adds both.
+    for (const auto place : counted_early) (*joined)->usage.each[place].store(own_->usage.each[place].exchange(0, relaxed), relaxed);
     counting_.store(*joined, std::memory_order_release);
   } else {
     board_problem_ = joined.error();

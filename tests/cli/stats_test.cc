@@ -68,6 +68,8 @@ TEST_F(stats_command, tells_what_programs_of_cufile_register_also_before_their_f
   EXPECT_EQ(after.handle_registers, before.handle_registers + 1);
   EXPECT_EQ(after.buffer_register_errors, before.buffer_register_errors + 1);
   EXPECT_EQ(after.batch_submits, before.batch_submits + 2);
+  EXPECT_EQ(engine_.stats().usage.handle_registers, 1) << "the engine's own counters have them once";
+  EXPECT_EQ(engine_.stats().usage.buffer_register_errors, 1);
   const auto told = run({"stats", "-p", own_}).out;
   EXPECT_TRUE(contains(told, "HandleRegister: ok=" + std::to_string(after.handle_registers) + " err=")) << told;
 }
