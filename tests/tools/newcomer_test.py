@@ -111,12 +111,12 @@ class Newcomer:
 
 
 def commands() -> list[str]:
-    """./demo, the recipe that installs with CMake, and then the commands of the pages that need an installed Penstock."""
+    """./demo, which installs what it needs itself; the rest of the packages, the recipe that installs with CMake, and then the commands of the pages that need an installed Penstock."""
     recipe = [command for command in docs.commands(docs.ROOT / "docs/start/install.md") if command.startswith("cmake ")]
     pages = [command for page in ("docs/guides/cpp.md", "README.md", "docs/reference/commands.md") for command in docs.commands(docs.ROOT / page)]
     # pip gets an environment of its own later.
     others = [command for command in pages if command not in docs.ELSEWHERE and not command.startswith(("pip ", "./demo"))]
-    return ["./demo", *recipe, *others]
+    return ["./demo", "tools/setup", *recipe, *others]
 
 
 def first_hour(root: Path) -> None:
@@ -131,7 +131,7 @@ def first_hour(root: Path) -> None:
     user.write(f"{WORK}/CMakeLists.txt", CMAKE_LISTS)
     user.write(f"{WORK}/read.py", READ_WITH_PYTHON)
 
-    in_the_sources = ("./", "cmake ")
+    in_the_sources = ("./", "cmake ", "tools/")
     for command in commands():
         told = user.types(command, SOURCES if command.startswith(in_the_sources) else WORK)
         if command == "./demo":
