@@ -10,7 +10,7 @@ namespace penstock::machine {
 
 namespace {
 
-// Of CUDA's driver interface, what this needs; numbers are those of its reference.
+// The part of CUDA's driver interface that this file uses; the numbers are those of its reference.
 struct driver {
   int (*init)(unsigned flags) = nullptr;
   int (*get_error_name)(int error, const char** name) = nullptr;
@@ -49,7 +49,7 @@ cuda_gpu describe(const driver& cuda, int device) {
   if (cuda.device_get_pci_bus_id(address.data(), static_cast<int>(address.size()) - 1, device) == 0) {
     for (const char* each = address.data(); *each != 0; ++each)
       found.address += static_cast<char>(std::tolower(static_cast<unsigned char>(*each)));
-    constexpr std::size_t long_form = 16;  // with a domain of 32 bits, as NVML writes it
+    constexpr std::size_t long_form = 16;  // with a 32-bit domain, as NVML writes it
     if (found.address.size() == long_form && found.address.starts_with("0000")) found.address.erase(0, 4);
   }
   int major = 0;

@@ -1,4 +1,4 @@
-// What there is to say of a machine: facts in, findings out. Pure functions.
+// Turns facts about a machine into findings. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace penstock::machine {
 std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
-// The RDMA network cards, by themselves and beside the GPUs.
+// Judges the RDMA network cards, alone and in relation to the GPUs.
 findings judge_network(const platform_facts& known);
 findings judge_libraries(const platform_facts& platform, const library_facts& known);
 findings judge_lustre(const platform_facts& platform, const lustre_facts& known);
 findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known);
 
-// of_machine: what the others have found. Holes matter where P2PDMA serves the file.
+// of_machine: the findings of the other functions. Holes matter if P2PDMA serves the file.
 findings judge_holes(const findings& of_machine, const mount_facts& mount, const file_facts& file);
 
 }  // namespace penstock::machine

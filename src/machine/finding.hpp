@@ -1,4 +1,4 @@
-// What is said of a machine: each finding is an entry of one catalogue, with the facts filled in. Plain values; one thread.
+// Findings about a machine: entries of a fixed catalogue with the facts filled in. Plain values; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace penstock::machine {
 
 enum class verdict : std::uint8_t {
   ok = 0,
-  slow,     // works, and could be faster
-  broken,   // is there and does not work, or keeps something else from working
-  unknown,  // could not be found out
+  slow,     // works, but could be faster
+  broken,   // present but does not work, or blocks something else
+  unknown,  // cannot be determined
 };
 std::string_view to_string(verdict of) noexcept;
 
 enum class group : std::uint8_t { platform = 0, libraries, file_systems };
 std::string_view to_string(group of) noexcept;
 
-// An entry of the catalogue. {name} in its texts stands for a fact.
+// An entry of the catalogue. {name} in its texts is replaced by a fact.
 struct known_finding {
   std::string_view id;  // "iommu.on": never changes its meaning
   group where = group::platform;
@@ -30,7 +30,7 @@ struct known_finding {
   std::string_view reason;
   std::string_view remedy{};  // a command, a setting or a step; empty: nothing needs to be done
 };
-// In the order in which they are told.
+// Returns the catalogue in the order of output.
 std::span<const known_finding> all_findings() noexcept;
 
 struct finding {
@@ -45,7 +45,7 @@ using facts = std::initializer_list<std::pair<std::string_view, std::string>>;
 
 class findings {
  public:
-  // id: one of the catalogue.
+  // id: an entry of the catalogue.
   void add(std::string_view id, std::string subject = {}, facts known = {});
   [[nodiscard]] const std::vector<finding>& all() const noexcept { return all_; }
   [[nodiscard]] std::size_t count(verdict of) const;

@@ -1,4 +1,4 @@
-// Judges what gather_storage has found, by NVIDIA's guides to GPUDirect Storage and by what Penstock does there.
+// Judges the facts of gather_storage by NVIDIA's guides to GPUDirect Storage and by Penstock's own behaviour.
 #include <algorithm>
 #include <cstdlib>
 
@@ -46,7 +46,7 @@ void judge_drive(const drive_facts& drive, findings& out) {
   if (drive.rotates && !drive.is_nvme && !drive.model.empty()) out.add("drive.rotates", drive.name, {{"model", model}});
 }
 
-// By what Linux 7.4 has; what a file or device takes, the engine finds out by asking.
+// Judges by what Linux 7.4 supports; the engine finds out what a file or device accepts by trying.
 void judge_lending(const platform_facts& platform, const storage_facts& known, findings& out) {
   if (platform.gpus.empty() || !platform.lends_dma_bufs()) return;
   for (const auto& [name, drive] : known.drives) {
@@ -96,9 +96,9 @@ void judge_local(const surroundings& around, const mount_facts& mount, findings&
   out.add("fs.direct", mount.point, {{"type", mount.type}, {"drives", drives}, {"by", by}});
 }
 
-// --- file systems of the network ------------------------------------------------------------------------------------------------
+// --- network file systems -------------------------------------------------------------------------------------------------------
 
-// Where a client has to have registered with nvidia-fs. Says so where it has not; returns how it is served.
+// For clients that must register with nvidia-fs. Adds a finding if this one has not; returns what serves it.
 std::string served_by(const surroundings& around, const mount_facts& mount, std::string_view module, findings& out) {
   const auto& nvidia_fs = around.platform.nvidia_fs;
   if (nvidia_fs.serves(module)) return "by nvidia-fs";
@@ -127,7 +127,8 @@ std::vector<const nic_port_facts*> active_ports(const surroundings& around) {
   return all;
 }
 
-// The modes of its page cache, and what NVIDIA's guide asks of the backends (best practices, "WekaFS"): they cannot be seen from a client.
+// Reports the modes of its page cache, and what NVIDIA's guide requires of the backends (best practices, "WekaFS"), which a client cannot
+// see.
 void judge_weka_mount(const surroundings& around, const mount_facts& mount, findings& out) {
   if (mount.has_option("coherent")) {
     out.add("fs.weka_coherent", mount.point);
@@ -167,7 +168,7 @@ void judge_weka(const surroundings& around, const mount_facts& mount, findings& 
   if (modes.size() > 1) out.add("fs.weka_mixed", mount.point, {{"modes", fmt::format("{}", fmt::join(modes, ", "))}});
 }
 
-// The client of VAST spreads its connections over addresses of the server (remoteports) and of this machine (localports).
+// VAST's client spreads its connections over addresses of the server (remoteports) and of this machine (localports).
 void judge_nfs_ways(const surroundings& around, const mount_facts& mount, findings& out) {
   const auto remote = mount.option("remoteports");
   const auto local = mount.option("localports");
@@ -221,7 +222,7 @@ void judge_mount(const surroundings& around, const mount_facts& mount, findings&
   out.add("fs.other", mount.point, {{"type", type}});
 }
 
-// GPUDirect Storage over the network wants MLNX_OFED 5.1; today's are numbered by their year (24.10).
+// GPUDirect Storage over the network needs MLNX_OFED 5.1; current versions are numbered by year (24.10).
 void judge_rdma_driver(const surroundings& around, findings& out) {
   if (around.platform.ports.empty()) return;
   const auto& version = around.storage.rdma_driver_version;
@@ -239,7 +240,7 @@ findings judge_holes(const findings& of_machine, const mount_facts& mount, const
   const auto by_p2pdma = [&](const finding& each) {
     return each.id == "fs.direct" && each.subject == mount.point && each.reason.find("P2PDMA") != std::string::npos;
   };
-  constexpr std::uint64_t least = std::uint64_t{64} << 10;  // ext4 keeps the bytes of small files elsewhere
+  constexpr std::uint64_t least = std::uint64_t{64} << 10;  // ext4 stores the bytes of small files elsewhere
   if (file.stored_bytes + least > file.size_bytes || std::ranges::none_of(of_machine.all(), by_p2pdma)) return out;
   out.add("file.sparse", file.name, {{"holes", bytes_text(file.size_bytes - file.stored_bytes)}, {"size", bytes_text(file.size_bytes)}});
   return out;

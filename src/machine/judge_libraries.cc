@@ -1,4 +1,4 @@
-// Judges what gather_libraries has found, and cuFile's settings.
+// Judges the facts of gather_libraries and cuFile's settings.
 #include <algorithm>
 #include <cstdlib>
 

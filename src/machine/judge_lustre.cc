@@ -1,5 +1,5 @@
-// Judges what gather_lustre has found, by NVIDIA's guides to GPUDirect Storage (best practices, "EXAScaler"; troubleshooting, "EXAScaler
-// File System Performance").
+// Judges the facts of gather_lustre by NVIDIA's guides to GPUDirect Storage (best practices, "EXAScaler"; troubleshooting, "EXAScaler File
+// System Performance").
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace penstock::machine {
 
 namespace {
 
-// One finding for all that ask for it.
+// Adds one finding for all bad values.
 template <class Bad>
 void judge_values(std::string_view id, const std::vector<lustre_value>& all, std::string_view what, Bad bad, findings& out) {
   const auto is_bad = [&](const lustre_value& each) { return bad(each.value); };
@@ -32,7 +32,7 @@ void judge_parameters(const lustre_facts& known, findings& out) {
   judge_values("fs.lustre_read_ahead", known.read_ahead_mib, "mounts", below(2048), out);
 }
 
-// The default is a partition for each NUMA node.
+// The default is one partition per NUMA node.
 void judge_partitions(const lustre_facts& known, findings& out) {
   if (!known.cpu_partitions || !known.cpu_pattern) return;
   const bool by_node = *known.cpu_partitions == 0 && *known.cpu_pattern == "N";
@@ -42,7 +42,7 @@ void judge_partitions(const lustre_facts& known, findings& out) {
            {"pattern", pattern}});
 }
 
-// "o2ib0(ib0,ib1),tcp0(eth0)": those of InfiniBand, ib0 and ib1. A net that names none takes the first.
+// For "o2ib0(ib0,ib1),tcp0(eth0)" returns the InfiniBand interfaces, ib0 and ib1. A net without a list uses the first interface.
 std::vector<std::string> infiniband_interfaces(const std::string& networks) {
   std::vector<std::string> all;
   for (std::size_t at = networks.find("o2ib"); at != std::string::npos; at = networks.find("o2ib", at + 1)) {
@@ -67,7 +67,7 @@ void judge_networks(const platform_facts& platform, const lustre_facts& known, f
           {{"used", used.empty() ? "none" : fmt::format("{}", fmt::join(used, ", "))}, {"count", std::to_string(ports)}});
 }
 
-// What differs from the guide. 0 leaves the choice to the module, but for map_on_demand.
+// Returns the values that differ from the guide. 0 leaves the choice to the module, except for map_on_demand.
 std::vector<std::string> few_credits(const lustre_facts& known) {
   std::vector<std::string> few;
   const auto look = [&](std::string_view name, const std::optional<std::uint64_t>& value, std::uint64_t least) {

@@ -1,4 +1,4 @@
-// Judges the RDMA network cards that gather_platform has found, by NVIDIA's guide to GPUDirect Storage (best practices, "System Settings").
+// Judges the RDMA network cards in the facts of gather_platform by NVIDIA's guide to GPUDirect Storage (best practices, "System Settings").
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -18,10 +18,10 @@ struct card_kind {
   unsigned model;
   std::string_view name;
   bool new_enough;
-  bool may_be_either;  // some of them are VPI cards: InfiniBand or Ethernet, as they are set
+  bool may_be_either;  // some are VPI cards, which can be set to InfiniBand or Ethernet
 };
 
-// Of Mellanox, by the PCI ID database.
+// Mellanox cards, from the PCI ID database.
 constexpr auto card_kinds = std::to_array<card_kind>({
     {0x1003, "ConnectX-3", false, false},
     {0x1007, "ConnectX-3 Pro", false, false},
@@ -57,7 +57,7 @@ void judge_port(const platform_facts& known, const nic_port_facts& each, finding
   out.add("nic.ethernet_mode", port.device, {{"card", name}, {"address", card->basics.address}});
 }
 
-// Ports of one card are functions of one PCI device: "0000:3b:00.0" and "0000:3b:00.1".
+// The ports of one card are functions of one PCI device: "0000:3b:00.0" and "0000:3b:00.1".
 void judge_card_links(const platform_facts& known, findings& out) {
   struct one_card {
     std::vector<std::string> ports;
@@ -82,7 +82,7 @@ void judge_card_links(const platform_facts& known, findings& out) {
   }
 }
 
-// Of one processor: one NUMA node, or one root complex.
+// Returns whether both belong to one processor: the same NUMA node or the same root complex.
 bool is_near(const platform_facts& known, const pci_facts& gpu, const sys::rdma_port& port) {
   if (known.numa_nodes.size() <= 1) return true;
   if (gpu.basics.numa_node >= 0 && gpu.basics.numa_node == port.numa_node) return true;
@@ -125,7 +125,7 @@ findings judge_network(const platform_facts& known) {
   for (const auto& gpu : known.gpus) {
     const auto port = std::ranges::find_if(known.ports, [&](const auto& each) { return each.port.device == gpu.nic.device; });
     const auto& driver = known.device_at(gpu.address)->driver;
-    // A virtual machine may have the GPU.
+    // The GPU may be assigned to a virtual machine.
     if (port != known.ports.end() && (driver.empty() || driver == "nvidia")) judge_nic_of(known, gpu, port->port, out);
   }
   return out;

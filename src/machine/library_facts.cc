@@ -13,13 +13,13 @@ namespace {
 
 constexpr auto cufile_name = "libcufile.so.0";
 
-// A function that only Penstock's library exports: its name stands in the file.
+// Looks for the name of a function that only Penstock's library exports.
 bool is_ours(const tree& from, const std::string& file) {
   const auto image = from.read(file, std::size_t{32} << 20);
   return image && image->find("penstock_cufile_marker") != std::string::npos;
 }
 
-// Where NVIDIA's packages put it; the newest of several toolkits.
+// Returns the library folders of NVIDIA's packages, newest toolkit first.
 std::vector<std::string> usual_folders(const tree& from) {
   const auto told = architecture_of(from);
   const auto architecture = told.empty() ? std::string(sys::own_architecture) : told;

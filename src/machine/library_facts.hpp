@@ -1,4 +1,4 @@
-// The libraries that programs on a machine load for GPUs, drives and networks, and cuFile's settings there. Plain values.
+// The libraries that programs on a machine load for GPUs, drives and networks, and cuFile's settings. Plain values.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,14 @@ namespace penstock::machine {
 
 struct setting_fact {
   std::string key, value, standard;
-  std::string source;  // the name of a file, or of a variable; empty: the default
+  std::string source;  // the name of a file or a variable; empty: the default
 };
 
-// What whoever knows cuFile's keys has found out.
+// cuFile's settings, as found by code that knows its keys.
 struct settings_facts {
-  std::string file;  // that counts here, there or not
+  std::string file;  // the file that applies here, whether it exists or not
   bool file_exists = false;
-  std::string problem;  // why it cannot be used; empty: it can, or there is none
+  std::string problem;  // why the file is unusable; empty: it is usable or missing
   std::vector<std::string> refused;
   std::vector<setting_fact> values;  // of all keys
   [[nodiscard]] const setting_fact* find(std::string_view key) const;
@@ -28,19 +28,19 @@ struct settings_facts {
 
 struct library_facts {
   std::optional<found_library> cuda, ucx;
-  cuda_state driver;                           // what the first of them answers
+  cuda_state driver;                           // the answer of the libcuda above
   std::string visible_gpus;                    // CUDA_VISIBLE_DEVICES
-  std::optional<found_library> loaded_cufile;  // what a program that asks for libcufile.so.0 gets
+  std::optional<found_library> loaded_cufile;  // the library that a program gets for libcufile.so.0
   bool loaded_is_ours = false;
-  std::string nvidia_cufile;                  // its file; empty: not found
-  std::vector<std::string> missing_preloads;  // of libcufile
-  bool own_known = false;                     // whether somebody has looked for Penstock's
+  std::string nvidia_cufile;                  // file of NVIDIA's libcufile; empty: not found
+  std::vector<std::string> missing_preloads;  // entries of LD_PRELOAD for libcufile that do not exist
+  bool own_known = false;                     // Penstock's libcufile has been looked for
   std::string own_cufile;                     // its file; empty: not found
   settings_facts settings;
 };
 
 library_facts gather_libraries(const tree& from);
-// What follows ".so." in the name of a file: "1.14.0"; empty where it is less than two numbers.
+// Returns the part after ".so." in a file name: "1.14.0"; empty if it has fewer than two numbers.
 std::string version_in_name(const std::string& file);
 
 }  // namespace penstock::machine

@@ -28,13 +28,13 @@ bool has_slash(const std::string& name) { return name.find('/') != std::string::
 
 }  // namespace
 
-// glibc's sysdeps/generic/dl-cache.h: a head of 48 bytes, then entries of 24; texts are counted from the head. Before it an older cache may
-// stand, in the same file.
+// The format of glibc's sysdeps/generic/dl-cache.h: a header of 48 bytes, then entries of 24 bytes; string offsets count from the header.
+// An older cache may precede it in the same file.
 std::vector<std::pair<std::string, std::string>> read_loader_cache(std::string_view bytes) {
   constexpr std::string_view magic = "glibc-ld.so.cache1.1";
   constexpr std::size_t head_bytes = 48;
   constexpr std::size_t entry_bytes = 24;
-  constexpr std::uint32_t architecture = 0xff00;  // none: a library for 32 bits
+  constexpr std::uint32_t architecture = 0xff00;  // zero in these bits: a 32-bit library
   std::vector<std::pair<std::string, std::string>> found;
   const auto start = bytes.find(magic);
   if (start == std::string_view::npos) return found;

@@ -1,4 +1,4 @@
-// What the dynamic linker of a machine would load by a name (ld.so(8)). Blocks to read small files.
+// Predicts which file the dynamic linker of a machine would load for a name (ld.so(8)). Blocks while it reads small files.
 #pragma once
 
 #include <optional>
@@ -11,22 +11,23 @@
 
 namespace penstock::machine {
 
-// Names and paths of an ld.so.cache, of libraries for 64 bits, in its order. What is no such cache has none; what is cut short ends early.
+// Returns names and paths of the 64-bit libraries in an ld.so.cache, in its order. Empty for bytes of another format; a truncated cache
+// ends early.
 std::vector<std::pair<std::string, std::string>> read_loader_cache(std::string_view bytes);
 
 struct found_library {
-  std::string file;  // with all links followed
+  std::string file;  // with all links resolved
   std::string how;   // "LD_LIBRARY_PATH"
 };
 
 class loader {
  public:
-  // The environment is that of /proc/self/environ.
+  // Uses the environment in /proc/self/environ.
   explicit loader(const tree& from);
   [[nodiscard]] std::string variable(std::string_view name) const;  // empty: not set
-  // For a program with no RPATH and no RUNPATH.
+  // Finds a library for a program without RPATH and RUNPATH.
   [[nodiscard]] std::optional<found_library> find(const std::string& name) const;
-  // Entries of LD_PRELOAD with this in the name of their file.
+  // Returns the entries of LD_PRELOAD whose file names contain part.
   [[nodiscard]] std::vector<std::string> preloaded(std::string_view part) const;
 
  private:

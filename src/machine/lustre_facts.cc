@@ -16,7 +16,7 @@ std::optional<std::uint64_t> leading_number(const std::string& text) {
   return value;
 }
 
-// kind: "osc", "llite". Newer clients show them in sysfs, older ones in /proc.
+// kind: "osc", "llite". Newer clients show the values in sysfs, older ones in /proc.
 std::vector<lustre_value> values_of(const tree& from, const std::string& kind, const std::string& parameter) {
   std::vector<lustre_value> all;
   for (const char* root : {"/sys/fs/lustre", "/proc/fs/lustre"}) {
@@ -33,7 +33,7 @@ std::string parameter_file(const std::string& module, const std::string& paramet
   return fmt::format("/sys/module/{}/parameters/{}", module, parameter);
 }
 
-// The kernel writes "(null)" for a text that nobody has set.
+// The kernel writes "(null)" for a string parameter that is not set.
 std::optional<std::string> text_parameter(const tree& from, const std::string& module, const std::string& parameter) {
   const auto file = parameter_file(module, parameter);
   if (!from.read(file)) return std::nullopt;

@@ -1,4 +1,4 @@
-// What the client of Lustre on a machine is set to. Thread-safe; reads small files.
+// Settings of a machine's Lustre client. Thread-safe; reads small files.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace penstock::machine {
 
-// A number of a target or of a mount; the name is that of its folder: "fast-OST0000-osc-ffff0".
+// A number of one target or mount. owner is the name of its folder: "fast-OST0000-osc-ffff0".
 struct lustre_value {
   std::string owner;
   std::uint64_t value = 0;
@@ -18,13 +18,13 @@ struct lustre_value {
 
 struct lustre_facts {
   std::string version;
-  // Of the targets (osc) that show each.
+  // From each target (osc) that shows the value.
   std::vector<lustre_value> pages_per_rpc, rpcs_in_flight, checksums, dirty_mib, idle_timeout_s;
-  std::vector<lustre_value> read_ahead_mib;  // of the mounts (llite)
-  // Parameters of the modules; nothing: not loaded, or not shown.
+  std::vector<lustre_value> read_ahead_mib;  // from the mounts (llite)
+  // Module parameters; empty: the module is not loaded or does not show the value.
   std::optional<std::uint64_t> cpu_partitions;
   std::optional<std::string> cpu_pattern;
-  std::optional<std::string> networks;  // of lnet: "o2ib0(ib0,ib1),tcp(eth0)"; empty where lnetctl has set them
+  std::optional<std::string> networks;  // of lnet: "o2ib0(ib0,ib1),tcp(eth0)"; an empty string if lnetctl has set the networks
   std::optional<std::uint64_t> peer_credits, concurrent_sends, peer_credits_hiw, map_on_demand;  // of ko2iblnd
 };
 

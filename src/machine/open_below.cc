@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// linux/openat2.h, which headers before Linux 5.6 lack; the number is the same on all architectures.
+// From linux/openat2.h, which headers before Linux 5.6 lack; the number is the same on all architectures.
 constexpr long openat2_number = 437;
 struct resolving_open {
   std::uint64_t flags = 0;
@@ -37,7 +37,7 @@ int open_resolved(const std::string& root, const std::string& path, int flags) {
   return static_cast<int>(opened);
 }
 
-// The path without links, as the machine calls it; with errno ELOOP nothing where they go round in circles.
+// Returns the path without links, as the machine calls it. Returns nothing and sets errno to ELOOP if links form a cycle.
 std::optional<fs::path> without_links(const std::string& root, const fs::path& path, bool keeps_last) {
   unsigned links_left = 40;  // as many as the kernel follows
   std::deque<fs::path> rest(path.begin(), path.end());
@@ -62,7 +62,7 @@ std::optional<fs::path> without_links(const std::string& root, const fs::path& p
   return found;
 }
 
-// The links are read before the file is opened: this does not hold against a program that swaps them in between, as openat2 does.
+// Resolves the links before it opens the file. Unlike openat2, this does not protect against a program that swaps links in between.
 int open_checked(const std::string& root, const std::string& path, int flags) {
   const auto real = without_links(root, path, (flags & O_NOFOLLOW) != 0);
   return real ? ::open((root + real->string()).c_str(), flags | O_NOFOLLOW) : -1;
@@ -74,7 +74,7 @@ int open_below(const std::string& root, const std::string& path, int flags) {
   flags |= O_CLOEXEC;
   if (root.empty()) return ::open(path.c_str(), flags);
   const int opened = open_resolved(root, path, flags);
-  // Container runtimes that do not know the call refuse it with EPERM.
+  // Container runtimes that do not know openat2 refuse it with EPERM.
   const bool is_refused = opened < 0 && (errno == ENOSYS || errno == EPERM);
   return is_refused ? open_checked(root, path, flags) : opened;
 }

@@ -1,14 +1,13 @@
-// Opening a file of a machine that a folder holds: whatever links such a folder has, none leads out of it. Free function; safe from any
-// thread.
+// Opens a file of a machine whose files are in a folder. No link in that folder can lead out of it. Free function; thread-safe.
 #pragma once
 
 #include <string>
 
 namespace penstock::machine {
 
-// path begins with '/' and is as the machine calls it whose "/" is the folder root; so are absolute links on the way. root empty: this
-// machine. flags: those of open(2) for reading, O_CLOEXEC is added. Returns a descriptor that the caller closes, or -1 with errno set.
-// Links are resolved by openat2 (Linux 5.6), or one by one where the kernel refuses that.
+// path begins with '/' and is relative to root, as are absolute links on the way. root empty: this machine. flags: those of open(2) for
+// reading; O_CLOEXEC is added. Returns a descriptor that the caller must close, or -1 with errno set. Resolves links with openat2 (Linux
+// 5.6), or one by one if the kernel refuses that call.
 int open_below(const std::string& root, const std::string& path, int flags);
 
 }  // namespace penstock::machine

@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto devices_folder = "/sys/bus/pci/devices";
 
-// "32.0 GT/s PCIe" and "16"; a link that is down and many virtual machines tell "Unknown", 0 or 255.
+// "32.0 GT/s PCIe" and "16". A link that is down, and many virtual machines, show "Unknown", 0 or 255.
 pci_link link_of(const tree& from, const std::string& folder, const std::string& which) {
   pci_link found;
   found.gigatransfers = std::strtod(from.line(folder + "/" + which + "_link_speed").c_str(), nullptr);
@@ -25,7 +25,7 @@ pci_link link_of(const tree& from, const std::string& folder, const std::string&
   return found;
 }
 
-// The registers of a device (PCI Express Base Specification, 7.5 and 7.7.11).
+// The configuration registers of a device (PCI Express Base Specification, 7.5 and 7.7.11).
 class registers {
  public:
   explicit registers(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -33,7 +33,7 @@ class registers {
     if (at + 2 > bytes_.size()) return std::nullopt;
     return byte(at) | byte(at + 1) << 8U;
   }
-  // Where a capability of the first 256 bytes stands; 0: there is none, or it is hidden.
+  // Returns the offset of a capability in the first 256 bytes; 0 if it is missing or hidden.
   [[nodiscard]] std::size_t capability(unsigned id) const {
     std::size_t at = bytes_.size() > 0x34 ? byte(0x34) & 0xfcU : 0;
     for (int steps = 0; at >= 0x40 && at + 2 <= bytes_.size() && steps < 48; ++steps) {
@@ -77,7 +77,7 @@ bool is_switch_port(const registers& shown) {
   return type == 5 || type == 6;
 }
 
-// depth: how many bridges are above this one. Whoever may not see its registers takes what lies below another bridge for a switch's port.
+// depth: the number of bridges above this one. If the registers are hidden, a bridge below another bridge counts as a switch port.
 pci_bridge describe_bridge(const tree& from, const std::string& address, std::size_t depth) {
   const auto folder = fmt::format("{}/{}", devices_folder, address);
   const registers shown(from.read(folder + "/config", 4096).value_or(""));
@@ -87,7 +87,7 @@ pci_bridge describe_bridge(const tree& from, const std::string& address, std::si
 
 }  // namespace
 
-// 8 of 10 bits are data up to 5 GT/s, 128 of 130 above.
+// Up to 5 GT/s 8 of 10 bits carry data, above that 128 of 130.
 double pci_link::gigabits() const noexcept { return gigatransfers * lanes * (gigatransfers < 8 ? 0.8 : 128.0 / 130.0); }
 
 std::string to_string(const pci_link& link) { return fmt::format("{:g} GT/s x{}", link.gigatransfers, link.lanes); }

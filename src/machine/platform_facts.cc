@@ -52,7 +52,7 @@ gpu_facts describe_gpu(const tree& from, const pci_facts& device) {
   return found;
 }
 
-// Lines as "Reads : n=12 ok=11 err=1 ...": those whose number behind err= is not 0.
+// Returns the lines like "Reads : n=12 ok=11 err=1 ..." whose number after err= is not 0.
 std::vector<std::string> errors_in(const std::string& statistics) {
   std::vector<std::string> found;
   for (const auto& line : lines_of(statistics)) {
@@ -64,7 +64,7 @@ std::vector<std::string> errors_in(const std::string& statistics) {
   return found;
 }
 
-// Of the first of these names that a line begins with.
+// Returns the number after the first of these names that begins a line.
 std::optional<std::uint64_t> number_behind(const std::string& statistics, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const auto text = value_of(statistics, name);
@@ -73,7 +73,8 @@ std::optional<std::uint64_t> number_behind(const std::string& statistics, std::i
   return std::nullopt;
 }
 
-// What the kernel was built with, or the symbol that only such a kernel has; the addresses beside it are hidden, and not needed.
+// Reads the kernel's build configuration, or looks for a symbol that only such a kernel has; symbol addresses may be hidden and are not
+// needed.
 p2pdma_kernel gather_p2pdma(const tree& from, const platform_facts& known) {
   for (const auto& device : known.devices) {
     if (from.exists(fmt::format("/sys/bus/pci/devices/{}/p2pmem", device.basics.address))) return p2pdma_kernel::built;
@@ -171,7 +172,7 @@ void gather_nvidia(const tree& from, platform_facts& found) {
 
 }  // namespace
 
-// The file came with Linux 6.1.
+// The file exists since Linux 6.1.
 std::string architecture_of(const tree& from) {
   auto told = from.line("/proc/sys/kernel/arch");
   if (utsname self{}; told.empty() && from.is_this_machine() && ::uname(&self) == 0) told = self.machine;

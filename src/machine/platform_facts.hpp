@@ -1,4 +1,4 @@
-// What the kernel tells of a machine besides its PCI devices. Thread-safe; reads small files.
+// What the kernel reports about a machine besides its PCI devices. Thread-safe; reads small files.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace penstock::machine {
 
 struct gpu_facts {
   std::string address;
-  std::string name;  // as its driver calls it; empty: the driver does not serve it
-  std::string node;  // "/dev/nvidia0"; empty: not known
+  std::string name;  // from its driver; empty: the driver does not serve it
+  std::string node;  // "/dev/nvidia0"; empty: unknown
   bool node_exists = false;
   sys::nic_choice nic;     // the nearest active port
-  std::string capability;  // "9.0"; empty: nobody has asked CUDA, or it does not see it
+  std::string capability;  // "9.0"; empty: CUDA was not asked or does not see the GPU
 };
 
 struct nic_port_facts {
@@ -31,10 +31,10 @@ struct nic_port_facts {
 
 struct nvidia_fs_state {
   std::string version;               // empty: not loaded
-  std::vector<std::string> drivers;  // modules that have registered with it
+  std::vector<std::string> drivers;  // modules registered with nvidia-fs
   bool has_nodes = false;
-  std::vector<std::string> errors;                     // lines of its statistics that count any
-  std::optional<std::uint64_t> shadow_mib, processes;  // of buffers that programs have registered; who has it open
+  std::vector<std::string> errors;                     // statistics lines with a non-zero error count
+  std::optional<std::uint64_t> shadow_mib, processes;  // size of registered buffers; processes that have it open
   [[nodiscard]] bool loaded() const noexcept { return !version.empty(); }
   [[nodiscard]] bool serves(std::string_view driver) const;
 };
@@ -42,11 +42,11 @@ struct nvidia_fs_state {
 enum class p2pdma_kernel : std::uint8_t { unknown = 0, built, missing };
 
 struct limit_facts {
-  std::optional<std::uint64_t> soft;  // nothing: unlimited
+  std::optional<std::uint64_t> soft;  // empty: unlimited
   bool known = false;
 };
 
-// As uname -m has it, such as "aarch64"; empty where a described machine does not say.
+// Returns the architecture as uname -m prints it, such as "aarch64"; empty if a described machine does not say.
 std::string architecture_of(const tree& from);
 
 struct platform_facts {
@@ -57,20 +57,20 @@ struct platform_facts {
   std::vector<std::string> numa_nodes;  // "0", "1"
   std::vector<std::string> iommus;      // of /sys/class/iommu
   std::vector<pci_facts> devices;
-  std::vector<gpu_facts> gpus;  // of NVIDIA, of those devices
+  std::vector<gpu_facts> gpus;  // the NVIDIA GPUs among the devices
   std::string driver_version;   // of NVIDIA's kernel module; empty: not loaded
-  bool open_driver = false;     // its open kernel modules
+  bool open_driver = false;     // NVIDIA's open kernel modules are loaded
   bool static_bar1 = false;     // RMForceStaticBar1=1
   bool combines_writes = true;  // RmForceDisableIomapWC is not 1
-  std::optional<bool> kaslr;    // the kernel places itself at random
+  std::optional<bool> kaslr;    // the kernel's address is randomized
   bool nvme_multipath = false;
   p2pdma_kernel p2pdma = p2pdma_kernel::unknown;
   nvidia_fs_state nvidia_fs;
   std::vector<nic_port_facts> ports;
-  std::string peermem;  // by what network cards reach memory of GPUs: "nvidia_peermem"; empty: by nothing
+  std::string peermem;  // how network cards reach GPU memory: "nvidia_peermem"; empty: not at all
   std::optional<std::uint64_t> io_uring_disabled;
   sys::kernel_features features;
-  std::string container;  // what it is, or empty
+  std::string container;  // its kind; empty: none
   std::string seccomp;    // "off", "strict", "filter", "unknown"
   bool has_udev = false;
   std::optional<unsigned> quota_cores;
@@ -79,14 +79,14 @@ struct platform_facts {
   limit_facts locked_memory, open_files;
 
   [[nodiscard]] bool gpu_direct() const { return nvidia_fs.loaded() || (static_bar1 && p2pdma != p2pdma_kernel::missing); }
-  // As far as the kernel and the driver's modules tell.
+  // As far as the kernel and the driver's modules show.
   [[nodiscard]] bool lends_dma_bufs() const { return features.dma_buf == 0 && open_driver; }
   [[nodiscard]] bool has_active_port() const;
-  [[nodiscard]] const pci_facts* device_at(std::string_view address) const;  // null: there is none
+  [[nodiscard]] const pci_facts* device_at(std::string_view address) const;  // null: no such device
 };
 
 nvidia_fs_state gather_nvidia_fs(const tree& from);
-// Asks the kernel which system calls it allows, if from is this machine.
+// If from is this machine, also asks the kernel which system calls it allows.
 platform_facts gather_platform(const tree& from);
 
 }  // namespace penstock::machine

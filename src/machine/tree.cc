@@ -37,7 +37,7 @@ std::optional<std::string> tree::read(const std::string& path, std::size_t most)
 }
 
 std::optional<std::string> tree::read_file(const std::string& path, std::size_t most) const {
-  // Non-blocking: a pipe in the place of a file holds nobody up.
+  // O_NONBLOCK: a FIFO in place of a file does not block the open.
   const int fd = open_below(root_, path, O_RDONLY | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
   std::string text;
@@ -45,7 +45,7 @@ std::optional<std::string> tree::read_file(const std::string& path, std::size_t 
   while (text.size() < most) {
     const ssize_t got = ::read(fd, buffer, std::min(sizeof buffer, most - text.size()));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && text.empty()) {  // sysfs refuses some files when they are read
+    if (got < 0 && text.empty()) {  // some sysfs files open but cannot be read
       ::close(fd);
       return std::nullopt;
     }
