@@ -38,7 +38,7 @@ class host_event {
  private:
   status outcome() const;
 
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable finished_;
   std::uint64_t begun_ = 0;
   std::uint64_t done_ = 0;

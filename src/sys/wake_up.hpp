@@ -1,4 +1,4 @@
-// A descriptor that other threads make readable: an eventfd, or a pipe where eventfd is refused. Thread-safe.
+// A descriptor that other threads make readable: an eventfd, or a pipe if eventfd is refused. Thread-safe.
 #pragma once
 
 #include <fcntl.h>
