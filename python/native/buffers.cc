@@ -20,7 +20,7 @@ namespace {
 
 using namespace nb::literals;
 
-// penstock.Pointer: memory that no object of Python owns, or that owner does.
+// penstock.Pointer: memory without a Python owner, or kept alive by owner.
 struct raw_pointer {
   std::uint64_t address = 0;
   std::uint64_t nbytes = 0;
@@ -28,8 +28,8 @@ struct raw_pointer {
   bool readonly = false;
 };
 
-// Nothing where there is no such attribute. RuntimeError counts as that too: PyTorch's tensors raise it for __cuda_array_interface__
-// where they require a gradient.
+// Returns nothing if there is no such attribute. Treats RuntimeError the same way, because PyTorch's tensors raise it for
+// __cuda_array_interface__ if they require a gradient.
 std::optional<nb::object> attribute(nb::handle object, nb::handle name) {
   PyObject* found = PyObject_GetAttr(object.ptr(), name.ptr());
   if (found != nullptr) return nb::steal(found);
@@ -40,18 +40,18 @@ std::optional<nb::object> attribute(nb::handle object, nb::handle name) {
 
 std::optional<nb::object> attribute(nb::handle object, const char* name) { return attribute(object, nb::str(name)); }
 
-// Names that are asked for, made once: making them for each request takes a quarter of a microsecond. Never freed.
+// Interned attribute names; making them for each request would take a quarter of a microsecond. Never freed.
 struct attribute_names {
-  // of __cuda_array_interface__, and in it
+  // of __cuda_array_interface__, and its keys
   nb::handle interface = PyUnicode_InternFromString("__cuda_array_interface__");
   nb::handle mask = PyUnicode_InternFromString("mask");
-  nb::handle data = PyUnicode_InternFromString("data");  // of CuPy's arrays too
+  nb::handle data = PyUnicode_InternFromString("data");  // CuPy's arrays have it too
   nb::handle typestr = PyUnicode_InternFromString("typestr");
   nb::handle shape = PyUnicode_InternFromString("shape");
   nb::handle strides = PyUnicode_InternFromString("strides");
   // of PyTorch's tensors
   nb::handle data_ptr = PyUnicode_InternFromString("data_ptr");
-  nb::handle nbytes = PyUnicode_InternFromString("nbytes");  // of CuPy's arrays too
+  nb::handle nbytes = PyUnicode_InternFromString("nbytes");  // CuPy's arrays have it too
   nb::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
   nb::handle dtype = PyUnicode_InternFromString("dtype");
   nb::handle is_complex = PyUnicode_InternFromString("is_complex");
@@ -69,12 +69,12 @@ struct attribute_names {
   }
 };
 
-// Of which library an object's type is, or is derived from.
+// The library that defines an object's type or one of its base classes.
 enum class library : std::uint8_t { other, pytorch, cupy };
 
 struct known_type {
   library from = library::other;
-  dl_tensor_of_object tensor_of = nullptr;  // of PyTorch's own tensors alone: what is derived from them may hold its memory elsewhere
+  dl_tensor_of_object tensor_of = nullptr;  // for PyTorch's own tensors only: a subclass may keep its memory elsewhere
 };
 
 known_type known_type_of(nb::handle type) {
@@ -90,14 +90,14 @@ known_type known_type_of(nb::handle type) {
   return {};
 }
 
-// The types that were seen first are remembered, and kept until Python ends, so that none is taken for another that lies where it lay.
+// The first types seen. They stay referenced until Python ends, so that no new type at the same address is mistaken for one of them.
 struct seen_type {
   nb::handle type;
   known_type is;
 };
 std::array<seen_type, 8> seen_types;
 
-// Else a class of the program, and with it its module and all that is in there, would outlive the interpreter.
+// Without this, a class of the program, its module and everything in it would outlive the interpreter.
 void forget_types() {
   for (auto& each : seen_types) nb::object gone = nb::steal(std::exchange(each, {}).type);
 }
@@ -114,7 +114,7 @@ known_type known_type_of_object(nb::handle object) {
   return known_type_of(type);
 }
 
-// object.name(), without a bound method in between.
+// Calls object.name() without creating a bound method.
 nb::object call_method(nb::handle object, nb::handle name) {
   PyObject* const self = object.ptr();
   nb::object result = nb::steal(PyObject_VectorcallMethod(name.ptr(), &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
@@ -124,8 +124,7 @@ nb::object call_method(nb::handle object, nb::handle name) {
 
 bool is_true_of(nb::handle object, nb::handle name) { return call_method(object, name).is(nb::handle(Py_True)); }
 
-// Of PyTorch's. Telling types of numbers apart takes half the time of asking each tensor whether it is to be conjugated. The type that was
-// seen last is remembered, and kept.
+// For PyTorch's tensors. Checking the dtype takes half the time of asking each tensor whether it is conjugated. Keeps the dtype seen last.
 bool may_be_complex(nb::handle tensor) {
   static nb::handle real;
   const auto& names = attribute_names::get();
@@ -139,7 +138,8 @@ bool may_be_complex(nb::handle tensor) {
   return false;
 }
 
-// Lazy negatives are parts of lazy conjugates. Asking for them takes a quarter of a microsecond.
+// Lazy negatives are the imaginary parts of lazy conjugates, so only floats can be one. Skips the question, which takes a quarter of a
+// microsecond, for other types.
 bool may_be_negative(const dl_tensor& tensor) { return tensor.type.code == dl_float || tensor.type.code == dl_bfloat; }
 
 constexpr auto is_readonly = "is read-only and cannot be read into";
@@ -154,7 +154,7 @@ std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
   return values;
 }
 
-// Elements of item_size that lie side by side, in which orders.
+// The orders in which elements of item_size are contiguous.
 struct contiguity {
   bool c = true;
   bool fortran = true;
@@ -173,7 +173,7 @@ struct contiguity {
   }
 };
 
-// Whether a format of the struct module has an "O" outside the names of its fields.
+// True if a format of the struct module has an "O" outside its field names.
 bool names_objects(const char* format) {
   bool in_name = false;
   for (; format != nullptr && *format != '\0'; ++format) {
@@ -224,7 +224,7 @@ std::string argument_name::text() const {
   return index ? text + "[" + std::to_string(*index) + "]" : text;
 }
 
-// --- what is asked of memory
+// --- requirements for the memory
 
 void held_memory::demand::refuse(const std::string& why) const {
   raise_bad_memory(name.text() + ": the memory of this " + type_of(object) + " " + why);
@@ -234,7 +234,7 @@ void held_memory::demand::check_tensor() const {
   nb::object problem = nb::none();
   try {
     problem = nb::module_::import_("penstock._torch_memory").attr("problem_of")(object);
-  } catch (const nb::python_error&) {  // another library's tensor, with PyTorch's names
+  } catch (const nb::python_error&) {  // a tensor of another library with PyTorch's method names
   }
   if (!problem.is_none()) raise_bad_memory(name.text() + ": this " + type_of(object) + " " + nb::cast<nb::str>(problem).c_str());
 }
@@ -262,7 +262,7 @@ void held_memory::demand::check_contiguity(const std::vector<std::int64_t>& shap
   refuse(is_not_contiguous);
 }
 
-// Refuses items that are, or hold, references to objects: what a file says they are would be taken for addresses.
+// Refuses items that are or contain references to objects: bytes from a file would be taken for addresses.
 void held_memory::demand::check_items(Py_ssize_t item_size) const {
   static const nb::handle dtype_name = PyUnicode_InternFromString("dtype");
   static const nb::handle hasobject_name = PyUnicode_InternFromString("hasobject");
@@ -273,7 +273,7 @@ void held_memory::demand::check_items(Py_ssize_t item_size) const {
       return;
     }
   }
-  // Not asked for at once: NumPy has no format for its times.
+  // Not requested at first, because NumPy has no format for its time types.
   Py_buffer probe{};
   if (PyObject_GetBuffer(object.ptr(), &probe, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT) != 0) {
     PyErr_Clear();
@@ -294,7 +294,7 @@ std::uint64_t held_memory::demand::byte_count(const std::int64_t* shape, std::si
   return static_cast<std::uint64_t>(bytes);
 }
 
-// "<f4": 4
+// Returns 4 for "<f4".
 std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
   if (!PyUnicode_Check(typestr.ptr())) refuse("has a typestr that is no str");
   const std::string text = nb::str(typestr).c_str();
@@ -305,7 +305,7 @@ std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
   return bytes;
 }
 
-// Two objects, of a tuple or a list.
+// The two objects of a tuple or list.
 std::pair<nb::object, nb::object> held_memory::demand::pair_of(nb::handle sequence, const char* what) const {
   const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
   if (!items.is_valid()) throw nb::python_error();
@@ -313,7 +313,7 @@ std::pair<nb::object, nb::object> held_memory::demand::pair_of(nb::handle sequen
   return {nb::object(items[0]), nb::object(items[1])};
 }
 
-// --- memory of each kind
+// --- the kinds of memory
 
 held_memory::held_memory(nb::handle object, memory_use use, memory_order order, argument_name name) {
   const demand wanted{object, use, order, name};
@@ -350,7 +350,7 @@ bool held_memory::take_buffer(const demand& wanted) {
     return true;
   }
   nb::python_error problem;
-  // Why: asked again for less.
+  // Find the reason by requesting less.
   const auto gives = [&](int less) {
     Py_buffer probe{};
     if (PyObject_GetBuffer(object.ptr(), &probe, less) != 0) {
@@ -391,7 +391,7 @@ bool held_memory::take_native(const demand& wanted) {
   return true;
 }
 
-// What is out of the ordinary, contiguity among it, is left to the ways that tell what is wrong with it.
+// Leaves unusual objects, also ones that are not contiguous, to the functions that report what is wrong.
 bool held_memory::take_known(const demand& wanted) {
   const auto known = known_type_of_object(wanted.object);
   switch (known.from) {
@@ -405,7 +405,8 @@ bool held_memory::take_known(const demand& wanted) {
   return false;
 }
 
-// A tensor by one call, where its methods take five. What is out of the ordinary is left to take_tensor(): a lazy conjugate is complex.
+// Describes a tensor with one call instead of five. Leaves unusual tensors to take_tensor(); lazy conjugates are complex, so they are left
+// too.
 bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe) {
   dl_tensor told{};
   if (describe(tensor.ptr(), &told) != 0) {
@@ -425,7 +426,7 @@ bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe
   return true;
 }
 
-// Raises for tensors without memory, and for lazy views: PyTorch's ways to the memory give it as it lies, whatever is to be done to it yet.
+// Raises for tensors without memory, and for lazy views: PyTorch's interfaces return their raw memory, before the pending operation.
 bool held_memory::take_tensor(const demand& wanted) {
   const nb::handle tensor = wanted.object;
   const auto& names = attribute_names::get();
@@ -460,7 +461,7 @@ bool held_memory::take_tensor(const demand& wanted) {
 bool held_memory::take_cupy(const demand& wanted) {
   const nb::handle array = wanted.object;
   const auto& names = attribute_names::get();
-  // flags makes an object, and takes ten times as long.
+  // The attribute flags makes an object, which takes ten times as long.
   auto in_order = attribute(array, names.c_contiguous);
   if (!in_order) in_order = nb::getattr(nb::getattr(array, names.flags), names.flag_of_c);
   if (!in_order->is(nb::handle(Py_True))) return false;
@@ -497,7 +498,7 @@ bool held_memory::take_cuda_array(const demand& wanted) {
   return true;
 }
 
-// PyTorch's tensors have nbytes as a property, its storages as a method.
+// nbytes is a property of PyTorch's tensors, but a method of its storages.
 bool held_memory::take_data_pointer(const demand& wanted) {
   const nb::handle object = wanted.object;
   const auto pointer = attribute(object, "data_ptr");
@@ -513,7 +514,7 @@ bool held_memory::take_data_pointer(const demand& wanted) {
   }
   const auto address = unsigned_integer((*pointer)(), "data_ptr()");
   size_ = unsigned_integer(*bytes, "nbytes");
-  if (address == 0 && size_ != 0) wanted.refuse(has_no_address);  // such as a storage of PyTorch's meta device
+  if (address == 0 && size_ != 0) wanted.refuse(has_no_address);  // for example a storage of PyTorch's meta device
   data_ = pointer_of(address);
   owner_ = nb::borrow(object);
   return true;
@@ -526,7 +527,7 @@ bool held_memory::take_dlpack(const demand& wanted) {
   if (!exporter || !device) return false;
   const auto where = signed_integer(wanted.pair_of((*device)(), "__dlpack_device__").first, "the device type of __dlpack_device__");
   if (!is_addressable_device(where)) wanted.refuse("lies on a device that Penstock does not know");
-  // Without a version asked for, an exporter refuses memory that is read-only. -1: no stream is to be waited for, as with the other ways.
+  // Without a requested version, an exporter refuses read-only memory. -1: wait for no stream, as with the other interfaces.
   nb::object capsule = where == dl_cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
   const auto* tensor = static_cast<const dl_tensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (tensor == nullptr) throw nb::python_error();
@@ -542,7 +543,7 @@ bool held_memory::take_dlpack(const demand& wanted) {
 
   data_ = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
   size_ = bytes;
-  owner_ = std::move(capsule);  // not consumed: it frees the tensor when it goes
+  owner_ = std::move(capsule);  // the capsule stays unconsumed: its destructor frees the tensor
   return true;
 }
 

@@ -15,12 +15,12 @@ struct checked {
   PyObject* function;  // nanobind's
 };
 
-// types.MethodType, kept: at the interpreter's end, when files are still closed, nothing can be imported any more.
+// types.MethodType, kept: files may still be closed at the interpreter's end, when nothing can be imported.
 PyObject* method_of_python = nullptr;
 
 checked* of(PyObject* self) { return reinterpret_cast<checked*>(self); }
 
-// In place of nanobind's error the one that penstock._arguments makes of the same arguments, if it finds what is wrong with them.
+// Replaces nanobind's error by the one from penstock._arguments, if that finds what is wrong with the arguments.
 void say_what_is_wrong(PyObject* function, PyObject* const* args, std::size_t count, PyObject* names) {
   nb::python_error problem;
   try {
@@ -36,7 +36,7 @@ void say_what_is_wrong(PyObject* function, PyObject* const* args, std::size_t co
         return;
       }
     }
-  } catch (nb::python_error&) {  // then nanobind's will have to do
+  } catch (nb::python_error&) {  // keep nanobind's error
   }
   problem.restore();
 }
@@ -57,7 +57,7 @@ PyObject* bind(PyObject* self, PyObject* object, PyObject* /*type*/) noexcept {
   return PyObject_CallFunctionObjArgs(method_of_python, self, object, nullptr);
 }
 
-// What it is called, and its documentation, are the function's.
+// Takes the name and documentation from the function.
 PyObject* get_attribute(PyObject* self, PyObject* name) noexcept {
   for (const char* shared : {"__doc__", "__name__", "__qualname__", "__module__", "__nb_signature__"}) {
     if (PyUnicode_CompareWithASCIIString(name, shared) == 0) return PyObject_GetAttr(of(self)->function, name);
@@ -65,7 +65,7 @@ PyObject* get_attribute(PyObject* self, PyObject* name) noexcept {
   return PyObject_GenericGetAttr(self, name);
 }
 
-// For help(), which looks past the above.
+// For help(), which bypasses get_attribute().
 PyObject* get_documentation(PyObject* self, void* /*closure*/) noexcept { return PyObject_GetAttrString(of(self)->function, "__doc__"); }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -91,7 +91,7 @@ PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(checked, 
 PyGetSetDef attributes[] = {{"__doc__", get_documentation, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
 constexpr unsigned flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
 
-// A function does not become a method where a class has it, as those of C do not.
+// A function in a class does not become a method, like C functions.
 PyType_Slot function_slots[] = {{Py_tp_members, members},
                                 {Py_tp_getset, attributes},
                                 {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
@@ -130,7 +130,7 @@ nb::object checked_of(nb::handle type, nb::handle function) {
 bool is_function(nb::handle object) { return PyType_Check(object.ptr()) == 0 && nb::hasattr(object, "__nb_signature__"); }
 bool is_special(nb::handle name) { return std::string_view(nb::str(name).c_str()).starts_with("__"); }
 
-// A copy, since what is walked over changes.
+// Returns a copy, because the loop over it changes the original.
 nb::object items_of(nb::handle owner) {
   nb::object items = nb::steal(PySequence_List(nb::object(owner.attr("__dict__").attr("items")()).ptr()));
   if (!items.is_valid()) throw nb::python_error();

@@ -14,10 +14,10 @@ namespace penstock::python {
 
 namespace {
 
-// For those who wait to report themselves.
+// Time for waiting threads to report by themselves.
 constexpr std::chrono::microseconds moment(200);
 
-// Counts forks, as seen from the newest process.
+// Number of forks from the first process to this one.
 std::atomic<unsigned> process_number{0};
 std::atomic<completions*> current{nullptr};
 std::atomic<bool> interpreter_ends{false};
@@ -28,7 +28,7 @@ unsigned this_process() noexcept { return process_number.load(std::memory_order_
 
 class completions {
  public:
-  // That of this process, with its thread; null once the interpreter ends. With the GIL.
+  // Returns the object of this process, with its thread; null once the interpreter is ending. Needs the GIL.
   static completions* get() {
     if (interpreter_ends.load()) return nullptr;
     if (auto* found = current.load()) return found;
@@ -39,7 +39,7 @@ class completions {
       raise(status::from_errno(problem.code().value(), "start a thread for what has ended"));
     }
     current.store(made.get());
-    return made.release();  // never freed: a callback may come late
+    return made.release();  // never freed: a callback may run late
   }
 
   void begun() {
@@ -54,7 +54,7 @@ class completions {
 
   void push(under_way* ended) noexcept {
     const std::lock_guard guard(lock_);
-    if (stopped_) return;  // leaked, with all that it keeps
+    if (stopped_) return;  // leaked, with everything that it keeps
     const bool was_empty = first_ == nullptr;
     (was_empty ? first_ : last_->next_) = ended;
     last_ = ended;
@@ -67,7 +67,8 @@ class completions {
     if (first_ != nullptr && !std::exchange(hurries_, true)) wake_.notify_one();
   }
 
-  // With the GIL, which is released while it blocks. Waits until nothing is under way. False: interrupted, and the exception is set.
+  // Waits until nothing is under way. Needs the GIL, which it releases while it blocks. Returns false if a signal handler has raised; the
+  // exception is then set.
   bool settle() {
     for (;;) {
       {
@@ -79,7 +80,7 @@ class completions {
     }
   }
 
-  // With the GIL. The same, and ends the thread.
+  // The same, and ends the thread.
   void finish() {
     if (!settle()) PyErr_Clear();
     const without_gil unlocked;
@@ -98,7 +99,7 @@ class completions {
     while (auto* taken = take()) {
       std::size_t kept = 0;
       if (auto* each = without_settled(taken, kept); each != nullptr) {
-        if (interpreter_is_finalizing()) return;  // without the handler of atexit having run
+        if (interpreter_is_finalizing()) return;  // the atexit handler has not run
         take_gil(state);
         while (each != nullptr) {
           auto* const next = each->next_;
@@ -118,7 +119,7 @@ class completions {
     PyGILState_Release(gil);
   }
 
-  // Releases those that are settled. What is left, in its order.
+  // Releases the settled ones. Returns the others, in their order.
   static under_way* without_settled(under_way* first, std::size_t& kept) noexcept {
     auto** left = &first;
     while (auto* const each = *left) {
@@ -133,7 +134,7 @@ class completions {
     return first;
   }
 
-  // All that have ended, in their order. Null: to end.
+  // Returns all that have ended, in their order. Null: the thread must end.
   under_way* take() {
     std::unique_lock guard(lock_);
     wake_.wait(guard, [this] { return first_ != nullptr || stopping_; });
@@ -144,13 +145,13 @@ class completions {
     return std::exchange(first_, nullptr);
   }
 
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
   std::condition_variable quiet_;
-  under_way* first_ = nullptr;  // of those that have ended, one after the other by next_
-  under_way* last_ = nullptr;   // valid where there is a first
-  bool hurries_ = false;        // one of these does
-  std::size_t count_ = 0;       // of those that keep the process, from begin() until they are reported
+  under_way* first_ = nullptr;  // list of ended requests, linked by next_
+  under_way* last_ = nullptr;   // valid if first_ is not null
+  bool hurries_ = false;        // one of them must not wait
+  std::size_t count_ = 0;       // requests that keep the process, from begin() until they are reported
   bool reporting_ = false;
   bool stopping_ = false;
   bool stopped_ = false;
@@ -188,7 +189,7 @@ void under_way::hurry() noexcept {
 bool under_way::left_behind() const noexcept { return process_ != this_process(); }
 
 void add_completions(nb::module_& module) {
-  // The lock may be held, and there is no thread, in a child: it begins anew.
+  // In a forked child the lock may be held and the thread is missing, so the child makes a new object.
   pthread_atfork(nullptr, nullptr, [] {
     process_number.fetch_add(1);
     current.store(nullptr);

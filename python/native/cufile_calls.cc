@@ -16,8 +16,8 @@ nb::int_ address_of(Call* call) {
   return nb::int_(reinterpret_cast<std::uintptr_t>(call));
 }
 
-// The code is compiled into this module. To load libcufile.so.0 instead would give it to every later library of the process that asks for a
-// library of that name, such as PyTorch, which wants NVIDIA's.
+// The code is compiled into this module. Loading libcufile.so.0 instead would give it to every later library in the process that needs a
+// library of that name, such as PyTorch, which needs NVIDIA's.
 nb::dict cufile_calls() {
   nb::dict told;
   told["driver_open"] = address_of(cuFileDriverOpen);
@@ -68,7 +68,7 @@ nb::dict cufile_calls() {
 }
 
 const char* cufile_words(nb::handle status) {
-  constexpr std::int64_t most = 8191;  // that the bits of the enumeration hold
+  constexpr std::int64_t most = 8191;  // the largest value that the bits of the enumeration hold
   constexpr std::int64_t none = 1;
   const auto number = signed_integer(status, "status");
   return cufileop_status_error(static_cast<CUfileOpError>(number < 0 || number > most ? none : number));

@@ -26,7 +26,7 @@ const void* at(std::uint64_t address) { return reinterpret_cast<const void*>(add
 
 cufile::driver& cufile_now() { return cufile::driver::current(); }
 
-// cuFile's number and CUDA's.
+// The error numbers of cuFile and CUDA.
 nb::tuple told(CUfileError_t outcome) { return nb::make_tuple(static_cast<int>(outcome.err), static_cast<int>(outcome.cu_err)); }
 
 nb::tuple use_driver() {
@@ -37,7 +37,7 @@ nb::tuple use_driver() {
   return told(outcome);
 }
 
-// With the handle; it is counted by whoever registers it for a user.
+// Also returns the handle. Not counted: the caller that registers it for a user counts it.
 nb::tuple register_for_batches(int descriptor) {
   CUfileHandle_t handle = nullptr;
   const auto outcome = [&] {
@@ -58,7 +58,7 @@ void release_for_batches(std::uint64_t handle) {
   });
 }
 
-// flags: those of penstock.cufile, which are checked.
+// flags: from penstock.cufile, already validated.
 nb::tuple register_one_way(std::uint64_t base, std::uint64_t length, unsigned flags) {
   const auto outcome = [&] {
     const without_gil unlocked;
@@ -71,17 +71,17 @@ nb::tuple register_one_way(std::uint64_t base, std::uint64_t length, unsigned fl
 }
 static_assert(static_cast<int>(buffer_use::reads_of_files) == 1 && static_cast<int>(buffer_use::writes_to_files) == 2);
 
-// A handful of pages at most: the GIL is kept.
+// Keeps the GIL, because it checks only a few pages.
 bool is_reachable(std::uint64_t address, std::uint64_t length, bool writable) {
   return writable ? cufile::is_writable(at(address), length) : cufile::is_readable(at(address), length);
 }
 
-// Its lock is held for a look-up only, so that the GIL is kept.
+// Keeps the GIL, because the lock is held only for a look-up.
 int buffer_fault(std::uint64_t base, std::int64_t offset, std::uint64_t length, bool is_write) {
   return cufile_now().memory().fault({at(base), offset, length}, is_write);
 }
 
-// A read or write that went past the C functions, with its error: counted as theirs are.
+// Counts a read or write that bypassed the C functions, as they would count it.
 void count_transfer(std::uint64_t address, bool is_write, std::uint64_t bytes_done, bool failed, std::int64_t took_ns, bool is_vector) {
   auto& statistics = cufile_now().stats();
   if (!statistics.on()) return;

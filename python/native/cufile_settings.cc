@@ -12,7 +12,7 @@ namespace penstock::python {
 
 namespace {
 
-// What a key holds, of those kinds that a key can be asked for; null for the others.
+// The value of a key, if its kind can be queried; null otherwise.
 nb::object value_of(const cufile::key& where, const cufile::settings& now) {
   const auto index = static_cast<std::size_t>(where.parameter);
   switch (where.kind) {
@@ -21,7 +21,7 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
     case cufile::key_kind::flag:
       return nb::bool_(now.flags[index]);
     case cufile::key_kind::word:
-      return path_object(now.words[index]);  // a file name, or a text of whoever wrote the file
+      return path_object(now.words[index]);  // a file name, or a text that the user wrote
     case cufile::key_kind::limit:
     case cufile::key_kind::list:
     case cufile::key_kind::table:
@@ -34,7 +34,7 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
   return {};
 }
 
-// Of an open driver the values that it goes by, which cuFileSetParameter... may have set; else what one would open with.
+// For an open driver its live values, which cuFileSetParameter... may have set; otherwise those that opening it would use.
 cufile::settings settings_now() {
   const without_gil unlocked;
   return cufile::driver::current().settings().values();

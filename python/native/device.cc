@@ -24,7 +24,7 @@ engine shared_engine() {
   return std::move(*shared);
 }
 
-// Freeing memory of a GPU may wait for work on it.
+// Freeing GPU memory may wait for work that uses it.
 device_memory::~device_memory() {
   if (whole == nullptr || whole.use_count() > 1) return;
   const without_gil unlocked;
@@ -52,7 +52,7 @@ std::vector<device_info> all_devices() {
   return engine.devices();
 }
 
-// Memory of the host is allocated on the host device.
+// Host memory is allocated on the host device.
 device_info device_named(nb::handle spelled) {
   auto name = device_name(spelled, "name");
   if (name == "host") name = "host:0";
@@ -61,7 +61,7 @@ device_info device_named(nb::handle spelled) {
     if (each.name == name) return each;
   }
   const auto engine = shared_engine();
-  // The list leaves out what cannot be used; the reason, such as that descriptors have run out, comes when it is asked for memory.
+  // The list omits devices that cannot be used; only an allocation reports why, for example that descriptors have run out.
   const auto tried = [&] {
     const without_gil unlocked;
     return engine.allocate(name, 1).error();
@@ -133,7 +133,7 @@ device_memory slice_of(const device_memory& self, nb::handle part) {
   return {self, static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(length)};
 }
 
-// Of the host device: where the CPU finds it.
+// The address for the CPU of memory on the host device.
 void* cpu_address(const device_memory& self) {
   expect_this_process(self);
   if (self.size == 0) return self.data;
@@ -166,7 +166,7 @@ dl_device dlpack_place(const device_memory& self) {
   return {dl_cuda, static_cast<std::int32_t>(std::stoi(self.device.substr(self.device.find(':') + 1)))};
 }
 
-// The first of two integers that a tuple holds, and the second.
+// The two integers of a tuple.
 std::pair<std::int64_t, std::int64_t> two_integers(nb::handle pair, const char* name) {
   if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) != 2) {
     throw nb::type_error((std::string(name) + " is a tuple of two int or None, not " + type_of(pair)).c_str());
@@ -212,7 +212,7 @@ nb::dict describe(nb::handle object) {
   return told;
 }
 
-// "GPU-5c3a...", as nvidia-smi writes it; empty where it is not known.
+// "GPU-5c3a...", as printed by nvidia-smi; empty if unknown.
 std::string uuid_text(const device_info& self) {
   constexpr auto digits = "0123456789abcdef";
   std::string text;

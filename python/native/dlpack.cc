@@ -8,7 +8,7 @@ namespace penstock::python {
 
 namespace {
 
-// The two structs of dlpack.h that a capsule may hold.
+// The two structs of dlpack.h that a capsule can contain.
 struct managed_tensor {
   static constexpr auto name = "dltensor";
   dl_tensor tensor;
@@ -34,7 +34,7 @@ struct exported {
   PyObject* owner = nullptr;
 };
 
-// On any thread. Where the interpreter has ended, what it owned is leaked.
+// Any thread. Leaks the owner if the interpreter has ended.
 template <class Managed>
 void let_go(Managed* managed) {
   const std::unique_ptr<exported<Managed>> gone(static_cast<exported<Managed>*>(managed->context));
@@ -44,7 +44,7 @@ void let_go(Managed* managed) {
   PyGILState_Release(gil);
 }
 
-// Of a capsule that nobody took.
+// For a capsule that was not consumed.
 template <class Managed>
 void end(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, Managed::name) == 0) return;
@@ -55,7 +55,7 @@ template <class Managed>
 nb::object make(nb::handle owner, void* data, std::uint64_t bytes, dl_device where) {
   auto made = std::make_unique<exported<Managed>>();
   made->shape = static_cast<std::int64_t>(bytes);
-  made->managed.tensor = {data, where, 1, {1, 8, 1}, &made->shape, &made->stride, 0};  // unsigned integers of 8 bits
+  made->managed.tensor = {data, where, 1, {1, 8, 1}, &made->shape, &made->stride, 0};  // 8-bit unsigned integers
   made->managed.context = made.get();
   made->managed.deleter = &let_go<Managed>;
   if constexpr (requires { made->managed.major; }) made->managed.major = 1;
@@ -65,11 +65,11 @@ nb::object make(nb::handle owner, void* data, std::uint64_t bytes, dl_device whe
   return capsule;
 }
 
-// The table of functions of DLPack 1.3. It stays as long as the process.
+// The function table of DLPack 1.3. Valid until the process ends.
 struct exchange_table {
   std::uint32_t major;
   std::uint32_t minor;
-  const exchange_table* previous;  // of an older major version, if any
+  const exchange_table* previous;  // for an older major version, if there is one
   void* allocate;
   void* managed_of_object;
   void* object_of_managed;

@@ -13,10 +13,10 @@ namespace {
 
 nb::object word(std::string_view text) { return nb::str(text.data(), text.size()); }
 
-// A path of the kernel is bytes; Python reads it as os.fsdecode does.
+// A path in the kernel is bytes; Python decodes it like os.fsdecode.
 nb::object path_word(const std::string& path) { return path.empty() ? nb::none() : path_object(path); }
 
-// Messages hold paths, which may be no UTF-8.
+// Messages contain paths, which may not be UTF-8.
 nb::object message_word(std::string_view text) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }

@@ -57,12 +57,12 @@ open_mode parse_mode(const std::string& mode) {
   options.read = kind == 'r' || update;
   options.write = kind != 'r' || update;
   options.create = options.truncate = kind == 'w';
-  options.mode = 0666;  // less the umask, as Python's open() does
+  options.mode = 0666;  // minus the umask, as in Python's open()
   parsed.exclusive = kind == 'x';
   return parsed;
 }
 
-// The one step that opening in the engine does not offer: to fail where the file is there already.
+// What opening in the engine lacks: failing if the file exists.
 status create_anew(const std::string& path, unsigned mode) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (descriptor < 0) return status::from_errno(errno, "create " + path);
@@ -78,7 +78,7 @@ result<file> open_path(const engine& engine, const std::string& path, const open
   return engine.open(path, how.options);
 }
 
-// What a File shows as its name: the object that it was opened by, unless that is a URL with something that gives access.
+// The public name of a File: the object that it was opened with, unless that is a URL with credentials.
 nb::object public_name(nb::handle path, const std::string& text) {
   const auto shown = shown_name(text);
   return shown == text ? nb::borrow(path) : path_object(shown);
@@ -118,7 +118,7 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   return {std::move(*opened), public_name(path, text), std::move(how.text)};
 }
 
-// A copy, which stays as it is whatever code of Python does meanwhile.
+// Returns a copy, so that Python code that runs meanwhile cannot change it.
 nb::object members_of(const nb::list& list) {
   nb::object members = nb::steal(PyList_AsTuple(list.ptr()));
   if (!members.is_valid()) throw nb::python_error();
@@ -135,7 +135,7 @@ std::vector<result<file>> open_paths(const std::vector<std::string>& paths) {
   return opened;
 }
 
-// Beside threads that compute, getting the GIL back takes longer than opening a file: so once for all of them.
+// While other threads compute, taking the GIL back takes longer than opening a file, so all files are opened in one go.
 nb::list open_many(const nb::list& paths) {
   const auto names = members_of(paths);
   std::vector<std::string> texts;
@@ -196,7 +196,7 @@ future start_bound(const python_file& self, nb::handle buffer, std::int64_t offs
 
 // --- batches
 
-// Waits for a batch. It is stopped, and waited for, before its memory is given back.
+// Waits for a batch. On destruction, cancels the batch and waits for it before its memory is released.
 class running_batch {
  public:
   running_batch(const std::vector<io_request>& requests, const io_options& options) {
@@ -212,7 +212,7 @@ class running_batch {
     running_.cancel();
     (void)running_.wait();
   }
-  // Raises what a handler of a signal raises.
+  // Raises what a signal handler raises.
   std::vector<io_result> wait() {
     while (!ended_) {
       {
@@ -229,7 +229,7 @@ class running_batch {
   bool ended_ = false;
 };
 
-// Runs the requests as one batch. Raises as the first of them that failed.
+// Runs the requests as one batch. Raises the error of the first that failed.
 std::vector<io_result> run_batch(const std::vector<io_request>& requests, const io_options& options, const file& target) {
   auto outcomes = running_batch(requests, options).wait();
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
@@ -262,7 +262,7 @@ future start_many(const python_file& self, nb::handle requests, nb::handle order
   return made;
 }
 
-// Each request names its own file.
+// Each request has its own file.
 template <bool is_write>
 future start_over_files(nb::handle requests, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links,
                         nb::handle priority, nb::handle timeout) {
@@ -314,7 +314,7 @@ future start_ranges(const python_file& self, nb::handle buffer, nb::handle offse
   return made;
 }
 
-// The requests for each further buffer are copies of those for the one before.
+// The requests for each further buffer copy those for the previous buffer.
 future start_copied_ranges(const python_file& self, nb::handle buffer, nb::handle offsets, nb::handle sizes, nb::handle buffer_offsets,
                            nb::handle copies, nb::handle order, nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links,
                            nb::handle priority, nb::handle timeout) {
@@ -346,7 +346,7 @@ stream_result queue_bound(const python_file& self, nb::handle buffer, nb::handle
   return made;
 }
 
-// --- the rest
+// --- other methods
 
 void close(python_file& self) {
   if (std::exchange(self.closed, true)) return;
@@ -358,7 +358,7 @@ void close(python_file& self) {
   raise_unless_ok(closed, {target->path()});
 }
 
-// The files of `given` that are not closed yet, which then count as closed. Raises TypeError before any does.
+// Returns the files of `given` that are still open, and marks them as closed. Raises TypeError before it marks any.
 std::vector<std::shared_ptr<file>> take_open(nb::handle given) {
   for (const nb::handle each : given) {
     if (!nb::isinstance<python_file>(each)) throw nb::type_error(("files are of penstock.File, not " + type_of(each)).c_str());
@@ -377,7 +377,7 @@ void close_many(const nb::list& files) {
   const auto closing = take_open(given);
   if (closing.empty()) return;
   const without_gil unlocked;
-  for (const auto& each : closing) (void)each->close();  // as when the last reference goes: nobody can be told
+  for (const auto& each : closing) (void)each->close();  // errors are dropped, as when the last reference goes
 }
 
 void sync(const python_file& self) {
@@ -401,7 +401,7 @@ pinned_file_memory pin(const python_file& self, std::int64_t offset, optional_si
   return pinned_file_memory(std::move(*pinned));
 }
 
-// Of memory of the host there is nothing to prepare.
+// Host memory needs no preparation.
 void prepare(const python_file& self, nb::handle device) {
   const auto target = self.target;
   const auto name = known_device(device);
@@ -413,7 +413,7 @@ void prepare(const python_file& self, nb::handle device) {
   if (!made.ok()) raise(made, {target->path()});
 }
 
-// The device of memory, as the engine names it.
+// The engine's name for the device of the memory.
 std::string device_of(const engine& engine, const memory_place& memory) {
   if (!memory.device.empty()) return memory.device;
   const auto facts = engine.describe(memory.address);
@@ -423,7 +423,7 @@ std::string device_of(const engine& engine, const memory_place& memory) {
 
 std::string default_device(const engine& engine) { return engine.cuda_status().ok() ? "cuda:0" : "host:0"; }
 
-// Of the memory that explain() is asked about: what is told of it, else that of the last request, else of the first one of devices().
+// The device for explain(): from its arguments, else from the last request, else the first of devices().
 std::string device_of(const engine& engine, const python_file& self, const std::optional<std::string>& memory, nb::handle device) {
   if (memory && *memory != "host" && *memory != "pinned" && *memory != "device") {
     raise_invalid("memory is one of host, pinned, device; not '" + *memory + "'");
@@ -439,13 +439,13 @@ std::string device_of(const engine& engine, const python_file& self, const std::
   return self.last_memory.address != nullptr ? device_of(engine, self.last_memory) : default_device(engine);
 }
 
-// What explain() is asked about: so many bytes, or those of a buffer, and where it lies.
+// The range for explain(): a number of bytes or those of a buffer, and their device.
 struct explained_range {
   std::string device;
   std::uint64_t length = 0;
 };
 
-// PyTorch's tensors have __index__ too, and are no sequences.
+// PyTorch's tensors also have __index__ and are not sequences.
 bool is_number(nb::handle object) {
   return PyIndex_Check(object.ptr()) != 0 && PySequence_Check(object.ptr()) == 0 && !nb::hasattr(object, "__dlpack__");
 }
@@ -468,7 +468,7 @@ explained_range range_of(const engine& engine, const python_file& self, nb::hand
   return {device_of(engine, buffer.place()), buffer.size()};
 }
 
-// penstock.Plan is Python's.
+// penstock.Plan is implemented in Python.
 nb::object explain(const python_file& self, nb::handle size, std::int64_t offset, const std::optional<std::string>& memory, bool write,
                    nb::handle path, nb::handle prefer, nb::handle cache, nb::handle links, nb::handle priority, nb::handle device) {
   const auto options = request_options(path, prefer, cache, links, priority, nb::none());
@@ -508,9 +508,9 @@ nb::object path_object(std::string_view path) {
   return made;
 }
 
-// --- what is pinned
+// --- pinned ranges
 
-// Unregistering takes the driver a while.
+// Releases the GIL, because the driver takes a while to unregister memory.
 void pinned_file_memory::release() {
   auto ended = std::exchange(range_, pinned_range());
   released_ = true;

@@ -49,7 +49,7 @@ void release_file(std::shared_ptr<file>& held) {
 }
 
 void kept_objects::let_go() {
-  // Taken first: what is let go of may run code of Python, which may come here again.
+  // Move everything out first: releasing it may run Python code, which may call this again.
   auto gone = std::move(memories);
   memories.clear();
   auto gone_owners = std::move(owners);
@@ -76,14 +76,14 @@ held_memory::part flight::keep_part(nb::handle buffer, memory_use use, argument_
 void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options) {
   file_name_ = target().path();
   offsets_ = {offset};
-  auto held = kept_.target;  // the request may end, and be reported, before the call below returns
+  auto held = kept_.target;  // the request may end and be reported before the call returns
   const auto start = [&] {
     const auto told = [this](const io_result&) { tell(); };
     running_ =
         is_write ? held->write_async(memory, length, offset, options, told) : held->read_async(memory, length, offset, options, told);
   };
   begin_and([&] {
-    // Else the thread of completions, at work on earlier requests, would take the GIL each time.
+    // Releasing the GIL would let the completions thread take it for earlier requests each time.
     if (held->starts_without_blocking(length, options)) {
       start();
     } else {
@@ -95,7 +95,7 @@ void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, 
   started();
 }
 
-// What is thrown by start, such as for want of memory, means that nothing was started.
+// If start throws, for example for lack of memory, nothing has started.
 template <class Start>
 void flight::begin_and(Start start) {
   begin();
@@ -137,7 +137,7 @@ void flight::start_other(const starter& begin, std::function<nb::object()> value
   started();
 }
 
-// There may be no thread to report to, when the interpreter ends.
+// At the interpreter's end there may be no thread to report to.
 void flight::started() {
   if (!must_wait()) return;
   {
@@ -176,7 +176,7 @@ void flight::let_go_of_python() {
   make_value_ = {};
 }
 
-// Callbacks of users may run before the engine's own, which calls this, has returned.
+// Users' callbacks may run before the engine's callback, which calls this, has returned.
 void flight::tell() noexcept {
   told_.store(true);
   ended();
@@ -210,7 +210,7 @@ std::optional<flight::failure> flight::first_failure() {
                    0};
   }
   if (outcomes_.empty()) {
-    // It has ended: this does not block.
+    // It has ended, so this does not block.
     if (auto* one = std::get_if<operation>(&running_)) {
       outcomes_ = {one->wait()};
     } else {
@@ -256,7 +256,7 @@ bool flight::was_cancelled() {
 nb::object flight::shown(const nb::object& future) {
   if (shown_.is_valid()) return shown_;
   nb::object made = nb::module_::import_("penstock._futures").attr("Shown")();
-  if (shown_.is_valid()) return shown_;  // another thread had the GIL meanwhile
+  if (shown_.is_valid()) return shown_;  // another thread held the GIL meanwhile
   shown_ = made;
   call_back(made.attr("tell"), future);
   return made;
@@ -275,12 +275,12 @@ void flight::call_back(nb::object callback, nb::object future) {
 void flight::forget_callback(nb::handle callback) {
   const auto found = std::find_if(callbacks_.begin(), callbacks_.end(), [&](const auto& each) { return each.first.is(callback); });
   if (found == callbacks_.end()) return;
-  const auto gone = std::move(*found);  // let go of once it is out of the list: that may run code of Python
+  const auto gone = std::move(*found);  // released after it has left the list, because that may run Python code
   callbacks_.erase(found);
 }
 
 void flight::report() {
-  while (step_.load() == step::between) wait_in_steps(1s);  // told before the thread that began it could say so
+  while (step_.load() == step::between) wait_in_steps(1s);  // the second step may end before the thread that started it has recorded it
   reported_ = true;
   kept_.let_go();
   const auto callbacks = std::exchange(callbacks_, {});
@@ -295,14 +295,14 @@ void wait_or_raise(const future& self, std::optional<double> timeout_s) {
   throw nb::python_error();
 }
 
-// Of what it shows to concurrent.futures.
+// An attribute of the object for concurrent.futures.
 nb::object shown_of(const nb::object& self, const char* name) {
   auto& flight = *nb::inst_ptr<future>(self)->operator->();
   if (flight.is_told_to_nobody() && std::string_view(name) == "state") return nb::str("FINISHED");
   return flight.shown(self).attr(name);
 }
 
-// isinstance(future, concurrent.futures.Future), which asyncio.wrap_future() asks: whoever asks has imported that.
+// For isinstance(future, concurrent.futures.Future), which asyncio.wrap_future() checks; its caller has imported that module.
 PyObject* class_of(PyObject* self, void* /*closure*/) noexcept {
   try {
     const nb::dict modules = nb::module_::import_("sys").attr("modules");
@@ -315,11 +315,11 @@ PyObject* class_of(PyObject* self, void* /*closure*/) noexcept {
   }
 }
 
-// A slot, since setting the attribute of a type would set the type's own class.
+// A slot, because setting the attribute on a type would change the type's own class.
 PyGetSetDef class_property[] = {{"__class__", class_of, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot class_slots[] = {{Py_tp_getset, class_property}, {0, nullptr}};
 
-// Asyncio is Python's: the rest of this is python/penstock/_futures.py.
+// The rest of the asyncio support is Python code, in python/penstock/_futures.py.
 nb::object await_future(nb::handle self) {
   return nb::module_::import_("penstock._futures").attr("await_future")(self).attr("__await__")();
 }
@@ -382,7 +382,7 @@ void add_futures(nb::module_& module) {
           .def("__repr__", [](const future& self) {
             return nb::str("<penstock.Future {} at {:#x}>").format(word(self->now()), reinterpret_cast<std::uint64_t>(&*self));
           });
-  // Future[int], in annotations.
+  // For annotations such as Future[int].
   type.attr("__class_getitem__") = nb::module_::import_("builtins").attr("classmethod")(nb::module_::import_("types").attr("GenericAlias"));
 }
 

@@ -26,7 +26,7 @@ nb::object value_of(bool value) { return nb::bool_(value); }
 nb::object value_of(double value) { return made(PyFloat_FromDouble(value)); }
 nb::object value_of(std::uint64_t value) { return number(value); }
 nb::object value_of(std::int64_t value) { return made(PyLong_FromLongLong(value)); }
-// Of bytes that are no UTF-8 none gets lost: as in names of files, they become halves of characters.
+// Keeps bytes that are not UTF-8, as surrogates, like file names.
 nb::object value_of(const std::string& text) {
   return made(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
 }
@@ -58,7 +58,7 @@ nb::object metadata_of(const gguf_header& header) {
   return told;
 }
 
-// Rows: name, type, shape of elements, elements and bytes of a block, offset, bytes.
+// Rows: name, type, shape in elements, elements and bytes per block, offset, bytes.
 nb::list rows_of(const gguf_header& header) {
   nb::list rows;
   for (std::size_t i = 0; i < header.elements.size(); ++i) {
@@ -70,7 +70,7 @@ nb::list rows_of(const gguf_header& header) {
   return rows;
 }
 
-// Rows: name, number of the type, shape of elements, offset.
+// Rows: name, type number, shape in elements, offset.
 nb::list unknown_rows_of(const gguf_header& header) {
   nb::list rows;
   for (const gguf_unknown_tensor& each : header.unknown)

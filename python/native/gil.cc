@@ -9,8 +9,8 @@ namespace penstock::python {
 
 namespace {
 
-// Not by a name that only some versions of Python declare. Asked when the module is loaded: what is made at its first use has a lock, which
-// a fork may leave held in the child.
+// Looked up with dlsym, because only some versions of Python declare the name. Looked up when the module is loaded: a function-local static
+// has a lock, which a fork may leave held in the child.
 using question = int (*)();
 const auto ask = [] {
   void* found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
@@ -25,7 +25,7 @@ bool interpreter_is_finalizing() noexcept { return Py_IsInitialized() == 0 || (a
 void take_gil(PyThreadState* state) noexcept {
   try {
     PyEval_RestoreThread(state);
-  } catch (...) {  // the unwinding of pthread_exit(): nothing else comes out of C
+  } catch (...) {  // pthread_exit() unwinds; C code throws nothing else
     for (;;) pause();
   }
 }

@@ -87,7 +87,7 @@ nb::list advice_given() {
   return told;
 }
 
-// penstock.Request is Python's.
+// penstock.Request is implemented in Python.
 nb::list requests() {
   const auto engine = shared_engine();
   const auto seen = [&] {
@@ -103,7 +103,7 @@ nb::list requests() {
   return told;
 }
 
-// Why something is not there; None where it is.
+// Why something is unavailable; None if it is available.
 nb::object reason(const status& error) { return error.ok() ? nb::none() : words(error.message()); }
 
 }  // namespace

@@ -53,7 +53,7 @@ python_store open_store(nb::handle folder, std::uint64_t capacity_bytes, bool re
 
 // --- arguments
 
-// Keys of a call, which keep what their bytes lie in. Of str they are the UTF-8, which a str makes once and keeps.
+// The keys of a call, with the objects that own their bytes. A str creates its UTF-8 bytes once and keeps them.
 class key_names {
  public:
   explicit key_names(nb::list keys) {
@@ -77,7 +77,7 @@ class key_names {
     if (const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &length); utf8 != nullptr) {
       names_.emplace_back(utf8, static_cast<std::size_t>(length));
       kept_.push_back(nb::borrow(text));
-    } else {  // it has bytes of a path that are none
+    } else {  // it contains surrogates, as in a path that is not UTF-8
       PyErr_Clear();
       add_bytes(nb::borrow<nb::bytes>(made(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape"))));
     }
@@ -91,10 +91,10 @@ class key_names {
   std::vector<nb::object> kept_;
 };
 
-// The items of a call, whose memory the flight keeps.
+// The items of a call; the flight keeps their memory.
 struct parsed_items {
   key_names names;
-  std::vector<kv::memory_piece> pieces;  // of all
+  std::vector<kv::memory_piece> pieces;  // of all items
   std::vector<kv::item> items;
 };
 

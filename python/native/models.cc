@@ -93,7 +93,7 @@ const tensor_header& header_of(nb::handle object) {
   return nb::cast<const tensor_header&>(object);
 }
 
-// Of promises that are not kept, the file of the first.
+// The file of the first promised tensor that is missing.
 std::string first_lacking(const model_paths& paths, nb::list headers) {
   const auto is_broken = [&](const model_paths::promise& each) { return header_of(headers[each.file]).find(each.tensor) == nullptr; };
   const auto broken = std::ranges::find_if(paths.promises, is_broken);

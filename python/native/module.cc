@@ -1,4 +1,4 @@
-// penstock._native: the public C++ API as Python sees it. Translation only; python/penstock/__init__.py is what users import.
+// penstock._native: the public C++ API in Python. Only translates; users import python/penstock/__init__.py.
 #include <nanobind/nanobind.h>
 
 #include "buffers.hpp"
@@ -21,10 +21,10 @@
 #include "streams.hpp"
 #include "tensors.hpp"
 
-// Loaded by PyInit__native() below.
+// Called by PyInit__native() below.
 NB_MODULE(_native_of_main, module) {
   using namespace penstock::python;
-  // What a program keeps for ever outlives the interpreter, and with it what it refers to; nobody needs to read 20 lines about that.
+  // Objects that a program keeps forever outlive the interpreter, with everything they refer to; a warning of 20 lines helps nobody.
   nanobind::set_leak_warnings(false);
   add_completions(module);
   add_buffers(module);
@@ -47,9 +47,9 @@ NB_MODULE(_native_of_main, module) {
   check_arguments(module);
 }
 
-// One interpreter of a process can have the module, since its threads and its end are that interpreter's. Asked before anything else is
-// done: a second interpreter that began to load it would take the types of the first along when it ends. From Python 3.13 on this runs in
-// the main interpreter whichever imports it, so penstock/__init__.py asks too.
+// Only one interpreter of a process can load the module, because its threads and exit handler belong to that interpreter. Checked first: a
+// second interpreter that began to load it would destroy the types of the first when it ends. Since Python 3.13 this code runs in the main
+// interpreter whichever one imports it, so penstock/__init__.py checks too.
 extern "C" NB_EXPORT PyObject* PyInit__native() {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
     PyErr_SetString(PyExc_ImportError, "penstock works in the main interpreter of a process only, and this is a sub-interpreter");

@@ -21,14 +21,14 @@ namespace {
 
 using namespace nb::literals;
 
-// Threads take turns: a call lets go of the GIL while it blocks.
+// A lock serializes calls, because a call releases the GIL while it blocks.
 class python_pending {
  public:
   python_pending(pending_file made, std::string given)
       : file_(std::move(made)), given_(std::move(given)), shown_(shown_name(given_)), path_(file_.path()), is_object_(file_.is_object()) {}
   python_pending(const python_pending&) = delete;
   python_pending& operator=(const python_pending&) = delete;
-  // Giving an object up asks its server.
+  // Discarding an object sends a request to its server.
   ~python_pending() {
     if (!is_object_) return;
     const without_gil unlocked;
@@ -46,7 +46,7 @@ class python_pending {
   }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const std::string& given() const { return given_; }
-  [[nodiscard]] const std::string& shown() const { return shown_; }  // what errors call it: the query of a URL may have a secret
+  [[nodiscard]] const std::string& shown() const { return shown_; }  // the name in errors: the query of a URL may contain a secret
   status publish(const publish_options& options) {
     const std::scoped_lock mine(lock_);
     return file_.publish(options);
@@ -102,7 +102,7 @@ int descriptor_of(const python_pending& self) {
 python_file open_pending(const python_pending& self, bool direct) {
   const auto by = shared_engine();
   auto opened = [&] {
-    const without_gil unlocked;  // its turn comes after a publish() of another thread
+    const without_gil unlocked;  // may have to wait for a publish() of another thread
     return self.open(by, {.direct_writes = direct, .name = self.shown()});
   }();
   if (!opened) raise(opened.error(), {self.shown()});

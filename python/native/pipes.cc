@@ -30,7 +30,7 @@ using seconds = std::optional<double>;
 
 pipe_operation_options within(seconds timeout) {
   pipe_operation_options options;
-  options.calls_at_once = true;  // flight::tell() does not block
+  options.calls_at_once = true;  // safe because flight::tell() does not block
   if (timeout) options.deadline = deadline_after(*timeout);
   return options;
 }
@@ -38,7 +38,7 @@ pipe_operation_options within(seconds timeout) {
 std::string text_of(const nb::bytes& from) { return {from.c_str(), from.size()}; }
 nb::bytes bytes_of(std::string_view from) { return nb::bytes(from.data(), from.size()); }
 
-// What Python's objects hold. Closing waits for nothing; destroying may wait for threads that want the GIL.
+// The data of a Python pipe object. Closing does not block; destruction may wait for threads that need the GIL.
 struct python_pipe {
   std::shared_ptr<penstock::pipe> target = std::make_shared<penstock::pipe>();
   ~python_pipe() {
@@ -59,7 +59,7 @@ struct python_message {
   std::shared_ptr<incoming_message> target = std::make_shared<incoming_message>();
 };
 
-// Memory that was made for tensors, which arrays take over.
+// Memory allocated for tensors, which arrays take over.
 class made_memory {
  public:
   explicit made_memory(std::size_t bytes) : data_(new (std::align_val_t{64}) std::byte[bytes]), size_(bytes) {}
@@ -68,7 +68,7 @@ class made_memory {
   ~made_memory() { ::operator delete[](data_, std::align_val_t{64}); }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  // One dimension of bytes.
+  // Returns a one-dimensional array of bytes.
   [[nodiscard]] nb::object into_array() {
     auto* const data = std::exchange(data_, nullptr);
     const nb::capsule owner(data, [](void* gone) noexcept { ::operator delete[](gone, std::align_val_t{64}); });
@@ -80,15 +80,15 @@ class made_memory {
   std::size_t size_;
 };
 
-// Where the tensors of a message go: into buffers of Python's, or into memory that is made for them.
+// Where the tensors of a message go: into the user's buffers, or into new memory.
 struct landing {
   std::vector<incoming_target> given;
   bool is_given = false;
-  bool heeds_targets = false;  // what the sender names as a tensor's device, for which Python makes the buffer
-  bool asks_python = false;    // for buffers, once the message is there
+  bool heeds_targets = false;  // if the sender names a device for a tensor, Python makes the buffer
+  bool asks_python = false;    // for buffers, once the message has arrived
   std::vector<made_memory> made;
 
-  // Without the GIL. Refused where Python is asked.
+  // Runs without the GIL. Returns an error if Python must make the buffers.
   result<std::vector<incoming_target>> room(const incoming_message& message) {
     if (is_given) return given;
     const auto tensors = message.tensors();
@@ -105,14 +105,14 @@ struct landing {
   }
 };
 
-// Handles of streams, one for each buffer.
+// Stream handles, one per buffer.
 using stream_handles = std::vector<std::uintptr_t>;
 
 void* stream_of(const stream_handles& streams, std::size_t index) {
   return index < streams.size() ? reinterpret_cast<void*>(streams[index]) : nullptr;
 }
 
-// Calls use with each object, and its index.
+// Calls use with each object and its index.
 template <class Use>
 void each_buffer(nb::handle buffers, Use use) {
   std::size_t index = 0;
@@ -127,7 +127,7 @@ void take_buffers(landing& where, flight& of, nb::handle into, const stream_hand
   });
 }
 
-// finish(message, arrays): arrays None where the user gave buffers.
+// Calls finish(message, arrays); arrays is None if the user gave buffers.
 nb::object finished(const nb::object& finish, const std::shared_ptr<incoming_message>& message, landing& where) {
   nb::object arrays = nb::none();
   if (!where.is_given) {
@@ -178,8 +178,8 @@ future receive(const python_pipe& self, nb::handle into, const stream_handles& s
   return made;
 }
 
-// make(message): buffers and streams for its tensors. Asked always or never, or (None) where the sender names a device for one; else
-// memory of the host is made without Python, so that nothing waits for it.
+// make(message) returns buffers and streams for its tensors. asks: call it always, never, or (None) only if the sender names a device for a
+// tensor. Otherwise host memory is allocated without Python, so that nothing waits for it.
 future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::object make, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
   const auto message = std::make_shared<incoming_message>();
@@ -200,7 +200,7 @@ future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::o
           const nb::object room = make(python_message{message});
           take_buffers(*where, of, room[0], nb::cast<stream_handles>(room[1]));
         } catch (...) {
-          *message = incoming_message();  // the sender is told now, whoever keeps the exception and, by its traceback, the message
+          *message = incoming_message();  // tells the sender now: the exception's traceback may keep the message alive
           throw;
         }
         return [message, where, options](io_callback told) { return message->receive(where->given, options, std::move(told)); };
@@ -233,7 +233,7 @@ future accept(const python_listener& self, seconds timeout, nb::object finish) {
   return made;
 }
 
-// Certificate, key, authority, name of the server.
+// Certificate, key, authority, server name.
 using tls_words = std::optional<std::vector<std::string>>;
 
 pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections, const tls_words& tls) {
@@ -242,7 +242,7 @@ pipe_context context_of(const std::vector<std::string>& channels, const nb::byte
   if (tls && tls->size() != 4) throw nb::type_error("tls is a certificate, a key, an authority and a name");
   if (tls) options.tls = pipe_tls{tls->at(0), tls->at(1), tls->at(2), tls->at(3)};
   auto made = [&] {
-    const without_gil unlocked;  // it reads files
+    const without_gil unlocked;  // reads files
     return pipe_context::create(engine, options);
   }();
   if (!made) raise(made.error());

@@ -19,7 +19,7 @@ namespace {
 
 using namespace nb::literals;
 
-// --- DLPack's C functions of a library, since version 1.3: what is needed of the table that its class of tensors shows
+// --- DLPack's C functions, since version 1.3: the needed part of the table that a library's tensor class exports
 
 constexpr auto exchange_attribute = "__dlpack_c_exchange_api__";
 constexpr auto exchange_capsule = "dlpack_exchange_api";
@@ -32,7 +32,7 @@ struct exchange_table {
   void* allocate;
   void* managed_from_object;
   void* object_from_managed;
-  int (*tensor_from_object)(void* object, dl_tensor* found);  // lives as long as the object; 0, else a Python error is set
+  int (*tensor_from_object)(void* object, dl_tensor* found);  // valid as long as the object; returns 0, or sets a Python error
   void* current_stream;
 };
 
@@ -54,7 +54,8 @@ struct dl_type {
   std::uint8_t bits;
 };
 
-// None: PyTorch has no such type, or tells of it in a way of its own. Complex ones may be conjugate views, whose bytes are others.
+// Returns nothing if PyTorch lacks the type or describes it differently. Complex tensors may be conjugate views, whose bytes differ from
+// their values.
 std::optional<dl_type> dl_type_of(tensor_type type) {
   constexpr std::uint8_t of_signed = 0, of_unsigned = 1, of_float = 2, of_bfloat = 4, of_bool = 6, of_e4m3 = 10, of_e4m3fnuz = 11,
                          of_e5m2 = 12, of_e5m2fnuz = 13, of_e8m0 = 14;
@@ -117,13 +118,13 @@ bool fits(const tensor_facts& wanted, const dl_tensor& seen) {
          (wanted.bytes == 0 || (seen.data != nullptr && is_contiguous(seen)));
 }
 
-// --- all of them
+// --- all tensors
 
 class search {
  public:
   search(nb::dict targets, nb::tuple classes) : targets_(std::move(targets)), classes_(std::move(classes)) {}
 
-  // False: one of them is not there, or not plain.
+  // Returns false if a tensor is missing or not plain.
   bool add(const tensor_header& header) {
     if (exchange_ == nullptr) exchange_ = exchange_of(classes_[0]);
     if (exchange_ == nullptr) return false;
@@ -132,7 +133,7 @@ class search {
     return std::ranges::all_of(header.tensors(), [&](const tensor_facts& each) { return add(each, mine); });
   }
 
-  // Whether no two have memory in common.
+  // True if no two tensors share memory.
   bool are_apart() {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
     for (const auto& of : files_) {
@@ -183,7 +184,7 @@ class search {
     dl_tensor seen{};
     if (!is_one(tensor)) return false;
     if (exchange_->tensor_from_object(tensor, &seen) != 0) {
-      PyErr_Clear();  // who looks closer will say what is wrong with it
+      PyErr_Clear();  // a later, slower check reports what is wrong
       return false;
     }
     if ((seen.device.type != dl_cpu && seen.device.type != dl_cuda) || !fits(wanted, seen)) return false;
@@ -195,7 +196,7 @@ class search {
     return true;
   }
 
-  // Of one of the classes itself, and not of one that is derived from it.
+  // True for one of the classes itself, not for a subclass.
   [[nodiscard]] bool is_one(PyObject* tensor) const {
     return std::any_of(classes_.begin(), classes_.end(),
                        [&](nb::handle each) { return reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == each.ptr(); });

@@ -22,7 +22,7 @@ using namespace nb::literals;
 
 using optional_size = std::optional<std::int64_t>;
 
-// Moves bytes at the position, and the position on.
+// Moves bytes at the position and advances it.
 std::uint64_t run_on(python_file& self, std::byte* memory, std::uint64_t size, bool is_write) {
   const auto target = self.target;
   const auto offset = static_cast<std::int64_t>(self.position);
@@ -43,7 +43,7 @@ nb::object read(nb::object self, optional_size size) {
   auto& file = *nb::inst_ptr<python_file>(self);
   const bool to_the_end = !size || *size < 0;
   const auto whole = size_of(file);
-  if (whole == 0) {  // or it does not tell
+  if (whole == 0) {  // empty, or its size is unknown
     nb::object content = nb::module_::import_("penstock._unsized")
                              .attr("read_to_the_end")(self.attr("read_into"), file.position, to_the_end ? nb::none() : nb::cast(*size));
     file.position += nb::len(content);
@@ -56,7 +56,7 @@ nb::object read(nb::object self, optional_size size) {
   auto* const memory = PyBytes_AsString(content.ptr());
   file.last_memory = {"", memory};
   const auto done = run_on(file, reinterpret_cast<std::byte*>(memory), wanted, false);
-  if (done != wanted) content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // it was cut meanwhile
+  if (done != wanted) content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // it was truncated meanwhile
   if (!content.is_valid()) throw nb::python_error();
   return content;
 }
@@ -99,7 +99,7 @@ int fileno(const python_file& self) {
   return *descriptor;
 }
 
-// O_RDONLY, O_WRONLY or O_RDWR, whatever was told of a descriptor that was lent.
+// O_RDONLY, O_WRONLY or O_RDWR, regardless of what was stated for a borrowed descriptor.
 int access_of(const python_file& self) {
   const int flags = ::fcntl(fileno(self), F_GETFL);
   if (flags < 0) raise(status::from_errno(errno, "F_GETFL of " + self.target->path()), {self.target->path()});
@@ -111,13 +111,13 @@ bool is_terminal(const python_file& self) {
   return ::isatty(fileno(self)) == 1;
 }
 
-// Lines are Python's.
+// Reading lines is implemented in Python.
 template <class... Arguments>
 nb::object line_function(const char* name, Arguments... arguments) {
   return nb::module_::import_("penstock._lines").attr(name)(arguments...);
 }
 
-// Coroutines are Python's.
+// Coroutines are implemented in Python.
 nb::object from_python(const char* name, nb::handle self) { return nb::module_::import_("penstock._futures").attr(name)(self); }
 
 }  // namespace

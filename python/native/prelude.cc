@@ -49,7 +49,7 @@ void prelude::step_has_changed() {
   changed_.notify_all();
 }
 
-// --- the flight, which is in two steps
+// --- flight::start_in_two()
 
 flight::~flight() {
   if (prelude_ != nullptr) prelude_->release();
@@ -65,7 +65,7 @@ void flight::start_in_two(const starter& first, std::function<std::optional<star
   if (!prelude_->must_wait()) return;
   while (!done()) wait_in_steps(1s);
   report();
-  release();  // which the first step's report would have done
+  release();  // otherwise done when the first step is reported
 }
 
 void flight::move_to(step next) {
@@ -92,7 +92,7 @@ void flight::wait_in_steps(std::chrono::nanoseconds time) {
   }
 }
 
-// Whoever comes first of the thread that waits and that of completions.
+// Called by the waiting thread and by the completions thread; the first one continues.
 void flight::go_on(const io_result& outcome) {
   if (step_.load() != step::first) return;
   step_ = step::between;
@@ -109,9 +109,9 @@ void flight::go_on(const io_result& outcome) {
   }
   then_ = {};
   if (step_.load() == step::second) return;
-  if (raised_.is_valid() || !outcomes_.front().ok()) make_value_ = {};  // and what it keeps
+  if (raised_.is_valid() || !outcomes_.front().ok()) make_value_ = {};  // and releases what it keeps
   move_to(step::none);
-  begin();  // there is nothing more to wait for, but to tell of
+  begin();  // only the report is left
   ended();
 }
 

@@ -14,13 +14,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A longer request is waited for in steps, between which signals are looked at.
+// Longer requests are waited for in steps, with a check for signals after each.
 constexpr std::uint64_t uninterrupted_bytes = std::uint64_t{64} << 20;
-// Of a request that tells its progress: two such pieces are under way, and a call each is nothing beside them.
+// For a request that reports progress: two pieces of this size are under way, and one call per piece costs next to nothing.
 constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 20;
 constexpr std::size_t pieces_under_way = 2;
 
-// A piece under way. Stopped, and waited for, before the memory is given back.
+// A piece under way. On destruction, cancels it and waits for it before the memory is released.
 class piece {
  public:
   piece(const blocking_request& of, std::uint64_t start, std::uint64_t length, const io_options& options) : length_(length) {
@@ -37,7 +37,7 @@ class piece {
     running_.cancel();
     (void)running_.wait();
   }
-  // Raises what a handler of a signal raises.
+  // Raises what a signal handler raises.
   io_result wait() {
     for (;;) {
       {
@@ -80,7 +80,7 @@ io_result run_in_pieces(const blocking_request& of, const io_options& options, n
     total.bytes_done += outcome.bytes_done;
     total.error = outcome.error;
     if (outcome.bytes_done > 0) tell(outcome.bytes_done);
-    if (!whole) break;  // the end of the file, or an error
+    if (!whole) break;  // end of file, or an error
   }
   return total;
 }

@@ -13,7 +13,7 @@ namespace penstock::python {
 
 namespace {
 
-// A view of an array of 64-bit integers, signed or not; none where the object is something else.
+// Reads an array of 64-bit integers, signed or unsigned; returns nothing for any other object.
 std::optional<std::vector<std::int64_t>> from_array(nb::handle object) {
   if (!PyObject_CheckBuffer(object.ptr())) return std::nullopt;
   Py_buffer view{};
@@ -28,14 +28,14 @@ std::optional<std::vector<std::int64_t>> from_array(nb::handle object) {
   if (view.itemsize == 8 && (is_unsigned || *format == 'l' || *format == 'q' || *format == 'n')) {
     values.emplace(static_cast<std::size_t>(view.len) / 8);
     if (view.len > 0) std::memcpy(values->data(), view.buf, static_cast<std::size_t>(view.len));
-    // Too large to be signed: one by one they are refused by their value.
+    // Values that do not fit into signed integers: the item-by-item path refuses them with their value.
     if (is_unsigned && std::any_of(values->begin(), values->end(), [](std::int64_t each) { return each < 0; })) values.reset();
   }
   PyBuffer_Release(&view);
   return values;
 }
 
-// name: of one of them.
+// name: of one item, for errors.
 std::vector<std::int64_t> integers(nb::handle object, const char* name) {
   if (auto values = from_array(object)) return std::move(*values);
   std::vector<std::int64_t> values;
@@ -63,7 +63,7 @@ std::vector<std::int64_t> one_after_the_other(const std::vector<std::int64_t>& s
   std::int64_t next = 0;
   for (const auto size : sizes) {
     offsets.push_back(next);
-    // Past the end of any buffer: slice() refuses it, and the sum does not overflow.
+    // -1 makes slice() refuse the range, and avoids the overflow.
     if (size < 0 || __builtin_add_overflow(next, size, &next)) next = -1;
   }
   return offsets;

@@ -30,7 +30,7 @@ std::string text_of(std::string_view name, nb::handle value) {
   return nb::cast<std::string>(value);
 }
 
-// A folder by its name, as files are named; "" is none.
+// A folder name, converted like file names; "" means none.
 std::string folder_of(std::string_view name, nb::handle value) {
   const auto plain = nb::steal(PyOS_FSPath(value.ptr()));
   if (!plain.is_valid()) throw nb::python_error();
@@ -60,10 +60,10 @@ remote_kind kind_of(nb::handle value) {
   raise_invalid("storage_options[\"kind\"] is \"" + text + "\"; it is one of auto, http, s3, s3_public, s3_presigned, webhdfs");
 }
 
-// Strings and lists have places, not names.
+// Strings and lists have indexes, not names.
 bool is_mapping(nb::handle value) { return PyMapping_Check(value.ptr()) && nb::hasattr(value, "items"); }
 
-// Name and value of each item of a mapping.
+// Calls take with the name and value of each item.
 template <class Take>
 void for_each_item(nb::handle mapping, const char* what, Take take) {
   for (const auto item : nb::cast<nb::list>(nb::module_::import_("builtins").attr("list")(mapping.attr("items")()))) {
@@ -98,12 +98,12 @@ std::vector<int> statuses_of(nb::handle value) {
   std::vector<int> made;
   for (const auto each : nb::borrow<nb::sequence>(value)) {
     const auto status = unsigned_integer(each, "storage_options[\"retried_statuses\"]");
-    if (status < 1000) made.push_back(static_cast<int>(status));  // no answer has others
+    if (status < 1000) made.push_back(static_cast<int>(status));  // no response has a larger status
   }
   return made;
 }
 
-// The names of what bears with a server. False: it is none of them.
+// Handles the options for retries and timeouts. Returns false for other names.
 bool take_patience(std::string_view name, nb::handle value, remote_options& to) {
   if (name == "attempts") {
     to.attempts = attempts_of(value);
@@ -160,7 +160,7 @@ constexpr std::array choice_options{choice_option{"requester_pays", &remote_opti
 constexpr std::array other_options{"sse_customer_key", "kind",    "size",        "tags",      "headers",    "attempts",
                                    "retried_statuses", "timeout", "retry_pause", "cache_dir", "cache_bytes"};
 
-// The usual names of fsspec (s3fs), of its additional arguments, and of object_store, in small letters, without an aws_ in front.
+// Common names of fsspec (s3fs), its additional arguments, and object_store, in lower case, without the prefix aws_.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_names{{
     {"key", "access_key_id"},
     {"access_key", "access_key_id"},
@@ -204,7 +204,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_na
     {"default_acl", "acl"},
 }};
 
-// Settings of the AWS tools that botocore's Config also has, by their names in a profile.
+// Settings of the AWS tools that botocore's Config also has, with their names in a profile.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 19> aws_names{{
     {"payload_signing_enabled", "payload_signing_enabled"},
     {"use_arn_region", "use_arn_region"},
@@ -227,7 +227,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 19> aws_name
     {"disable_request_compression", "disable_request_compression"},
 }};
 
-// Of fsspec and object_store, with no meaning here: how they cache and cut what they read, and what is always so here.
+// Options of fsspec and object_store without effect here: caching, splitting of reads, and behavior that Penstock always has.
 constexpr std::array without_meaning{"asynchronous",
                                      "loop",
                                      "default_block_size",
@@ -275,7 +275,7 @@ std::string known_name(std::string_view name) {
   return made;
 }
 
-// Configurations hold text: "true", "1".
+// Configurations contain text: "true", "1".
 bool switch_or_text(std::string_view name, nb::handle value) {
   if (!PyUnicode_Check(value.ptr())) return switch_of(name, value);
   const auto text = in_small_letters(text_of(name, value));
@@ -284,7 +284,7 @@ bool switch_or_text(std::string_view name, nb::handle value) {
   raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\"; it is true or false");
 }
 
-// A mapping, or the text that S3 has for it: "a=1&b=2".
+// A mapping, or S3's text form: "a=1&b=2".
 std::vector<remote_header> tags_of(nb::handle value) {
   if (is_mapping(value)) {
     std::vector<remote_header> made;
@@ -300,7 +300,7 @@ std::vector<remote_header> tags_of(nb::handle value) {
   return made;
 }
 
-// 32 bytes, or a str that has them in base64.
+// 32 bytes, or a str with them in base64.
 std::string key_of_customer(nb::handle value) {
   if (value.is_none()) return {};
   if (PyBytes_Check(value.ptr())) return {PyBytes_AsString(value.ptr()), static_cast<std::size_t>(PyBytes_Size(value.ptr()))};
@@ -315,7 +315,7 @@ std::string key_of_customer(nb::handle value) {
   }
 }
 
-// object_store's words for S3's.
+// Translates object_store's words into S3's.
 std::string encryption_of(std::string_view name, nb::handle value) {
   const auto text = text_of(name, value);
   return text == "sse-kms" ? "aws:kms" : text == "dsse-kms" ? "aws:kms:dsse" : text == "sse-c" ? "" : text;
@@ -346,14 +346,14 @@ std::vector<std::string> all_names() {
   raise_invalid("storage_options has no \"" + std::string(name) + "\"" + meant + " There are " + list);
 }
 
-// Retries are what follows the first attempt.
+// Retries do not count the first attempt.
 unsigned attempts_with_retries(std::string_view name, nb::handle value) {
   const auto count = unsigned_integer(value, ("storage_options[\"" + std::string(name) + "\"]").c_str());
   if (count > 999) raise_invalid("storage_options[\"" + std::string(name) + "\"] is from 0 to 999");
   return static_cast<unsigned>(count) + 1;
 }
 
-// Options of other libraries that Penstock must obey or refuse. false: this is not one of them.
+// Options of other libraries that Penstock must obey or refuse. Returns false for other names.
 bool take_promise(std::string_view name, std::string_view group, nb::handle value, remote_options& to) {
   const auto refuse = [&](std::string_view why) { raise_invalid("storage_options: " + std::string(name) + ": " + std::string(why)); };
   if (name == "verify" || name == "allow_invalid_certificates") {
@@ -381,7 +381,7 @@ bool take_promise(std::string_view name, std::string_view group, nb::handle valu
   return true;
 }
 
-// botocore leaves out what is None.
+// Ignores None, like botocore.
 bool take_aws_setting(std::string_view name, nb::handle value, remote_options& to) {
   const auto* const found = std::find_if(aws_names.begin(), aws_names.end(), [&](const auto& each) { return each.first == name; });
   if (found == aws_names.end()) return false;
@@ -391,7 +391,7 @@ bool take_aws_setting(std::string_view name, nb::handle value, remote_options& t
 
 void take(std::string_view given, nb::handle value, remote_options& to, std::string_view group = {});
 
-// Of fsspec: client_kwargs, config_kwargs and s3_additional_kwargs have options of their own in them; "s3" is in config_kwargs.
+// For fsspec: client_kwargs, config_kwargs and s3_additional_kwargs contain options; "s3" is in config_kwargs.
 bool take_group(std::string_view name, nb::handle value, remote_options& to) {
   constexpr std::array groups{"client_kwargs", "config_kwargs", "s3_additional_kwargs", "s3", "client_options", "retries"};
   if (std::find(groups.begin(), groups.end(), name) == groups.end() || !is_mapping(value)) return false;
@@ -436,7 +436,7 @@ void take(std::string_view given, nb::handle value, remote_options& to, std::str
   }
 }
 
-// (status, in_time, pause in ms, attempt, attempts) of each.
+// One tuple per retry: (status, in_time, pause in ms, attempt, attempts).
 nb::list take_retries(const noted_retries& self) {
   nb::list made;
   for (const auto& each : self.kept->take())
@@ -458,7 +458,7 @@ remote_options parse_storage_options(nb::handle options) {
   remote_options made;
   if (options.is_none()) return made;
   if (!is_mapping(options)) throw nb::type_error(("storage_options must be a mapping, not " + type_of(options)).c_str());
-  nb::object allows_http;  // what it allows is known once the endpoint is
+  nb::object allows_http;  // handled last, because it depends on the endpoint
   for_each_item(options, "a name", [&](const std::string& name, nb::handle value) {
     if (without_prefix(name) == "allow_http") {
       allows_http = nb::borrow(value);

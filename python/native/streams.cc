@@ -17,7 +17,7 @@ namespace {
 
 using namespace nb::literals;
 
-// An integer, an object of CuPy (ptr) or PyTorch (cuda_stream), or one with the protocol of cuda-python (__cuda_stream__).
+// stream: an integer, an object of CuPy (ptr) or PyTorch (cuda_stream), or one with cuda-python's protocol (__cuda_stream__).
 void* stream_handle(nb::handle stream) {
   if (stream.is_none()) return nullptr;
   if (PyLong_Check(stream.ptr())) return reinterpret_cast<void*>(unsigned_integer(stream, "stream"));

@@ -38,7 +38,7 @@ nb::object type_name_of(const tensor_facts& tensor) { return words(to_string(ten
 
 nb::object names_of(const tensor_header& header) { return list_of(header.tensors(), name_of); }
 
-// Each type's word is made once.
+// Makes the name of each type once.
 nb::object type_names(const tensor_header& header) {
   std::array<nb::object, tensor_type_count> known;
   return list_of(header.tensors(), [&](const tensor_facts& each) {
@@ -75,7 +75,7 @@ nb::object metadata_of(const tensor_header& header) {
 
 // --- from Python to C++
 
-// Raises UnicodeEncodeError for half of a character, which Python's strings may have.
+// Raises UnicodeEncodeError for lone surrogates, which Python strings may contain.
 std::string utf8_of(nb::handle text, const char* what) {
   if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(what) + " is a str, not " + type_of(text)).c_str());
   Py_ssize_t length = 0;
@@ -99,7 +99,7 @@ const tensor_facts* found(const tensor_header& header, nb::handle name) {
   Py_ssize_t length = 0;
   const char* bytes = PyUnicode_Check(name.ptr()) ? PyUnicode_AsUTF8AndSize(name.ptr(), &length) : nullptr;
   if (bytes == nullptr) {
-    PyErr_Clear();  // no file has such a name
+    PyErr_Clear();  // no file contains such a name
     return nullptr;
   }
   return header.find({bytes, static_cast<std::size_t>(length)});
@@ -144,7 +144,7 @@ tensor_header read_tensors(nb::handle from) {
   return read_open(*opened);
 }
 
-// A file in memory, or its beginning.
+// Parses a file in memory, or its beginning.
 tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> file_bytes) {
   Py_buffer view{};
   if (PyObject_GetBuffer(beginning.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
@@ -164,9 +164,9 @@ tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> f
   return *std::move(header);
 }
 
-// --- laying out
+// --- layout
 
-// One tensor after the other in memory, from start on.
+// Places the tensors one after the other in memory, beginning at start.
 nb::tuple place_all(const tensor_header& header, std::uint64_t alignment, std::uint64_t start) {
   if (!std::has_single_bit(alignment)) raise_invalid("the alignment is no power of two");
   std::vector<std::int64_t> starts;
