@@ -38,8 +38,7 @@ class wake_up {
   // Makes the descriptor readable. Does not block.
   void wake() const noexcept {
     const std::uint64_t one = 1;
-    (void)!::write(pipe_.get() >= 0 ? pipe_.get() : readable_.get(), &one,
-                   sizeof(one));  // fails only if it is full, and then it is readable
+    (void)!::write(pipe_.get() >= 0 ? pipe_.get() : readable_.get(), &one, sizeof(one));  // if it is full, it is readable
   }
 
   // Makes it unreadable until the next wake(). Does not block.

@@ -304,8 +304,8 @@ struct address_guard {
   int socket_error = 0;  // errno if the kernel refused to make a socket: libcurl's message omits it
 
   explicit address_guard(std::string_view host) : any(is_address(host)) {}
-  // Returns permission_denied if the connection failed because an address was refused, the errno if there was no socket, otherwise the given
-  // error.
+  // Returns permission_denied if the connection failed because an address was refused, the errno if there was no socket, otherwise the
+  // given error.
   [[nodiscard]] status told(status why, std::string_view host) const {
     if (why.ok() || why.code() == errc::out_of_memory) return why;
     if (socket_error != 0) return status::from_errno(socket_error, fmt::format("{}: socket", host));
