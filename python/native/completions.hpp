@@ -9,7 +9,6 @@
 // At the interpreter's end, the module waits for all requests under way, and its thread ends before Python does. Requests that end later
 // are leaked, because nothing may touch Python any more. In a forked child, requests of the parent never end and are leaked too; whoever
 // asks for their results there gets an error at once.
-// told so at once.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// Inside the settings: the table of keys, and how one value of a key is checked and stored. Pure functions; settings.hpp is what others
-// use.
+// Internal to the settings: the table of keys, and the validation and storing of a key's value. Pure functions. Other code uses
+// settings.hpp.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 
 namespace penstock::cufile {
 
-// Null when there is none. A name may be an alias.
+// Return null if there is no such key. A name may be an alias.
 const key* find_key(std::string_view name);
 const key* find_key(key_kind kind, int parameter);
-// "fs.lustre": what known keys begin with.
+// True for a prefix of known keys, such as "fs.lustre".
 bool is_section(std::string_view name);
 
-// Without regard to case, of ASCII letters.
+// Ignores the case of ASCII letters.
 bool same_word(std::string_view a, std::string_view b);
 
-// Why a value was not taken, and target keeps what it has; empty when it was.
+// Why a value was refused, leaving target unchanged; empty if it was accepted.
 using refusal = std::string;
 std::string expected_size(const key& where);
 refusal store_size(const key& where, std::size_t value, settings& target);
@@ -30,10 +30,10 @@ refusal store_flag(const key& where, bool value, settings& target);
 refusal store_word(const key& where, std::string value, settings& target);
 refusal store_list(const key& where, std::vector<std::string> value, settings& target);
 refusal store_addresses(const key& where, const std::vector<std::string>& value, settings& target);
-refusal store_table(const key& where, const std::string& text, settings& target);  // text: as JSON; empty: of no keys
+refusal store_table(const key& where, const std::string& text, settings& target);  // as JSON; empty: no keys
 refusal store_number(const key& where, std::string_view text, settings& target);
 refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& target);
-// A value as it stands in the table and in environment variables.
+// A value as written in the table and in environment variables.
 refusal store_text(const key& where, std::string_view text, settings& target);
 slab_pool pool_of(const key& where);
 
