@@ -1,6 +1,6 @@
-"""Codecs of chunks, from the metadata of zarr 2 and 3: what they are, and how the CPU decodes them.
+"""Describes the codecs of chunks from the metadata of zarr 2 and 3, and decodes chunks on the CPU.
 
-Nothing here keeps state, so any thread may decode. numcodecs does the work and lets go of the GIL meanwhile.
+Keeps no state, so any thread may decode. numcodecs does the work and releases the GIL meanwhile.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True)
 class ByteCodec:
-    """One codec whose encoded side is bytes: those of zarr 3 by their names there, all others by numcodecs' ids."""
+    """One codec whose encoded side is bytes. zarr 3's codecs have their zarr names, all others have numcodecs' ids."""
 
     name: str
-    codec: Any = field(compare=False)  # of numcodecs; None: a CRC-32C behind the bytes
+    codec: Any = field(compare=False)  # from numcodecs; None: a CRC-32C after the bytes
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the codecs of an array of zarr 3 say about its chunks."""
+    """What the codecs of a zarr 3 array say about its chunks."""
 
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -44,9 +44,9 @@ class Stored:
 
 
 def stored3(codecs: Sequence[dict[str, Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stored:
-    """From the metadata's codecs of chunks of a shape. Raises Unsupported where only zarr can decode them.
+    """Interprets the codecs in zarr 3 metadata for chunks of a shape. Raises Unsupported if only zarr can decode them.
 
-    Metadata that are not those of the specification may raise whatever a look into them raises.
+    Metadata that violates the specification may raise any exception.
     """
     axes = tuple(range(len(shape)))
     stored: np.dtype[Any] | None = None
@@ -103,7 +103,7 @@ def _byte_codec3(name: str, config: dict[str, Any]) -> ByteCodec:
         if _crc32c is None:
             raise Unsupported("no package computes its CRC-32C: pip install google-crc32c")
         return ByteCodec(name, None)
-    if name in ("blosc", "gzip", "zstd"):  # their configurations matter to those who encode
+    if name in ("blosc", "gzip", "zstd"):  # their configurations matter only for encoding
         return ByteCodec(name, numcodecs.get_codec({"id": name}))
     ours = name.removeprefix("numcodecs.")
     if ours == name or ours in _OF_ARRAYS:
@@ -111,17 +111,17 @@ def _byte_codec3(name: str, config: dict[str, Any]) -> ByteCodec:
     return _of_numcodecs({"id": ours, **config})
 
 
-# Codecs of numcodecs that zarr 3 has as codecs from array to array: none of them stands behind the bytes.
+# numcodecs codecs that zarr 3 uses as array-to-array codecs: none of them follows the bytes.
 _OF_ARRAYS = ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize")
 
 
 def byte_codecs2(filters: Iterable[Any] | None, compressor: Any) -> tuple[ByteCodec, ...]:
-    """Of zarr 2's metadata: codecs of numcodecs, or their configurations. Raises Unsupported for those that are not installed."""
+    """Returns the numcodecs codecs of zarr 2 metadata, which holds codecs or their configurations. Raises Unsupported if one is not installed."""
     codecs = [*(filters or ()), *([] if compressor is None else [compressor])]
     return tuple(_of_numcodecs(codec if isinstance(codec, dict) else codec.get_config()) for codec in codecs)
 
 
-# Those that make objects, or arrays of a size that nothing limits: zarr undoes them.
+# These codecs make objects, or arrays of unlimited size, so zarr decodes them.
 _OF_OBJECTS = ("categorize", "json2", "msgpack2", "pickle", "vlen-array", "vlen-bytes", "vlen-utf8")
 
 
@@ -135,10 +135,10 @@ def _of_numcodecs(config: dict[str, Any]) -> ByteCodec:
 
 
 def decode(codecs: Sequence[ByteCodec], data: Any, out: Any) -> Any:
-    """Decodes one chunk: data is uint8, out an array of the bytes that must come of it. Gives these bytes, in out or in other memory.
+    """Decodes one chunk. `data` is uint8, and `out` is an array with the decoded size. Returns the decoded bytes, in `out` or in other memory.
 
-    Raises ValueError for bytes that are damaged; it names the codec. Codecs of numcodecs make no more bytes than a chunk has, whatever data says, and
-    most_encoded() between two of them.
+    Raises ValueError, which names the codec, if the bytes are damaged. numcodecs codecs never produce more bytes than a chunk holds, whatever `data`
+    says, or more than most_encoded() between two codecs.
     """
     most = most_encoded(len(out))
     for at in range(len(codecs) - 1, -1, -1):
@@ -174,7 +174,7 @@ def _without_checksum(data: Any) -> Any:
 
 
 def crc32c(data: Any) -> int:
-    """Of bytes. Only where a chain has such a codec, or a shard such an index."""
+    """Returns the CRC-32C of bytes. Called only if a codec chain or a shard index contains one."""
     assert _crc32c is not None
     return int(_crc32c(data))
 
@@ -187,7 +187,7 @@ def _find_crc32c() -> Callable[[Any], int] | None:
     except ImportError:
         pass
     try:
-        of_package = import_module("crc32c").crc32c  # zarr before 3.1.2 brings it along
+        of_package = import_module("crc32c").crc32c  # zarr before 3.1.2 depends on it
         return lambda data: int(of_package(data))
     except ImportError:
         return None

@@ -1,4 +1,4 @@
-"""Chunks that the CPU decodes: read in batches into host memory, decoded by threads, and put into the result."""
+"""Reads chunks that the CPU decodes: in batches into host memory, decoded by threads, and placed into the result."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Failures", "chunks_in_groups", "decode_alone", "read_coded", "threads"]
 
-# Decoded bytes of one group of chunks, but for one chunk that is larger; and how many groups are under way: one that is read, one that is
+# The decoded bytes of one group of chunks (more only if a single chunk is larger), and the number of groups in progress: one is being read, one
+# decoded and one copied to the device. Peak memory is three times this plus the encoded bytes of three groups. Each group's encoded bytes are at most
+# a quarter more than this, because incompressible data grows a little when it is encoded.
 # decoded, one that is copied to the device. What they have in memory is three times this and the encoded bytes of three groups, a quarter more
 # than this in each at most: what cannot be compressed grows a little when it is encoded.
 MOST_DECODED_BYTES = 64 << 20
 _GROUPS_UNDER_WAY = 3
 
 _MOST_THREADS = 64
-_TASKS_PER_THREAD = 4  # of a group: chunks differ in what they cost
+_TASKS_PER_THREAD = 4  # per group, because chunks differ in decoding time
 
 _decoders: ThreadPoolExecutor
 
 
 def threads() -> int:
-    """How many decode at once: one for each core that the process may use."""
+    """Returns the number of decoder threads: one per core that the process may use."""
     return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
@@ -45,18 +47,18 @@ def _make_decoders() -> None:
 
 
 _make_decoders()
-os.register_at_fork(after_in_child=_make_decoders)  # the threads stay in the parent
+os.register_at_fork(after_in_child=_make_decoders)  # threads do not survive a fork
 
 
 class Failures:
-    """Chunks that are damaged: the others are read all the same, and then the first one is raised."""
+    """Collects damaged chunks. The other chunks are still read, and then the first failure is raised."""
 
     def __init__(self) -> None:
         self._first: penstock.InvalidArgument | None = None
         self._others = 0
 
     def add(self, chunk: StoredChunk, error: Exception) -> None:
-        """Names the chunk. One thread at a time."""
+        """Records a damaged chunk by name. Called by one thread at a time."""
         if self._first is not None:
             self._others += 1
             return
@@ -64,7 +66,7 @@ class Failures:
         self._first.__cause__ = error
 
     def check(self) -> None:
-        """Raises InvalidArgument where there was one."""
+        """Raises InvalidArgument if a chunk was damaged."""
         if self._first is None:
             return
         if self._others:
@@ -74,7 +76,7 @@ class Failures:
 
 
 def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
-    """Fills the target, which is an array. Errors as for load()."""
+    """Fills the target, which must be an array. Errors as for load()."""
     files = ChunkFiles(layout)
     failures = Failures()
     under_way: deque[_Group] = deque()
@@ -90,7 +92,7 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
             under_way[0].finish(failures)
             under_way.popleft()
     finally:
-        # After an error, or Ctrl-C wherever it comes, nothing may write to the result any more.
+        # After an error, or Ctrl-C at any point, nothing may write to the result any more.
         for group in under_way:
             group.abandon()
     failures.check()
@@ -100,7 +102,7 @@ def chunks_in_groups(
     layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], target: Target, box: Any,
     most_bytes: int, decoded: int, encoded: Callable[[StoredChunk], int],
 ) -> Iterator[list[StoredChunk]]:  # fmt: skip
-    """Bounded by the memory that chunks take, decoded each and encoded, of which a quarter more is let pass. Parts whose chunks are missing are filled."""
+    """Yields chunks in groups that bound their memory, decoded and encoded (with a quarter of slack). Fills parts whose chunks are missing."""
     for some in groups(parts, most_bytes, lambda part: decoded):
         chunks, missing = files.find(some)
         for part in missing:
@@ -111,16 +113,16 @@ def chunks_in_groups(
 
 
 def _check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
-    """Raises InvalidArgument for a chunk that has more bytes than any codec makes of one."""
+    """Raises InvalidArgument if a chunk is larger than any codec makes it."""
     most = most_encoded(layout.chunk_bytes)
     if chunk.size > most:
         raise damaged(f"{chunk.words} has {chunk.size} bytes, an encoded chunk of this array at most {most}", chunk.path)
 
 
 def decode_alone(layout: ArrayLayout, part: ChunkPart, data: Any) -> Any:
-    """The wanted part of one chunk, a NumPy array in stored_dtype, from its encoded bytes. Valid until this thread decodes the next.
+    """Decodes one chunk and returns its wanted part as a NumPy array in stored_dtype. Valid until this thread decodes another chunk.
 
-    Raises ValueError for bytes that are damaged.
+    Raises ValueError if the bytes are damaged.
     """
     found = decode(layout.codecs, data, _scratch(layout.chunk_bytes))
     return _as_chunk(layout, found)[part.pattern.inner]
@@ -135,7 +137,7 @@ _of_thread = threading.local()
 
 
 def _scratch(nbytes: int) -> np.ndarray[Any, Any]:
-    """Memory of this thread's, which stays for its next chunk."""
+    """Returns scratch memory of this thread, which the next chunk reuses."""
     kept: np.ndarray[Any, Any] | None = getattr(_of_thread, "scratch", None)
     if kept is None or len(kept) != nbytes:
         kept = _of_thread.scratch = np.empty(nbytes, np.uint8)
@@ -143,33 +145,33 @@ def _scratch(nbytes: int) -> np.ndarray[Any, Any]:
 
 
 class _Spare:
-    """Host memory of groups that have ended, for those that follow: new memory costs a page fault for each page."""
+    """Keeps the host memory of finished groups for later ones, because new memory costs a page fault per page."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
         self._free: list[Any] = []
 
     def take(self, nbytes: int) -> Any:
-        """At least so many bytes."""
+        """Returns memory of at least this many bytes."""
         for number, memory in enumerate(self._free):
             if len(memory) >= nbytes:
                 return self._free.pop(number)
         if self._free:
-            self._free.pop()  # too small: it makes room
+            self._free.pop()  # too small, so it is freed
         return self._make(nbytes)
 
     def give(self, memory: Any) -> None:
-        """Nothing may use it any more."""
+        """Takes memory back. Nobody may use it any more."""
         self._free.append(memory)
 
 
 class _Memory(NamedTuple):
     encoded: _Spare
-    decoded: _Spare  # such as the device copies from fast
+    decoded: _Spare  # memory that the device copies from fast
 
 
 class _Group:
-    """Some chunks, from their files to their elements in the result."""
+    """A group of chunks, from their files to their elements in the result."""
 
     def __init__(
         self, layout: ArrayLayout, files: ChunkFiles, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory
@@ -187,17 +189,17 @@ class _Group:
         self._starts = _starts([chunk.size for chunk in self._chunks])
         self._make_places()
         self._pending: Pending | None = None
-        self._closed = False  # no task may begin any more
-        self._lock = threading.Lock()  # of _closed and of the list of tasks
+        self._closed = False  # True: no task may start any more
+        self._lock = threading.Lock()  # guards _closed and the list of tasks
 
     def start(self) -> None:
-        """Starts the reads, after which the chunks are decoded."""
+        """Starts the reads; the chunks are decoded when the reads complete."""
         reads = [Read(chunk.file, self._encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self._chunks, self._starts)]
         self._pending = start_reads(reads)
         self._pending.when_done(self._decode)
 
     def _make_places(self) -> None:
-        """Where decoded parts go: into the result, or for a device into memory that is copied there, those in one piece first."""
+        """Allocates the places of decoded parts: in the result or, for a device, in memory that is copied there, with contiguous parts first."""
         if self._target.on_host:
             return
         self._chunks.sort(key=lambda chunk: chunk.part.pattern.runs > 1)
@@ -208,13 +210,13 @@ class _Group:
         self._decoded = self._memory.decoded.take(sum(sizes))
 
     def _decode(self, outcomes: list[Outcome]) -> None:
-        """On the thread that tells of the reads: hands the chunks to the decoders."""
+        """Hands the chunks to the decoders. Runs on the thread that completes the reads."""
         try:
             step = max(1, -(-len(outcomes) // (threads() * _TASKS_PER_THREAD)))
             with self._lock:
                 for first in range(0, 0 if self._closed else len(outcomes), step):
                     self._tasks.append(_decoders.submit(self._decode_some, range(first, min(first + step, len(outcomes))), outcomes))
-        except BaseException as error:  # no thread can be had
+        except BaseException as error:  # no thread could be started
             self._problem = error
         finally:
             self._decoding.set()
@@ -247,18 +249,18 @@ class _Group:
         place[...] = decode_alone(layout, part, data)
 
     def _piece(self, number: int, part: ChunkPart) -> Any:
-        """Where the part of a chunk goes, as an array."""
+        """Returns the place of a chunk's part, as an array."""
         if self._target.on_host:
-            return self._box[part.outer + (...,)]  # a view, also where there are no axes
+            return self._box[part.outer + (...,)]  # a view, even if there are no axes
         at = self._places[number]
         return self._decoded[at : at + self._sizes[number]].view(self._target.dtype).reshape(part.pattern.lengths)
 
     def finish(self, failures: Failures) -> None:
-        """Waits until the group is in the result. Raises errors of reads; notes damaged chunks."""
+        """Waits until the group is in the result. Raises read errors; records damaged chunks."""
         bad: set[int] = set()
         self._decoding.wait()
         self._files.close(self._chunks)
-        wait(self._tasks)  # all of them, before the error of one is raised
+        wait(self._tasks)  # wait for all of them before raising the error of one
         for task in self._tasks:
             for chunk, error in task.result():
                 failures.add(chunk, error)
@@ -271,7 +273,7 @@ class _Group:
         self._memory.encoded.give(self._encoded)
 
     def _upload(self, bad: set[int]) -> None:
-        """Copies decoded parts to the device: neighbours at once, those whose rows lie apart through memory there."""
+        """Copies decoded parts to the device. Adjacent parts go in one copy; parts with scattered rows go through device memory."""
         apart = [number for number, chunk in enumerate(self._chunks) if chunk.part.pattern.runs > 1]
         whole = len(self._chunks) - len(apart)
         self._upload_whole([number for number in range(whole) if id(self._chunks[number]) not in bad])
@@ -305,7 +307,7 @@ class _Group:
             penstock.copy(self._target.memory[there : there + size], self._decoded[here : here + size])
 
     def abandon(self) -> None:
-        """Waits until nothing of the group is under way. Ctrl-C may have come anywhere in start() and finish()."""
+        """Waits until nothing of the group is in progress. Ctrl-C may have interrupted start() or finish() at any point."""
         if self._pending is not None:
             self._pending.end()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Files by path: kept open for the next read, and written as a whole. Knows nothing of zarr."""
+"""Opens files by path and keeps them open for later reads, and writes whole files. Independent of zarr."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from penstock.zarr._places import settle
 
 __all__ = ["MISSING", "HandleCache", "Lease", "files_at_once", "sync_folder", "write_file", "write_memory"]
 
-# What opening a path raises when a store has no value of that key.
+# Exceptions from opening a path if the store has no value for the key.
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, penstock.NotAFile)
 
-# Descriptors that penstock may hold for one open file: one, and its twin with O_DIRECT.
+# Descriptors that penstock may hold per open file: the file itself and a second one opened with O_DIRECT.
 _DESCRIPTORS_PER_FILE = 2
 _MOST_FILES_AT_ONCE = 256
 
 
 def files_at_once() -> int:
-    """How many files one batch may hold open: an eighth of what the limit of open files allows, at most 256, at least 4."""
+    """Returns how many files one batch may hold open: an eighth of the open-file limit, between 4 and 256."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST_FILES_AT_ONCE
@@ -39,9 +39,9 @@ def files_at_once() -> int:
 class _Entry:
     path: str
     file: penstock.File
-    identity: tuple[int, ...]  # of a local file: device, inode, time of the last change in ns
+    identity: tuple[int, ...]  # of a local file: device, inode, modification time in ns
     users: int = 0
-    retired: bool = False  # no longer in the cache: its last user closes it
+    retired: bool = False  # removed from the cache: its last user closes it
 
 
 @dataclass
@@ -54,13 +54,13 @@ class Lease:
 
 
 class HandleCache:
-    """At most `limit` idle files kept open, the least recently used closed first. Thread-safe.
+    """Keeps at most `limit` idle files open and closes the least recently used first. Thread-safe.
 
-    A file that was replaced, or changed, since it was opened is opened anew: each lease asks the kernel (one stat).
+    A file that was replaced or changed since it was opened is opened again: each lease costs one stat.
     """
 
     def __init__(self, limit: int) -> None:
-        """limit: files, at least 0. Raises ValueError otherwise."""
+        """Creates a cache of at most `limit` files. Raises ValueError if `limit` is negative."""
         if limit < 0:
             raise ValueError(f"max_open_files is {limit}; it must be 0 or more")
         self.limit = limit
@@ -72,9 +72,9 @@ class HandleCache:
         return len(self._entries)
 
     def acquire(self, path: str) -> Lease:
-        """Opens path for reading, or finds it open. Blocks. End the lease with release().
+        """Opens path for reading, or reuses the open file. Blocks. End the lease with release().
 
-        Raises one of MISSING when there is no such file, penstock.Error when it cannot be opened.
+        Raises one of MISSING if the file does not exist, and penstock.Error if it cannot be opened.
         """
         identity, known_size = self._look(path)
         with self._lock:
@@ -84,7 +84,7 @@ class HandleCache:
                 self._entries.move_to_end(path)
                 return Lease(entry.file, entry.file.size() if known_size is None else known_size, entry)
         file = self._open(path)
-        size = file.size()  # not the known one: the file may have been replaced since
+        size = file.size()  # not the cached size: the file may have been replaced since
         entry = _Entry(path, file, identity, users=1)
         with self._lock:
             stale = [self._entries.pop(path)] if path in self._entries else []
@@ -96,7 +96,7 @@ class HandleCache:
         return Lease(file, size, entry)
 
     def _look(self, path: str) -> tuple[tuple[int, ...], int | None]:
-        """What tells this file from another under its name, and its size; None: the open file knows it."""
+        """Returns the identity that distinguishes this file from another with the same name, and its size. None: only the open file knows it."""
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(21, "Is a directory", path)
@@ -106,7 +106,7 @@ class HandleCache:
         return penstock.open(path)
 
     def release(self, lease: Lease) -> None:
-        """Ends a lease. No read of the file may be under way for it."""
+        """Ends a lease. No read through it may be in progress."""
         entry = lease.entry
         with self._lock:
             entry.users -= 1
@@ -116,7 +116,7 @@ class HandleCache:
 
     @contextmanager
     def lease(self, path: str) -> Iterator[Lease]:
-        """acquire() and release() around a block."""
+        """Returns a context manager that calls acquire() and release()."""
         lease = self.acquire(path)
         try:
             yield lease
@@ -124,7 +124,7 @@ class HandleCache:
             self.release(lease)
 
     def forget(self, path: str) -> None:
-        """Lets go of path and of all files under it, so that the space of deleted files is returned."""
+        """Drops path and all files below it, so that the space of deleted files is freed."""
         below = path.rstrip("/") + "/"
         with self._lock:
             gone = [p for p in self._entries if p == path or p.startswith(below)]
@@ -132,7 +132,7 @@ class HandleCache:
         _close(closing)
 
     def clear(self) -> None:
-        """Lets go of all files. Those in use are closed when their leases end."""
+        """Drops all files. Files in use are closed when their leases end."""
         with self._lock:
             closing = self._retire(list(self._entries.values()))
             self._entries.clear()
@@ -152,7 +152,7 @@ _caches: weakref.WeakSet[HandleCache] = weakref.WeakSet()
 
 
 def _start_afresh_in_child() -> None:
-    # A forked child can use neither the files that its parent opened nor a lock that another thread held.
+    # A forked child cannot use the files that its parent opened, or a lock that another thread held.
     for cache in list(_caches):
         cache._start_afresh()
 
@@ -166,10 +166,13 @@ def _close(entries: list[_Entry]) -> None:
 
 
 def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = False) -> int:
-    """Writes a value as a whole: readers see the old file or the new one, never a part. Blocks. Returns its size in bytes.
+    """Writes a whole value: readers see the old file or the new one, never a partial one. Blocks. Returns its size in bytes.
 
-    value: host or GPU memory in one piece. exclusive: fail with FileExistsError where the file exists. fsync: return only
-    when the file and its name are on the disk. Raises penstock.Error or OSError; then no file of a temporary name is left.
+    - `value`: contiguous host or GPU memory.
+    - `exclusive`: fail with FileExistsError if the file exists.
+    - `fsync`: return only when the file and its name are on disk.
+
+    Raises penstock.Error or OSError; no temporary file remains then.
     """
     folder, name = os.path.split(path)
     made = _make_folders(folder)
@@ -191,7 +194,7 @@ def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = 
 
 
 def write_memory(value: Any, path: str, *, fsync: bool = False) -> int:
-    """Makes a file of a value; it must not exist. Blocks. Returns its size in bytes. Errors as for write_file()."""
+    """Writes a value to a new file, which must not exist. Blocks. Returns its size in bytes. Errors as for write_file()."""
     settle(value)
     with penstock.open(path, "x") as file:
         written = file.write_from(value) if _nbytes(value) else 0
@@ -205,7 +208,7 @@ def _nbytes(value: Any) -> int:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Makes a folder and those above it; returns those that got a new name in them."""
+    """Creates a folder and its missing parents. Returns the folders that have a new entry."""
     missing = []
     at = folder
     while at and not os.path.isdir(at):
@@ -216,7 +219,7 @@ def _make_folders(folder: str) -> list[str]:
 
 
 def sync_folder(folder: str) -> None:
-    """Puts the names in a folder on the disk. Blocks. Raises OSError."""
+    """Flushes a folder's entries to disk. Blocks. Raises OSError."""
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

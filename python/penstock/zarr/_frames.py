@@ -1,4 +1,4 @@
-"""Frames of zstd (RFC 8878) of many chunks, looked at from outside: all chunks at once, a few bytes of each at a time."""
+"""Checks the zstd frames (RFC 8878) of many chunks without decoding them: all chunks at once, a few bytes of each at a time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Fetch", "whole_frames"]
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
-Fetch: TypeAlias = Callable[[Numbers], Any]  # the bytes at positions, an array of uint8 of the same shape
+Fetch: TypeAlias = Callable[[Numbers], Any]  # returns the bytes at positions, as a uint8 array of the same shape
 
 _MAGIC = np.frombuffer(MAGIC, np.uint8)
 _LONGEST_HEADER = 18
-_MOST_OF_WINDOW = 1 << 27  # zstd's own decoder takes no more by itself
+_MOST_OF_WINDOW = 1 << 27  # zstd's own decoder accepts no larger window by default
 _LEAST_COMPRESSED = 2
-# zstd makes blocks of 128 KiB, and at high levels cuts some of them. Each costs a round over all chunks.
+# zstd makes blocks of 128 KiB and splits some of them at high levels. Each block costs a round over all chunks.
 _BLOCKS_PER_FULL_ONE = 16
 _BLOCKS_BESIDES = 64
 _MOST_ROUNDS = 8192
 
 
 def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> Flags:
-    """True for each chunk that is one frame whose header says decoded_bytes, whose blocks can be so many and end where the chunk does.
+    """Returns True for each chunk that is one complete frame of decoded_bytes, with a plausible number of blocks that end where the chunk ends.
 
-    starts, sizes: of the chunks, in bytes; sizes are 1 or more. What lies in a block is not looked at.
+    `starts` and `sizes` of the chunks are in bytes; sizes are at least 1. The contents of blocks are not checked.
     """
     at, most_of_block, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
     least, most = np.zeros_like(at), np.zeros_like(at)
@@ -54,8 +54,10 @@ def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: i
 
 
 def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> tuple[Numbers, Numbers, Numbers, Flags]:
-    """Where the blocks begin in each chunk, what comes of one at most, whether 4 bytes of checksum follow them, and whether there is such a header."""
-    # 3.1.1.1: a magic number, a descriptor, perhaps a window and the number of a dictionary, then the size.
+    """Returns, for each chunk, where its blocks begin, the largest decoded size of a block, whether a 4-byte checksum follows, and whether the header
+    is valid.
+    """
+    # RFC 8878, 3.1.1.1: a magic number, a descriptor, an optional window and dictionary ID, then the size.
     head = fetch(starts[:, None] + np.minimum(np.arange(_LONGEST_HEADER), sizes[:, None] - 1)).astype(np.uint64)
     descriptor, window = head[:, 4].astype(np.int64), _windows(head[:, 5].astype(np.int64))
     is_single = descriptor >> 5 & 1
@@ -73,7 +75,7 @@ def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) 
 
 
 def _windows(descriptors: Numbers) -> Numbers:
-    # 3.1.1.1.2: five bits of exponent, three of eighths.
+    # 3.1.1.1.2: five bits of exponent, three of mantissa (eighths).
     base = np.int64(1) << (10 + (descriptors >> 3))
     windows: Numbers = base + (base >> 3) * (descriptors & 7)
     return windows

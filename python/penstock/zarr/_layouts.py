@@ -1,4 +1,4 @@
-"""From a zarr array, of zarr 2 or 3, to the layout of its chunks in files, or to the reason why only zarr can read it."""
+"""Derives the layout of chunk files from a zarr 2 or 3 array, or the reason why only zarr can read it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["ZARR_MAJOR", "layout_of", "layout_of_metadata"]
 
 ZARR_MAJOR = int(zarr.__version__.split(".")[0])
 
-# Kinds of dtype whose elements are plain bytes of one size: bool, numbers, times, strings of fixed length, and records of those.
+# dtype kinds whose elements are plain bytes of one size: bool, numbers, times, fixed-length strings, and records of those.
 _PLAIN_KINDS = "biufcmMSUV"
 
 
 def layout_of(array: Any) -> ArrayLayout:
-    """Raises TypeError for what is no zarr array, Unsupported when only zarr can read its chunks."""
+    """Returns the layout of an array. Raises TypeError if it is not a zarr array, and Unsupported if only zarr can read its chunks."""
     if not isinstance(array, zarr.Array):
         raise TypeError(f"penstock.zarr reads a zarr.Array, not a {type(array).__name__}")
     if ZARR_MAJOR < 3:
@@ -34,11 +34,11 @@ def layout_of(array: Any) -> ArrayLayout:
 
 
 def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
-    """Of zarr 3. Files are named by their paths under the folder of the store. Errors as for layout_of()."""
+    """Returns the layout of a zarr 3 array. File names are paths below the store's folder. Errors as for layout_of()."""
     try:
         dtype, stored, name = _stored_of(metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # zarr decides whether such metadata are wrong, and says what is.
+        # zarr decides whether such metadata is wrong, and reports the error.
         raise Unsupported(f"its metadata are not understood ({type(error).__name__}: {error})") from error
     path_of, open_far = _files3(store, folder)
     return ArrayLayout(
@@ -57,7 +57,7 @@ def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
 
 
 def _stored_of(metadata: Any) -> tuple[np.dtype[Any], Stored, Callable[[tuple[int, ...]], str]]:
-    """The dtype, what is stored of chunks, and how the files are named. Raises Unsupported, or what odd metadata raise."""
+    """Returns the dtype, the stored form of chunks, and the naming of files. Raises Unsupported, or any exception for malformed metadata."""
     told = metadata.to_dict()
     if told["zarr_format"] == 2:
         dtype = _plain_dtype(metadata.dtype.to_native_dtype())
@@ -78,10 +78,10 @@ def _stored_of(metadata: Any) -> tuple[np.dtype[Any], Stored, Callable[[tuple[in
 
 
 def _fill_value(metadata: Any) -> Any:
-    """Of missing chunks. Format 2 allows null: zarr then has the default of the dtype, which of dates is NaT and not zero."""
+    """Returns the fill value of missing chunks. Format 2 allows null: zarr then uses the dtype's default, which is NaT for dates, not zero."""
     if metadata.fill_value is not None or metadata.zarr_format != 2:
         return metadata.fill_value
-    default = getattr(metadata.dtype, "default_scalar", None)  # of zarr 3.1 and newer
+    default = getattr(metadata.dtype, "default_scalar", None)  # zarr 3.1 and later
     if default is not None:
         return default()
     dtype = _plain_dtype(metadata.dtype)
@@ -89,7 +89,7 @@ def _fill_value(metadata: Any) -> Any:
 
 
 def _plain_dtype(dtype: Any) -> np.dtype[Any]:
-    """Raises Unsupported for elements that are not plain bytes of one size."""
+    """Raises Unsupported if elements are not plain bytes of one size."""
     found: np.dtype[Any] = np.dtype(dtype)
     if found.kind not in _PLAIN_KINDS or found.hasobject or found.itemsize == 0:
         raise Unsupported(f"its dtype {found} is not of plain elements")
@@ -97,13 +97,13 @@ def _plain_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any] | None]:
-    """How the files of an array are called, and what opens those on a server."""
+    """Returns the function that names an array's files, and the function that opens them on a server."""
     from zarr.storage import LocalStore
 
     from penstock.zarr._remote import RemoteStore
     from penstock.zarr._store3 import GDSStore
 
-    # A subclass that reads in another way may also store in another way.
+    # A subclass that reads differently may also store differently.
     if isinstance(store, LocalStore) and type(store).get in (LocalStore.get, GDSStore.get):
         root = os.path.join(os.fspath(store.root), folder)
         return (lambda name: os.path.join(root, name)), None

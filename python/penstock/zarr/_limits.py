@@ -1,6 +1,6 @@
-"""Decoding of bytes that may lie about how many come of them: no codec here makes more than it is asked for.
+"""Decodes untrusted bytes: no codec here produces more output than was requested, whatever size the input announces.
 
-Nothing here keeps state, so any thread may decode.
+Keeps no state, so any thread may decode.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ __all__ = [
     "most_encoded",
 ]
 
-# Bytes that say to be an encoded chunk and are that much longer than one hold something else.
+# An encoded chunk may be larger than its decoded size by this factor plus this many bytes. Anything larger is not an encoded chunk.
 _MOST_GROWTH = 16
 _ALWAYS_ALLOWED = 1 << 20
 
 
 def most_encoded(chunk_bytes: int) -> int:
-    """How many bytes a chunk may have before it is decoded, and between two of its codecs."""
+    """Returns the largest size of a chunk in encoded form, also between two of its codecs."""
     return _MOST_GROWTH * chunk_bytes + _ALWAYS_ALLOWED
 
 
 def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
-    """Decodes to the bytes of out, in out or in other memory. Raises what the codec raises, and ValueError where other bytes come of data.
+    """Decodes to exactly the size of `out`, in `out` or in other memory. Raises the codec's exceptions, and ValueError if the announced size differs.
 
-    A codec of another package than numcodecs may give bytes of another length.
+    A codec from a package other than numcodecs may return another length.
     """
     announced = _announced(name, data)
     if announced is not None:
@@ -50,15 +50,15 @@ def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
     if framed is not None:
         codec.decode(framed, out)
         return out
-    # What comes of several frames at most is far more than what comes of them; the caller sees how much that is.
+    # The bound for several frames is much larger than their decoded size; the caller checks the actual size.
     return decode_up_to(name, codec, data, most_encoded(len(out)) if name == "zstd" else len(out))
 
 
 def decode_up_to(name: str, codec: Any, data: Any, most: int) -> Any:
-    """Decodes to most bytes or fewer. Errors as for decode_exactly()."""
+    """Decodes to at most `most` bytes. Errors as for decode_exactly()."""
     announced = _announced(name, data)
     if announced is None and name == "zstd":
-        # Such frames are joined by zstd itself, in memory that grows: what can come of them at most is known from their blocks.
+        # zstd joins the output of such frames in growing memory, so the bound is computed from their blocks.
         announced = _most_of_zstd(data, most)
     if announced is not None and announced > most:
         raise ValueError(f"they announce {announced} bytes, and {most} at most may come of them")
@@ -71,7 +71,7 @@ def decode_up_to(name: str, codec: Any, data: Any, most: int) -> Any:
     return found
 
 
-# Codecs that do not announce a size: they give so many bytes, and no more.
+# Codecs that do not announce a size. These functions return at most the requested number of bytes.
 
 
 def _gzip(codec: Any, data: Any, count: int) -> bytes:
@@ -102,11 +102,11 @@ def _lzma(codec: Any, data: Any, count: int) -> bytes:
 _LIMITED: dict[str, Callable[[Any, Any, int], bytes]] = {"bz2": _bz2, "gzip": _gzip, "lzma": _lzma, "zlib": _zlib}
 
 
-# Codecs that do.
+# Codecs that announce a size.
 
 
 def _announced(name: str, data: Any) -> int | None:
-    """The size that compressed bytes announce, None where they do not."""
+    """Returns the size that compressed bytes announce, or None if they do not announce one."""
     ask = _ANNOUNCED.get(name)
     return None if ask is None else ask(data)
 
@@ -117,7 +117,8 @@ def _announced_by_lz4(data: Any) -> int | None:
 
 
 def _announced_by_blosc(data: Any) -> int | None:
-    # Versions, flags, the size of an element, three sizes: decoded, of a block, encoded. Blosc 1 believes the last one and would read on behind cut bytes.
+    # Blosc header: versions, flags, element size, then three sizes: decoded, block, encoded. Blosc 1 trusts the encoded size and would read past the
+    # end of truncated data.
     view = _view_of(data)
     if len(view) < 16 or len(view) < int.from_bytes(view[12:16], "little"):
         raise ValueError("they are cut")
@@ -139,23 +140,23 @@ _ANNOUNCED: dict[str, Callable[[Any], int | None]] = {
     "zstd": _announced_by_zstd,
 }
 
-# RFC 8878. Damaged bytes end a walk over frames and blocks early: zstd refuses them at the same place.
+# RFC 8878. Damaged bytes end a walk over frames and blocks early; zstd rejects them at the same place.
 MAGIC = b"\x28\xb5\x2f\xfd"
-_SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f
+_SKIPPABLE = b"\x2a\x4d\x18"  # preceded by a byte from 0x50 to 0x5f
 MOST_OF_BLOCK = 128 << 10
-RAW, RLE, COMPRESSED, RESERVED = range(4)  # kinds of blocks
+RAW, RLE, COMPRESSED, RESERVED = range(4)  # block types
 
 
 def _view_of(data: Any) -> memoryview:
     view = memoryview(data)
-    return view.cast("B") if view.nbytes else memoryview(b"")  # an empty one cannot be cast
+    return view.cast("B") if view.nbytes else memoryview(b"")  # an empty view cannot be cast
 
 
 class _Frame(NamedTuple):
     start: int
-    blocks: int  # where they begin
-    size: int | None  # as its header says
-    checked: bool  # 4 bytes of checksum follow the blocks
+    blocks: int  # offset of the first block
+    size: int | None  # from the header
+    checked: bool  # a 4-byte checksum follows the blocks
 
 
 def _frames(data: Any) -> Iterator[_Frame]:
@@ -176,7 +177,7 @@ def _frames(data: Any) -> Iterator[_Frame]:
 
 
 def _frame_at(view: memoryview, at: int) -> _Frame | None:
-    # 3.1.1.1: a magic number, a descriptor, perhaps a window and a dictionary, then perhaps the size.
+    # RFC 8878, 3.1.1.1: a magic number, a descriptor, an optional window and dictionary ID, then an optional size.
     if view[at : at + 4] != MAGIC:
         return None
     descriptor = view[at + 4]
@@ -191,7 +192,7 @@ def _frame_at(view: memoryview, at: int) -> _Frame | None:
 
 
 def _blocks(view: memoryview, at: int) -> Iterator[tuple[int, int]]:
-    """Of each block: where it ends, and the bytes that come of it at most."""
+    """Yields, for each block, its end and its largest decoded size."""
     while at + 3 <= len(view):
         header = int.from_bytes(view[at : at + 3], "little")
         kind, size = header >> 1 & 3, header >> 3
@@ -204,7 +205,7 @@ def _blocks(view: memoryview, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _most_of_zstd(data: Any, enough: int) -> int | None:
-    """What comes of all frames at most; something larger than enough once that is exceeded. None: there is no frame."""
+    """Returns the largest decoded size of all frames, or the first sum larger than `enough`. None if there is no frame."""
     view = _view_of(data)
     total = None
     for frame in _frames(view):
@@ -217,11 +218,13 @@ def _most_of_zstd(data: Any, enough: int) -> int | None:
 
 
 def _with_size(data: Any, size: int) -> Any:
-    """A frame that has no size, with one: zstd then makes exactly so many bytes of it, or says that it cannot. None where data is no single frame."""
+    """Returns a frame without a size with `size` added, so that zstd produces exactly that many bytes or fails. None if data is not a single such
+    frame.
+    """
     view = _view_of(data)
     frames = list(_frames(view))
     if len(frames) != 1 or frames[0].size is not None or frames[0].start != 0:
         return None
     head = bytearray(view[: frames[0].blocks])
-    head[4] |= 0xC0  # 8 bytes of size
+    head[4] |= 0xC0  # 8-byte size field
     return bytes(head) + struct.pack("<Q", size) + bytes(view[frames[0].blocks :])

@@ -1,4 +1,4 @@
-"""`load`: a whole zarr array, or a box of it, in one go from its chunk files into host or GPU memory."""
+"""`load`: reads a whole zarr array, or a box of it, at once from its chunk files into host or GPU memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Explanation:
 
     direct: bool  # False: zarr's own pipeline reads it
     reason: str
-    nbytes: int  # of the result; of the whole array where zarr reads it
-    chunks: int  # to read, 0 where zarr reads it
-    ranges: int  # of files
-    staged_chunks: int  # of chunks: read whole and copied, because their pieces are small
-    files: int = 0  # that hold the chunks: fewer where they are shards
-    decoder: str = ""  # "cpu" or "gpu"; "" where chunks are stored as they are wanted, or zarr reads them
+    nbytes: int  # bytes of the result, or of the whole array if zarr reads it
+    chunks: int  # chunks to read; 0 if zarr reads them
+    ranges: int  # byte ranges in files
+    staged_chunks: int  # chunks that are read whole and then copied, because their pieces are small
+    files: int = 0  # files that hold the chunks; with shards, fewer than chunks
+    decoder: str = ""  # "cpu" or "gpu"; "" if chunks need no decoding, or zarr reads them
 
     def __str__(self) -> str:
         if not self.direct:
@@ -71,7 +71,7 @@ def explain(array: Any, selection: Any = ..., *, device: Place = None, decode: s
 
 
 def _how(layout: ArrayLayout, plain: bool, device: str, decode: str) -> tuple[str, str]:
-    """The reason of an explanation, and who decodes."""
+    """Returns the reason of an explanation, and the decoder."""
     where = "on a server" if layout.far else "in local files"
     if plain:
         return f"its chunks are plain bytes {where}", ""
@@ -87,7 +87,7 @@ def _how(layout: ArrayLayout, plain: bool, device: str, decode: str) -> tuple[st
 
 
 def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
-    """None: nvCOMP decodes the chunks."""
+    """Returns why nvCOMP cannot decode the chunks, or None if it can."""
     if decode == "cpu":
         return 'decode is "cpu"'
     if not is_gpu(device):
@@ -154,7 +154,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
 
 
 def check_decode(decode: str) -> None:
-    """Raises ValueError."""
+    """Raises ValueError for an unknown value of `decode`."""
     if decode not in _DECODERS:
         raise ValueError(f"decode is {decode!r}; it must be one of {', '.join(map(repr, _DECODERS))}")
 
@@ -175,7 +175,7 @@ def _on_host(values: Any) -> Any:
 def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> None:
     plain = is_plain(layout, target.dtype)
     if not target.is_array and (not plain or any(part.pattern.scattered for part in chunk_parts(layout, region))):
-        # Memory that this process cannot index: put together on the host, and moved at once.
+        # This process cannot index the memory, so the result is assembled on the host and copied at once.
         host = target_for(region.shape, target.dtype, None, None)
         _read(layout, region, host, decode)
         target.assign_all(host.result)
@@ -186,7 +186,7 @@ def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> N
 
 
 def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decode: str) -> None:
-    """Fills the parts of a target that was prepared."""
+    """Fills the parts of a prepared target."""
     if is_plain(layout, target.dtype):
         read_plain(layout, parts, target, box)
         return
@@ -202,5 +202,5 @@ def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
 
 
 def is_plain(layout: ArrayLayout, dtype: np.dtype[Any]) -> bool:
-    """Whether decoded chunks are the bytes that files hold."""
+    """Returns whether files hold the chunks as decoded bytes."""
     return not layout.codecs and layout.in_order and layout.stored_dtype == dtype

@@ -1,11 +1,11 @@
-"""NVIDIA's nvCOMP, where it is installed: decodes many chunks at once, each where it lies in the memory of a GPU.
+"""Calls NVIDIA's nvCOMP, if it is installed, to decode many chunks at once in GPU memory.
 
-It is called through its C interface (versions 5 and 6), which tells for each chunk whether it could be decoded and how long it is, as that of
-its Python package does not: pip install nvidia-libnvcomp-cu12, or -cu13, which nvidia-nvcomp-cu12 brings along. Needs cupy.
+The C interface (versions 5 and 6) reports the status and the length of each chunk, which nvCOMP's Python package does not. The wheels are
+nvidia-libnvcomp-cu12 and -cu13; nvidia-nvcomp-cu12 depends on one of them. Needs cupy.
 
-It is made for chunks that are as a compressor made them ("can only operate on valid input data", its release notes say). Damaged ones, tried on an
-H200 with version 6: zstd reads and writes where nothing is, which ends the process's CUDA context, when the frame or its blocks are not whole
-(_frames.py finds these), now and then when bytes in a block are others, and then may not end either; lz4, gzip and zlib write far past their room.
+nvCOMP expects chunks exactly as a compressor wrote them ("can only operate on valid input data", its release notes say). Damaged chunks, tested on an
+H200 with version 6: zstd accesses unmapped memory, which ends the process's CUDA context, if the frame or its blocks are incomplete (_frames.py
+detects this) and sometimes if bytes within a block are wrong, in which case it may also hang. lz4, gzip and zlib write far past their buffers.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from penstock.zarr._frames import whole_frames
 __all__ = ["Nvcomp", "Payload", "payload_of", "problem"]
 
 _SONAMES = ("libnvcomp.so.6", "libnvcomp.so.5")
-_ON_SMS = 2  # NVCOMP_DECOMPRESS_BACKEND_CUDA: the decompression engine of newer GPUs wants memory that was allocated for it
-_SHARE_OF_FREE_MEMORY = 8  # of the GPU's: one part of so many for decoded chunks, of which zstd takes more than three times as much besides
-_LARGEST_CHUNK = 2**31 - 1  # nvcompZstdDecompressionMaxAllowedChunkSize, the least of all
+_ON_SMS = 2  # NVCOMP_DECOMPRESS_BACKEND_CUDA: the hardware engine of newer GPUs needs specially allocated memory
+_SHARE_OF_FREE_MEMORY = 8  # decoded chunks use 1/8 of free GPU memory; zstd needs more than three times as much in addition
+_LARGEST_CHUNK = 2**31 - 1  # nvcompZstdDecompressionMaxAllowedChunkSize, the smallest limit of all algorithms
 
 
-# It decodes 1 GiB in a tenth of a second, and one large chunk alone at some 0.1 GB/s.
+# nvCOMP decodes 1 GiB in a tenth of a second, and a single large chunk at about 0.1 GB/s.
 _SECONDS_AT_LEAST = 30
-_SLOWEST = 1 << 24  # decoded bytes a second
+_SLOWEST = 1 << 24  # decoded bytes per second
 _NOT_READY = 600  # cudaErrorNotReady
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What nvCOMP calls a codec, and what stands before and behind its bytes in a chunk."""
+    """nvCOMP's name for a codec, and the bytes before and after its payload in a chunk."""
 
     algorithm: str
     before: int
     behind: int
-    whole: Callable[..., Any] | None = None  # whole_frames(), or another function of its kind: finds chunks that nvCOMP may be given
+    whole: Callable[..., Any] | None = None  # whole_frames() or a similar function, which finds the chunks that nvCOMP may decode
 
 
-# numcodecs puts the size in front of LZ4's block; zlib has a header of 2 bytes, and a checksum that nvCOMP does not compare.
+# numcodecs puts the size before LZ4's block. zlib has a 2-byte header, and a checksum that nvCOMP does not verify.
 _PAYLOADS = {
     "gzip": Payload("Gzip", 0, 0),
     "lz4": Payload("LZ4", 4, 0),
@@ -58,7 +58,7 @@ _PAYLOADS = {
 
 
 def payload_of(codecs: Sequence[ByteCodec], chunk_bytes: int) -> Payload | str:
-    """What of such chunks nvCOMP decodes; in words, why it cannot."""
+    """Returns the part of such chunks that nvCOMP decodes, or the reason why it cannot decode them."""
     if len(codecs) != 1:
         return f"{len(codecs)} codecs made its bytes"
     found = _PAYLOADS.get(codecs[0].name)
@@ -70,7 +70,7 @@ def payload_of(codecs: Sequence[ByteCodec], chunk_bytes: int) -> Payload | str:
 
 
 def problem() -> str | None:
-    """Why nvCOMP cannot be used in this process; None where it can."""
+    """Returns why this process cannot use nvCOMP, or None if it can."""
     try:
         import cupy  # noqa: F401
     except ImportError:
@@ -89,7 +89,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _candidates() -> list[str]:
-    """Those of the wheels, then those of the system."""
+    """Yields the libraries of the wheels, then those of the system."""
     try:
         import nvidia.libnvcomp as package  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -99,7 +99,7 @@ def _candidates() -> list[str]:
 
 
 class _Options(ctypes.Structure):
-    # Of all algorithms: 64 bytes that begin with the backend; zeros are the defaults of the rest.
+    # The options of all algorithms: 64 bytes that begin with the backend; zeros select the defaults for the rest.
     _fields_ = [("backend", ctypes.c_int), ("rest", ctypes.c_char * 60)]
 
 
@@ -108,7 +108,7 @@ class _Alignments(ctypes.Structure):
 
 
 class Nvcomp:
-    """Decodes on one GPU, on cupy's current stream there. One thread at a time. Only where problem() is None."""
+    """Decodes on one GPU, on cupy's current stream there. Used by one thread at a time, and only if problem() returns None."""
 
     def __init__(self, algorithm: str, device: int) -> None:
         library = _library()
@@ -117,7 +117,7 @@ class Nvcomp:
         self._options = _Options(_ON_SMS)
         size, pointer = ctypes.c_size_t, ctypes.c_void_p
         prefix = f"nvcompBatched{algorithm}Decompress"
-        # Version 5 calls it ...Async and has no stream, which it does not miss.
+        # Version 5 calls it ...Async and takes no stream, which it does not need.
         self._temporary = getattr(library, f"{prefix}GetTempSize", None) or getattr(library, f"{prefix}GetTempSizeAsync")
         self._temporary.argtypes = [size, size, _Options, ctypes.POINTER(size), size, pointer]
         self._decompress = getattr(library, f"{prefix}Async")
@@ -132,14 +132,14 @@ class Nvcomp:
         return max(1, int(found.input), int(found.output))
 
     def most_bytes(self) -> int:
-        """How many decoded bytes decode() should be asked for at once, as memory is free now."""
+        """Returns the number of decoded bytes to request from decode() at once, based on free memory."""
         import cupy
 
         free, _ = cupy.cuda.Device(self._device).mem_info
         return int(free) // _SHARE_OF_FREE_MEMORY
 
     def temporary_bytes(self, chunks: int, chunk_bytes: int) -> int:
-        """Memory that decode() needs besides, for so many chunks."""
+        """Returns how many bytes of temporary memory decode() needs for this many chunks."""
         found = ctypes.c_size_t()
         status = self._temporary(chunks, chunk_bytes, self._options, ctypes.byref(found), chunks * chunk_bytes, None)
         if status != 0:
@@ -147,9 +147,9 @@ class Nvcomp:
         return int(found.value)
 
     def decode(self, sources: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], places: np.ndarray[Any, Any], chunk_bytes: int) -> np.ndarray[Any, Any]:
-        """Decodes chunks from addresses and sizes to places, addresses with room for chunk_bytes each (all uint64). Blocks.
+        """Decodes chunks at device addresses into places of chunk_bytes each. Addresses and sizes are uint64. Blocks.
 
-        True for each that came out with chunk_bytes; what is at the other places is undefined.
+        Returns True for each chunk that decoded to chunk_bytes; the contents of the other places are undefined.
         """
         import cupy
 
@@ -173,7 +173,7 @@ class Nvcomp:
 
 
 def _wait(stream: Any, count: int, chunk_bytes: int) -> None:
-    """Until the stream is done. Raises penstock.Error where a damaged chunk has broken the CUDA context or keeps the GPU busy."""
+    """Waits until the stream completes. Raises penstock.Error if a damaged chunk has broken the CUDA context or keeps the GPU busy."""
     import cupy
 
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Chunks that a GPU decodes: read in batches into its memory as they are stored, decoded there, and put into the result there."""
+"""Reads chunks that a GPU decodes: in batches, as stored, into its memory, where they are decoded and placed into the result."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Decoder", "read_on_gpu"]
 
-# Decoded bytes that the decoder is asked for at once, but for one chunk that is larger: fewer chunks leave parts of a GPU idle. Besides the
+# Decoded bytes per call of the decoder (more only if a single chunk is larger); fewer chunks leave parts of a GPU idle. GPU memory also holds the
+# result, the encoded bytes of these chunks and, for zstd, three times this for nvCOMP, and the encoded bytes of the batches that are read while
+# others are decoded. A batch has at most as many chunks as files may be open.
 # result, their encoded bytes are in GPU memory and, for zstd, three times this for nvCOMP; and the encoded bytes of the batches under way,
 # which are read while others are decoded. A batch has as many chunks as files may be open.
 MOST_DECODED_BYTES = 1 << 30
 _MOST_BATCH_BYTES = 256 << 20
 _BATCHES_UNDER_WAY = 3
 
-_ALIGNMENT = 256  # of chunks in GPU memory: more than any algorithm asks for
+_ALIGNMENT = 256  # of chunks in GPU memory: at least what every algorithm requires
 
 _logger = logging.getLogger("penstock")
 
 
 class Decoder(Protocol):
-    """What decodes chunks in a device's memory: _nvcomp.Nvcomp."""
+    """Decodes chunks in a device's memory: _nvcomp.Nvcomp."""
 
-    alignment: int  # of encoded and decoded chunks, a power of two
+    alignment: int  # of encoded and decoded chunks; a power of two
 
     def most_bytes(self) -> int: ...
 
@@ -44,9 +46,9 @@ class Decoder(Protocol):
 
 
 def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decoder: Decoder, payload: Payload) -> None:
-    """Fills the target, which is an array on a device. Errors as for load().
+    """Fills the target, which must be an array on a device. Errors as for load().
 
-    Chunks that are not whole, and those that the decoder refuses, are decoded by the CPU, which says what is wrong with them where anything is.
+    Incomplete chunks, and chunks that the decoder rejects, are decoded by the CPU, which reports the error if they are damaged.
     """
     files = ChunkFiles(layout)
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())
@@ -68,19 +70,19 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
             if work.nbytes >= most_bytes or not under_way:
                 work.decode(decoder)
     finally:
-        # After an error, or Ctrl-C wherever it comes, nothing may write to memory that is given back.
+        # After an error, or Ctrl-C at any point, nothing may write to memory that is freed.
         for batch in under_way:
             batch.abandon()
     work.failures.check()
 
 
 def _room_of(chunk: StoredChunk, payload: Payload) -> int:
-    """Of its encoded bytes: the payload is aligned, not what stands before it."""
+    """Returns the memory for an encoded chunk. The payload is aligned, not the bytes before it."""
     return _aligned(chunk.size + payload.before)
 
 
 class _Batch:
-    """Chunks that are read as they are stored into memory of the device."""
+    """A batch of chunks that is read, as stored, into device memory."""
 
     def __init__(self, files: ChunkFiles, chunks: list[StoredChunk], target: Target, payload: Payload) -> None:
         self._files = files
@@ -101,7 +103,7 @@ class _Batch:
         self._pending = start_reads(reads)
 
     def wait(self) -> list[Outcome]:
-        """Until all is read. The files are let go."""
+        """Waits until all reads complete, then releases the files."""
         assert self._pending is not None
         outcomes = self._pending.wait()
         self._files.close(self.chunks)
@@ -109,23 +111,23 @@ class _Batch:
         return outcomes
 
     def abandon(self) -> None:
-        """Waits until nothing of the batch is under way."""
+        """Waits until nothing of the batch is in progress."""
         if self._pending is not None:
             self._pending.end()
         self._files.close(self.chunks)
 
 
 class _Encoded(NamedTuple):
-    """One chunk as it is stored, in memory of the device."""
+    """One chunk as stored, in device memory."""
 
     chunk: StoredChunk
-    memory: Any  # of its batch
-    at: int  # there
-    payload: np.uint64  # its address
+    memory: Any  # the batch's memory
+    at: int  # offset in memory
+    payload: np.uint64  # device address
 
 
 class _Work:
-    """Chunks that have been read, until the decoder is asked for them."""
+    """Holds chunks that have been read until the decoder is called."""
 
     def __init__(self, layout: ArrayLayout, target: Target, box: Any, payload: Payload) -> None:
         self.failures = Failures()
@@ -134,15 +136,15 @@ class _Work:
         self._box = box
         self._payload = payload
         self._ready: list[_Encoded] = []
-        self._encoded_bytes = 0  # of the batches that ready chunks keep
+        self._encoded_bytes = 0  # of the batches that the ready chunks keep alive
 
     @property
     def nbytes(self) -> int:
-        """What the chunks take on the device, encoded or decoded, whichever is more."""
+        """Returns the chunks' size on the device, encoded or decoded, whichever is larger."""
         return max(self._encoded_bytes, len(self._ready) * _aligned(self._layout.chunk_bytes))
 
     def add(self, batch: _Batch) -> None:
-        """Waits for a batch. Raises errors of its reads; notes chunks that were cut."""
+        """Waits for a batch. Raises its read errors; records truncated chunks."""
         self._encoded_bytes += batch.nbytes
         outcomes = batch.wait()
         for outcome in outcomes:
@@ -160,7 +162,7 @@ class _Work:
                 self._by_cpu(encoded)
 
     def _whole(self, batch: _Batch) -> np.ndarray[Any, Any]:
-        """Which chunks of a batch that has been read the decoder may be given."""
+        """Returns which chunks of a completed batch the decoder may receive."""
         around = self._payload.before + self._payload.behind
         sizes = np.array([chunk.size for chunk in batch.chunks]) - around
         whole: np.ndarray[Any, Any] = sizes > 0
@@ -173,7 +175,7 @@ class _Work:
         return whole
 
     def decode(self, decoder: Decoder) -> None:
-        """Decodes what is ready, and puts it into the result. Blocks."""
+        """Decodes the ready chunks and places them into the result. Blocks."""
         ready, self._ready, self._encoded_bytes = self._ready, [], 0
         if not ready:
             return
@@ -198,17 +200,17 @@ class _Work:
             self._place(chunks[number].part, apart[at : at + chunk_bytes])
         for number in np.flatnonzero(~good).tolist():
             self._by_cpu(ready[number])
-        self._target.settle()  # apart may be used again
+        self._target.settle()  # `apart` may be reused
 
     def _is_direct(self, chunk: StoredChunk, base: int, alignment: int) -> bool:
-        """Whether a chunk can be decoded to its place in the result, which begins at base."""
+        """Returns whether a chunk can be decoded straight to its place in the result, which begins at base."""
         layout, part = self._layout, chunk.part
         whole = part.pattern.lengths == layout.chunk_shape and part.pattern.runs == 1
         as_it_is = layout.in_order and layout.stored_dtype == self._target.dtype
         return whole and as_it_is and (base + part.target_offset) % alignment == 0
 
     def _place(self, part: ChunkPart, decoded: Any) -> None:
-        """Puts the wanted part of a decoded chunk into the result, on the device."""
+        """Copies the wanted part of a decoded chunk into the result, on the device."""
         layout = self._layout
         shape = tuple(layout.chunk_shape[axis] for axis in layout.stored_axes)
         elements = _in_order(self._target.as_array(decoded), layout.stored_dtype, self._target.dtype)
@@ -216,7 +218,7 @@ class _Work:
         self._target.assign(self._box, part, values.transpose(np.argsort(layout.stored_axes).tolist())[part.pattern.inner])
 
     def _by_cpu(self, encoded: _Encoded) -> None:
-        """Decodes a chunk that the decoder has refused."""
+        """Decodes a chunk that the decoder rejected, on the CPU."""
         chunk = encoded.chunk
         data = np.empty(chunk.size, np.uint8)
         if chunk.size:
@@ -234,7 +236,7 @@ class _Work:
 
 
 def _in_order(data: Any, stored: np.dtype[Any], wanted: np.dtype[Any]) -> Any:
-    """Bytes of elements in the byte order that is wanted."""
+    """Converts elements' bytes to the byte order of the result."""
     if stored == wanted:
         return data
     width = stored.itemsize // 2 if stored.kind == "c" else stored.itemsize

@@ -1,4 +1,4 @@
-"""A codec pipeline for zarr 3: `array[...]` reads whole selections as `load` does, where the array and the selection allow it."""
+"""A codec pipeline for zarr 3: `array[...]` reads whole selections like `load` if the array and the selection allow it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CodecPipeline", "install"]
 
-_DECODE = "penstock.decode"  # in zarr's configuration
+_DECODE = "penstock.decode"  # key in zarr's configuration
 
 _logger = logging.getLogger("penstock")
 
-_Range = tuple[int, int, int]  # of an axis: first element in the file, how many, where they go in the result
+_Range = tuple[int, int, int]  # of an axis: first element in the file, count, first element in the result
 
 
 def install(decode: str = "auto") -> Any:
@@ -57,14 +57,14 @@ def install(decode: str = "auto") -> Any:
 class CodecPipeline(BatchedCodecPipeline):
     """zarr's own pipeline, except that Penstock does the reads that load() could do. See install()."""
 
-    origin: Any = field(default=None, compare=False, repr=False)  # metadata and store of an array, where it has been told
+    origin: Any = field(default=None, compare=False, repr=False)  # metadata and store of an array, if known
     decoder: str = field(default="auto", compare=False, repr=False)  # install()'s decode
 
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Self:
         decode = zarr.config.get(_DECODE, "auto")
         check_decode(decode)
-        plain: Any = create_codec_pipeline(array_metadata)  # of the class that is set: this one
+        plain: Any = create_codec_pipeline(array_metadata)  # the configured class, which is this one
         made: Self = replace(plain, origin=(array_metadata, store), decoder=decode)
         return made
 
@@ -78,7 +78,7 @@ class CodecPipeline(BatchedCodecPipeline):
 
     async def read(self, batch_info: Iterable[Any], out: Any, drop_axes: tuple[int, ...] = ()) -> Any:
         batch = list(batch_info)
-        if not batch or self.origin is None:  # nothing to read, or the chunks within a shard that zarr reads
+        if not batch or self.origin is None:  # nothing to read, or zarr reads chunks within a shard
             return await super().read(batch, out, drop_axes)
         try:
             selected = self._selected(batch, out, drop_axes)
@@ -88,11 +88,11 @@ class CodecPipeline(BatchedCodecPipeline):
             self._tell(f"zarr reads {self._name(batch)}, because {why}")
             return await super().read(batch, out, drop_axes)
         await asyncio.to_thread(selected)
-        # What newer versions of zarr want to know of missing chunks they ask only where these are an error.
+        # Newer versions of zarr ask about missing chunks only if these are an error.
         return ({"status": "present"},) * len(batch)
 
     def _selected(self, batch: list[Any], out: Any, drop_axes: tuple[int, ...]) -> Callable[[], None]:
-        """What reads a selection. Raises Unsupported where zarr has to."""
+        """Returns the reader of a selection. Raises Unsupported if zarr must read it."""
         layout = self._known_layout()
         first, spec = batch[0][0], batch[0][1]
         if not isinstance(first, StorePath) or first.store is not self.origin[1]:
@@ -128,7 +128,7 @@ class CodecPipeline(BatchedCodecPipeline):
         return f"the array of chunk {getattr(batch[0][0], 'path', '?')} in {self.origin[1]}"
 
     def _tell(self, words: str) -> None:
-        """Once for an array."""
+        """Logs the reason once per array."""
         if "_told" not in self.__dict__:
             object.__setattr__(self, "_told", True)
             _logger.debug("penstock.zarr: %s", words)
@@ -142,7 +142,7 @@ def _layout_of(origin: Any) -> ArrayLayout | Unsupported:
 
 
 def _ranges(inner: Any, outer: Any, file_shape: tuple[int, ...]) -> list[_Range] | None:
-    """What a pair of zarr's selections means, of a file and of the result; None where it is no box."""
+    """Returns the ranges of the file and of the result for a pair of zarr selections, or None if they are not a box."""
     if not isinstance(inner, tuple) or not isinstance(outer, tuple) or len(inner) != len(file_shape):
         return None
     ranges: list[_Range] = []
@@ -162,7 +162,7 @@ def _ranges(inner: Any, outer: Any, file_shape: tuple[int, ...]) -> list[_Range]
 
 
 def _lengths(inner: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The result's shape with the axes that were selected by a number."""
+    """Returns the result's shape including the axes that were selected by an integer."""
     kept = iter(shape)
     return tuple(1 if isinstance(item, int) else next(kept) for item in inner)
 

@@ -1,4 +1,4 @@
-"""Where values lie: host memory (NumPy) or the memory of one GPU (cupy)."""
+"""Places that hold values: host memory (NumPy) or the memory of one GPU (cupy)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["HOST", "Place", "place_like", "places_like", "settle"]
 
 
 class Place:
-    """Makes host memory. Thread-safe; equal places are one place."""
+    """Allocates host memory. Thread-safe. Equal places are interchangeable."""
 
     def empty(self, nbytes: int) -> Any:
-        """Uninitialized memory: uint8, one axis."""
+        """Returns uninitialized memory: uint8, one axis."""
         return self.empty_many([nbytes])[0]
 
     def empty_many(self, sizes: Sequence[int]) -> list[Any]:
-        """As empty() for each of sizes, in bytes."""
+        """Returns uninitialized memory, as from empty(), for each of `sizes` in bytes."""
         return [np.empty(nbytes, dtype=np.uint8) for nbytes in sizes]
 
     def settle(self) -> None:
-        """Waits until memory from empty() may be written to. Once for any number of them: on a GPU it waits for the device."""
+        """Waits until memory from empty() may be written to. Call it once for several allocations, because on a GPU it waits for the device."""
 
 
 HOST = Place()
@@ -31,11 +31,11 @@ HOST = Place()
 
 @dataclass(frozen=True)
 class _Gpu(Place):
-    """Makes memory of the device and the stream that were current when the place was made."""
+    """Allocates memory on the device and the stream that were current when the place was created."""
 
     device: Any = field(compare=False)  # not hashable
     stream: Any = field(compare=False)
-    identity: tuple[int, int]  # of the device and the stream
+    identity: tuple[int, int]  # device and stream
 
     def empty_many(self, sizes: Sequence[int]) -> list[Any]:
         import cupy
@@ -44,18 +44,18 @@ class _Gpu(Place):
             return [cupy.empty(nbytes, dtype=np.uint8) for nbytes in sizes]
 
     def settle(self) -> None:
-        # cupy hands memory out again while kernels that read it are still queued on its stream, and penstock writes to it
+        # cupy reuses memory while kernels that read it are still queued on its stream, and penstock writes to it on its own streams.
         # on streams of its own.
         self.stream.synchronize()
 
 
 def place_like(example: Any) -> Place:
-    """The place of arrays like the example, on the current device and stream of the calling thread."""
+    """Returns the place of arrays like the example, on the calling thread's current device and stream."""
     return places_like(example)()
 
 
 def places_like(example: Any) -> Callable[[], Place]:
-    """What gives the place of arrays like the example when it is called, for the device and the stream current then."""
+    """Returns a function that gives the place of arrays like the example, for the device and stream that are current when it is called."""
     return _current_gpu if hasattr(example, "__cuda_array_interface__") else _host
 
 
@@ -71,7 +71,7 @@ def _current_gpu() -> Place:
 
 
 def settle(array: Any) -> None:
-    """Waits until work queued on the current stream of the calling thread is done, if the array is one of a GPU."""
+    """Waits for the calling thread's current stream if the array is in GPU memory."""
     if hasattr(array, "__cuda_array_interface__"):
         import cupy
 

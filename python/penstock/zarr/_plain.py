@@ -1,4 +1,4 @@
-"""Chunks that are stored as they are wanted: their bytes go straight from the files to their places in the result."""
+"""Reads chunks that need no decoding: their bytes go straight from the files to their places in the result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.zarr._targets import Target
 
 __all__ = ["read_plain"]
 
-# Chunks whose rows are scattered are read whole into memory of their own: so much of it is in use at a time, but for one chunk.
+# Chunks with scattered rows are read whole into staging memory, of which this much is in use at a time (more only if a single chunk is larger).
 _STAGED_BYTES_PER_WINDOW = 64 << 20
 _WINDOWS_UNDER_WAY = 3
 
 
 def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
-    """Fills the target. Its box may be None where no part is scattered. Errors as for load()."""
+    """Fills the target. Its box may be None if no part is scattered. Errors as for load()."""
     files = ChunkFiles(layout)
     under_way: deque[_Window] = deque()
     try:
@@ -33,7 +33,7 @@ def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
             under_way[0].finish()
             under_way.popleft()
     finally:
-        # After an error, or Ctrl-C wherever it comes, nothing may write to the result any more.
+        # After an error, or Ctrl-C at any point, nothing may write to the result any more.
         for window in under_way:
             window.abandon()
 
@@ -43,7 +43,7 @@ def _staged_bytes(part: ChunkPart) -> int:
 
 
 class _Window:
-    """Some chunks, from the opening of their files to their bytes in the result."""
+    """A group of chunks, from opening their files to their bytes in the result."""
 
     def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any) -> None:
         self._layout = layout
@@ -51,7 +51,7 @@ class _Window:
         self._target = target
         self._box = box
         self._reads: list[Read] = []
-        self._sources: list[StoredChunk] = []  # of the reads
+        self._sources: list[StoredChunk] = []  # chunks that the reads belong to
         self._staged: list[tuple[ChunkPart, Any]] = []
         self._pending: Pending | None = None
         self._chunks, missing = files.find(parts)
@@ -68,7 +68,7 @@ class _Window:
         self._pending = start_reads(self._reads)
 
     def finish(self) -> None:
-        """Waits for the reads and copies what was staged. Raises the first error."""
+        """Waits for the reads and copies staged chunks. Raises the first error."""
         assert self._pending is not None
         outcomes = self._pending.wait()
         self._files.close(self._chunks)
@@ -82,7 +82,7 @@ class _Window:
             self._target.assign(self._box, part, self._target.as_elements(rows, shape)[inside])
 
     def abandon(self) -> None:
-        """Waits for the reads and forgets them."""
+        """Waits for the reads and discards them."""
         if self._pending is not None:
             self._pending.end()
         self._files.close(self._chunks)

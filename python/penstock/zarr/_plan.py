@@ -1,6 +1,6 @@
-"""What `load` reads: from an array and a selection to byte ranges of chunk files. Pure arithmetic; opens no file.
+"""Plans what `load` reads: maps an array and a selection to byte ranges of chunk files. Pure arithmetic; opens no file.
 
-All sizes and offsets are in bytes unless a name says otherwise. Nothing here keeps state, so any thread may use it.
+All sizes and offsets are in bytes unless a name says otherwise. Keeps no state, so any thread may use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = [
     "region_of",
 ]
 
-# A chunk whose rows would be scattered in pieces smaller than this is read whole and copied: below it the cost of a piece
+# If a chunk's rows would be scattered in pieces smaller than this, it is read whole and copied: below this size a piece costs more (about a
+# microsecond) than the copy.
 # (about a microsecond) outweighs the copy that it saves.
 SMALLEST_RUN_BYTES = 4096
 
@@ -36,62 +37,62 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class Unsupported(Exception):
-    """Why an array or a selection is left to zarr. `str()` is one clause, fit to follow "because"."""
+    """The reason why an array or a selection is left to zarr. `str()` is one clause that fits after "because"."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """How the files of a sharded array hold its chunks: an index of offsets and sizes, at one end of each file."""
+    """Describes how an array's shard files hold chunks: an index of offsets and sizes at one end of each file."""
 
-    chunks: tuple[int, ...]  # of a file, per axis
-    index_bytes: int  # as it is stored, with its checksum
+    chunks: tuple[int, ...]  # per file and axis
+    index_bytes: int  # as stored, including its checksum
     index_dtype: np.dtype[Any]  # of the offsets and sizes
-    index_checked: bool  # 4 bytes of CRC-32C follow them
-    index_first: bool  # at the file's beginning, otherwise at its end
+    index_checked: bool  # a 4-byte CRC-32C follows them
+    index_first: bool  # True: at the beginning of the file; False: at its end
 
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """What is needed of an array whose chunks lie in files: one in each, or many in each shard."""
+    """Describes an array whose chunks are in files: one per file, or many per shard."""
 
-    path_of: Callable[[str], str]  # from the name of a file to what opens it
-    open_far: Callable[[str], Any] | None  # such a path, of a server; gives a penstock.File. None: the files are local
+    path_of: Callable[[str], str]  # maps a file's name to its path
+    open_far: Callable[[str], Any] | None  # opens such a path on a server as a penstock.File; None: the files are local
     shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]  # of what is read and decoded by itself: in shards, their chunks
+    chunk_shape: tuple[int, ...]  # of the unit that is decoded: within shards, their chunks
     dtype: np.dtype[Any]  # of the array
     fill_value: Any  # None: zeros
-    chunk_name: Callable[[tuple[int, ...]], str]  # from the coordinates of a file in the grid of files to its name
-    stored_dtype: np.dtype[Any]  # as dtype, in the byte order of the chunks
-    stored_axes: tuple[int, ...]  # of the chunk's axes, in the order of which its elements are stored
-    codecs: tuple[Any, ...] = ()  # of _codecs.ByteCodec, in the order in which they encode
+    chunk_name: Callable[[tuple[int, ...]], str]  # maps a file's coordinates in the grid of files to its name
+    stored_dtype: np.dtype[Any]  # dtype in the byte order of the chunks
+    stored_axes: tuple[int, ...]  # the chunk's axes in storage order
+    codecs: tuple[Any, ...] = ()  # _codecs.ByteCodec objects in encoding order
     shards: Shards | None = None
 
     @property
     def far(self) -> bool:
-        """Whether the files are on a server."""
+        """True if the files are on a server."""
         return self.open_far is not None
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of every decoded chunk, those at the edge included: they are padded."""
+        """The bytes of a decoded chunk. Chunks at the edge are padded to the same size."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """Elements of a file, per axis."""
+        """The number of elements of a file, per axis."""
         if self.shards is None:
             return self.chunk_shape
         return tuple(map(operator.mul, self.chunk_shape, self.shards.chunks))
 
     @property
     def in_order(self) -> bool:
-        """Whether a decoded chunk has its elements in C order."""
+        """True if a decoded chunk is in C order."""
         return self.stored_axes == tuple(range(len(self.chunk_shape)))
 
 
 @dataclass(frozen=True)
 class Region:
-    """A box of an array: per axis a start and a length in elements, and whether the axis stays in the result."""
+    """A box of an array: per axis a start and a length in elements, and whether the axis remains in the result."""
 
     start: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -99,14 +100,14 @@ class Region:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result: axes selected by a number are gone."""
+        """The shape of the result, without axes that were selected by an integer."""
         return tuple(length for length, kept in zip(self.lengths, self.kept) if kept)
 
 
 def region_of(selection: Any, shape: tuple[int, ...]) -> Region:
-    """The box that a selection of numbers, slices with step 1 and an ellipsis means.
+    """Returns the box that a selection of integers, slices with step 1 and an ellipsis describes.
 
-    Raises Unsupported for every other selection, and for one that zarr would refuse, so that zarr says what is wrong.
+    Raises Unsupported for every other selection, including those that zarr rejects, so that zarr reports the error.
     """
     items = list(selection) if isinstance(selection, tuple) else [selection]
     ellipses = [at for at, item in enumerate(items) if item is Ellipsis]
@@ -140,18 +141,18 @@ def _axis_of(item: Any, size: int) -> tuple[int, int, bool]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """How the part of one chunk that is wanted lies in the chunk's file and in the result.
+    """Describes how the wanted part of one chunk lies in the chunk's file and in the result.
 
-    Chunks in the interior of a selection share one pattern: they differ only in where they start in the result.
+    Chunks in the interior of a selection share one pattern: they differ only in their start in the result.
     """
 
-    inner: tuple[slice, ...]  # of the chunk, in elements
+    inner: tuple[slice, ...]  # in elements of the chunk
     lengths: tuple[int, ...]
     run_bytes: int
-    file_offsets: Int64Array  # of the runs
-    target_offsets: Int64Array  # of the runs, from the chunk's start in the result
-    span_slices: tuple[slice, ...]  # the smallest box of whole rows of the file that holds the part
-    span_offset: int  # of that box in the file
+    file_offsets: Int64Array  # offset of each run
+    target_offsets: Int64Array  # offset of each run from the chunk's start in the result
+    span_slices: tuple[slice, ...]  # smallest box of whole rows of the file that contains the part
+    span_offset: int  # offset of that box in the file
     span_bytes: int
 
     @property
@@ -160,7 +161,7 @@ class Pattern:
 
     @property
     def scattered(self) -> bool:
-        """True when the runs are so small that reading the span whole and copying is cheaper."""
+        """True if the runs are so small that it is faster to read the span whole and copy."""
         return self.runs > 1 and self.run_bytes < SMALLEST_RUN_BYTES
 
 
@@ -168,15 +169,15 @@ class ChunkPart(NamedTuple):
     """The wanted part of one chunk."""
 
     name: str  # of the chunk's file
-    slot: int  # of the chunk in the index of a shard
-    chunk: tuple[int, ...]  # its coordinates in the grid of chunks
+    slot: int  # index of the chunk in a shard
+    chunk: tuple[int, ...]  # coordinates in the grid of chunks
     pattern: Pattern
-    target_offset: int  # where the part starts in the result
-    outer: tuple[slice, ...]  # where it lies in the result, in elements, dropped axes counted
+    target_offset: int  # start of the part in the result
+    outer: tuple[slice, ...]  # place in the result, in elements, including dropped axes
 
 
 class _Piece(NamedTuple):
-    """What one axis adds to a chunk."""
+    """One axis's contribution to a chunk part."""
 
     number: int
     place: tuple[int, int]  # first element within the chunk, and length
@@ -185,7 +186,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(start: int, length: int, chunk: int, target_stride: int, target_start: int = 0) -> list[_Piece]:
-    """The chunks of one axis that a range touches, in order, the first of them at target_start in the result."""
+    """Yields the pieces of an axis's chunks that a range touches, in order. The first one is at target_start in the result."""
     stop = start + length
     pieces = []
     for index in range(start // chunk, -(-stop // chunk)):
@@ -196,7 +197,7 @@ def _pieces(start: int, length: int, chunk: int, target_stride: int, target_star
 
 
 def chunk_parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
-    """The parts that make up a region, those of one file together. Yields nothing for an empty region."""
+    """Yields the parts of a region, grouped by file. Yields nothing for an empty region."""
     if 0 in region.lengths:
         return
     yield from _parts(layout, region)
@@ -206,7 +207,7 @@ def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     strides = _strides(region.lengths, layout.dtype.itemsize)
     axes = [_pieces(*each) for each in zip(region.start, region.lengths, layout.chunk_shape, strides)]
     patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
-    # Microseconds count here: a chunk of 1 MiB crosses a link in 20.
+    # Microseconds count here: transferring a 1 MiB chunk over a link takes 20.
     for pieces in _by_file(axes, layout.shards):
         chunk, place, offsets, outer = zip(*pieces) if pieces else ((), (), (), ())
         pattern = patterns.get(place)
@@ -217,7 +218,7 @@ def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
 
 
 def _by_file(axes: Sequence[list[_Piece]], shards: Shards | None) -> Iterator[tuple[_Piece, ...]]:
-    """The chunks that have a piece of every axis, one file after another, in C order both. Keeps none: there may be millions."""
+    """Yields the chunks with a piece of every axis, file by file, in C order. Stores none of them, because there may be millions."""
     if shards is None:
         yield from itertools.product(*axes)
         return
@@ -226,22 +227,22 @@ def _by_file(axes: Sequence[list[_Piece]], shards: Shards | None) -> Iterator[tu
 
 
 def _files_of_axis(pieces: list[_Piece], chunks: int) -> list[list[_Piece]]:
-    """Pieces by their file, which has so many chunks along the axis."""
+    """Groups an axis's pieces by file. A file has this many chunks along the axis."""
     return [list(some) for _, some in itertools.groupby(pieces, lambda piece: piece.number // chunks)]
 
 
 class FileParts:
-    """The parts of one file after another, for a caller who knows which range of each goes where in a result. One thread at a time."""
+    """The parts of one file after another, for callers that know which range of each file goes where in a result. Used by one thread at a time."""
 
     def __init__(self, layout: ArrayLayout, lengths: tuple[int, ...]) -> None:
-        """lengths: of the result per axis, dropped axes counted."""
+        """`lengths`: of the result per axis, including dropped axes."""
         self._layout = layout
         self._region = Region((0,) * len(lengths), lengths, ())
         self._strides = _strides(lengths, layout.dtype.itemsize)
         self._patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
 
     def of(self, name: str, ranges: Sequence[tuple[int, int, int]]) -> Iterator[ChunkPart]:
-        """Per axis: the first element of the file, how many, and where the first one goes in the result."""
+        """Yields the parts of a file. Per axis: the file's first element, the count, and the first element's place in the result."""
         layout = self._layout
         axes = [_pieces(first, length, size, stride, to) for (first, length, to), size, stride in zip(ranges, layout.chunk_shape, self._strides)]
         for pieces in itertools.product(*axes):
@@ -254,7 +255,7 @@ class FileParts:
 
 
 def _file_of(layout: ArrayLayout, chunk: tuple[int, ...]) -> tuple[str, int]:
-    """The name of a chunk's file, and its place in that file's index."""
+    """Returns the name of a chunk's file, and the chunk's position in that file's index."""
     if layout.shards is None:
         return layout.chunk_name(chunk), 0
     coordinates = tuple(index // count for index, count in zip(chunk, layout.shards.chunks))
@@ -282,7 +283,7 @@ def _pattern(layout: ArrayLayout, region: Region, place: tuple[tuple[int, int], 
     chunk_strides = _strides(chunk_shape, itemsize)
     target_strides = _strides(region.lengths, itemsize)
 
-    # Axes from run_axis on lie in one piece in the file and in the result: all those behind run_axis are wanted whole.
+    # Axes from run_axis on are contiguous in the file and in the result, because all axes after run_axis are wanted whole.
     run_axis = len(lengths)
     whole = True
     while whole and run_axis > 0:
@@ -290,7 +291,7 @@ def _pattern(layout: ArrayLayout, region: Region, place: tuple[tuple[int, int], 
         whole = lengths[run_axis] == chunk_shape[run_axis] == region.lengths[run_axis]
     run_bytes = math.prod(lengths[run_axis:]) * itemsize
 
-    # The span: axes before span_axis are selected by one index each, span_axis by a range, those behind it are taken whole.
+    # The span: axes before span_axis are selected by one index each, span_axis by a range, and later axes are taken whole.
     span_axis = 0
     while span_axis < len(lengths) - 1 and lengths[span_axis] == 1:
         span_axis += 1
@@ -313,7 +314,7 @@ def _pattern(layout: ArrayLayout, region: Region, place: tuple[tuple[int, int], 
 
 
 def _steps(lengths: tuple[int, ...], strides: tuple[int, ...]) -> Int64Array:
-    """Offsets of the corners of a box, in C order."""
+    """Returns the offsets of a box's rows, in C order."""
     offsets = np.zeros(1, dtype=np.int64)
     for length, stride in zip(lengths, strides):
         offsets = np.add.outer(offsets, np.arange(length, dtype=np.int64) * stride).reshape(-1)

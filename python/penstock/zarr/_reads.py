@@ -1,4 +1,4 @@
-"""Many reads of many files as one batch of penstock."""
+"""Submits many reads of many files as one batch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import penstock
 
 __all__ = ["Outcome", "Pending", "Read", "start_reads"]
 
-Outcome = int | BaseException  # the count of bytes, short at end of file only, or why there are none
+Outcome = int | BaseException  # the number of bytes, short at end of file only, or the exception
 
 
 class Read(NamedTuple):
-    """One range of a file, and where it goes: a request as penstock.pread_many() takes it."""
+    """One range of a file and its destination: a request of penstock.pread_many()."""
 
     file: penstock.File
     buffer: Any
@@ -24,32 +24,32 @@ class Read(NamedTuple):
 
 
 class Pending:
-    """Reads under way, from start_reads(). Files and buffers are kept alive until they have ended."""
+    """Reads in progress, from start_reads(). Keeps files and buffers alive until the reads end."""
 
     def __init__(self, reads: Sequence[Read]) -> None:
         self._reads = reads
         self._future = penstock.pread_many(reads)
 
     def wait(self) -> list[Outcome]:
-        """Blocks until all have ended; one outcome per read, in order. An error of one does not disturb the others."""
+        """Blocks until all reads end. Returns one outcome per read, in order; an error of one does not affect the others."""
         try:
             return list(self._future.result())
         except (OSError, ValueError):
-            # Rare: one of them failed. Each is asked again to learn which.
+            # Rare: at least one read failed. Wait for each one to find out which.
             return [_read_alone(read) for read in self._reads]
 
     def end(self) -> None:
-        """Blocks until all have ended, however."""
-        with suppress(Exception):  # wait() tells of it
+        """Blocks until all reads end, and ignores errors."""
+        with suppress(Exception):  # wait() reports errors
             self._future.result()
 
     def when_done(self, callback: Callable[[list[Outcome]], object]) -> None:
-        """Calls back once with what wait() gives, on any thread and possibly at once. It must not block."""
+        """Calls the callback once with the result of wait(), on any thread and possibly at once. The callback must not block."""
         self._future.add_done_callback(lambda _: callback(self.wait()))
 
 
 def start_reads(reads: Sequence[Read]) -> Pending:
-    """Starts all reads and waits for none of them. Raises for what is wrong with a buffer or a range, having started none."""
+    """Starts all reads and returns without waiting. Raises if a buffer or a range is invalid; then no read has started."""
     return Pending(reads)
 
 

@@ -1,4 +1,4 @@
-"""RemoteStore for zarr 3: arrays on servers, read by penstock."""
+"""RemoteStore for zarr 3: reads arrays on servers through penstock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.zarr._store3 import DEFAULT_OPEN_FILES, GatheringStore, _Request, 
 
 __all__ = ["RemoteStore"]
 
-_MOST_OPENED_AT_ONCE = 64  # each waits for its server's answer
+_MOST_OPENED_AT_ONCE = 64  # each open waits for its server's response
 
 _openers: ThreadPoolExecutor
 
@@ -30,11 +30,11 @@ def _make_openers() -> None:
 
 
 _make_openers()
-os.register_at_fork(after_in_child=_make_openers)  # the threads stay in the parent
+os.register_at_fork(after_in_child=_make_openers)  # threads do not survive a fork
 
 
 class _Objects(HandleCache):
-    """Open objects. Whether one was replaced shows when it is read."""
+    """Open objects. A replaced object is noticed when it is read."""
 
     def __init__(self, limit: int, storage_options: Mapping[str, Any] | None) -> None:
         super().__init__(limit)
@@ -77,7 +77,7 @@ class RemoteStore(GatheringStore, Store):
         scheme, _, rest = url.partition("://")
         self._by_key = scheme.lower() in ("s3", "s3a", "s3n", "gs", "gcs")
         if self._by_key:
-            url = f"s3://{rest}"  # as it is in lists
+            url = f"s3://{rest}"  # as in lists
         base, self._query = (url, "") if self._by_key else url.partition("?")[::2]
         self._base = base.rstrip("/") + "/"
         self._storage_options = None if storage_options is None else dict(storage_options)
@@ -144,7 +144,7 @@ class RemoteStore(GatheringStore, Store):
         try:
             return await self._gatherer().get(key, prototype or default_buffer_prototype(), byte_range)
         except penstock.Error:
-            self._files.forget(self._path(key))  # it may have been replaced
+            self._files.forget(self._path(key))  # the object may have been replaced
             raise
 
     async def get_partial_values(

@@ -1,4 +1,4 @@
-"""GDSStore for zarr 2: a DirectoryStore whose values are read and written by penstock."""
+"""GDSStore for zarr 2: a DirectoryStore that reads and writes values through penstock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.zarr._reads import Outcome, Read, start_reads
 __all__ = ["GDSStore", "open_cupy_array"]
 
 
-_zarr: Any = zarr  # its types, where any are installed, are those of zarr 3
+_zarr: Any = zarr  # its types, which are those of zarr 3 if any are installed
 _zarr_storage: Any = zarr.storage
 
 
@@ -87,11 +87,11 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _tofile(self, a: Any, fn: str) -> None:  # called by DirectoryStore, with a temporary name
+    def _tofile(self, a: Any, fn: str) -> None:  # called by DirectoryStore with a temporary name
         write_memory(a, fn, fsync=self.fsync)
 
     def _recompressed(self, key: str, metadata: Any, config: Mapping[str, Any] | None) -> Any:
-        """The metadata of an array with another compressor, where it has one."""
+        """Returns an array's metadata with another compressor, if it has one."""
         if config is None or key.rpartition("/")[2] != ".zarray":
             return metadata
         told = json.loads(bytes(metadata))
@@ -153,7 +153,7 @@ def _is_metadata(key: str) -> bool:
 
 
 def _by_place(keys: Sequence[str], contexts: Mapping[str, Any], otherwise: Any) -> list[tuple[Place, list[str]]]:
-    """Keys by the memory that they are wanted in."""
+    """Groups keys by the memory that their values are wanted in."""
     groups: dict[str, tuple[Place, list[str]]] = {}
     for key in keys:
         example = contexts[key].get("meta_array", otherwise) if key in contexts else otherwise

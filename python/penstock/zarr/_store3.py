@@ -1,4 +1,4 @@
-"""GDSStore for zarr 3: a LocalStore whose values are read and written by penstock."""
+"""GDSStore for zarr 3: a LocalStore that reads and writes values through penstock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ __all__ = ["GDSStore"]
 
 DEFAULT_OPEN_FILES = 128
 
-# Requests of one turn go out in batches, which saves most of what a request costs: two of them under way, so that zarr decodes the chunks
+# Requests of one turn of the event loop are submitted in batches, which saves most of the cost per request. Two batches are in progress, so that zarr
+# decodes the chunks of one while the other is read. Small values always share a batch, and large ones get batches of their own.
 # of one while the other is read. Small values go together anyhow, and large ones in batches of their own.
 BATCHES_UNDER_WAY = 2
 LEAST_BATCH_BYTES = 4 << 20
@@ -39,7 +40,7 @@ _places: dict[type[Buffer], Callable[[], Place]] = {}
 
 
 def place_of(prototype: BufferPrototype) -> Place:
-    """Where a prototype's buffers lie."""
+    """Returns the place of a prototype's buffers."""
     place = _places.get(prototype.buffer)
     if place is None:
         place = _places[prototype.buffer] = places_like(prototype.buffer.create_zero_length().as_array_like())
@@ -54,7 +55,7 @@ def check(key: str, byte_range: ByteRequest | None) -> None:
 
 
 def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
-    """Offset and length of a range of a value of size bytes."""
+    """Returns offset and length of a range, clipped to a value of `size` bytes."""
     if byte_range is None:
         return 0, size
     if isinstance(byte_range, RangeByteRequest):
@@ -66,7 +67,7 @@ def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
     return start, max(0, stop - start)
 
 
-# Open files for all stores. Not the loop's executor: that would wake up the loop for each call that has returned.
+# Opens files for all stores. The loop's executor is not used because it would wake the loop after every call.
 _openers: ThreadPoolExecutor
 
 
@@ -76,11 +77,11 @@ def _make_openers() -> None:
 
 
 _make_openers()
-os.register_at_fork(after_in_child=_make_openers)  # the threads stay in the parent
+os.register_at_fork(after_in_child=_make_openers)  # threads do not survive a fork
 
 
 class _Gatherer:
-    """Collects the requests of one turn of one event loop, and reads them in batches."""
+    """Collects the requests of one turn of one event loop and reads them in batches."""
 
     def __init__(self, store: GatheringStore) -> None:
         self._store = store
@@ -101,17 +102,17 @@ class _Gatherer:
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting = self._waiting, {}
         for place, requests in waiting.items():
-            # Opening files may wait for a disk or a server: no work for the loop's own thread.
+            # Opening files may wait for a disk or a server, so the loop's own thread does not do it.
             try:
                 _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
-            except RuntimeError as error:  # no thread can be had
+            except RuntimeError as error:  # no thread could be started
                 self._end(requests, [error] * len(requests))
 
     def _start(self, loop: asyncio.AbstractEventLoop, place: Place, requests: list[_Request], share: int) -> None:
         """Opens the files and starts to read them."""
         try:
             errors = list(self._store._opened(lambda request: request.open(self._store), requests))
-        except BaseException as error:  # no thread can be had: nobody looks at this one's outcome, and the requests are waited for
+        except BaseException as error:  # no thread could be started: nobody looks at this future, and the requests are waited for
             self._tell(loop, requests, [error] * len(requests))
             return
         failed = {request: error for request, error in zip(requests, errors) if error is not None}
@@ -130,22 +131,22 @@ class _Gatherer:
             self._tell(loop, batch, [error] * len(batch))
 
     def _tell(self, loop: asyncio.AbstractEventLoop, batch: list[_Request], outcomes: list[Outcome]) -> None:
-        """Hands the outcomes to the loop, all at once: each time wakes it up. What they cost is paid there, where no thread waits."""
+        """Hands all outcomes to the loop at once, because each handover wakes it. Their cost is paid on the loop's thread, where no thread waits."""
         try:
             loop.call_soon_threadsafe(self._end, batch, outcomes)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits
+        except RuntimeError:  # the loop was closed meanwhile, so nobody waits
             for request in batch:
                 request.close()
 
     def _end(self, batch: list[_Request], outcomes: list[Outcome]) -> None:
         for request, outcome in zip(batch, outcomes):
-            if not request.closed:  # an executor that could not start a thread may yet begin what it refused
+            if not request.closed:  # an executor that could not start a thread may still run what it refused
                 self._under_way -= 1
                 request.end(outcome)
 
 
 def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
-    """Requests in groups of about that many."""
+    """Splits requests into groups of about this many bytes."""
     batch: list[_Request] = []
     nbytes = 0
     for request in requests:
@@ -159,7 +160,7 @@ def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
 
 
 class _Request:
-    """One get() until its bytes are there."""
+    """One get() until its bytes arrive."""
 
     __slots__ = ("_array", "_byte_range", "_key", "_leases", "_offset", "_prototype", "_store", "closed", "future", "size")
 
@@ -169,12 +170,12 @@ class _Request:
         self._key = key
         self._prototype = prototype
         self._byte_range = byte_range
-        self._leases: list[Lease] = []  # one at most; threads that open and close at once take it out by pop(), which one of them wins
+        self._leases: list[Lease] = []  # at most one; concurrent openers and closers take it by pop(), so only one of them closes it
         self.closed = False
         self.future = future
 
     def open(self, store: GatheringStore) -> BaseException | None:
-        """Opens the file; the error where that fails. Blocks."""
+        """Opens the file, or records the error. Blocks."""
         self._store = store
         try:
             lease = store._files.acquire(store._path(self._key))
@@ -182,18 +183,18 @@ class _Request:
             return error
         self._offset, self.size = _clipped(self._byte_range, lease.size)
         self._leases.append(lease)
-        if self.closed:  # meanwhile: close() may not have seen the lease
+        if self.closed:  # close() may have run meanwhile without seeing the lease
             self._let_go()
             return RuntimeError("the request has ended")
         return None
 
     def read_into(self, array: Any) -> Read:
-        """After open(): what is to be read, into an array of its size."""
+        """Returns the read into an array of the range's size. Call it after open()."""
         self._array = array
         return Read(self._leases[0].file, array, self._offset, self.size)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Releases the file."""
         self.closed = True
         self._let_go()
 
@@ -203,9 +204,9 @@ class _Request:
             self._store._files.release(lease)
 
     def end(self, outcome: Outcome) -> None:
-        """Called once, on the loop's thread, when the bytes are there or an error is."""
+        """Completes the request. Called once, on the loop's thread, when the bytes or an error arrive."""
         self.close()
-        if self.future.done():  # the task that waited was cancelled
+        if self.future.done():  # the waiting task was cancelled
             return
         try:
             self.future.set_result(self._value(outcome))
@@ -221,7 +222,7 @@ class _Request:
 
 
 class GatheringStore:
-    """What stores have in common that read through a gatherer: one for each event loop."""
+    """Base of stores that read through a gatherer, one per event loop."""
 
     _files: HandleCache
 
@@ -231,7 +232,7 @@ class GatheringStore:
         self._gatherers_lock = forkable_lock()
 
     def _start(self) -> None:
-        """Makes what a pickled store leaves behind."""
+        """Creates the state that is not pickled."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,18 +252,18 @@ class GatheringStore:
         return gatherer
 
     def _path(self, key: str) -> str:
-        """What has the value of a key."""
+        """Returns the path of a key's value."""
         raise NotImplementedError
 
     def _opened(
         self, open_one: Callable[[_Request], BaseException | None], requests: list[_Request]
     ) -> Iterable[BaseException | None]:
-        """The errors of all, in order."""
+        """Opens all requests and returns their errors, in order."""
         return map(open_one, requests)
 
 
 def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
-    # Fewer bytes than asked for: the file was cut after it was opened.
+    # Fewer bytes than requested: the file was truncated after it was opened.
     value: Buffer = prototype.buffer.from_array_like(array if count == len(array) else array[:count])
     return value
 
@@ -275,7 +276,7 @@ _ARGUMENTS_OF_ZARR2 = {
 
 
 def _check_arguments_of_zarr2(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """What GDSStore took under zarr 2 is accepted where it asks for nothing. Raises TypeError otherwise, with what to do instead."""
+    """Accepts zarr 2 arguments of GDSStore that request nothing. Raises TypeError for others, and says what to use instead."""
     if len(positional) > len(_ARGUMENTS_OF_ZARR2):
         raise TypeError(f"GDSStore() takes no {len(positional) + 1} positional arguments")
     given = {**dict(zip(_ARGUMENTS_OF_ZARR2, positional)), **named}
@@ -368,7 +369,7 @@ class GDSStore(GatheringStore, LocalStore):
         self._files.clear()
         super().close()
 
-    # Reading.
+    # Reads
 
     async def get(
         self,
@@ -420,7 +421,7 @@ class GDSStore(GatheringStore, LocalStore):
         return os.path.join(self.root, key)
 
     async def _open_once(self) -> None:
-        # Not _open(): that raises when a concurrent request has opened the store meanwhile.
+        # Not _open(), which raises if a concurrent request has opened the store meanwhile.
         await asyncio.to_thread(self._make_root)
 
     def _make_root(self) -> None:
@@ -430,7 +431,7 @@ class GDSStore(GatheringStore, LocalStore):
             raise FileNotFoundError(f"{self.root} does not exist")
         self._is_open = True
 
-    # Writing.
+    # Writes
 
     async def set(self, key: str, value: Buffer) -> None:
         """Writes a value. A value in GPU memory is written straight from there. Readers see the old value until the new one is complete.
@@ -467,7 +468,7 @@ class GDSStore(GatheringStore, LocalStore):
         write_file(path, value.as_array_like(), exclusive=exclusive, fsync=self.fsync)
         self._files.forget(path)
 
-    # Deleting: the kept files are let go, so that their space is returned.
+    # Deletes release kept files, so that their space is freed.
 
     async def delete(self, key: str) -> None:
         """Removes a key, or a folder with its contents. Does nothing if it does not exist. Raises ValueError if the store is read-only."""

@@ -1,4 +1,4 @@
-"""Where chunks lie: their files, opened, and their offsets and sizes in them. Reads the indexes of shards."""
+"""Locates chunks: opens their files, reads the indexes of shards, and returns offsets and sizes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.zarr._reads import Read, start_reads
 
 __all__ = ["ChunkFiles", "StoredChunk", "damaged", "groups", "split"]
 
-_FIRST_FILES = 16  # of the first group
-_MOST_CHUNKS = 8192  # of a group: what is noted of a chunk and its reads takes about 1 KiB
+_FIRST_FILES = 16  # in the first group
+_MOST_CHUNKS = 8192  # per group: the bookkeeping of a chunk and its reads takes about 1 KiB
 
 _NO_CHUNK = 2**64 - 1  # offset and size of a chunk that a shard lacks
 
@@ -33,24 +33,24 @@ class StoredChunk(NamedTuple):
     size: int
 
     def without_file(self) -> StoredChunk:
-        """The same, of which the file may be closed."""
+        """Returns a copy without the file, which may then be closed."""
         return self._replace(file=None)
 
     @property
     def words(self) -> str:
-        """Which chunk, for errors."""
+        """Describes the chunk for error messages."""
         return f"chunk {self.part.chunk} at {self.offset} of {self.path}"
 
 
 def damaged(message: str, path: str) -> penstock.InvalidArgument:
-    """The error for a chunk file or a shard that is damaged; a ValueError too."""
+    """Returns the error for a damaged chunk file or shard; it is also a ValueError."""
     return penstock.InvalidArgument(message, code="invalid_argument", filename=path)
 
 
 def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPart], int]) -> Iterator[list[ChunkPart]]:
-    """Parts in groups that bound the files and the memory in use: a group costs more than most_bytes only where one part does.
+    """Yields parts in groups that bound open files and memory: only a group of one part costs more than most_bytes.
 
-    The first groups are small, so that the first bytes are under way while the files of the others are opened.
+    The first groups are small, so that the first reads start while the files of later groups are opened.
     """
     limit = files_at_once()
     most_files = min(limit, _FIRST_FILES)
@@ -71,7 +71,7 @@ def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPar
 
 
 def split(chunks: Sequence[StoredChunk], most_bytes: int, cost: Callable[[StoredChunk], int]) -> Iterator[list[StoredChunk]]:
-    """Chunks in lists that cost more than most_bytes only where one chunk does: what a shard's index says of sizes need not be true."""
+    """Splits chunks into lists: only a list of one chunk costs more than most_bytes. The sizes in a shard's index may be wrong."""
     some: list[StoredChunk] = []
     total = 0
     for chunk in chunks:
@@ -90,24 +90,24 @@ class _Shard:
     path: str
     file: penstock.File
     size: int
-    index: np.ndarray[Any, Any]  # offset and size of each chunk, as they are stored: a shard may have millions
+    index: np.ndarray[Any, Any]  # offset and size of each chunk, as stored: a shard may have millions
 
 
 class ChunkFiles:
-    """The files of one load. One thread at a time.
+    """The files of one load. Used by one thread at a time.
 
-    A file is closed by close() of its chunk, else once no chunk and no request holds it. Local files of a group are opened by one call and
-    closed by one, since each call must get the GIL back from the threads that decode, which takes longer than opening a file.
+    A file is closed by close() of its chunk, or once no chunk and no request uses it. Local files of a group are opened by one call and closed by
+    one, because each call must reacquire the GIL from the decoder threads, which takes longer than opening a file.
     """
 
     def __init__(self, layout: ArrayLayout) -> None:
         self._layout = layout
-        self._shards: dict[str, _Shard | None] = {}  # of the last call: groups may end within a shard
+        self._shards: dict[str, _Shard | None] = {}  # of the last call, because a group may end within a shard
 
     def find(self, parts: Sequence[ChunkPart]) -> tuple[list[StoredChunk], list[ChunkPart]]:
-        """The chunks that are there, and the parts of those that are not. Blocks.
+        """Returns the chunks that exist, and the parts of chunks that do not. Blocks.
 
-        Raises penstock.Error for a file that cannot be opened, InvalidArgument for a shard whose index is damaged.
+        Raises penstock.Error if a file cannot be opened, and InvalidArgument if a shard's index is damaged.
         """
         if self._layout.shards is None:
             return self._find_files(parts)
@@ -118,9 +118,9 @@ class ChunkFiles:
         return _find_in_shards(parts, shards)
 
     def close(self, chunks: Iterable[StoredChunk]) -> None:
-        """Closes the files of chunks that have been read, or never will be; a second time does nothing. Waits for reads under way.
+        """Closes the files of chunks that are finished or will never be read; closing twice does nothing. Waits for reads in progress.
 
-        Shards stay open: the chunks of other groups may lie in them.
+        Shards stay open, because chunks of other groups may be in them.
         """
         if self._layout.shards is None:
             penstock._native.close_many([chunk.file for chunk in chunks if chunk.file is not None])
@@ -136,7 +136,7 @@ class ChunkFiles:
         return found, missing
 
     def _opened(self, names: list[str]) -> Iterable[tuple[str, penstock.File | None]]:
-        """The path of each, and its file where there is one. Raises the first error of the others."""
+        """Yields each path with its file, or None if it does not exist. Raises the first other error."""
         paths = [self._layout.path_of(name) for name in names]
         if self._layout.open_far is None:
             return zip(paths, _open_local(paths))
@@ -146,7 +146,7 @@ class ChunkFiles:
         return zip(paths, list(run(partial(_open_far, self._layout.open_far), paths)))
 
     def _open_shards(self, names: list[str], shards: Shards) -> dict[str, _Shard | None]:
-        """Opens files and reads all of their indexes as one batch."""
+        """Opens shard files and reads all their indexes as one batch."""
         opened = dict(zip(names, self._opened(names)))
         reads: dict[str, Read] = {}
         for name, (path, file) in opened.items():
@@ -180,7 +180,7 @@ def _open_local(paths: list[str]) -> list[penstock.File | None]:
 def _open_far(open_one: Callable[[str], penstock.File], path: str) -> penstock.File | None:
     try:
         file = open_one(path)
-        file.size()  # here, where threads may wait for the answers side by side
+        file.size()  # here, because threads may wait for the servers in parallel
         return file
     except MISSING:
         return None
@@ -213,7 +213,7 @@ def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]
 
 
 def _wanted_entries(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]) -> dict[str, Iterator[list[int]]]:
-    """Of each shard, the offsets and sizes of its parts, one after another: numbers of Python, fetched from NumPy all at once."""
+    """Returns each shard's offsets and sizes of its parts, in sequence, as Python integers that are converted from NumPy at once."""
     slots: dict[str, list[int]] = {}
     for part in parts:
         slots.setdefault(part.name, []).append(part.slot)

@@ -1,4 +1,4 @@
-"""The memory that `load` fills: of NumPy, of cupy, of the host device, or memory that penstock can address and this process cannot."""
+"""Memory that `load` fills: NumPy, cupy, the host device, or memory that only penstock can address."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CUPY_KINDS = "biufc"
 
 
 def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
-    """New memory on a device (the host when None), or a checked out. Errors as for load().
+    """Returns new memory on a device (the host if None), or checks and wraps `out`. Errors as for load().
 
-    On a device the elements have this machine's byte order, on the host that of dtype.
+    On a device, elements have this machine's byte order; on the host, that of dtype.
     """
     if dtype.hasobject or dtype.kind not in "biufcmMSUV":
         return _target_of_objects(shape, dtype, device, out)
@@ -39,7 +39,8 @@ def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out:
 
 
 def _target_of_objects(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
-    """Elements that are no plain bytes, such as strings of any length: zarr makes them, and only a NumPy array can hold them."""
+    """Returns a target for elements that are not plain bytes, such as variable-length strings. zarr makes them, and only a NumPy array can hold them.
+    """
     name = "host" if device is None else known_device(device)
     if name != "host" or not isinstance(out, (np.ndarray, type(None))):
         raise TypeError(f"elements of dtype {dtype} are Python objects, which only a NumPy array can hold: leave out device= and out=")
@@ -99,7 +100,7 @@ def _check_array(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
 
 
 def _at(address: int, owner: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """An array over memory that the CPU can address; the target keeps its owner."""
+    """Returns an array over memory that the CPU can address. The target keeps the owner alive."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes == 0:
         return np.empty(shape, dtype)
@@ -109,12 +110,12 @@ def _at(address: int, owner: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) 
 
 
 def _seen(memory: Any) -> np.ndarray[Any, Any]:
-    """What the CPU sees of the host device's memory."""
+    """Returns the CPU's view of the host device's memory."""
     return np.frombuffer(memory, np.uint8)
 
 
 def _gpu_target_of(out: Any, address: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...], device: str) -> Target:
-    """Memory of a GPU that is another library's: seen through cupy where that is installed, and knows such elements."""
+    """Returns a target for GPU memory of another library. Uses cupy if it is installed and supports such elements."""
     try:
         import cupy
     except ImportError:
@@ -136,14 +137,14 @@ def _check_device(out: Any, device: Place) -> None:
 
 
 class Target:
-    """Memory of a result."""
+    """The memory of a result."""
 
-    is_array = True  # False: only fill(), without a box, assign_all() and memory can be used
+    is_array = True  # False: only fill() without a box, assign_all() and memory are available
     on_host = False
 
     def __init__(self, result: Any, memory: Any, nbytes: int, dtype: np.dtype[Any], device: str) -> None:
         self.result = result
-        self.memory = memory  # what penstock reads into: of bytes, with slices where is_array
+        self.memory = memory  # bytes that penstock reads into; can be sliced if is_array
         self.nbytes = nbytes
         self.dtype = dtype
         self.device = device
@@ -152,39 +153,39 @@ class Target:
         """Waits until the memory may be written to."""
 
     def settle(self) -> None:
-        """Waits until what was queued by scratch(), fill() and assignments to the box is done."""
+        """Waits for work that scratch(), fill() and assignments to the box queued."""
 
     def as_box(self, lengths: tuple[int, ...]) -> Any:
-        """The result with the axes that were selected by a number, indexable; None where it cannot be."""
+        """Returns an indexable view that includes the axes that were selected by an integer, or None if the memory has none."""
         raise NotImplementedError
 
     def scratch(self, nbytes: int) -> Any:
-        """Uninitialized bytes in the same memory, with slices. penstock may read into them after settle()."""
+        """Returns uninitialized bytes in the same memory, which can be sliced. penstock may read into them after settle()."""
         raise NotImplementedError
 
     def staging(self, nbytes: int) -> Any:
-        """Uninitialized host memory, of bytes, that is copied here fast."""
+        """Returns uninitialized host memory that can be copied here fast."""
         return np.empty(nbytes, np.uint8)
 
     def as_array(self, data: Any) -> Any:
-        """An array of the bytes from scratch(), or of a slice of them."""
+        """Returns an array over bytes from scratch(), or over a slice of them."""
         return data
 
     def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
-        """The bytes of what scratch() gave, or of a slice of it, at an array of positions, in host memory."""
+        """Copies bytes at an array of positions, in memory from scratch() or a slice of it, to host memory."""
         found: np.ndarray[Any, Any] = self.as_array(data)[positions]
         return found
 
     def as_elements(self, data: Any, shape: tuple[int, ...]) -> Any:
-        """Likewise, of elements of the result, in this machine's byte order on a device."""
+        """Like as_array(), but with the result's elements, in this machine's byte order on a device."""
         return self.as_array(data).view(self.dtype).reshape(shape)
 
     def assign(self, box: Any, part: ChunkPart, values: Any) -> None:
-        """Sets the elements of a part from an array of the same memory."""
+        """Sets the elements of a part from an array in the same memory."""
         raise NotImplementedError
 
     def fill(self, box: Any, part: ChunkPart, value: Any) -> None:
-        """Sets the elements of a part; None: to zero."""
+        """Sets the elements of a part to a value; None: to zero."""
         raise NotImplementedError
 
     def assign_all(self, values: Any) -> None:
@@ -193,7 +194,7 @@ class Target:
 
 
 class _ArrayTarget(Target):
-    """What NumPy can index."""
+    """Memory that NumPy can index."""
 
     on_host = True
 
@@ -221,12 +222,12 @@ class _ArrayTarget(Target):
 
 
 class _HostDeviceTarget(_ArrayTarget):
-    """Memory of the host device: the CPU can address it, and what lies apart is copied from memory there all the same, as on a GPU."""
+    """Memory of the host device. The CPU can address it, but scattered rows are staged and copied as on a GPU."""
 
     on_host = False
 
     def _memory_of(self, result: Any, array: Any) -> Any:
-        return result  # what NumPy sees of it are other addresses
+        return result  # NumPy's views have other addresses
 
     def scratch(self, nbytes: int) -> Any:
         return penstock.device(self.device).empty(max(1, nbytes))
@@ -236,7 +237,7 @@ class _HostDeviceTarget(_ArrayTarget):
 
 
 class _CupyTarget(_ArrayTarget):
-    """cupy queues its work on a stream; penstock copies on streams of its own, and so has to wait."""
+    """GPU memory of cupy, which queues work on its stream; penstock copies on its own streams, so this class waits in between."""
 
     on_host = False
 
@@ -259,7 +260,7 @@ class _CupyTarget(_ArrayTarget):
         import cupy
 
         with self._array.device:
-            memory = cupy.cuda.alloc_pinned_memory(max(1, nbytes))  # cupy keeps it for the next one
+            memory = cupy.cuda.alloc_pinned_memory(max(1, nbytes))  # cupy keeps it for reuse
         return np.frombuffer(memory, np.uint8)[:nbytes]
 
     def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
@@ -298,7 +299,7 @@ class _ObjectsTarget(Target):
 
 
 class _BufferTarget(Target):
-    """Memory that only penstock addresses: a GPU's, without cupy, or a bare address on the host device."""
+    """Memory that only penstock addresses: GPU memory without cupy, or a bare address on the host device."""
 
     is_array = False
 
