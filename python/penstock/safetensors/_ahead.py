@@ -25,7 +25,7 @@ __all__ = ["Ahead", "Sequence", "most_ahead_bytes", "natural_order"]
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
 _default_ahead_bytes = 512 << 20
-_near = 8  # places: what comes so little later was foreseen, also where several threads ask in turns
+_near = 8  # positions: a request this close after the last one was predicted, even if several threads interleave
 
 
 def most_ahead_bytes() -> int:
@@ -45,15 +45,18 @@ class Ahead:
         least_bytes: int = 0,
         sequence: Sequence | None = None,
     ) -> None:
-        """device: a torch.device with its number. rows_of: the rows to read of some tensors; they must be one run of bytes.
+        """Adds a file to a sequence.
 
-        least_bytes: smaller tensors are not read ahead. sequence: the sequence that the file belongs to; None for a file on its own.
+        - `device`: a torch.device with an index.
+        - `rows_of`: the rows to read of some tensors; they must be one run of bytes.
+        - `least_bytes`: smaller tensors are not read ahead.
+        - `sequence`: the sequence that the file belongs to; None for a file on its own.
         """
         self.source = source
         self._device = device
         self._pieces = _Pieces(source, rows_of or {})
         self._place: Framework = framework_on("pt", device)
-        self._waiting: dict[int, _Batch] = {}  # rows that are read, or being read, and not asked for
+        self._waiting: dict[int, _Batch] = {}  # tensors that are read, or being read, and not yet requested, by row
         self._waiting_bytes = 0
         self._asked = {row for row, nbytes in enumerate(source.header.sizes) if nbytes < least_bytes}
         self._sequence = Sequence(device) if sequence is None else sequence
@@ -77,7 +80,7 @@ class Ahead:
         except Error:
             if not was_waiting:
                 raise
-            return self._alone(row)  # its neighbours' bytes did not come
+            return self._alone(row)  # the bytes of its neighbours could not be read
         batch.used_in_current_stream(tensor)
         return tensor
 
@@ -119,7 +122,7 @@ class Ahead:
         """The bytes to read of the tensor."""
         return self._pieces.nbytes(row)
 
-    # --- under the sequence's lock
+    # --- with the sequence's lock held
 
     def is_to_come(self, row: int) -> bool:
         """True if the tensor was neither requested nor read."""
@@ -153,7 +156,7 @@ class Ahead:
             self._waits_for(-self._pieces.nbytes(row))
 
     def _waits_for(self, nbytes: int) -> None:
-        """More, or fewer."""
+        """Adds to the count of waiting bytes; nbytes may be negative."""
         self._waiting_bytes += nbytes
         self._sequence.waits_for(nbytes)
 
@@ -180,15 +183,15 @@ class Sequence:
         self.lock = threading.Lock()
         self._device = device
         self._files: list[weakref.ref[Ahead]] = []
-        self._starts: list[int] = []  # the number of each file's first tensor, of all tensors
-        self._file_of: list[int] = []  # by a tensor's number
-        self._names: list[str] = []  # likewise, for their order, which is made anew where files come one by one; of a file that is gone: any
+        self._starts: list[int] = []  # global number of each file's first tensor
+        self._file_of: list[int] = []  # by global tensor number
+        self._names: list[str] = []  # by global tensor number, for sorting; any name for a file that is gone
         self._last: int | None = None
         self._orders: list[_Order] = []
-        self._steps = 0.0  # from one to the next, the last ones counting most
+        self._steps = 0.0  # steps from one tensor to the next, with recent ones weighted most
         self._waiting_bytes = 0
         self._has_lost = self._counts_anew = False
-        self._depth = 0  # bytes to have waiting: nothing before two have been asked for in an order that is known
+        self._depth = 0  # bytes to keep waiting: 0 until two tensors were requested in a known order
         self._unwanted_bytes = 0
         self._wanted_bytes = 0
         _Neighbours.of(device).add(self)
@@ -215,10 +218,10 @@ class Sequence:
         return self._waiting_bytes
 
     def _lose(self, _: weakref.ref[Ahead]) -> None:
-        """A file is gone, with all that it had waiting. Called wherever that happens, under any lock."""
+        """Notes that a file is gone, with all its waiting tensors. May be called at any point and under any lock."""
         self._has_lost = self._counts_anew = True
 
-    # --- under the lock
+    # --- with the lock held
 
     def read_on(self, file: Ahead, row: int, was_waiting: bool) -> None:
         """Reads the next tensors, after one was requested."""
@@ -229,7 +232,7 @@ class Sequence:
         order = self._foreseen(file.first + row)
         if order is None or not most:
             return
-        if self._unwanted_bytes > _batch_bytes + self._wanted_bytes:  # this program asks for few of them
+        if self._unwanted_bytes > _batch_bytes + self._wanted_bytes:  # the program requests few of the tensors
             return
         self._depth = min(most, max(_batch_bytes, 2 * nbytes, self._depth * 2 if was_waiting else self._depth))
         if self._counts_anew:
@@ -243,14 +246,14 @@ class Sequence:
         try:
             for each, group in itertools.groupby(rows, key=lambda found: found[0]):
                 each.wait_for([number for _, number in group])
-        except Exception as problem:  # such as PyTorch's OutOfMemoryError: what was asked for is there
+        except Exception as problem:  # such as PyTorch's OutOfMemoryError: the requested tensor is already there
             if not isinstance(problem, (RuntimeError, Error)):
                 raise
             self.drop_all()
             self._depth = 0
 
     def waits_for(self, nbytes: int) -> None:
-        """More, or fewer."""
+        """Adds to the count of waiting bytes; nbytes may be negative."""
         self._waiting_bytes += nbytes
 
     def unwanted(self, nbytes: int) -> None:
@@ -266,7 +269,7 @@ class Sequence:
         return (file for each in self._files if (file := each()) is not None)
 
     def _foreseen(self, number: int) -> _Order | None:
-        """The order that the program asks in; None: not known yet."""
+        """Returns the order in which the program requests tensors, or None if it is not known yet."""
         last, self._last = self._last, number
         if last is None:
             return None
@@ -289,7 +292,7 @@ class Sequence:
         return sorted(range(len(self._names)), key=self._names.__getitem__)
 
     def _next(self, order: _Order, number: int, room: int) -> list[tuple[Ahead, int]]:
-        """Those that follow, of so many bytes at most."""
+        """Returns the tensors that follow, up to `room` bytes."""
         found: list[tuple[Ahead, int]] = []
         for each in order.not_begun_after(number):
             at = self._file_of[each]
@@ -304,7 +307,7 @@ class Sequence:
 
 
 class _Pieces:
-    """What is wanted of each tensor: all of it, or some rows."""
+    """The wanted part of each tensor: all of it, or some rows."""
 
     def __init__(self, source: Source, rows_of: Mapping[int, Part]) -> None:
         self.source = source
@@ -324,7 +327,7 @@ class _Pieces:
 
 
 class _Batch:
-    """Some tensors, each an allocation of its own, filled by one request."""
+    """Several tensors, each with its own allocation, that one request fills."""
 
     def __init__(self, pieces: _Pieces, place: Framework, device: Any, rows: Numbers[int]) -> None:
         import torch
@@ -340,7 +343,7 @@ class _Batch:
             shape = check_type(source.name, header.names[row], header.types[row], pieces.shape(row), place, dtype)
             self.tensors[row] = torch.empty(shape, dtype=dtype, device=device)
         if self._stream is not None:
-            self._stream.synchronize()  # the memory may have been used before, by what is in the stream still
+            self._stream.synchronize()  # work that is still queued in the stream may use the memory
         filled = [row for row in rows if pieces.nbytes(row)]
         if not filled:
             return
@@ -352,7 +355,7 @@ class _Batch:
         self._reads.start(source, _native.Pointer(begin, end - begin, tuple(self.tensors.values())), ranges)
 
     def wait(self) -> None:
-        """Raises what reading raised, each time."""
+        """Waits for the reads. Raises their error on every call."""
         with self._lock:
             if self._reads is not None:
                 try:
@@ -364,7 +367,7 @@ class _Batch:
                 raise self._problem
 
     def used_in_current_stream(self, tensor: Any) -> None:
-        """Its memory is of the stream that was current when reading began: the allocator hears of another one."""
+        """Tells the allocator if the tensor is used in another stream than the one that was current when reading began."""
         if self._stream is None:
             return
         import torch
@@ -375,26 +378,26 @@ class _Batch:
 
 
 class _Order:
-    """One in which the tensors may be asked for, by their numbers."""
+    """One order in which a program may request the tensors, by their numbers."""
 
     def __init__(self, made: Callable[[], Numbers[int]]) -> None:
-        self._made = made  # for all files that there are by now
+        self._made = made  # returns the order of all files that are known at the time
         self._numbers: Numbers[int] | None = None
         self._ranks: Numbers[int] = ()
-        self._begun = range(0)  # ranks of tensors of which none is to come: they need not be looked at for each one that is asked for
+        self._begun = range(0)  # ranks without a tensor left to read, so that requests need not check each one
         self.score = 0.0
 
     def clear(self) -> None:
-        """There are more of them."""
+        """Discards the order after files were added."""
         self._numbers = None
         self.forget_begun()
 
     def forget_begun(self) -> None:
-        """Some of them are to come again."""
+        """Forgets which ranks were begun, after tensors were dropped and may be read again."""
         self._begun = range(0)
 
     def has_begun(self, number: int) -> None:
-        """The one after those that had."""
+        """Extends the begun ranks by the next one."""
         self._begun = range(self._begun.start, self._ranks[number] + 1)
 
     def rank(self, number: int) -> int:
@@ -425,12 +428,12 @@ _digits = re.compile(r"0*([0-9]+)")
 
 
 def natural_order(name: str) -> str:
-    """A sort key that puts layers.2 before layers.10. Each number is preceded by its length, in one character."""
+    """Returns a sort key that puts layers.2 before layers.10. Each number is preceded by its length, in one character."""
     return _digits.sub(lambda found: chr(min(len(found[1]), sys.maxunicode)) + found[1], name)
 
 
 class _Neighbours:
-    """All that is read ahead into one device: it shares one budget."""
+    """All sequences that read ahead into one device. They share one budget."""
 
     _every: dict[str, _Neighbours] = {}
     _lock = threading.Lock()
@@ -448,14 +451,14 @@ class _Neighbours:
             self._sequences.add(sequence)
 
     def make_room(self, asker: Sequence, nbytes: int, most: int) -> None:
-        """Lets go of what others have waiting, as far as that is more than the budget. Called under the asker's lock."""
+        """Drops waiting tensors of other sequences until the budget is met. The asker's lock is held."""
         with self._lock:
             others = [each for each in self._sequences if each is not asker]
         excess = sum(each.waiting_bytes for each in others) + asker.waiting_bytes + nbytes - most
         for each in others:
             if excess <= 0:
                 return
-            if each.waiting_bytes and each.lock.acquire(blocking=False):  # whoever holds it is being asked just now
+            if each.waiting_bytes and each.lock.acquire(blocking=False):  # if another thread holds the lock, that sequence is serving a request
                 try:
                     excess -= each.drop_all()
                 finally:

@@ -1,4 +1,4 @@
-"""device_map: the device of each tensor."""
+"""device_map: maps tensors to devices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DeviceMap = Mapping[str, Any] | Callable[[str], Any]
 
 
 class Places:
-    """The device of each tensor, by name. Tensors that the map leaves out go to device, if there is one.
+    """Maps tensor names to devices. Tensors without an entry go to `device`, if there is one.
 
-    The longest key decides that is the tensor's name, or its beginning up to a dot; "" stands for all others. Raises InvalidArgument if no key
-    matches and there is no device.
+    The longest matching key decides. A key matches the tensor's name, or its beginning up to a dot; "" matches all names. Raises InvalidArgument if
+    no key matches and there is no device.
     """
 
     def __init__(self, framework: str | None, device: Any, device_map: DeviceMap | None = None) -> None:
@@ -35,10 +35,10 @@ class Places:
             for name, where in self._map.items():
                 if not isinstance(name, str):
                     raise TypeError(f"the keys of device_map must be str, not {type(name).__name__}")
-                self._place(where)  # an unknown device is told before anything is read
+                self._place(where)  # report an unknown device before anything is read
 
     def devices(self) -> list[str]:
-        """The devices that are known so far, without the host."""
+        """Returns the devices that are known so far, without the host."""
         return [each.device for each in self._by_name.values() if ":" in each.device]
 
     def of(self, name: str) -> Framework:
@@ -47,7 +47,7 @@ class Places:
         return self._place(self._longest(self._map, name) if isinstance(self._map, dict) else self._map(name))
 
     def split(self, header: Header, rows: Sequence[int]) -> dict[Framework, Sequence[int]]:
-        """The rows for each device."""
+        """Groups the rows by device."""
         if self._map is None:
             return {self._place(self._device): rows}
         found: dict[Framework, Sequence[int]] = {}
@@ -58,11 +58,11 @@ class Places:
         return found
 
     def _place(self, where: Any) -> Framework:
-        key = where if isinstance(where, (str, int)) else repr(where)  # torch.device("cpu") is not "cpu", which is NumPy's
+        key = where if isinstance(where, (str, int)) else repr(where)  # torch.device("cpu") differs from "cpu", which means NumPy
         found = self._made.get(key)
         if found is None:
             found = framework_on(self._framework, where)
-            found = self._made[key] = self._by_name.setdefault(f"{found.name} {found.device}", found)  # "cuda" and 0 may be one
+            found = self._made[key] = self._by_name.setdefault(f"{found.name} {found.device}", found)  # "cuda" and 0 may be the same device
         return found
 
     def _longest(self, told: dict[str, Any], name: str) -> Any:

@@ -1,4 +1,4 @@
-"""install(): Penstock in place of the safetensors library for a whole process, without a change to any file."""
+"""install(): replaces the safetensors library with Penstock in a whole process, without changing any file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["Explanation", "Installed", "explain", "install", "uninstall"]
 
 _lock = threading.RLock()
-_replaced: list[tuple[Any, str, Any]] = []  # namespace, name, and what it had; _absent: nothing
+_replaced: list[tuple[Any, str, Any]] = []  # namespace, name and original value; _absent: there was none
 _absent = object()
 
 
@@ -95,7 +95,7 @@ def _replace_all(library: ModuleType) -> None:
 
 
 def _modules() -> list[ModuleType]:
-    """Those of the program, without objects in sys.modules that are none, or that cannot be looked at."""
+    """Returns the program's modules, without objects in sys.modules that are not modules or cannot be inspected."""
     found = []
     for module in list(sys.modules.values()):
         with contextlib.suppress(Exception):
@@ -128,7 +128,7 @@ def uninstall() -> None:
 
         from . import original
 
-        for module in _modules():  # those that were imported meanwhile
+        for module in _modules():  # including modules that were imported meanwhile
             if vars(module).get("__name__") != ours.__module__:
                 for name, value in list(vars(module).items()):
                     if value is ours:
@@ -147,7 +147,7 @@ def explain() -> Explanation:
 
 
 def _replace(namespace: Any, name: str, value: Any, optional: bool = False) -> None:
-    """optional: a module that refuses is left alone; else ImportError."""
+    """Replaces a name. `optional`: skip a module that refuses; otherwise raise ImportError."""
     before = vars(namespace).get(name, _absent)
     try:
         setattr(namespace, name, value)

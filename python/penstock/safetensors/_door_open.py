@@ -1,7 +1,7 @@
-"""The safe_open that takes the place of the safetensors library's while Penstock is installed.
+"""The safe_open that replaces the safetensors library's while Penstock is installed.
 
-Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads the tensors that
-go to a GPU. Everything that Penstock does not know stays with the library.
+Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads the tensors that go
+to a GPU. The library handles everything that Penstock does not support.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ._types import BITS
 
 __all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "part_of_part", "safe_open", "takes_all"]
 
-# Of this process: what Penstock has read, and what it has left to the library, by the reason.
+# Counters of this process: what Penstock has read, and what it has left to the library, by reason.
 counts: Counter[str] = Counter()
 _counting = threading.Lock()
-_most_reasons = 100  # some name a file
+_most_reasons = 100  # some reasons name a file
 
 _pytorch = ("pt", "torch", "pytorch")
 
@@ -56,14 +56,14 @@ class safe_open:
         self._loader: PrefetchLoader | None = None
         self._inner = _opened(library, filename, framework, "cpu" if gpu is not None else device, options)
         self._file: DoorFile | None = None
-        self._noted: DoorFile | None = None  # of memory of the CPU that may go on to a GPU
+        self._noted: DoorFile | None = None  # set if CPU tensors may move to a GPU later
         if gpu is not None:
             self._file, reason = DoorFile.find(filename, gpu)
-            if self._file is None:  # as it would be without Penstock
+            if self._file is None:  # as without Penstock
                 self._inner = _opened(library, filename, framework, device, options)
         elif framework in _pytorch and device in (None, "cpu") and _in_file().gpus_may_be_used():
             self._noted = DoorFile.on_the_way(filename)
-        if self._file is None and self._noted is None:  # it costs nothing that Penstock is there
+        if self._file is None and self._noted is None:  # do not change the cost without Penstock
             vars(self).update(get_tensor=self._inner.get_tensor, get_slice=self._inner.get_slice)
         _count(_words_of(self._file, self._noted, reason))
 
@@ -87,15 +87,15 @@ class safe_open:
         return getattr(self._inner, name)
 
     def keys(self) -> list[str]:
-        """The names of the tensors, sorted."""
+        """Returns the names of the tensors, sorted."""
         return list(self._inner.keys())
 
     def offset_keys(self) -> list[str]:
-        """The names of the tensors, in the order of their bytes."""
+        """Returns the names of the tensors, in the order of their bytes."""
         return list(self._inner.offset_keys())
 
     def metadata(self) -> dict[str, str] | None:
-        """The metadata of the file."""
+        """Returns the metadata of the file."""
         found: dict[str, str] | None = self._inner.metadata()
         return found
 
@@ -134,7 +134,7 @@ class safe_open:
         if theirs is not None:
             found: TensorMeta = theirs(name)
             return found
-        self._inner.get_slice(name)  # raises where there is none
+        self._inner.get_slice(name)  # raises if there is no such tensor
         source = self._source("get_tensor_meta")
         return tensor_meta(source.header, source.row(name))
 
@@ -162,14 +162,14 @@ class safe_open:
         raise _library().SafetensorError(f"{what}: Penstock does not read this file, and this version of the library has no {what}")
 
     def _found(self, name: str) -> tuple[DoorFile | None, int | None]:
-        """The row of a tensor that Penstock reads."""
+        """Returns the row of a tensor that Penstock reads."""
         if self._file is None or self._closed or not isinstance(name, str):
             return None, None
         return self._file, self._file.row(name)
 
 
 class _LibrarySlice:
-    """What the library's get_slice() gives, for who takes the parts in another way."""
+    """Wraps the library's get_slice() result. Subclasses read the parts differently."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -183,7 +183,7 @@ class _LibrarySlice:
         return list(self._inner.get_shape())
 
     def get_dtype(self) -> str:
-        """As the file has it, such as "BF16"."""
+        """Returns the type as the file spells it, such as "BF16"."""
         return str(self._inner.get_dtype())
 
 
@@ -202,7 +202,7 @@ class SliceOnTheWay(_LibrarySlice):
         shape = self._inner.get_shape()
         if is_plain(index, shape):
             tensor = _in_file().in_file(tensor, self._file, self._name, index, shape)
-        if not isinstance(tensor, _in_file().TensorInFile):  # its memory may be that of others of this name
+        if not isinstance(tensor, _in_file().TensorInFile):  # its memory may be shared with other tensors of this name
             self._file.touch(self._name)
         return tensor
 
@@ -232,7 +232,7 @@ class DoorFile:
 
     def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None, device: Any = None) -> None:
         """device: the only device for its tensors; None: any device that they are moved to."""
-        self._descriptor = descriptor  # what is in the file is looked up when the first tensor goes to a GPU
+        self._descriptor = descriptor  # the header is read when the first tensor goes to a GPU
         self._source = source
         self._lock = threading.Lock()
         self._rows: dict[str, int] | None = None
@@ -250,7 +250,7 @@ class DoorFile:
 
     @classmethod
     def find(cls, filename: Any, device: Any) -> tuple[DoorFile | None, str]:
-        """Returns None and the reason if Penstock does not read this file."""
+        """Opens a file for Penstock, or returns None and the reason if Penstock does not read it."""
         try:
             name = os.fspath(filename)
             return cls(name, source=Source(name), device=device), ""
@@ -259,10 +259,10 @@ class DoorFile:
 
     @classmethod
     def on_the_way(cls, filename: Any) -> DoorFile | None:
-        """Wraps a file that the library has opened. Stays with this file even if its name moves to another. None if the file is gone."""
+        """Wraps a file that the library has opened, and keeps using this file even if the name is reused. Returns None if the file is gone."""
         try:
             name = os.fsdecode(filename)
-            # Should a pipe have the name by now, nobody waits for who writes to it.
+            # If the name now belongs to a pipe, do not wait for a writer.
             return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except OSError:
             return None
@@ -276,7 +276,7 @@ class DoorFile:
             return self._source
 
     def _has_its_name(self) -> bool:
-        """Errors name a file that is opened by its name."""
+        """True if the name still belongs to the file. The file is then opened by name, so that errors contain it."""
         if self._descriptor is None:
             return True
         try:
@@ -285,21 +285,21 @@ class DoorFile:
             return False
 
     def row(self, name: str) -> int | None:
-        """The row of a tensor. None for an unknown name, or a type that PyTorch lacks; the library raises the error."""
+        """Returns the row of a tensor, or None for an unknown name or a type that PyTorch lacks; the library raises the error."""
         header = self.source.header
         if self._rows is None:
             self._rows = {each: row for row, each in enumerate(header.names)}
         row = self._rows.get(name)
         return None if row is None or framework_on("pt", None).dtype(header.types[row]) is None else row
 
-    # --- tensors that were asked for on the CPU
+    # --- tensors that were requested on the CPU
 
     def is_untouched(self, name: str) -> bool:
         """True if nobody can have changed the tensor's CPU memory, which all tensors of this name share."""
         return name not in self._touched
 
     def touch(self, name: str) -> None:
-        """From now on the tensor's values come from CPU memory."""
+        """Marks the tensor as possibly changed: from now on, its values come from CPU memory."""
         self._touched.add(name)
         if self._aheads:
             row = self.row(name)
@@ -308,7 +308,7 @@ class DoorFile:
                     each.forget(row)
 
     def on_gpu(self, name: str, index: Any, device: Any) -> Any:
-        """A tensor, or the part that index selects, in new GPU memory. None if Penstock does not read it."""
+        """Returns a tensor, or the part that index selects, in new GPU memory. None if Penstock does not read it."""
         if not self.is_untouched(name):
             return None
         gpu = _known_gpu(device)
@@ -317,7 +317,7 @@ class DoorFile:
         try:
             row = self.row(name)
         except SafetensorError as problem:
-            if self._was_cut():  # which to touch in memory would end the process
+            if self._was_cut():  # accessing truncated mapped memory would end the process
                 with error_of_the_library():
                     raise
             _count(f"tensors left to the library: {problem}")
@@ -352,7 +352,7 @@ class DoorFile:
         return {name: found[row] for row, name in enumerate(header.names)}
 
     def part(self, row: int, index: Any) -> Any:
-        """None if the library must read the part, or report the error."""
+        """Returns the part to read, or None if the library must read it or report the error."""
         header = self.source.header
         shape, bits = header.shapes[row], BITS[header.types[row]]
         if bits % 8 or not is_plain(index, shape):
@@ -392,7 +392,7 @@ class DoorFile:
             each.end()
 
 
-# Files of one folder that are open, such as the shards of a model: what is read ahead goes from one to the next.
+# Open files by folder, such as the shards of a model: read-ahead continues from one file to the next.
 _files_of: dict[str, weakref.WeakSet[DoorFile]] = {}
 _sequences: weakref.WeakValueDictionary[tuple[str, str], Sequence] = weakref.WeakValueDictionary()
 _registering = threading.Lock()
@@ -408,13 +408,13 @@ def _register(file: DoorFile, folder: str) -> None:
 def _sequence_of(folder: str, device: Any) -> Sequence:
     with _registering:
         found = _sequences.get((folder, str(device)))
-        if found is None or found.has_lost:  # those that are left are of an earlier load
+        if found is None or found.has_lost:  # the remaining files belong to an earlier load
             found = _sequences[folder, str(device)] = Sequence(device)
         return found
 
 
 def _join_all(file: DoorFile, device: Any) -> None:
-    """All that are open. A file that Penstock cannot read says so when a tensor of it is asked for."""
+    """Adds all open files of the folder to the read-ahead. A file that Penstock cannot read raises its error when one of its tensors is requested."""
     with _registering:
         others = sorted(_files_of.get(file.folder, ()), key=lambda each: natural_order(os.fsdecode(each.name)))
     for each in others:
@@ -423,14 +423,14 @@ def _join_all(file: DoorFile, device: Any) -> None:
 
 
 def takes_all(index: Any) -> bool:
-    """True for the indexes ..., () and [:]."""
+    """Returns True for the indexes ..., () and [:]."""
     if isinstance(index, slice):
         return index.start is None and index.stop is None and index.step is None
     return index is Ellipsis or (isinstance(index, tuple) and not index)
 
 
 def is_plain(index: Any, shape: tuple[int, ...]) -> bool:
-    """True for ints and slices within the tensor, which all versions of the library accept."""
+    """Returns True for ints and slices within the tensor, which all versions of the library accept."""
     items = index if isinstance(index, tuple) else (index,)
     if len(items) > len(shape):
         return False
@@ -445,7 +445,7 @@ def _is_within(each: Any, length: int) -> bool:
 
 
 def part_of_part(shape: tuple[int, ...], outer: Any, inner: Any) -> tuple[Any, ...]:
-    """The index, in a tensor of this shape, of the part that inner selects within the part that outer selects. Both must be plain."""
+    """Returns the index, in a tensor of this shape, of the part that inner selects within the part that outer selects. Both must be plain."""
     picks = list(inner) if isinstance(inner, tuple) else [inner]
     found: list[Any] = []
     of = outer if isinstance(outer, tuple) else (outer,)
@@ -460,7 +460,7 @@ def part_of_part(shape: tuple[int, ...], outer: Any, inner: Any) -> tuple[Any, .
 
 
 def _in_file() -> Any:
-    """What needs PyTorch, once the library has imported it."""
+    """Imports the module that needs PyTorch; by now the library has imported PyTorch."""
     from . import _in_file as found
 
     return found
@@ -473,7 +473,7 @@ def _words_of(file: DoorFile | None, noted: DoorFile | None, reason: str) -> str
 
 
 def _known_gpu(device: Any) -> Any:
-    """With its number; None where Penstock cannot read into it."""
+    """Returns the GPU with its index, or None if Penstock cannot read into it."""
     import torch
 
     if torch.version.cuda is None or _native.cuda_status() is not None:
@@ -494,7 +494,7 @@ def _opened(library: Any, filename: Any, framework: Any, device: Any, options: M
     except TypeError as problem:
         if "backend" not in options or "'backend'" not in str(problem):
             raise
-    # A library that does not know the argument, as those before 0.8.
+    # Versions before 0.8 do not know the argument.
     given = dict(options)
     if given.pop("backend") not in ("mmap", "pread"):
         raise library.SafetensorError(f"backend {options['backend']} is invalid")
@@ -502,7 +502,7 @@ def _opened(library: Any, filename: Any, framework: Any, device: Any, options: M
 
 
 def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:
-    """The GPU that Penstock reads into; None, and why not."""
+    """Returns the GPU that Penstock reads into, or None and the reason."""
     if framework not in _pytorch:
         return None, f"framework {framework}"
     if device is None or device == "cpu":
@@ -525,7 +525,7 @@ def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:
 
 @contextmanager
 def error_of_the_library() -> Iterator[None]:
-    """An error of Penstock that is also the library's SafetensorError."""
+    """Converts an error of Penstock into one that is also the library's SafetensorError."""
     try:
         yield
     except Error as problem:

@@ -29,21 +29,21 @@ def of_file(filename: str, problem: str, kind: type[SafetensorError] = Safetenso
 
 
 def meant(missing: Iterable[str], there: Iterable[str]) -> str:
-    """": did you mean ...?" with names that are similar to the missing ones; empty if no name is similar."""
+    """Returns ": did you mean ...?" with names that are similar to the missing ones; empty if no name is similar."""
     names = list(there)
     close = [found for each in itertools.islice(missing, 3) for found in difflib.get_close_matches(each, _alike(each, names), 1, 0.8)]
     return f": did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
 
 
 def _alike(wrong: str, names: Iterable[str]) -> list[str]:
-    """Few of the names, which begin or end as this one does: comparing each of many thousands would take seconds."""
+    """Returns the few names with the same beginning or end, because comparing many thousands would take seconds."""
     half = max(1, len(wrong) // 2 - 1)
     found = (each for each in names if abs(len(each) - len(wrong)) <= 3 and (each.startswith(wrong[:half]) or each.endswith(wrong[-half:])))
     return list(itertools.islice(found, 500))
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:
-    """The names in quotes: the first ones, and how many more there are."""
+    """Quotes the first names and counts the rest."""
     every = list(names)
     told = ", ".join(f'"{each}"' for each in every[:most])
     return told if len(every) <= most else f"{told} and {len(every) - most} more"

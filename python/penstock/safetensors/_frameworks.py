@@ -1,4 +1,4 @@
-"""The libraries whose arrays tensors become: NumPy, PyTorch, CuPy, or none, which gives device memory.
+"""The libraries whose arrays tensors become: NumPy, PyTorch, CuPy, or none (device memory).
 
 Each library makes one allocation for many tensors (an Arena), and the tensors are views of it.
 """
@@ -21,9 +21,9 @@ from ._types import NAMES
 __all__ = ["SURE_DIMENSIONS", "Arena", "Framework", "View", "framework_on", "only_view", "strides_of"]
 
 
-SURE_DIMENSIONS = 32  # that all libraries have: NumPy 1 has no more
+SURE_DIMENSIONS = 32  # supported by all libraries: NumPy 1 has no more
 
-# A tensor to be: name, type, shape, where it starts in the arena and its bytes.
+# A tensor to create: name, type, shape, start in the arena, and bytes.
 View = tuple[str, Any, tuple[int, ...], int, int]
 
 
@@ -38,7 +38,7 @@ class Arena(Protocol):
         """Adds the tensors to found, by name. Thousands of tensors take a few milliseconds."""
 
     def settled(self) -> bool:
-        """True if the memory may be written to: the work that the current stream held when the memory was allocated has ended."""
+        """Returns True if the memory may be written to: the work that the current stream held at the allocation has ended."""
 
     def settle(self) -> None:
         """Waits until settled() is true."""
@@ -47,11 +47,11 @@ class Arena(Protocol):
         """Tells the library's allocator that the tensors are used in the current stream from now on."""
 
     def held(self) -> Callable[[], bool]:
-        """Returns an object that says whether any of the memory is still referenced, without a reference of its own. Call it before views()."""
+        """Returns a function that tells whether the memory is still referenced; it holds no reference itself. Call it before views()."""
 
 
 class _Memory:
-    """What arenas of memory have that no stream is behind."""
+    """Base of arenas whose memory needs no stream order."""
 
     def settled(self) -> bool:
         return True
@@ -69,7 +69,7 @@ def _lives(what: Any) -> Callable[[], bool]:
 
 
 def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> Any:
-    """The view of an arena with one tensor."""
+    """Returns the view of an arena that holds one tensor."""
     found: dict[str, Any] = {}
     arena.views([("", dtype, shape, 0, nbytes)], found)
     return found[""]
@@ -91,26 +91,26 @@ class Framework(Protocol):
         """True if the arrays can be indexed, and so cut after they are read."""
 
     def dtype(self, word: str) -> Any:
-        """The library's type for a safetensors type; None if it lacks the type."""
+        """Returns the library's type for a safetensors type, or None if it lacks the type."""
 
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the array for a shape in the file. Raises ValueError if there is no such array."""
+        """Returns the array's shape for a shape in the file. Raises ValueError if there is no such array."""
 
     def arena(self, nbytes: int) -> Arena:
         """Allocates memory, and waits for the current stream, because the memory may have been in use there."""
 
     def unsettled_arena(self, nbytes: int) -> Arena:
-        """The same without waiting. Write to it only once it is settled()."""
+        """Allocates memory without waiting. Write to it only once it is settled()."""
 
     def copied(self, array: Any) -> Any:
-        """A contiguous copy in its own memory."""
+        """Returns a contiguous copy in its own memory."""
 
     def copied_into(self, arena: Arena, array: Any) -> Any:
-        """A copy in an arena of this many bytes. On a GPU it is made in order with the current stream, so the arena need not be settled."""
+        """Returns a copy in an arena of this many bytes. On a GPU, the current stream makes the copy, so the arena need not be settled."""
 
 
 class _Library:
-    """What all frameworks have."""
+    """Base of all frameworks."""
 
     def arena(self, nbytes: int) -> Arena:
         found = self.unsettled_arena(nbytes)
@@ -147,7 +147,7 @@ class _NumpyArena(_Memory):
             found[name] = ndarray(shape, dtype, memory, start if nbytes else 0)
 
 
-_numpy_alignment = 64  # a line of the cache, and the widest registers
+_numpy_alignment = 64  # a cache line, and the widest registers
 
 
 class _Numpy(_Library):
@@ -162,7 +162,7 @@ class _Numpy(_Library):
         if len(shape) > SURE_DIMENSIONS:
             import numpy
 
-            numpy.empty((0,) * len(shape))  # raises for more than this NumPy has
+            numpy.empty((0,) * len(shape))  # raises for more dimensions than this NumPy supports
         return shape
 
     def unsettled_arena(self, nbytes: int) -> Arena:
@@ -174,7 +174,7 @@ class _Numpy(_Library):
         return numpy.array(array, order="C", copy=True)
 
 
-# What NumPy has by itself; the others are those of ml_dtypes, which holds an element of four bits in a byte, as no file does.
+# NumPy's own types. ml_dtypes provides the others; it stores a 4-bit element per byte, unlike files.
 _plain = {"BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"}
 
 
@@ -199,7 +199,7 @@ def _numpy_dtype(word: str) -> Any:
 
 @functools.lru_cache(4096)
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous array, in elements. Cached, because a model has few shapes and many tensors."""
+    """Returns the strides of a contiguous array, in elements. Cached, because a model has few shapes and many tensors."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])
@@ -207,11 +207,11 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _ask_for_huge_pages(address: int, nbytes: int) -> None:
-    """As NumPy does for its arrays: of a large allocation each first touch of a small page would cost as much as its bytes do."""
+    """Requests huge pages, as NumPy does for its arrays. With small pages, the page faults of a large allocation cost as much as its bytes."""
     start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (address + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
     if length >= _huge_from:
-        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # a wish: it may be refused
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # advice, which the kernel may refuse
 
 
 _huge_from = 4 << 20
@@ -253,7 +253,7 @@ class _TorchArena:
         if self._stream is None:
             return
         device = self._bytes.device
-        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # a tenth of the time that the whole stream takes
+        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # takes a tenth of the time of creating the stream object
             return
         current = self._current_stream(device)
         if current != self._stream:
@@ -311,10 +311,10 @@ class _CupyArena:
         self._before.synchronize()
 
     def use(self) -> None:
-        pass  # CuPy's allocator keeps no account of streams that use memory of another one
+        pass  # CuPy's allocator does not track other streams that use memory
 
     def held(self) -> Callable[[], bool]:
-        owner = _Owner(self.memory)  # CuPy's own memory takes no weak references
+        owner = _Owner(self.memory)  # CuPy's own memory objects support no weak references
         with self._cupy.cuda.Device(self._device):
             memory = self._cupy.cuda.UnownedMemory(self.memory.data.ptr, self.memory.nbytes, owner, self._device)
         self._data = self._cupy.cuda.MemoryPointer(memory, 0)
@@ -328,7 +328,7 @@ class _CupyArena:
 
 
 class _Owner:
-    """Of an array's memory."""
+    """Owns an array's memory, and supports weak references."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -369,7 +369,7 @@ class _Cupy(_Library):
             return super().copied_into(arena, array)
 
 
-# --- none
+# --- no library
 
 
 class _BufferArena(_Memory):
@@ -380,18 +380,18 @@ class _BufferArena(_Memory):
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
         for name, _, _, start, nbytes in rows:
-            part = found[name] = self.memory[start : start + nbytes] if nbytes else b""  # of nothing there is no DeviceBuffer
+            part = found[name] = self.memory[start : start + nbytes] if nbytes else b""  # an empty DeviceBuffer does not exist
             if self._held is not None and nbytes:
                 self._held.append(_lives(part))
 
     def held(self) -> Callable[[], bool]:
-        """Slices that outlive the buffer they are of do not count."""
+        """Does not count slices that outlive the buffer that they were cut from."""
         held = self._held = [_lives(self.memory)] if self.memory else []
         return lambda: any(each() for each in held)
 
 
 class _Buffers(_Library):
-    """Of the bytes: types and shapes are the header's to tell."""
+    """Returns tensors as bytes; the header has their types and shapes."""
 
     name = "penstock"
     indexes = False
@@ -412,13 +412,13 @@ class _Buffers(_Library):
         raise AssertionError("what cannot be indexed is never cut")
 
 
-# --- which
+# --- choosing a library
 
 
 def framework_on(framework: str | None, device: Any) -> Framework:
-    """The library that choose_library() gives for the arguments, with its device.
+    """Returns the library that choose_library() selects for the arguments, with its device.
 
-    Raises SafetensorError for an unknown framework, ImportError if the library is not installed, NotFound for a device that does not exist.
+    Raises SafetensorError for an unknown framework, ImportError if the library is not installed, and NotFound if the device does not exist.
     """
     library, name = choose_library(device, framework, SafetensorError)
     if library == "torch":

@@ -76,7 +76,7 @@ class Group:
         return dist.broadcast(_bytes_of(piece), src=dist.get_global_rank(self._group, source), group=self._group, async_op=True)
 
     def _end(self, error: Exception | None) -> None:
-        """Once all have everything, or know that they have not."""
+        """Exchanges the outcomes of all ranks, and raises an error if a rank failed."""
         words = self._told_by_all({} if error is None else word_of_failure(self.rank, error))
         if error is not None:
             raise error
@@ -101,7 +101,7 @@ class Group:
 
 
 class _Mine:
-    """The pieces that this rank reads, some of them under way. error: why there will be no more."""
+    """The pieces that this rank reads, several at once. `error` says why no more will come."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.error: Exception | None = None
@@ -110,7 +110,7 @@ class _Mine:
         self._begin()
 
     def wait_for_next(self) -> None:
-        """Until it is there, or never will be."""
+        """Waits until the next piece is read, or has failed."""
         if self.error is None:
             try:
                 self._under_way[0].wait()
@@ -139,7 +139,7 @@ class _Mine:
 
 
 def _failure_of(reads: Reads) -> Exception | None:
-    """Once they have ended."""
+    """Waits for the reads and returns their error."""
     try:
         reads.wait()
     except Exception as problem:
@@ -148,7 +148,7 @@ def _failure_of(reads: Reads) -> Exception | None:
 
 
 def _bytes_of(piece: Piece) -> Any:
-    """Of PyTorch's arena."""
+    """Returns the piece's bytes as a view of PyTorch's arena."""
     arena = piece.memory.owner
     start = piece.memory.address - arena.data_ptr()
     return arena[start : start + piece.memory.nbytes]

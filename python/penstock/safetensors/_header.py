@@ -13,9 +13,9 @@ __all__ = ["Header", "header_of_bytes", "read_header"]
 
 
 class Header:
-    """The tensors in the order of their bytes, as columns.
+    """The tensors of a header in the order of their bytes, as columns.
 
-    A column is made when it is first used: for thousands of tensors this takes about as long as reading them.
+    A column is made when it is first used, because for thousands of tensors this takes about as long as reading them.
     """
 
     def __init__(self, told: _native.TensorHeader) -> None:

@@ -1,4 +1,4 @@
-"""A safetensors file of PyTorch tensors, for saving in the background."""
+"""The image of a safetensors file with PyTorch tensors, for saving in the background."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TensorsImage"]
 
 
 class TensorsImage:
-    """A file of copies of the tensors. The copies are made at once; on a GPU they are queued in the current stream."""
+    """A file of copies of the tensors. The constructor makes the copies; on a GPU it queues them in the current stream."""
 
     def __init__(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None, snapshot: str) -> None:
         self._beginning, self._order = beginning_of(tensors, metadata)

@@ -23,29 +23,31 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_BYTES", "TensorInFile", "gpus_may_be_used", "in_file"]
 
-# A smaller one is copied in less time than a note of it takes.
+# Copying a smaller tensor takes less time than tracking it.
 LEAST_BYTES = 32 << 10
 
 
 class _Origin:
-    """Where a tensor's bytes are."""
+    """The place of a tensor's bytes."""
 
     __slots__ = ("file", "name", "shape", "index", "version")
 
     def __init__(self, file: DoorFile, name: str, shape: tuple[int, ...], index: Any, version: int) -> None:
         self.file = file
         self.name = name
-        self.shape = shape  # of all of the tensor of that name
-        self.index = index  # of the part of it; None: all of it
-        self.version = version  # of the memory: counted up when something is written to it
+        self.shape = shape  # of the whole tensor with this name
+        self.index = index  # of the part; None: the whole tensor
+        self.version = version  # PyTorch's version counter, which increases with every write to the memory
 
     def part(self, index: Any) -> _Origin:
-        """Of what a plain index takes of it."""
+        """Returns the origin of the part that a plain index selects."""
         return _Origin(self.file, self.name, self.shape, index if self.index is None else part_of_part(self.shape, self.index, index), self.version)
 
 
 def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None, shape: tuple[int, ...] | None = None) -> Any:
-    """Returns the tensor as one that knows its file, or unchanged if that is of no use. index, shape: of the part, and of the whole tensor."""
+    """Returns the tensor as one that knows its file, or unchanged if that is of no use. `index` selects the part; `shape` is that of the whole
+    tensor.
+    """
     if type(tensor) is not torch.Tensor or tensor.nbytes < LEAST_BYTES or tensor.is_inference() or not file.is_untouched(name):
         return tensor
     return _noted(tensor, _Origin(file, name, tuple(tensor.shape if shape is None else shape), index, tensor._version))
@@ -106,8 +108,10 @@ _makes_parameter = torch.nn.Parameter.__new__.__code__
 
 
 def _make_parameter(tensor: Any, frame: Any) -> None:
-    """torch.nn.Parameter() sets _is_param in what detach() gave it, and returns that; frame: of who sets it. For a class that is derived from
-    Parameter, PyTorch would have made one of that class if the tensor were an ordinary one."""
+    """Handles torch.nn.Parameter(), which sets _is_param on the result of detach() and returns it. `frame` is the caller's.
+
+    For a class derived from Parameter, PyTorch would make an instance of that class from an ordinary tensor, and so does this function.
+    """
     kind = frame.f_locals.get("cls") if frame.f_code is _makes_parameter else None
     if kind in (None, torch.nn.Parameter):
         tensor.__class__ = ParameterInFile
@@ -119,19 +123,19 @@ def _make_parameter(tensor: Any, frame: Any) -> None:
 _ordinary = {TensorInFile: torch.Tensor, ParameterInFile: torch.nn.Parameter}
 
 
-# torch.compile() knows this function itself, by which it takes one of the ways above while it looks at them.
+# torch.compile() recognizes this function, and takes one of the ways above while it traces.
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def _plainly(func: Any, args: Any, kwargs: Any) -> Any:
-    """What an ordinary tensor with the same memory does. The tensor's class stays what it is."""
+    """Calls the function as for an ordinary tensor with the same memory. The tensor's class does not change."""
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
 def _called(func: Any, args: Any, kwargs: Any) -> Any:
-    """What every function of PyTorch does that gets such a tensor."""
-    if torch._C._get_tracing_state() is not None:  # torch.jit.trace() traces twice, and wants the same lines of Python both times
+    """Handles every PyTorch function that receives such a tensor."""
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace() traces twice, and requires the same lines of Python both times
         for each in _in_files((args, kwargs)):
             _touch(each)
         return _plainly(func, args, kwargs)
@@ -157,7 +161,7 @@ def _noted(tensor: Any, origin: _Origin) -> Any:
 
 
 def _make_ordinary(tensor: Any) -> None:
-    """From here on it is what it would be without Penstock, as are all others of the same bytes."""
+    """Turns the tensor into an ordinary one. Its values, and those of all tensors with the same name, then come from memory."""
     _touch(tensor)
     tensor.__class__ = _ordinary.get(type(tensor), type(tensor))
 
@@ -180,7 +184,7 @@ def _in_files(value: Any) -> Iterator[Any]:
 
 
 def _on_gpu(tensor: Any, device: Any) -> Any:
-    """Its values, of its type, in new memory of a GPU; None: they are to be taken from its memory, as those of any tensor."""
+    """Returns the values in new GPU memory, with the tensor's type, or None if they must be copied from CPU memory."""
     origin = tensor.__dict__.get("_penstock_origin")
     if origin is None or tensor._version != origin.version or (tensor.requires_grad and torch.is_grad_enabled()):
         return None
@@ -194,13 +198,13 @@ def _is_gpu(device: Any) -> bool:
     return device is not None and device.type == "cuda"
 
 
-# --- what is done without the bytes. Each handler is called as the function would be; _passed_on: with the bytes after all.
+# --- operations that need no bytes. Handlers have the function's arguments; they return _passed_on if the bytes are needed.
 
 _passed_on = object()
 
 
 def _moved(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Tensor.to()."""
+    """Handles Tensor.to()."""
     copy = kwargs.get("copy", False)
     try:
         device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **{name: value for name, value in kwargs.items() if name != "copy"})
@@ -215,7 +219,7 @@ def _moved(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _moved_by_cuda(func: Any, tensor: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
-    """Tensor.cuda()."""
+    """Handles Tensor.cuda()."""
     where = torch.device("cuda") if device is None else torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     return _moved_to_gpu(tensor, where, None, memory_format) if _is_gpu(where) else _passed_on
 
@@ -230,7 +234,7 @@ def _moved_to_gpu(tensor: Any, device: Any, dtype: Any, memory_format: Any) -> A
 
 
 def _copied(func: Any, target: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Tensor.copy_()."""
+    """Handles Tensor.copy_()."""
     if source is None:
         source = kwargs.pop("src", kwargs.pop("other", None))
     if _is_in_file(target) or not _is_in_file(source) or not _is_gpu(target.device):
@@ -240,7 +244,7 @@ def _copied(func: Any, target: Any, source: Any = None, *args: Any, **kwargs: An
 
 
 def _assigned(func: Any, target: Any, index: Any, value: Any) -> Any:
-    """target[index] = value."""
+    """Handles target[index] = value."""
     if _is_in_file(target) or not _is_in_file(value) or not _is_gpu(target.device) or any(_in_files(index)):
         return _passed_on
     found = _on_gpu(value, target.device)
@@ -248,7 +252,7 @@ def _assigned(func: Any, target: Any, index: Any, value: Any) -> Any:
 
 
 def _all_copied(func: Any, targets: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-    """torch._foreach_copy_()."""
+    """Handles torch._foreach_copy_()."""
     if any(True for _ in _in_files(targets)) or not all(_is_gpu(each.device) for each in targets):
         return _passed_on
     found = [_on_gpu(each, target.device) if _is_in_file(each) else each for each, target in zip(sources, targets)]
@@ -262,14 +266,14 @@ def _indexed(func: Any, tensor: Any, index: Any) -> Any:
 
 
 def _narrowed(func: Any, tensor: Any, dim: Any, start: Any, length: Any) -> Any:
-    """narrow(): how engines take a rank's part."""
+    """Handles narrow(), with which engines take a rank's part."""
     if not all(type(each) is int for each in (dim, start, length)) or not _is_in_file(tensor) or not -tensor.dim() <= dim < tensor.dim():
         return _passed_on
     return _part(tensor, _index_of(tensor, dim, start, length), lambda: func(tensor, dim, start, length))
 
 
 def _cut(func: Any, tensor: Any, size: Any, dim: Any = 0) -> Any:
-    """chunk() and split()."""
+    """Handles chunk() and split()."""
     if type(dim) is not int or not _is_in_file(tensor):
         return _passed_on
     found, start = [], 0
@@ -288,7 +292,7 @@ def _index_of(tensor: Any, dim: int, start: int, length: int) -> Any:
 
 
 def _part(tensor: Any, index: Any, made: Callable[[], Any]) -> Any:
-    """A part of a tensor, or of a part, of the same memory. made: makes it."""
+    """Returns a part that shares the tensor's memory; made() creates it."""
     origin = tensor.__dict__.get("_penstock_origin") if _is_in_file(tensor) else None
     if origin is None or tensor.requires_grad or not is_plain(index, tensor.shape):
         return _passed_on
@@ -297,7 +301,7 @@ def _part(tensor: Any, index: Any, made: Callable[[], Any]) -> Any:
 
 
 def _alias(func: Any, tensor: Any, *args: Any) -> Any:
-    """The same bytes: detach(), data, and [...]."""
+    """Handles operations that return the same bytes: detach(), data, and [...]."""
     if not _is_in_file(tensor):
         return _passed_on
     origin = tensor.__dict__.get("_penstock_origin")
@@ -314,7 +318,7 @@ def _itself(func: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _told(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is known without the bytes."""
+    """Handles queries that need no bytes."""
     return func(*args, **kwargs)
 
 
@@ -362,7 +366,7 @@ _handlers = _table()
 
 
 def _reduced(tensor: Any) -> Any:
-    """For another process: as PyTorch has ordinary ones shared."""
+    """Shares the tensor with another process, as PyTorch does for ordinary ones."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     _make_ordinary(tensor)
@@ -375,5 +379,5 @@ ForkingPickler.register(ParameterInFile, _reduced)
 
 @functools.cache
 def gpus_may_be_used() -> bool:
-    """True if this process has a GPU. Makes no CUDA call, after which the process could not fork."""
+    """Returns True if this process has a GPU. Makes no CUDA call, because the process could not fork after one."""
     return torch.version.cuda is not None and torch.cuda.device_count() > 0

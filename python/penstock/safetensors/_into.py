@@ -71,7 +71,7 @@ def load_into(
 
 
 class _Step(NamedTuple):
-    """A tensor of a file, and what it goes into."""
+    """A tensor of a file, and its target."""
 
     source: Source
     row: int
@@ -79,7 +79,7 @@ class _Step(NamedTuple):
     part: Part | None
     direct: bool
     place: Framework
-    dtype: Any  # of the file
+    dtype: Any  # in the file
     shape: tuple[int, ...]
 
 
@@ -89,7 +89,7 @@ class _Plan(NamedTuple):
 
 
 def _state_of(target: Any) -> tuple[Mapping[str, Any], set[str]]:
-    """The values to fill, and the names of those that are no tensors: what a module keeps beside them is in no tensor file."""
+    """Returns the values to fill, and the names of a module's entries that are not tensors, which tensor files cannot hold."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.nn.Module):
         state = target.state_dict(keep_vars=True)
@@ -117,7 +117,7 @@ def _planned(
             problems.append(f'"{name}" {found}')
         else:
             steps.pop(target.same_as, None)
-            steps[target.same_as] = found  # of names for the same memory the last counts, as it would with one after the other
+            steps[target.same_as] = found  # if several names share one memory, the last one counts, as it would with sequential copies
     missing = [name for name in targets if name not in rows and not (name in known and known[name].same_as in steps)]
     unexpected = [name for name in rows if name not in known]
     if strict and missing:
@@ -131,7 +131,7 @@ def _planned(
 
 
 def _step(source: Source, row: int, target: Target, convert: bool, slices: Slices | None) -> _Step | str:
-    """Or what is wrong."""
+    """Returns the step that fills a target, or a description of the problem."""
     header = source.header
     name, word, shape = header.names[row], header.types[row], header.shapes[row]
     place = target.place()
@@ -162,13 +162,13 @@ def _step(source: Source, row: int, target: Target, convert: bool, slices: Slice
 
 
 def _shape_after(part: Part) -> tuple[int, ...]:
-    """Of what part.cut takes."""
+    """Returns the shape after part.cut is applied."""
     assert part.cut is not None
     return tuple(len(range(*cut.indices(length))) for cut, length in zip(part.cut, part.shape) if isinstance(cut, slice))
 
 
 def _apart(steps: list[_Step]) -> list[_Step]:
-    """Those that have memory in common with another are filled from memory of their own, one after the other. DeviceBuffers cannot be."""
+    """Marks targets that overlap others to be filled from temporary memory, one after the other. DeviceBuffers do not support that."""
     together = crossing((each.target.device, *each.target.span, i) for i, each in enumerate(steps) if each.place.indexes)
     return [each._replace(direct=False) if i in together else each for i, each in enumerate(steps)]
 
@@ -207,7 +207,7 @@ def _start_direct(steps: list[_Step], reads: Reads) -> None:
             reads.start(step.source, step.target.memory(), ranges)
         else:
             requests.setdefault(id(step.source), (step.source, []))[1].append((offset, size, step.target.address))
-    # An object for the memory of each would take longer than its bytes, so there is one for all addresses; the targets are kept by their steps.
+    # Creating a memory object per tensor would take longer than reading, so one object covers all addresses; the steps keep the targets alive.
     for source, each in requests.values():
         each.sort()
         offsets, sizes, addresses = zip(*each)
@@ -219,7 +219,7 @@ def _start_direct(steps: list[_Step], reads: Reads) -> None:
 
 
 def _start_others(steps: list[_Step], reads: Reads) -> list[tuple[_Step, Any]]:
-    """By way of one piece of memory for each device."""
+    """Reads the indirect steps into one temporary allocation per device."""
     by_device: dict[str, list[_Step]] = {}
     for step in steps:
         by_device.setdefault(f"{step.place.name} {step.place.device}", []).append(step)

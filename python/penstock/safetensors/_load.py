@@ -20,11 +20,11 @@ from ._types import BITS
 
 __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
 
-# (dim, rank, world), or an index of slices and ints; None: all of it.
+# (dim, rank, world), or an index of slices and ints; None: the whole tensor.
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
 
 ALIGNMENT = _native.MODEL_ALIGNMENT  # of every tensor in memory
-_MOST_ELEMENTS = 1 << 59  # in all dimensions but those of 0: their strides, of 16 bytes each, are 64-bit numbers to all libraries
+_MOST_ELEMENTS = 1 << 59  # in all non-zero dimensions: byte strides of 16-byte elements must fit into 64 bits
 
 
 def load_file(
@@ -80,7 +80,7 @@ def read_tensors(
     links: Links | None = None,
     most_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Reads the tensors of open files. most_bytes: limit for the bytes in flight."""
+    """Reads the tensors of open files. `most_bytes` limits the bytes in flight."""
     files = list(sources)
     check_wanted(files, names, slices)
     layouts = _Layouts()
@@ -98,7 +98,7 @@ def read_tensors(
     reads = Reads(links, most_bytes)
     try:
         arenas = [(each, each.started(reads)) for each in layouts.every.values()]
-        for layout, arena in arenas:  # while the bytes come
+        for layout, arena in arenas:  # while the reads run
             arena.views(layout.rows(), found)
     except BaseException:
         reads.stop()
@@ -111,7 +111,7 @@ def read_tensors(
 
 
 class _Whole:
-    """All tensors of a file. What is told of each is made when the bytes are on their way."""
+    """All tensors of a file. Their descriptions are made while the reads run."""
 
     def __init__(self, source: Source, place: Framework, types: dict[str, Any], starts: bytes) -> None:
         self._source, self._place, self._types, self._starts = source, place, types, starts
@@ -123,7 +123,7 @@ class _Whole:
 
 
 class _Columns:
-    """Names, types, shapes, starts and bytes, by columns: of rows there may be many thousands, for the garbage collector to go through."""
+    """Names, types, shapes, starts and bytes as columns, because many thousands of row objects would slow the garbage collector."""
 
     def __init__(self) -> None:
         self._all: tuple[list[Any], ...] = ([], [], [], [], [])
@@ -137,13 +137,13 @@ class _Columns:
 
 
 class Layout:
-    """The tensors for one device, one after the other."""
+    """The tensors of one device, one after the other."""
 
     def __init__(self, place: Framework) -> None:
         self.place = place
         self.nbytes = 0
         self._blocks: list[_Whole | _Columns] = []
-        self.cuts: dict[str, tuple[Any, ...]] = {}  # of what to copy out of a tensor, once it is read
+        self.cuts: dict[str, tuple[Any, ...]] = {}  # indexes to apply to tensors after reading
         self.ranges: list[tuple[Source, Ranges]] = []
 
     def add_whole(self, source: Source, rows: Sequence[int]) -> None:
@@ -151,7 +151,7 @@ class Layout:
             self._add_rows(source, rows)
 
     def _add_file(self, source: Source) -> bool:
-        """All of it. False: something of each tensor has to be looked at."""
+        """Adds a whole file. Returns False if each tensor must be checked."""
         header = source.header
         types = {word: self.place.dtype(word) for word in header.told.kinds()}
         if "F4" in types or None in types.values():
@@ -210,7 +210,7 @@ class Layout:
 
 
 class _Layouts:
-    """One for each device; and one for what is read around parts of tensors, whose memory is let go of."""
+    """One layout per device, and one for tensors that are cut after reading, whose memory is temporary."""
 
     def __init__(self) -> None:
         self.every: dict[tuple[Framework, bool], Layout] = {}
@@ -249,14 +249,14 @@ def _checked_shapes(
     shapes: Sequence[tuple[int, ...]],
     sizes: Sequence[int],
 ) -> Sequence[tuple[int, ...]]:
-    """Those that tensors get. Each of thousands is looked at only where one may be wrong, or another one than the file's."""
+    """Returns the shapes of the tensors. Checks each one only if one may be invalid, or differ from the file's."""
     if "F4" in types or None in types.values() or 0 in sizes or max(map(len, shapes), default=0) > SURE_DIMENSIONS:
         return [check_type(source.name, *row, place, types[row[1]]) for row in zip(names, words, shapes)]
     return shapes
 
 
 def _help_for(word: str, library: str) -> str:
-    """What the caller can do about a type that the library lacks."""
+    """Suggests what the caller can do about a type that the library lacks."""
     if library == "NumPy" and word not in ("F4", "F6_E2M3", "F6_E3M2"):
         return 'pip install ml_dtypes, or load it with PyTorch (import torch first, or framework="pt")'
     if library != "PyTorch" and word == "F4":
@@ -270,7 +270,7 @@ def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: F
         problem = f'tensor "{name}" is of type {word}, which {place.name} does not support: {_help_for(word, place.name)}'
         raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)
     try:
-        if 0 in shape and math.prod(each for each in shape if each) > _MOST_ELEMENTS:  # of others the file has the bytes
+        if 0 in shape and math.prod(each for each in shape if each) > _MOST_ELEMENTS:  # the file has the bytes of all other shapes
             raise ValueError("that is larger than any memory")
         return place.shape(word, shape)
     except ValueError as problem:
@@ -297,7 +297,7 @@ def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | N
 def part_wanted(
     source: Source, name: str, word: str, shape: tuple[int, ...], slices: Slices, exact: bool
 ) -> Part | None:
-    """The part that slices requests; None for the whole tensor. Raises InvalidArgument if the tensor has no such part."""
+    """Returns the part that slices requests, or None for the whole tensor. Raises InvalidArgument if the tensor has no such part."""
     asked = slices.get(name) if isinstance(slices, Mapping) else slices(name, shape)
     if asked is None:
         return None

@@ -67,7 +67,7 @@ class safe_open:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        self._opened = None  # slices may have it still
+        self._opened = None  # slices may still use it
 
     @property
     def _source(self) -> Source:

@@ -27,12 +27,12 @@ class PlainTargets:
 
     def __init__(self) -> None:
         self._devices: set[Any] = set()
-        self._reads: list[tuple[Source, list[Any], Ranges]] = []  # tensors in the order of the file
-        self._begin = self._end = 0  # of the memory that they lie in, and others too
+        self._reads: list[tuple[Source, list[Any], Ranges]] = []  # tensors in file order
+        self._begin = self._end = 0  # of the address range that contains them, and possibly others
 
     @staticmethod
     def find(sources: Sources, targets: Mapping[str, Any]) -> PlainTargets | None:
-        """Returns None if it is not the common case."""
+        """Returns the targets, or None if it is not the common case."""
         torch = sys.modules.get("torch")
         if torch is None or sum(len(each.header) for each in sources) != len(targets):
             return None
@@ -54,8 +54,8 @@ class PlainTargets:
         reads.wait()
 
     def _find_by_dlpack(self, torch: Any, sources: Sources, targets: Mapping[str, Any]) -> bool:
-        """PyTorch has had DLPack's C functions since 2.10: a tenth of the time."""
-        if not isinstance(targets, dict) or type(targets) not in (dict, OrderedDict):  # others may look names up in ways of their own
+        """Uses DLPack's C functions (PyTorch 2.10 and later), which take a tenth of the time."""
+        if not isinstance(targets, dict) or type(targets) not in (dict, OrderedDict):  # other mappings may look names up in their own ways
             return False
         headers = [each.header.told for each in sources]
         found = _native.find_plain_tensors(headers, targets, (torch.Tensor, torch.nn.Parameter))
@@ -67,7 +67,7 @@ class PlainTargets:
         for source, (tensors, packed) in zip(sources, files):
             ranges = Ranges()
             ranges.add_packed(packed)
-            self._devices.update(each.device for each in tensors[:1])  # all are on one
+            self._devices.update(each.device for each in tensors[:1])  # all are on one device
             self._reads.append((source, tensors, ranges))
         return True
 
@@ -104,11 +104,11 @@ class PlainTargets:
 
 
 def _fit(torch: Any, words: list[str], shapes: list[tuple[int, ...]], tensors: list[Any]) -> bool:
-    if any(map(attrgetter("is_nested"), tensors)):  # which have no shape
+    if any(map(attrgetter("is_nested"), tensors)):  # nested tensors have no shape
         return False
     if {each.layout for each in tensors} != {torch.strided} or not {each.type for each in set(map(attrgetter("device"), tensors))} <= {"cpu", "cuda"}:
         return False
-    if "F4" in words:  # of which PyTorch counts two as one
+    if "F4" in words:  # PyTorch counts two of them as one
         return False
     here = framework_on("pt", "cpu")
     types = {word: here.dtype(word) for word in set(words)}

@@ -1,4 +1,4 @@
-"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into a GPU, and hands out each once."""
+"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into a GPU, and hands out each one once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._types import BITS
 
 __all__ = ["PrefetchLoader", "PrefetchPlan", "TensorMeta", "tensor_meta"]
 
-# Names of tensors, and the rows of the first dimension; None: all.
+# Tensor names, and the rows of the first dimension; None: all rows.
 PrefetchPlan = dict[str, slice | None]
 
 

@@ -28,12 +28,12 @@ from ._sources import Paths, Source, Sources, StorageOptions, check_names
 __all__ = ["Failed", "Piece", "failure_of", "load_rank", "unlike", "word_of_failure"]
 
 _piece_bytes = 32 << 20
-_most_under_way = 16  # pieces, at each end
-_most_telling = 10.0  # seconds that a rank which has failed waits for its neighbours, to tell them why
-_most_telling_late = 1.0  # likewise, where it has failed because they did not come
-_silent = 5.0  # seconds that a rank waits for another before it says so
-_look = 0.05  # seconds between looks at what neighbours say while others are waited for
-_most_reason = 2000  # characters of it
+_most_under_way = 16  # pieces in flight, in each direction
+_most_telling = 10.0  # seconds that a failed rank waits for its neighbours, to send them the reason
+_most_telling_late = 1.0  # the same, if it failed because they did not connect
+_silent = 5.0  # seconds of waiting for another rank before a log message
+_look = 0.05  # seconds between checks of the neighbours' messages during other waits
+_most_reason = 2000  # characters of a failure's reason
 
 _log = logging.getLogger("penstock")
 _T = TypeVar("_T")
@@ -170,7 +170,7 @@ def _urls(address: str | Sequence[str], rank: int, world: int) -> list[str]:
 
 
 def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
-    """Of all that has to be the same everywhere."""
+    """Returns a hash of everything that must be the same in all ranks."""
     headers = [[each.header.names, each.header.types, each.header.shapes, each.header.offsets] for each in sources]
     told = json.dumps([world, plan.whole_bytes, mine.passing.nbytes, list(plan.dims.items()), headers])
     return hashlib.sha256(told.encode()).hexdigest()
@@ -223,9 +223,9 @@ class Failed(Closed):
 
 
 class _Neighbour:
-    """The rank before or behind: a pipe for words, the first of which each sends when they meet, and one for the pieces.
+    """A neighbouring rank, previous or next: one pipe for messages and one for the pieces. Each side first sends a message with its digest.
 
-    The rank behind sends a second, an empty one, when all ranks from it on have everything; one that fails says so instead.
+    The next rank sends a second, empty message when it and all later ranks have everything; a rank that fails sends its reason instead.
     """
 
     def __init__(self, rank: int, words: pipe.Pipe) -> None:
@@ -233,10 +233,10 @@ class _Neighbour:
         self.words = words
         self.pieces: pipe.Pipe | None = None
         self.digest: Any = None
-        self.heard = words.receive()  # its next word
+        self.heard = words.receive()  # its next message
 
     def failure(self, within: float = 0.0) -> Failed | None:
-        """What it says instead of going on."""
+        """Returns the neighbour's failure if it has sent one."""
         try:
             return failure_of(_word_of(self.heard.result(timeout=within)))
         except (Error, TimeoutError):
@@ -257,7 +257,7 @@ def _word_of(message: pipe.Message) -> dict[str, Any]:
 
 
 def word_of_failure(rank: int, error: BaseException) -> dict[str, Any]:
-    """The message that tells another rank which rank has failed, and why."""
+    """Returns the message that tells another rank which rank has failed, and why."""
     if isinstance(error, Failed):
         return {"failed": error.rank, "reason": error.reason}
     return {"failed": rank, "reason": f"{type(error).__name__}: {error}"[:_most_reason]}
@@ -272,7 +272,7 @@ def failure_of(word: dict[str, Any]) -> Failed | None:
 
 
 class _Chain:
-    """The ranks before and behind this one. A context manager: whatever ends it is told to both, who are met for that if they were not before."""
+    """The previous and the next rank. A context manager: an exception in it is reported to both, after connecting to them if necessary."""
 
     def __init__(self, rank: int, world: int, urls: list[str], secret: str | bytes, timeout: float) -> None:
         self.rank = rank
@@ -281,10 +281,10 @@ class _Chain:
         self._secret = secret
         self._timeout = timeout
         self._listener: pipe.Listener | None = None
-        self._accepted: _native.Future[pipe.Pipe] | None = None  # of who comes next
+        self._accepted: _native.Future[pipe.Pipe] | None = None  # the next connection
         self._before: _Neighbour | None = None
         self._behind: _Neighbour | None = None
-        self._telling = False  # why this rank does not go on
+        self._telling = False  # True while this rank reports its failure
 
     @property
     def reads(self) -> bool:
@@ -306,7 +306,7 @@ class _Chain:
                 each.close()
 
     def meet(self, digest: str) -> None:
-        """Both neighbours."""
+        """Connects to both neighbours."""
         deadline = time.monotonic() + self._timeout
         word = {"digest": digest}
         if self.rank + 1 < self.world:
@@ -331,7 +331,7 @@ class _Chain:
         self._accepted = self._listener.accept()
 
     def _exchange(self, other: _Neighbour, word: dict[str, Any], deadline: float) -> None:
-        """The words that each begins with."""
+        """Exchanges the first messages."""
         self._outcome(other.words.send(json.dumps(word).encode()), other.rank, deadline)
         theirs = _word_of(self._outcome(other.heard, other.rank, deadline))
         if failed := failure_of(theirs):
@@ -340,7 +340,7 @@ class _Chain:
         other.heard = other.words.receive()
 
     def _outcome(self, future: _native.Future[_T], other: int, deadline: float) -> _T:
-        """Of what another rank does; unless one of the neighbours says that it has failed."""
+        """Waits for another rank's result. Raises if one of the neighbours reports a failure, or at the deadline."""
         began, said = time.monotonic(), False
         while not future.done():
             with contextlib.suppress(TimeoutError):
@@ -362,7 +362,7 @@ class _Chain:
         return f" ({refused} that came to {self._urls[self.rank]} did not know its secret)" if refused else ""
 
     def _look_behind(self) -> None:
-        """Whoever has come is listened to, while this rank still waits for the one before."""
+        """Accepts the next rank if it has connected, so that its messages are received while this rank waits for the previous one."""
         if self._telling or self._accepted is None or self._listener is None:
             return
         if self._behind is None and self._accepted.done():
@@ -379,7 +379,7 @@ class _Chain:
         return self._behind
 
     def _meet_before(self, talk: Callable[[_Neighbour], None], deadline: float) -> None:
-        """The rank before, as soon as it listens."""
+        """Connects to the previous rank as soon as it listens."""
         url, began, said = self._urls[self.rank - 1], time.monotonic(), False
         while True:
             try:
@@ -407,7 +407,7 @@ class _Chain:
             self._before = None
 
     def _tell(self, error: BaseException) -> None:
-        """Those who wait for this rank, why it does not go on."""
+        """Tells the neighbours why this rank has failed."""
         self._telling = True
         reason = f"{type(error).__name__}: {error}"
         word = json.dumps(word_of_failure(self.rank, error)).encode()
@@ -416,8 +416,8 @@ class _Chain:
                 with contextlib.suppress(Error):
                     each.words.send(word, timeout=1.0).result()
         if not isinstance(error, Exception):
-            return  # an interrupted rank goes at once
-        # Who has waited in vain for one of them does not wait for it twice.
+            return  # an interrupted rank does not wait
+        # A rank that failed because a neighbour did not connect waits less for it now.
         deadline = time.monotonic() + min(self._timeout, _most_telling_late if isinstance(error, TimedOut) else _most_telling)
         unmet = []
         if self._before is None and self.rank > 0 and not isinstance(error, PermissionDenied):
@@ -445,14 +445,14 @@ class _Chain:
 
     @staticmethod
     def _part(other: _Neighbour, word: bytes, deadline: float) -> None:
-        """It has heard the word once it has said its own, or gone."""
+        """Sends the failure, and waits until the neighbour has sent its own message or disconnected."""
         other.words.send(word, timeout=max(0.001, deadline - time.monotonic())).result()
         with contextlib.suppress(TimeoutError):
             other.heard.result(timeout=max(0.0, deadline - time.monotonic()))
         other.close()
 
     def carry(self, pieces: list[Piece], own: Reads) -> None:
-        """The others do not wait for own, which may take longer than their timeout."""
+        """Passes on all pieces. Other ranks do not wait for `own`, which may take longer than their timeout."""
         coming: _Coming = collections.deque()
         going: _Going = collections.deque()
         try:
@@ -469,10 +469,10 @@ class _Chain:
             self._end()
         except BaseException as error:
             self._tell(error)
-            self.close()  # what is under way ends
+            self.close()  # ends the transfers in flight
             raise
         finally:
-            # Nothing touches the memory any more.
+            # After this, nothing accesses the memory any more.
             for _, each in coming:
                 each.stop() if isinstance(each, Reads) else _ended(each)
             for sent in going:
@@ -490,7 +490,7 @@ class _Chain:
         return reads
 
     def _hand_on(self, coming: _Coming, going: _Going) -> None:
-        """The first that comes. What this waits for stays in its deque until it has ended, so that nothing is forgotten on an interrupt."""
+        """Passes on the first piece. Each operation stays in its deque until it ends, so that an interrupt loses none."""
         piece, come = coming[0]
         if isinstance(come, Reads):
             come.wait()
@@ -507,7 +507,7 @@ class _Chain:
                 going.append(self._behind.pieces.send(tensors=[piece.memory], timeout=self._timeout))
 
     def _end(self) -> None:
-        """Once all ranks behind have everything: a rank that sent to one which then failed would otherwise not hear of it."""
+        """Waits until all later ranks have everything. Otherwise a rank would not learn that a rank it sent to has failed."""
         if self._behind is not None:
             with self._told(self.rank + 1):
                 if failed := failure_of(_word_of(self._outcome(self._behind.heard, self.rank + 1, time.monotonic() + self._timeout))):
@@ -518,13 +518,13 @@ class _Chain:
 
     @staticmethod
     def _compare(first: int, digest: str, other: _Neighbour) -> None:
-        """Of two neighbours, the first of which has that number."""
+        """Compares the digests of two neighbours; `first` is the number of the first one."""
         if other.digest != digest:
             raise unlike(first, first + 1)
 
     @contextlib.contextmanager
     def _told(self, other: int) -> Iterator[None]:
-        """Errors say which rank they are about; and why it has failed, where it has said so."""
+        """Adds to errors which rank they are about, and the reason if that rank has reported one."""
         try:
             yield
         except Failed as problem:

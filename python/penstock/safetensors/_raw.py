@@ -30,7 +30,7 @@ class TensorSpec:
         """Raises SafetensorError for a type that the format does not support."""
         self.dtype = word_of(None, dtype)
         self.shape = list(shape)
-        if self.dtype == "F4":  # of which PyTorch counts two as one
+        if self.dtype == "F4":  # PyTorch counts two of them as one
             self.shape[-1:] = [self.shape[-1] * 2] if self.shape else [2]
         self.data_ptr = data_ptr
         self.data_len = data_len

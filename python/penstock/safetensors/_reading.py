@@ -1,4 +1,4 @@
-"""Reads in flight, and the errors for tensors whose bytes could not be read."""
+"""Reads in flight, and the errors for tensors that could not be read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Links = int | Literal["auto"]
 
 
 class Ranges:
-    """Many parts of one file, to read into one buffer. All values are bytes."""
+    """Many ranges of one file to read into one buffer. All values are in bytes."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.sizes = array("q")
-        self.places = array("q")  # in the buffer
+        self.places = array("q")  # offsets in the buffer
 
     def add_all(self, offsets: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> None:
         """Adds ranges, without empty ones."""
@@ -40,7 +40,7 @@ class Ranges:
             column.frombytes(values)
 
     def add_part(self, offset: int, part: Part, place: int) -> None:
-        """Adds the runs of a part, one after the other. offset: of the tensor in the file."""
+        """Adds the runs of a part, one after the other. `offset` is the tensor's place in the file."""
         if part.run_bytes:
             self.offsets.extend([offset + each for each in part.starts])
             self.sizes.extend([part.run_bytes] * len(part.starts))
@@ -68,17 +68,17 @@ class Ranges:
         return found
 
 
-# What has come goes on to the next device while more comes.
+# Piece size for copies to further devices: finished pieces are copied while later ones are read.
 _handed_on_bytes = _native.MOST_MODEL_REQUEST_BYTES
 
 
-# Less under way at once would be a request for each piece of a tensor.
+# A lower limit would need a request for each piece of a tensor.
 _LEAST_UNDER_WAY = 1 << 20
-_TURNS = 4  # under way at once, where there is a limit
+_TURNS = 4  # in flight, if there is a limit
 
 
 def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | None:
-    """Returns nbytes if it is a valid limit. what: the name of the argument. Raises TypeError or InvalidArgument."""
+    """Returns nbytes if it is a valid limit. `what` is the name of the argument. Raises TypeError or InvalidArgument."""
     if nbytes is None:
         return None
     if isinstance(nbytes, bool) or not isinstance(nbytes, int):
@@ -89,7 +89,7 @@ def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | 
 
 
 class _Request(NamedTuple):
-    """One batch under way."""
+    """One batch in flight."""
 
     future: _native.Future[list[int]]
     source: Source
@@ -97,14 +97,15 @@ class _Request(NamedTuple):
     sizes: Sequence[int]
 
     def check(self) -> None:
-        """Raises what went wrong, once it has ended."""
+        """Raises the request's error after it has ended."""
         _check(self.future, self.source, self.offsets, self.sizes)
 
 
 class Reads:
     """Batches in flight. After wait(), nothing writes to their memory.
 
-    links: as for File.pread_ranges(). most_bytes: limit for the bytes in flight, at least 1 MiB; start() waits until there is room.
+    - `links`: as for File.pread_ranges().
+    - `most_bytes`: limit for the bytes in flight, at least 1 MiB; start() waits until there is room.
     """
 
     def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
@@ -113,7 +114,7 @@ class Reads:
         self._batches: list[_Request] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
-        """Starts a batch. copies: buffers of other devices, each filled from the one before. The file is read once."""
+        """Starts a batch. `copies` are buffers of other devices, each filled from the one before. The file is read once."""
         if not ranges.sizes:
             return
         if copies:
@@ -121,7 +122,7 @@ class Reads:
         if self._most_bytes is None:
             self._start(source, memory, ranges, copies)
             return
-        turn_bytes = self._most_bytes // (2 * _TURNS)  # a turn has less than twice as many
+        turn_bytes = self._most_bytes // (2 * _TURNS)  # a turn holds less than twice this
         for turn in ranges.cut(turn_bytes).in_turns(turn_bytes):
             self._make_room(sum(turn.sizes))
             self._start(source, memory, turn, copies)
@@ -203,14 +204,14 @@ def _check_counts(source: Source, offsets: Sequence[int], sizes: Sequence[int], 
 
 
 def _told(problem: Error, source: Source) -> Error:
-    """The same, with the tensor that it is about."""
+    """Returns the error with the name of the tensor added."""
     if problem.offset is None:
         return problem
     return remade(problem, f'tensor "{_tensor_at(source, problem.offset)}" was not read: {problem}')
 
 
 def _tensor_at(source: Source, offset: int) -> str:
-    """The one whose bytes begin there, or before; those without bytes are none of them."""
+    """Returns the name of the tensor whose bytes contain the offset. Skips empty tensors."""
     header = source.header
     row = bisect.bisect_right(header.offsets, offset) - 1
     while row > 0 and header.sizes[row] == 0:

@@ -17,17 +17,17 @@ from ._types import NAMES, WORDS
 
 __all__ = ["Tensor", "beginning_of", "saved", "save_file", "settle", "shape_in_file", "tensor_of", "word_of", "write_file"]
 
-_QUANTIZED = ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")  # types of PyTorch's
+_QUANTIZED = ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")  # PyTorch's types
 
 
 class Tensor(NamedTuple):
     """A tensor to save."""
 
-    word: str  # its type
+    word: str  # safetensors type
     shape: tuple[int, ...]  # in elements of this type
     nbytes: int
-    memory: Any  # a buffer of its bytes; not looked at where there are none
-    stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may be at work on it
+    memory: Any  # buffer of its bytes; unused if there are none
+    stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may still write it
 
 
 def save_file(
@@ -74,7 +74,7 @@ def write_file(
             requests.append((each.memory, place, each.nbytes))
             place += each.nbytes
     with _native.PendingFile(filename, storage_options=storage_options) as pending:
-        with pending.open(direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
+        with pending.open(direct=True) as file:  # past the page cache if possible, because the data goes to disk at once
             if pending.is_object:
                 file.truncate(place)
             for group in in_order(requests, lambda each: each[2]) if pending.is_object else [requests]:
@@ -86,7 +86,7 @@ def _write_all(file: _native.File, requests: list[tuple[Any, int, int]]) -> None
     writing = file.pwrite_many(requests)
     try:
         writing.result()
-    except BaseException:  # KeyboardInterrupt too: nobody writes when this has returned
+    except BaseException:  # including KeyboardInterrupt: nothing writes after this function returns
         writing.cancel()
         writing.exception()
         raise
@@ -123,7 +123,7 @@ def _checked(tensors: Any) -> Mapping[str, Any]:
 
 
 def word_of(name: Any, dtype: str) -> str:
-    """The safetensors type for a type name of NumPy or PyTorch. name: the tensor's, for the error; None: unknown."""
+    """Returns the safetensors type for a type name of NumPy or PyTorch, or None if it is unknown. `name`: the tensor's, for the error."""
     word = WORDS.get(dtype)
     if word is None and dtype in _QUANTIZED:
         raise _wrong(name, "is quantized, and the file cannot hold its scales: pass dequantize(), or int_repr() and the scales as separate tensors")
@@ -134,7 +134,7 @@ def word_of(name: Any, dtype: str) -> str:
 
 
 def shape_in_file(name: Any, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape in the file. PyTorch counts two 4-bit elements as one. name: the tensor's, for the error."""
+    """Returns the shape in the file. PyTorch counts two 4-bit elements as one. `name`: the tensor's, for the error."""
     if word != "F4":
         return shape
     if not shape:
@@ -149,7 +149,7 @@ def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
     word = word_of(name, str(tensor.dtype).removeprefix("torch."))
     shape = shape_in_file(name, word, tuple(tensor.shape))
     plain = plain_copy(tensor)
-    if is_wrapper(tensor):  # whose own methods may have made a plain tensor
+    if is_wrapper(tensor):  # its own methods may have made a plain tensor
         _check(name, tensor, problem_of(plain))
     nbytes = plain.numel() * plain.element_size()
     memory = _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b""
@@ -202,7 +202,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
 
 def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
-    """The header of the file, and the names in the order of their bytes."""
+    """Returns the header of the file, and the names in the order of their bytes."""
     for name in tensors:
         if not isinstance(name, str):
             raise TypeError(f"the names of tensors must be str, not {type(name).__name__}")

@@ -16,7 +16,7 @@ from ._sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["Plan", "Rank", "Shard", "dims_of", "load_sharded", "planned"]
 
-# The dimension that a tensor is cut in; None: everyone gets all of it.
+# The dimension to split; None: each device gets the whole tensor.
 Shard = Mapping[str, int | None] | Callable[[str, tuple[int, ...]], int | None]
 
 
@@ -80,21 +80,21 @@ def _checked(devices: Any) -> list[Any]:
     return listed
 
 
-# What is asked for first is read first: devices whose parts are asked for in turns are filled at the same time, each over its own link.
+# Reads run in the order of the requests. Interleaving the devices' parts fills the devices at the same time, each over its own link.
 _TURN_BYTES = 64 << 20
 
 
 class Rank:
-    """The tensors of one rank: the common ones first, at the same places in every rank, and its own parts after them."""
+    """The tensors of one rank: first the common ones, at the same places in every rank, then its own parts."""
 
     def __init__(self, number: int, place: Framework) -> None:
         self.number = number
         self.place = place
         self.own = Layout(place)
-        self.passing = Layout(place)  # tensors that are read as a whole and then cut
+        self.passing = Layout(place)  # tensors that are read whole and then cut
 
     def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The tensors, in the order of these names, and those that must still be cut."""
+        """Returns the tensors, in the order of these names, and those that must still be cut."""
         found: dict[str, Any] = dict.fromkeys(names)
         uncut: dict[str, Any] = {}
         own.views(self.own.rows(), found)
@@ -108,11 +108,11 @@ class Rank:
 
 
 class Plan(NamedTuple):
-    """What to read for some of the ranks."""
+    """The reads for some of the ranks."""
 
-    whole: list[tuple[Source, Ranges]]  # what everyone gets, at the same places of its own memory
+    whole: list[tuple[Source, Ranges]]  # common tensors, at the same places in each rank's memory
     whole_bytes: int  # from the beginning of that memory
-    dims: dict[str, int | None]  # that each tensor is cut in, in the order of the files
+    dims: dict[str, int | None]  # the split dimension of each tensor, in file order
 
 
 def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None) -> Plan:
@@ -131,7 +131,7 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
             rank.own.add_whole(source, [row for row, parts in zip(rows, parts_of) if parts is None])
         cut += [(source, row, parts) for row, parts in zip(rows, parts_of) if parts is not None]
     whole_bytes = ranks[0].own.nbytes
-    whole = [rank.own.taken_ranges() for rank in ranks][0]  # which are all the same
+    whole = [rank.own.taken_ranges() for rank in ranks][0]  # equal in all ranks
     for source, row, parts in cut:
         for rank, part in zip(ranks, parts):
             layout = rank.own if part.cut is None else rank.passing
@@ -142,7 +142,7 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
 def _parts_of(
     source: Source, row: int, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None]
 ) -> list[Part] | None:
-    """For each rank; None: all of it for everyone."""
+    """Returns each rank's part, or None if every rank gets the whole tensor."""
     header = source.header
     name, word = header.names[row], header.types[row]
     shapes = [check_type(source.name, name, word, header.shapes[row], each.place, each.place.dtype(word)) for each in ranks]
@@ -174,10 +174,10 @@ def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
         for each in itertools.chain.from_iterable(itertools.zip_longest(*turns)):
             if each is not None:
                 reads.start(*each)
-        # A tensor that is cut later is the same for everyone.
+        # A tensor that is cut later is common to all ranks.
         for source, ranges in ranks[0].passing.ranges:
             reads.start(source, passing[0].memory, ranges, [each.memory for each in passing[1:]])
-        found = [rank.views(arena, room, plan.dims) for rank, arena, room in zip(ranks, arenas, passing)]  # while the bytes come
+        found = [rank.views(arena, room, plan.dims) for rank, arena, room in zip(ranks, arenas, passing)]  # while the reads run
     except BaseException:
         reads.stop()
         raise

@@ -1,4 +1,4 @@
-"""PyTorch tensors that share memory. Saved as they are, they would be in the file more than once, and separate after loading."""
+"""Finds PyTorch tensors that share memory. Saved as they are, they would be in the file several times, and separate after loading."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
 
 
 def _end_of(tensor: torch.Tensor) -> int:
-    """The address behind its last element."""
+    """Returns the address after the tensor's last element."""
     if tensor.numel() == 0:
         return int(tensor.data_ptr())
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
@@ -43,7 +43,7 @@ def _end_of(tensor: torch.Tensor) -> int:
 
 
 def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = None) -> dict[str, list[str]]:
-    """For each group that shares memory, the name to keep and the others. preferred: names to keep, if possible."""
+    """Chooses, for each group that shares memory, the name to keep and the names to remove. `preferred`: names to keep if possible."""
     found = {}
     for group in sharing(state):
         if len(group) < 2:

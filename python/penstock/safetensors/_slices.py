@@ -16,34 +16,34 @@ class Pick(NamedTuple):
     start: int
     length: int
     step: int
-    drops: bool = False  # the dimension: it was an int
+    drops: bool = False  # True: an int selected the dimension, which is dropped
 
 
 class Part(NamedTuple):
-    """Runs of equal length in a tensor's bytes, which follow each other in memory."""
+    """Runs of equal length in a tensor's bytes, which are contiguous in memory after reading."""
 
-    shape: tuple[int, ...]  # of the array that the runs make
-    starts: list[int]  # bytes, from the beginning of the tensor
+    shape: tuple[int, ...]  # of the array that the runs form
+    starts: list[int]  # byte offsets from the beginning of the tensor
     run_bytes: int
-    cut: tuple[Any, ...] | None  # what to take of that array; None: all
+    cut: tuple[Any, ...] | None  # index to apply to that array; None: keep all
 
     @property
     def nbytes(self) -> int:
         return len(self.starts) * self.run_bytes
 
 
-# Less than this apart and the bytes between are read too: a disk and the page cache give whole pages.
+# Gaps below this are read too, because disks and the page cache read whole pages.
 _page_bytes = 4096
 _short_bytes = 512
 _many_runs = 4096
-# Of memory of the host a run costs as much as a copy of some KiB: whole rows are read where they are few, or not much more than is wanted.
+# In host memory, a run costs as much as copying some KiB. Whole rows are read if they are small, or not much larger than the wanted part.
 _near_run_bytes = 16 << 10
 _few_bytes = 256 << 10
 _times_wanted = 4
 
 
 def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
-    """The selection of ints, slices with positive steps and one Ellipsis. None for any other index, which the array's library may support.
+    """Returns the selection of ints, slices with positive steps and one Ellipsis. None for any other index, which the array's library may support.
 
     Raises IndexError if an int is out of bounds, or there are too many.
     """
@@ -74,12 +74,12 @@ def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
 
 
 def _is_int(value: Any) -> bool:
-    """Arrays of one item say __index__ too, and some of these libraries' bools."""
+    """Returns whether an index is an int. Arrays of one item, and some libraries' bools, define __index__ too."""
     return isinstance(value, int) or (hasattr(value, "__index__") and not hasattr(value, "__len__") and "bool" not in type(value).__name__)
 
 
 def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[slice, ...]:
-    """The part of one rank. Raises ValueError if the tensor cannot be split like this."""
+    """Returns one rank's part. Raises ValueError if the tensor cannot be split like this."""
     if not -len(shape) <= dim < len(shape):
         raise ValueError(f"dimension {dim} of {list(shape)}")
     if world < 1 or not 0 <= rank < world:
@@ -92,10 +92,10 @@ def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[sli
 
 
 def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact: bool = False, on_host: bool = False) -> Part:
-    """The byte ranges of a selection.
+    """Returns the byte ranges of a selection.
 
-    exact: read only these bytes, even if the runs are short; otherwise short gaps are read too. on_host: the target is host memory, where cutting is
-    cheap.
+    - `exact`: read only these bytes, even if the runs are short; otherwise short gaps are read too.
+    - `on_host`: the target is host memory, where cutting is cheap.
     """
     if any(each.length == 0 for each in picks):
         return Part(_kept(picks), [], 0, None)
@@ -130,14 +130,14 @@ def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact:
 
 
 def _reads_rows(run_bytes: int, row_bytes: int, runs: int, on_host: bool) -> bool:
-    """Whether rows are read rather than the run in each."""
+    """Returns whether to read whole rows instead of a run in each row."""
     if run_bytes < _short_bytes and runs > _many_runs:
         return True
     return on_host and runs > 1 and run_bytes < _near_run_bytes and (row_bytes * runs <= _few_bytes or row_bytes <= _times_wanted * run_bytes)
 
 
 def _last_cut(shape: Sequence[int], picks: Sequence[Pick]) -> int:
-    """The last dimension that not all is taken of; -1: none."""
+    """Returns the last dimension that is only partly selected, or -1."""
     for axis in range(len(shape) - 1, -1, -1):
         if picks[axis].length != shape[axis]:
             return axis
@@ -154,5 +154,5 @@ def _starts(shape: Sequence[int], picks: Sequence[Pick], item_bytes: int) -> lis
 
 
 def _kept(picks: Sequence[Pick]) -> tuple[int, ...]:
-    """The shape without the dimensions that are dropped."""
+    """Returns the shape without dropped dimensions."""
     return tuple(each.length for each in picks if not each.drops)

@@ -1,4 +1,4 @@
-"""The files of a load (one, several, or those that an index names) and their headers."""
+"""The files of a load (one, several, or those of an index) and their headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
 StorageOptions = Mapping[str, Any]  # of penstock.open()
 
-_MOST_OPENED_AT_ONCE = 16  # of servers, each of which is waited for
+_MOST_OPENED_AT_ONCE = 16  # on servers, because each open waits for a response
 
 
 class Source:
@@ -35,7 +35,11 @@ class Source:
         *,
         file: _native.File | None = None,
     ) -> None:
-        """descriptor: an open descriptor of the file, whose name may have moved to another; the caller closes it. file: the open file itself."""
+        """Opens a file, or takes an open one.
+
+        - `descriptor`: an open descriptor of the file, whose name may have been reused; the caller closes it.
+        - `file`: the open file itself.
+        """
         self.name = _native.shown_name(name)
         self.file = file if file is not None else _native.open(name if descriptor is None else descriptor, storage_options=storage_options)
         try:
@@ -57,13 +61,13 @@ class Source:
             self._rows = None
 
     def rows_of(self, names: set[str] | None) -> Sequence[int]:
-        """The rows of the tensors with these names; None: all rows."""
+        """Returns the rows of the tensors with these names; None: all rows."""
         if names is None:
             return range(len(self.header))
         return [row for row, name in enumerate(self.header.names) if name in names]
 
     def row(self, tensor: str) -> int:
-        """The row of a tensor. Raises SafetensorError for an unknown name."""
+        """Returns the row of a tensor. Raises SafetensorError for an unknown name."""
         if self._rows is None:
             self._rows = {name: row for row, name in enumerate(self.header.names)}
         found = self._rows.get(tensor)
@@ -75,13 +79,13 @@ class Source:
 class Sources:
     """Several files. No tensor may be in two of them; an index decides which tensors of its files count. A context manager.
 
-    devices: where the tensors will be read to.
+    `devices`: the devices that the tensors will be read to.
     """
 
     def __init__(self, paths: Paths, devices: Iterable[str] = (), storage_options: StorageOptions | None = None) -> None:
-        """storage_options: how to reach the servers of URLs, as for penstock.open()."""
+        """`storage_options`: how to reach the servers of URLs, as for penstock.open()."""
         names: list[str] = []
-        promised: dict[str, str] = {}  # tensor: the file that an index promises it in
+        promised: dict[str, str] = {}  # tensor: the file that an index names for it
         for path in _listed(paths):
             found, index = _files_of(path, storage_options)
             names += [each for each in found if each not in names]
@@ -117,7 +121,7 @@ class Sources:
         return f"{self.files[0].name} and {len(self.files) - 1} more" if self.files else "no files"
 
     def _check(self, promised: dict[str, str]) -> None:
-        """No tensor is in two files, and each is in the one that is promised; what an index does not mention is left out."""
+        """Checks that no tensor is in two files, and that each is in the file that the index names. Drops tensors that an index does not list."""
         if len(self.files) < 2 and not promised:
             return
         try:
@@ -147,7 +151,7 @@ def _checked(path: Any) -> Path:
 
 
 def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOptions | None) -> Iterator[Source]:
-    """In their order; those of servers, which answer late, many at once. The options are for these; without any, opening a file refuses them."""
+    """Yields the files in order. Opens files on servers concurrently, because these respond late. Without a URL, opening rejects storage_options."""
     if len(names) < 2 or not any(map(_native.is_url, names)):
         yield from (Source(name, devices, storage_options=storage_options) for name in names)
         return
@@ -163,13 +167,13 @@ def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOp
                 taken += 1
                 yield each.result()
         finally:
-            for each in begun[taken:]:  # behind one that failed
+            for each in begun[taken:]:  # files after one that failed
                 if not each.cancel() and each.exception() is None:
                     each.result().file.close()
 
 
 def _files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[str], dict[str, str]]:
-    """The files of one path, and which tensor an index promises in which of them."""
+    """Returns the files of one path, and the file that an index names for each tensor."""
     name = _native.find_model(path, storage_options)
     at_url = _native.is_url(name)
     if not _native.shown_name(name).endswith(".json"):

@@ -26,9 +26,9 @@ __all__ = ["Stream", "stream"]
 _default_bytes = 512 << 20
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
-_batches = 8  # that the memory is for, at least: one that is handed out, and others that are read meanwhile
-_enough_running = 384 << 20  # bytes: all batches at once would end at once, with nothing under way then until the caller comes back
-_takes_between_looks = 16  # at what was freed and at what may begin, within a batch
+_batches = 8  # minimum number of batches in memory: one that is handed out, and others that are being read
+_enough_running = 384 << 20  # bytes in flight: if all batches started at once, they would end at once, and nothing would run until the next call
+_takes_between_looks = 16  # tensors taken from a batch between checks for freed memory and startable reads
 
 
 def stream(
@@ -93,7 +93,7 @@ class Stream:
             sources.close()
             raise
         self._turn = forkable_lock()
-        # Also when the interpreter ends. It holds the batches only: slices, which the flow has, may hold the stream.
+        # Also runs when the interpreter exits. Refers only to the batches, because the flow has `slices`, which may refer to the stream.
         self._end = weakref.finalize(self, _end, self._flow.ahead, sources)
 
     def __iter__(self) -> Stream:
@@ -137,7 +137,7 @@ class Stream:
 
 
 class _Limits(NamedTuple):
-    """In bytes."""
+    """Limits in bytes."""
 
     memory: int
     under_way: int | None
@@ -156,7 +156,7 @@ def _limits(place: Framework, max_device_bytes: int | None, max_host_bytes: int 
 
 
 def _end(ahead: deque[_Batch], sources: Sources) -> None:
-    """Nothing touches any memory any more."""
+    """Stops all reads, so that nothing accesses memory any more."""
     batches = list(ahead)
     ahead.clear()
     try:
@@ -174,8 +174,8 @@ class _Item(NamedTuple):
     source: Source
     row: int
     dtype: Any
-    part: Part | None  # None: all of it
-    nbytes: int  # of memory: for what is cut out of what is read, too
+    part: Part | None  # None: the whole tensor
+    nbytes: int  # memory, including the copy for a part that is cut
 
 
 def _item(source: Source, row: int, dtype: Any, part: Part | None) -> _Item:
@@ -188,11 +188,11 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
-_Tensor = tuple[Source, int, Any, tuple[int, ...]]  # its row, and the type and shape that it gets
+_Tensor = tuple[Source, int, Any, tuple[int, ...]]  # with the row, and the type and shape in the library
 
 
 def _tensors(sources: Sources, place: Framework, names: set[str] | None) -> list[_Tensor]:
-    """Raises SafetensorError where the library has no such type."""
+    """Returns the tensors to stream. Raises SafetensorError if the library lacks a type."""
     found = []
     for source in sources:
         header = source.header
@@ -204,7 +204,7 @@ def _tensors(sources: Sources, place: Framework, names: set[str] | None) -> list
 
 
 def _plan(tensors: Iterable[_Tensor], place: Framework, slices: Slices | None) -> Iterator[_Item]:
-    """The slices of a tensor are looked at when it is to be read: the ranges of all together may be many."""
+    """Plans each tensor when it is about to be read, because the ranges of all slices together may be many."""
     return (_item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in tensors)
 
 
@@ -216,7 +216,7 @@ def _part(source: Source, row: int, shape: tuple[int, ...], place: Framework, sl
 
 
 class _Flow:
-    """What is read ahead and what is handed out. Of one thread."""
+    """Reads ahead and hands out tensors. Used by one thread at a time."""
 
     def __init__(self, plan: Iterator[_Item], place: Framework, limits: _Limits) -> None:
         self._coming = _Coming(plan, limits.batch)
@@ -225,13 +225,13 @@ class _Flow:
         self._held = _Held()
         self.ahead: deque[_Batch] = deque()
         self._current: _Batch | None = None
-        self._taken = 0  # of the current one
-        self._alone: deque[_Item] = deque()  # of a batch that failed: the error is one tensor's, and its turn has not come
-        self._is_short = False  # of memory: until the current batch has been handed out
+        self._taken = 0  # tensors taken from the current batch
+        self._alone: deque[_Item] = deque()  # items of a failed batch, retried one by one: the error belongs to one tensor, which may come later
+        self._is_short = False  # out of memory; lasts until the current batch is handed out
 
     def take(self) -> tuple[str, Any] | None:
-        """The next one. None: there are no more."""
-        if self._taken <= 1 or self._taken % _takes_between_looks == 0:  # by the second one the caller may have let go of the batch before
+        """Returns the next tensor, or None at the end."""
+        if self._taken <= 1 or self._taken % _takes_between_looks == 0:  # at the second one, the caller may have freed the previous batch
             self._read_on()
         while self._current is None:
             batch = self._next()
@@ -241,14 +241,14 @@ class _Flow:
             self._current = self._filled(batch)
         self._taken += 1
         found = self._current.take(self._held)
-        if not self._current.left:  # from here on the memory is the caller's
+        if not self._current.left:  # the caller owns the memory now
             self._current = None
             self._taken = 0
             self._is_short = False
         return found
 
     def forget(self) -> None:
-        """What was read, and is not handed out."""
+        """Drops the current batch."""
         self._current = None
 
     def _next(self) -> _Batch | None:
@@ -260,7 +260,7 @@ class _Flow:
         return None
 
     def _filled(self, batch: _Batch) -> _Batch | None:
-        """None: something in it did not come."""
+        """Waits until the batch is read. Returns None if a part of it failed."""
         try:
             batch.start()
             self._start_reads(batch)
@@ -274,7 +274,7 @@ class _Flow:
         return batch
 
     def _read_on(self) -> None:
-        """As far as there is room."""
+        """Allocates batches as far as memory allows, and starts their reads."""
         while (items := self._coming.items) and not self._is_short:
             self._held.look()
             idle = self._current is None and not self.ahead and not self._alone
@@ -287,7 +287,7 @@ class _Flow:
         self._start_reads()
 
     def _begin(self, items: list[_Item], idle: bool) -> bool:
-        """False: the device has no memory for it now. idle: nothing else is there, so that this would not change."""
+        """Allocates a batch. Returns False if the device lacks memory now. `idle`: nothing else holds memory, so waiting would not help."""
         try:
             batch = self._batch(items)
         except (MemoryError, RuntimeError, Error):  # PyTorch's OutOfMemoryError is a RuntimeError
@@ -307,9 +307,9 @@ class _Flow:
         return batch
 
     def _start_reads(self, first: _Batch | None = None) -> None:
-        """Of those whose memory may be written to by now. first: is read before them."""
+        """Starts the reads of batches whose memory may be written to. The batch `first` is already being read."""
         most = self._limits.under_way
-        running = [] if first is None else [first.bytes_under_way()]  # bytes of each
+        running = [] if first is None else [first.bytes_under_way()]  # bytes of each batch
         for batch in self.ahead:
             if not batch.started:
                 too_much = most is not None and sum(running) + batch.nbytes > most
@@ -321,26 +321,26 @@ class _Flow:
 
 
 class _Coming:
-    """What no memory was made for yet, a batch at a time."""
+    """The tensors without memory yet, one batch at a time."""
 
     def __init__(self, plan: Iterator[_Item], batch_bytes: int) -> None:
         self._plan = plan
         self._batch_bytes = batch_bytes
-        self._first: _Item | None = None  # of those behind items
+        self._first: _Item | None = None  # first item after `items`
         self._problem: Exception | None = None
         self.items: list[_Item] = []
         self.nbytes = 0  # of the items
         self._collect()
 
     def begun(self, count: int) -> None:
-        """The first ones are on their way."""
+        """Removes the first items, whose batch was allocated."""
         self.nbytes -= sum(each.nbytes for each in self.items[:count])
-        self.items = self.items[count:]  # a list of its own: the batch has the other one
+        self.items = self.items[count:]  # a new list, because the batch keeps the old one
         if not self.items:
             self._collect()
 
     def check(self) -> None:
-        """Raises what is wrong with the first that has no item."""
+        """Raises the error of the first tensor that could not be planned."""
         if self._problem is not None:
             raise self._problem
 
@@ -361,17 +361,17 @@ class _Coming:
             return None
         try:
             return next(self._plan, None)
-        except Exception as problem:  # of slices, which may be anything: it is raised when all before have been handed out
+        except Exception as problem:  # `slices` may raise anything: it is raised after all earlier tensors were handed out
             self._problem = problem
             return None
 
 
 class _Batch:
-    """Tensors that come together, in memory of their own."""
+    """Tensors that are read together, into one allocation."""
 
     def __init__(self, items: list[_Item], place: Framework, most_under_way: int | None) -> None:
         self.items = items
-        self.left: list[tuple[str, Any]] = []  # the last one comes first
+        self.left: list[tuple[str, Any]] = []  # in reverse order
         self.started = False
         self._place = place
         self._layout = _laid_out(items, place)
@@ -385,7 +385,7 @@ class _Batch:
         return self._arena.settled()
 
     def start(self) -> None:
-        """Begins to read; waits for what the current stream had when the memory was made."""
+        """Starts to read, after waiting for the work that the current stream held at the allocation."""
         if self.started:
             return
         self.started = True
@@ -393,7 +393,7 @@ class _Batch:
         try:
             for source, ranges in self._layout.taken_ranges():
                 self._reads.start(source, self._arena.memory, ranges)
-        except Error as problem:  # whose turn has not come
+        except Error as problem:  # raised when it is this tensor's turn
             self._problem = problem
             return
         found: dict[str, Any] = {}
@@ -401,11 +401,11 @@ class _Batch:
         self.left = list(reversed(found.items()))
 
     def bytes_under_way(self) -> int:
-        """At most."""
+        """Returns an upper bound."""
         return 0 if self._reads.done() else self.nbytes
 
     def wait(self) -> None:
-        """Raises what was wrong with reading."""
+        """Waits for the reads and raises their error."""
         if self._problem is not None:
             raise self._problem
         self._reads.wait()
@@ -423,7 +423,7 @@ class _Batch:
         return name, tensor if cut is None else self._cut(tensor[cut], held)
 
     def _cut(self, part: Any, held: _Held) -> Any:
-        """A copy, in memory of its own."""
+        """Returns a copy in its own allocation."""
         arena = self._place.unsettled_arena(part.nbytes)
         if part.nbytes:
             held.add(part.nbytes, arena.held())
@@ -443,9 +443,9 @@ def _laid_out(items: list[_Item], place: Framework) -> Layout:
 
 
 class _Held:
-    """Memory that was allocated and that somebody has still."""
+    """Allocated memory that is still referenced."""
 
-    _looks = 64  # at once: who keeps thousands of tensors does not wait for a look at each
+    _looks = 64  # per call, so that callers who keep thousands of tensors do not wait for a check of each
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -456,7 +456,7 @@ class _Held:
         self._every.append((nbytes, held))
 
     def look(self) -> None:
-        """Counts what was freed meanwhile."""
+        """Subtracts memory that was freed meanwhile."""
         for _ in range(min(self._looks, len(self._every))):
             nbytes, held = self._every.popleft()
             if held():

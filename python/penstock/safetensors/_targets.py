@@ -1,4 +1,4 @@
-"""Existing tensors, as targets of a load."""
+"""Existing tensors as targets of a load."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Target", "count_changes", "crossing", "settle_torch", "span_of", "ta
 
 
 class Target:
-    """A tensor to fill. problem says why it cannot be filled."""
+    """A tensor to fill. `problem` says why it cannot be filled."""
 
     problem: str | None = None
-    shape: tuple[int, ...] | None = None  # None: bytes without one
+    shape: tuple[int, ...] | None = None  # None: bytes without a shape
     dtype: Any = None
     nbytes = 0
-    device = "host"  # its name, with that of the library where streams matter
+    device = "host"  # device name, with the library's name if streams matter
     address = 0
-    span: tuple[int, int] = (0, 0)  # the addresses of its first byte, and behind its last
-    is_plain = True  # contiguous and writable: bytes may be read into it as they are
-    same_as: Any = None  # equal for those that are one and the same memory
+    span: tuple[int, int] = (0, 0)  # the address of its first byte, and the address after its last
+    is_plain = True  # contiguous and writable: bytes may be read straight into it
+    same_as: Any = None  # equal for targets with the same memory
 
     def place(self) -> Framework:
         raise NotImplementedError
@@ -42,7 +42,7 @@ class Target:
 
     @staticmethod
     def have_changed(targets: list[Any]) -> None:
-        """Notes that the bytes of these targets, all of one class, have changed."""
+        """Reports that the bytes of these targets, all of one class, have changed."""
 
 
 def target_of(name: str, value: Any) -> Target:
@@ -62,7 +62,7 @@ def target_of(name: str, value: Any) -> Target:
 
 
 def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
-    """The address of the first byte of an array, and the address after its last. strides: in bytes."""
+    """Returns the address of an array's first byte, and the address after its last. `strides` are in bytes."""
     steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
     if any(length == 0 for length in shape):
         return (address, address)
@@ -70,7 +70,7 @@ def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize
 
 
 def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
-    """The numbers of spans that may overlap another. spans: device, first address, address after the last byte, number."""
+    """Returns the numbers of spans that may overlap another. A span is device, first address, address after the last byte, number."""
     found: set[int] = set()
     last: tuple[Any, int, int] | None = None  # device, end, number
     for device, start, end, number in sorted(each for each in spans if each[1] < each[2]):
@@ -94,7 +94,7 @@ def count_changes(tensors: list[Any]) -> None:
     increment = sys.modules["torch"].autograd.graph.increment_version
     try:
         increment(counted)
-    except (AttributeError, TypeError):  # older ones take one at a time
+    except (AttributeError, TypeError):  # older versions take one tensor at a time
         for each in counted:
             increment(each)
 
@@ -110,7 +110,7 @@ class _OfTorch(Target):
             return
         self.shape = tuple(tensor.shape)
         self.nbytes = tensor.numel() * tensor.element_size()
-        dispatched = is_wrapper(tensor)  # such as one that is spread over GPUs
+        dispatched = is_wrapper(tensor)  # for example, a tensor that is distributed over GPUs
         self.is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and not dispatched
         if not dispatched and self.nbytes:
             self.address = tensor.data_ptr()

@@ -1,4 +1,4 @@
-"""Saves and loads the state of a module as safetensors.torch does: of tensors that share memory, one is in the file."""
+"""Saves and loads the state of a module as safetensors.torch does: of tensors that share memory, the file contains one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["BITS", "NAMES", "WORDS"]
 
-# Bits of one element.
+# Bits per element.
 BITS = {
     "BOOL": 8,
     "F4": 4,
@@ -30,7 +30,7 @@ BITS = {
     "U64": 64,
 }
 
-# As NumPy, ml_dtypes and PyTorch name them. Of six bits nobody has any.
+# Names in NumPy, ml_dtypes and PyTorch. None of them has 6-bit types.
 NAMES = {
     "BOOL": "bool",
     "F4": "float4_e2m1fn_x2",

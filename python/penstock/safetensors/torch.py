@@ -85,12 +85,12 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage; 0 for a tensor without storage."""
+    """Returns the address of a tensor's storage; 0 for a tensor without storage."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def storage_size(tensor: torch.Tensor) -> int:
-    """The size of a tensor's storage, in bytes."""
+    """Returns the size of a tensor's storage, in bytes."""
     return int(tensor.untyped_storage().nbytes())
 
 
