@@ -1,4 +1,4 @@
-"""The first `import safetensors` of a program that `penstock run` has started: as it would be anyway, and Penstock installed after it."""
+"""Handles the first `import safetensors` of a program that `penstock run` has started: imports the library normally, then installs Penstock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["found", "report", "say"]
 
 
 def found(door: Any) -> ModuleSpec | None:
-    """Where safetensors is. door: our finder, which is not asked again once there is an answer. None: there is no such library."""
+    """Returns the spec of safetensors, or None if it is not installed. `door` is our finder, which is removed once there is an answer."""
     finders: list[Any] = sys.meta_path
     place = finders.index(door)
     del finders[place]
     try:
         spec = find_spec("safetensors")
-    except BaseException:  # as the program would hear it anyway
+    except BaseException:  # the program gets the error as it would without Penstock
         finders.insert(place, door)
         raise
     if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
@@ -34,7 +34,7 @@ def found(door: Any) -> ModuleSpec | None:
 
 
 class _Loader:
-    """The library's own loader, and the installing after it."""
+    """Loads the library with its own loader, and then installs Penstock."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -66,14 +66,14 @@ def _install() -> None:
 
 
 def _warn(problem: Exception) -> None:
-    """Warns once why the library stays. The warning never becomes an error, even if the program turns warnings into errors."""
+    """Warns once why Penstock was not installed. The warning never becomes an error, even if the program turns warnings into errors."""
     with contextlib.suppress(Exception):
         text = f"the safetensors library stays as it is, without Penstock: {type(problem).__name__}: {problem}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def report() -> None:
-    """What PENSTOCK_LOG=summary says of safetensors when the program ends."""
+    """Prints the safetensors line of PENSTOCK_LOG=summary when the program ends."""
     if "safetensors" not in sys.modules:
         return say("penstock: safetensors was not used")
     door = sys.modules.get("penstock.safetensors._door")
@@ -84,7 +84,7 @@ def report() -> None:
 
 
 def say(text: str) -> None:
-    """A line on standard error, which may be gone: that is no reason for the program to fail."""
+    """Writes a line to standard error. A closed standard error does not make the program fail."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(text + "\n")

@@ -1,10 +1,10 @@
-"""What `penstock run` has every Python do before its program: Penstock stands in for the safetensors library once that is imported.
+"""Runs in every Python that `penstock run` starts, before its program: Penstock replaces the safetensors library once that is imported.
 
-`penstock run` puts this folder in front of PYTHONPATH. A sitecustomize that the interpreter would have found without it runs as well. Nothing but
-a look-up at the program's first `import safetensors` is left behind; PENSTOCK_SAFETENSORS=0 leaves nothing at all.
+`penstock run` puts this folder in front of PYTHONPATH. A sitecustomize that the interpreter would have found without it runs as well. All that
+remains is a lookup at the program's first `import safetensors`; with PENSTOCK_SAFETENSORS=0, nothing remains.
 """
 
-# All that runs in every Python, so it is short, and imports nothing that the interpreter has not loaded by itself.
+# This runs in every Python, so it is short, and imports nothing that the interpreter has not already loaded.
 import os
 import sys
 from _frozen_importlib import module_from_spec
@@ -20,7 +20,7 @@ class _Door:
             return None
         try:
             door = _door()  # type: ignore[no-untyped-call]
-        except Exception:  # part of Penstock is missing: the program goes on without it
+        except Exception:  # a part of Penstock is missing: the program continues without it
             if _Door in sys.meta_path:
                 sys.meta_path.remove(_Door)
             return None
@@ -28,7 +28,7 @@ class _Door:
 
 
 def _door():  # type: ignore[no-untyped-def]
-    spec = PathFinder.find_spec("_penstock_door", [_folder])  # which the program may have taken out of its path
+    spec = PathFinder.find_spec("_penstock_door", [_folder])  # the program may have removed the folder from its path
     found = module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(found)  # type: ignore[union-attr]
     return found
@@ -41,7 +41,7 @@ if os.environ.get("PENSTOCK_SAFETENSORS") != "0":
 
         atexit.register(lambda: _door().report())  # type: ignore[no-untyped-call]
 
-# The sitecustomize that stands behind this one.
+# Runs the sitecustomize that this one hides.
 _next = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != _folder])
 if _next is not None and _next.loader is not None:
     sys.modules["sitecustomize"] = module_from_spec(_next)

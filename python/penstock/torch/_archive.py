@@ -1,4 +1,4 @@
-"""The zip archive of a checkpoint: the places of its records in the file."""
+"""The zip archive of a checkpoint, and the places of its records in the file."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class CheckpointError(Error, RuntimeError):
 
 
 class Record(NamedTuple):
-    """A member of the archive. If it is stored, its bytes are in the file as they are."""
+    """A member of the archive. If it is stored, the file contains its bytes unchanged."""
 
-    name: str  # without the archive's own, such as "data/0"
+    name: str  # without the archive's own folder name, such as "data/0"
     header_offset: int
     nbytes: int
-    stored: bool  # not compressed, not encrypted
+    stored: bool  # neither compressed nor encrypted
 
 
 def is_zip(file: Any) -> bool:
-    """True if the first four bytes are those of a zip archive, which is also torch.load's test."""
+    """Returns True if the first four bytes are those of a zip archive; torch.load uses the same test."""
     beginning = bytearray(4)
     return bool(file.read_into(beginning) == 4 and bytes(beginning) == _BEGINNING)
 
 
 class Archive:
-    """The directory of a zip archive in an open file. Raises CheckpointError if it is missing or inconsistent."""
+    """The directory of a zip archive in an open file. The constructor raises CheckpointError if it is missing or inconsistent."""
 
     def __init__(self, file: Any, path: str) -> None:
-        """file: a penstock.File, or an object with its read_into(), read_many() and position."""
+        """`file`: a penstock.File, or an object with its read_into(), read_many() and position."""
         self._file = file
         self._path = path
         try:
@@ -66,7 +66,7 @@ class Archive:
         return found
 
     def read(self, name: str) -> bytes:
-        """The bytes of one stored record."""
+        """Returns the bytes of one stored record."""
         record = self.record(name)
         (offset,) = self.offsets([record])
         content = bytearray(record.nbytes)
@@ -76,7 +76,7 @@ class Archive:
         return bytes(content)
 
     def offsets(self, records: Iterable[Record]) -> list[int]:
-        """Where the records' bytes begin in the file. Reads all their local headers at once."""
+        """Returns the offset of each record's bytes in the file. Reads all local headers at once."""
         records = list(records)
         step = _local_header.size
         headers = bytearray(step * len(records))

@@ -1,4 +1,4 @@
-"""Tensors that torch.save has written into parts of one file, as torch.distributed.checkpoint does."""
+"""Finds tensors that torch.save has written into parts of one file, as torch.distributed.checkpoint does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._scan import wanted_of
 
 __all__ = ["Blob", "blobs_of"]
 
-# What the beginning and the end of such a part have: the pickle and the local headers, and the directory.
+# Bytes to read at the beginning (pickle and local headers) and at the end (directory) of each part.
 _EDGE_BYTES = 4096
 
 
@@ -24,12 +24,12 @@ class Blob(NamedTuple):
     """A tensor, and the place of its storage."""
 
     tensor: Any  # on the meta device
-    offset: int  # of its storage in the file
-    nbytes: int  # of its storage
+    offset: int  # of the tensor's storage in the file
+    nbytes: int  # of the tensor's storage
 
 
 def blobs_of(file: Any, path: str, ranges: Sequence[tuple[int, int]]) -> list[Blob | None]:
-    """Describes the tensors. ranges: offset and bytes of each part. None for a part that cannot be read straight into a tensor.
+    """Describes the tensors. `ranges` has offset and bytes of each part. Returns None for a part that cannot be read straight into a tensor.
 
     Raises penstock.Error.
     """
@@ -56,7 +56,7 @@ def _blob_of(window: _Window, path: str, start: int) -> Blob | None:
     try:
         tensor = unpickler.load()
     except (pickle.UnpicklingError, RuntimeError, NotImplementedError, TypeError):
-        return None  # PyTorch's reader knows it, or tells what is wrong
+        return None  # PyTorch's reader reads it, or reports the error
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or len(storages) != 1 or tensor.layout is not torch.strided:
         return None
     if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
@@ -67,7 +67,7 @@ def _blob_of(window: _Window, path: str, start: int) -> Blob | None:
 
 
 class _Window:
-    """A part of a file, as a file of its own, whose beginning and end are in memory already."""
+    """A part of a file as a file of its own, with its beginning and end already in memory."""
 
     def __init__(self, file: Any, start: int, nbytes: int, edges: list[tuple[int, memoryview]]) -> None:
         self._file, self._start, self._nbytes, self._edges = file, start, nbytes, edges
@@ -95,7 +95,7 @@ class _Window:
     def seek(self, offset: int, whence: int = 0) -> int:
         base = (0, self._position, self._nbytes)[whence]
         if base + offset < 0:
-            raise OSError(f"offset {offset} lies before the beginning")  # as files do, which zipfile counts on
+            raise OSError(f"offset {offset} lies before the beginning")  # zipfile relies on this error of files
         self._position = base + offset
         return self._position
 
@@ -107,8 +107,8 @@ class _Window:
 
 
 def _windows(file: Any, ranges: Sequence[tuple[int, int]]) -> list[_Window]:
-    """All edges are read at once."""
-    wanted: list[tuple[int, int, int]] = []  # of which range, from where in it, how much
+    """Reads the edges of all parts at once."""
+    wanted: list[tuple[int, int, int]] = []  # index of the range, offset in it, byte count
     for i, (_, nbytes) in enumerate(ranges):
         if nbytes <= 2 * _EDGE_BYTES:
             wanted.append((i, 0, nbytes))

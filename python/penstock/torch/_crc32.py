@@ -1,4 +1,4 @@
-"""CRC-32 as in zip: of host memory by zlib, and of GPU memory by the GPU."""
+"""Computes CRC-32 as in zip: of host memory with zlib, and of GPU memory on the GPU."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["bytes_of", "combined", "crc32_of_tensor", "crcs32_of"]
 
 _POLYNOMIAL = 0xEDB88320
 _ALL_ONES = 0xFFFFFFFF
-# So much is looked at at once; of a GPU's memory room for twice that is taken for a moment.
+# Bytes per step. A GPU needs twice as much temporary memory.
 _CHUNK_BYTES = 32 << 20
-# Less than this the CPU has done sooner than a GPU, which needs hundreds of kernels.
+# Below this, the CPU is faster than a GPU, which needs hundreds of kernels.
 _SMALL_BYTES = 2 << 20
-# One does 1 to 3 GB/s.
+# One thread does 1 to 3 GB/s.
 _THREADS = 8
 
-_Matrix = tuple[int, ...]  # 32 columns, of a linear map of 32 bits
+_Matrix = tuple[int, ...]  # 32 columns of a linear map on 32 bits
 
 
 def crcs32_of(contents: Sequence[Sequence[Memory]]) -> list[int]:
-    """The CRC-32 of each content, which is a list of memory ranges. Nothing may write to them. Blocks; uses several threads for large ones."""
+    """Returns the CRC-32 of each content, a list of memory ranges that nothing may write to. Blocks; uses several threads for large contents."""
     parts = [_Part(i, piece) for i, content in enumerate(contents) for each in content for piece in _chunks(each)]
     left = list(reversed(parts))
     threads = _helpers(left, sum(each.memory.nbytes for each in parts if each.memory.device.type == "cpu"))
@@ -46,7 +46,7 @@ def crcs32_of(contents: Sequence[Sequence[Memory]]) -> list[int]:
 
 
 class _Part:
-    """A part of a content, and its checksum once there is one."""
+    """A part of a content, and its checksum once computed."""
 
     def __init__(self, index: int, memory: Memory) -> None:
         self.index, self.memory = index, memory
@@ -57,14 +57,14 @@ class _Part:
         self._crc = _of_host(self.memory.address, self.memory.nbytes) if on_host else _of_gpu(self.memory)
 
     def crc(self) -> int:
-        if self._crc is None:  # a helper has failed
+        if self._crc is None:  # a helper thread has failed
             self.look()
         assert self._crc is not None
         return self._crc
 
 
 def _chunks(memory: Memory) -> Iterable[Memory]:
-    """What one thread looks at; of a GPU all."""
+    """Splits memory into chunks for the threads. GPU memory stays whole."""
     if memory.device.type != "cpu" or memory.nbytes <= _CHUNK_BYTES:
         return [memory]
     starts = range(0, memory.nbytes, _CHUNK_BYTES)
@@ -87,13 +87,13 @@ def _helpers(left: list[_Part], host_bytes: int) -> list[threading.Thread]:
         try:
             thread.start()
         except RuntimeError:
-            break  # the interpreter is ending, and waits for the save
+            break  # the interpreter is exiting, and waits for the save
         found.append(thread)
     return found
 
 
 def combined(first: int, second: int, second_nbytes: int) -> int:
-    """The CRC-32 of two consecutive ranges, from theirs."""
+    """Returns the CRC-32 of two consecutive ranges from the CRCs of both."""
     return _moved(first, second_nbytes) ^ second
 
 
@@ -111,22 +111,22 @@ def _of_gpu(memory: Memory) -> int:
 
 
 def bytes_of(memory: Memory) -> Any:
-    """A tensor of the bytes of a memory range."""
+    """Returns a tensor of the bytes of a memory range."""
     offset = memory.address - memory.owner.data_ptr()
     return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner, offset, (memory.nbytes,), (1,))
 
 
 @functools.lru_cache(maxsize=None)
 def _stream_on(device: torch.device) -> Any:
-    """One, since PyTorch's allocator keeps memory for each."""
+    """Returns one cached stream per device, because PyTorch's allocator keeps memory for each stream."""
     return torch.cuda.Stream(device)
 
 
 def crc32_of_tensor(content: Any) -> int:
-    """The CRC-32 of a one-dimensional tensor of bytes on any device, computed in its current stream.
+    """Computes the CRC-32 of a one-dimensional tensor of bytes on any device, in its current stream.
 
-    Apart from the ones at its beginning and end, a CRC is linear in the bytes. So it is combined from the CRCs of pairs of words, of pairs of pairs,
-    and so on, one level at a time.
+    A CRC is linear in the bytes, except for the inversions at its beginning and end. So it is combined from the CRCs of pairs of words, of pairs of
+    pairs, and so on, one level at a time.
     """
     nbytes = content.numel()
     whole, rest = divmod(nbytes, _CHUNK_BYTES)
@@ -139,12 +139,12 @@ def crc32_of_tensor(content: Any) -> int:
 
 
 def _register_of(content: Any) -> Any:
-    """What the CRC's register holds after so many bytes, at most a chunk, where it began with 0: a tensor of one 32-bit integer, signed."""
+    """Returns the CRC register after at most one chunk, starting from 0, as a tensor with one signed 32-bit integer."""
     words = 1
     while words * 4 < content.numel():
         words *= 2
     padded = torch.zeros(words * 4, dtype=torch.uint8, device=content.device)
-    padded[words * 4 - content.numel() :] = content  # zeros in front change nothing
+    padded[words * 4 - content.numel() :] = content  # leading zeros change nothing
     found, span = padded.view(torch.int32), 4
     while found.numel() > 1:
         found = _apply(found[0::2], span) ^ found[1::2]
@@ -167,7 +167,7 @@ def _tables_on(nbytes: int, device: torch.device) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _tables(nbytes: int) -> list[list[int]]:
-    """For each byte of a register, and each value of it: what the register becomes when so many zeros follow."""
+    """Returns, for each byte of a register and each of its values, the register after `nbytes` zeros."""
     matrix = _power(nbytes)
     found = []
     for byte in range(4):
@@ -180,7 +180,7 @@ def _tables(nbytes: int) -> list[list[int]]:
 
 
 def _moved(register: int, nbytes: int) -> int:
-    """What the register becomes when so many zeros follow."""
+    """Returns the register after `nbytes` zeros."""
     bit = 0
     while nbytes:
         if nbytes & 1:
@@ -192,7 +192,7 @@ def _moved(register: int, nbytes: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _power(nbytes: int) -> _Matrix:
-    """nbytes: a power of two."""
+    """Returns the map for `nbytes` zeros, a power of two."""
     if nbytes == 1:
         columns = [1 << i for i in range(32)]
         for _ in range(8):

@@ -28,7 +28,7 @@ from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
 
-_most_open = 128  # files at once: a checkpoint of many ranks has thousands, and a process may often open 1024
+_most_open = 128  # files at once: a checkpoint of many ranks has thousands, and the usual limit of open files is 1024
 _most_elements = 2**63 - 1
 
 
@@ -42,7 +42,7 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     tensor.
     """
 
-    _sources: dict[str, Source] = {}  # open since read_metadata(), by path
+    _sources: dict[str, Source] = {}  # by path, open since read_metadata()
 
     def read_metadata(self) -> Any:
         self._close()
@@ -120,7 +120,7 @@ def _done() -> Any:
     return future
 
 
-# --- what the files have
+# --- contents of the files
 
 
 def _add_tensors(metadata: Any, source: Source, place: Framework) -> None:
@@ -149,7 +149,7 @@ def _add_tensors(metadata: Any, source: Source, place: Framework) -> None:
 
 
 def _check_is_whole(metadata: Any, folder: str) -> None:
-    """What no file has would be left as it is in the tensors that are loaded."""
+    """Checks that the files have all elements. Loading would leave missing ones unchanged in the target tensors."""
     for name, each in metadata.state_dict_metadata.items():
         there, wanted = sum(math.prod(chunk.sizes) for chunk in each.chunks), math.prod(each.size)
         if there != wanted:
@@ -160,15 +160,15 @@ def _check_is_whole(metadata: Any, folder: str) -> None:
 
 
 def _lie_apart(chunks: list[Any]) -> bool:
-    """Whether no two of them have elements in common. Looks at few pairs where a tensor is cut along one axis, or as a grid."""
+    """Returns whether no two chunks share elements. Compares few pairs if a tensor is cut along one axis, or as a grid."""
     boxes = [(tuple(each.offsets), tuple(map(sum, zip(each.offsets, each.sizes)))) for each in chunks if 0 not in each.sizes]
     if len(boxes) < 2:
         return True
     axis = max(range(len(boxes[0][0])), key=lambda axis: len({begin[axis] for begin, _ in boxes}), default=None)
-    if axis is None:  # of no dimensions, and in two files
+    if axis is None:  # a scalar that is in two files
         return False
     boxes.sort(key=lambda box: box[0][axis])
-    near: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # that reach beyond where the next one begins
+    near: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # boxes that extend past the beginning of the next one
     for begin, end in boxes:
         near = [each for each in near if each[1][axis] > begin[axis]]
         if any(all(a < d and c < b for a, b, c, d in zip(begin, end, *each)) for each in near):
@@ -178,7 +178,7 @@ def _lie_apart(chunks: list[Any]) -> bool:
 
 
 def _saved_offsets(source: Source) -> dict[str, Any] | None:
-    """What torch.distributed.checkpoint says of the place of each tensor in one that is in several files; None: each is whole."""
+    """Returns the offsets of partial tensors as saved by torch.distributed.checkpoint, or None if all tensors are whole."""
     told = (source.header.metadata or {}).get(_hf_utils.CUSTOM_METADATA_KEY)
     if not told:
         return None
@@ -204,7 +204,7 @@ def _is_offset(value: Any, length: int) -> bool:
     return type(value) is int and 0 <= value <= _most_elements - length
 
 
-# --- what a plan wants of them
+# --- requests of a plan
 
 
 def _by_file(infos: Any, items: Sequence[Any]) -> dict[str, list[Any]]:

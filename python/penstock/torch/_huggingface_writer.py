@@ -112,7 +112,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             save.publish()
 
     def _has_own_files(self) -> bool:
-        """Whether each rank does."""
+        """Returns whether each rank writes files of its own."""
         return bool(self.save_distributed and not self.enable_consolidation)
 
     def _set_path(self, path: Any) -> None:
@@ -141,7 +141,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
         check_plans(plans, self.fqn_to_index_mapping)
         prepared = super().prepare_global_plan(plans)
         if not getattr(self, "use_collectives", True) and self.rank is not None:
-            for each in prepared:  # one, of this rank, which takes itself for the first
+            for each in prepared:  # only this rank's plan; this rank takes itself for the first
                 each.storage_data["shard_index"] = self.rank + 1
         return list(prepared)
 
@@ -182,7 +182,7 @@ def _result(item: Any, written: _Written) -> Any:
 
 
 def _tensor(item: Any, planner: Any) -> Tensor:
-    """What the planner has for an item, which is to be as the plan says: other tensors of the file begin behind it."""
+    """Returns the tensor of an item. Raises if it differs from the plan, because the places of the file's other tensors depend on its size."""
     data, name, planned = planner.resolve_data(item).detach(), item.index.fqn, item.tensor_data
     if tuple(data.size()) != tuple(planned.chunk.sizes) or data.dtype != planned.properties.dtype:
         is_ = f"is {data.dtype} of {list(data.size())}"
@@ -203,10 +203,10 @@ def _shards_of(file: str, items: Sequence[Any], planner: Any) -> dict[str, Tenso
 
 
 class _Written(NamedTuple):
-    """What a rank says of an item that it has written."""
+    """A rank's report of an item that it has written."""
 
     relative_path: str
-    offset: int  # in the file, of its first byte
+    offset: int  # of its first byte in the file
     length: int
     save: str
 
@@ -218,22 +218,22 @@ class _HiddenFile(NamedTuple):
 
 
 class _RankPart(NamedTuple):
-    """What a rank has to know to write its parts."""
+    """The information that a rank needs to write its parts."""
 
     save: str
     files: list[_HiddenFile]
-    places: dict[str, tuple[int, int]]  # of its tensors the number in files, and the offset there
+    places: dict[str, tuple[int, int]]  # by tensor name: index in `files`, and offset in that file
 
 
 class _Save:
-    """The coordinator's: the files while they are being written."""
+    """The coordinator's view of the files while they are being written."""
 
     def __init__(self, folder: str, files: list[ModelFile], items: int) -> None:
         self._name = uuid.uuid4().hex
         self._folder = folder
         self._files = files
         self._items = items
-        self._numbers = {name: number for number, file in enumerate(files) for name in file.places}  # of each tensor's file
+        self._numbers = {name: number for number, file in enumerate(files) for name in file.places}  # index of each tensor's file
         self._shared: list[SharedFile] = []
         remove_left(folder)
         try:
@@ -251,7 +251,7 @@ class _Save:
         return _RankPart(self._name, hidden, places)
 
     def check(self, written: Sequence[Any]) -> None:
-        """That all that was planned is written, and for this save."""
+        """Checks that everything in the plan was written, and for this save."""
         mine = [each for each in written if getattr(each, "save", None) == self._name]
         if len(mine) != len(written) or len(mine) != self._items:
             raise _wrong(f"{self._folder}: {len(mine)} of {self._items} parts were written for this save, and {len(written) - len(mine)} for another one")
@@ -262,7 +262,7 @@ class _Save:
         _write_index(os.path.join(self._folder, _hf_utils._metadata_fn), index_of(self._files))
 
     def close(self) -> None:
-        """What was not published is gone."""
+        """Removes files that were not published."""
         for each in self._shared:
             each.drop()
 

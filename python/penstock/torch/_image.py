@@ -1,4 +1,4 @@
-"""A checkpoint as parts of a file."""
+"""Describes a checkpoint as pieces of a file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ __all__ = ["CheckpointImage", "piece_of"]
 
 
 class CheckpointImage:
-    """The zip archive that torch.save would write, from an offset in a file on."""
+    """The zip archive that torch.save would write, beginning at an offset in a file."""
 
     def __init__(self, folder: str, pickled: bytes, contents: Snapshot, names: Sequence[str], crc32: bool, start: int = 0) -> None:
-        """folder: the folder of the archive's members. names: of the storages, for errors. start: a multiple of the alignment."""
+        """Arguments: `folder` is the archive's member folder, `names` are those of the storages for errors, `start` is a multiple of the alignment.
+        """
         alignment = setting("save", "storage_alignment") or 64
         first = {"data.pkl": pickled, ".storage_alignment": str(alignment).encode(), "byteorder": sys.byteorder.encode()}
         last = {"version": b"3\n"}
@@ -37,7 +38,7 @@ class CheckpointImage:
         sizes += [(f"{folder}/{name}", len(content)) for name, content in last.items()]
         self._placed: list[Placed] = place(sizes, alignment)
         self._end = self._placed[-1].offset + self._placed[-1].nbytes
-        # How long it is does not depend on the checksums.
+        # Its length does not depend on the checksums.
         self.nbytes = self._end + len(directory_of(self._placed, [0] * len(self._placed)))
 
     def pieces(self) -> Sequence[Piece]:
@@ -65,6 +66,6 @@ class CheckpointImage:
 
 
 def piece_of(offset: int, content: Any, name: str = "the archive's directory") -> Piece:
-    """content: bytes, or another object with host memory."""
+    """Returns a piece for `content`: bytes, or another object with host memory."""
     address, nbytes = _native.resolve(content)
     return Piece(name, offset, nbytes, address, content, torch.device("cpu"))

@@ -93,8 +93,8 @@ def fallback_reason(
 
 @contextlib.contextmanager
 def _damage_named(f: Any, safe: bool, map_location: Any) -> Iterator[None]:
-    """Around unpickling. A damaged pickle makes PyTorch's restricted unpickler raise a KeyError, a UnicodeDecodeError or others, which say nothing of
-    the file. What code of the caller's may raise (map_location, classes of an unrestricted pickle, a file object) is left as it is.
+    """Reports damage found while unpickling. For a damaged pickle, PyTorch's restricted unpickler raises a KeyError, UnicodeDecodeError or others
+    without the file's name. Exceptions from the caller's code (map_location, classes of an unrestricted pickle, a file object) are not changed.
     """
     if not safe or not isinstance(f, (str, os.PathLike)) or _is_callable(map_location):
         yield
@@ -113,7 +113,7 @@ def _is_callable(map_location: Any) -> bool:
     return map_location is not None and not isinstance(map_location, (str, bytes, torch.device, dict))
 
 
-# --- what is left to PyTorch
+# --- files that torch.load reads
 
 
 def _shown(f: Any) -> Any:
@@ -141,7 +141,7 @@ def _is_mapped(mmap: bool | None) -> bool:
 
 
 def _check_storages(f: Any, encoding: str) -> None:
-    """PyTorch maps the bytes after a storage that is too short as if they were its own."""
+    """Checks storage sizes. If a storage is too short, PyTorch maps the bytes after it as if they belonged to it."""
     if not isinstance(f, (str, os.PathLike)) or not os.path.isfile(f):
         return
     with _native.open(f) as file:
@@ -151,7 +151,7 @@ def _check_storages(f: Any, encoding: str) -> None:
 
 
 def _record_of(archive: Archive, storage: Wanted) -> Record:
-    """Raises CheckpointError where it is missing or too short."""
+    """Returns the record of a storage. Raises CheckpointError if it is missing or too short."""
     record = archive.record(f"data/{storage.key}")
     if storage.nbytes > record.nbytes:
         raise archive.broken(f"storage {record.name} has {record.nbytes} bytes, and the pickle speaks of {storage.nbytes}")
@@ -176,7 +176,7 @@ _VERSIONS = {str(each).encode() for each in range(1, 11)}
 
 
 def _weights_only(told: bool | None, pickle_module: Any) -> bool:
-    """With what the environment says, as torch.load has it. A pickle_module without weights_only asks for what that module does."""
+    """Applies the environment variables as torch.load does. A pickle_module without weights_only means unrestricted unpickling."""
     words = ("1", "y", "yes", "true")
     always = os.getenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in words
     never = os.getenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() in words
@@ -193,29 +193,29 @@ def weights_only_unpickler() -> Any:
     return _weights_only_unpickler
 
 
-# --- where storages go
+# --- devices of storages
 
 
 class _Places:
-    """Leads storages to where map_location wants them, by the functions that torch.load asks."""
+    """Places storages as map_location says, through the functions that torch.load uses."""
 
     def __init__(self, map_location: Any) -> None:
         self._map_location = map_location
         self._devices: dict[str, torch.device] = {}
 
     def direct(self, location: str) -> torch.device | None:
-        """The device that a storage can be made on and read into. None: it comes to the CPU first, and place() takes it from there."""
+        """Returns the device to create a storage on and read into, or None if the storage is read on the CPU and then moved by place()."""
         if self._is_callable():
             return None
         name = self._mapped(location)
         if name not in self._devices:
-            # Of an empty storage PyTorch's registry tells, and checks, where it leads.
+            # PyTorch's registry maps, and checks, the location of an empty storage.
             self._devices[name] = torch.serialization.default_restore_location(torch.UntypedStorage(0), name).device
         device = self._devices[name]
         return device if reaches(device) else None
 
     def place(self, storage: Any, location: str) -> Any:
-        """The storage, with its bytes, where it is wanted."""
+        """Returns the storage with its bytes at its final location."""
         if self._is_callable():
             placed = self._map_location(storage, location)
             if placed is not None:
@@ -238,7 +238,7 @@ class _Places:
 
 
 class _UnknownByteOrder(CheckpointError, ValueError):
-    """A ValueError too, which is what torch.load raises."""
+    """Also a ValueError, like the error that torch.load raises."""
 
 
 class _Load:
@@ -256,7 +256,7 @@ class _Load:
     def run(self, unpickler: Any, safe: bool, arguments: dict[str, Any]) -> Any:
         arguments.setdefault("encoding", "utf-8")
         pickled = self._archive.read("data.pkl")
-        # The bytes are all there before unpickling begins, since what rebuilds an object may look at them.
+        # Read all bytes before unpickling, because code that rebuilds an object may access them.
         with _damage_named(self._path, safe, self._map_location):
             wanted = wanted_storages(pickled, arguments["encoding"])
         self._read(wanted)
@@ -283,7 +283,7 @@ class _Load:
 
     def _persistent_load(self, persistent_id: Any) -> Any:
         wanted = wanted_of(persistent_id)
-        # A record without bytes may be asked for in several sizes: each has a storage of its own. What the first pass did not see comes here too.
+        # An empty record may be requested in several sizes, each with its own storage. Storages that the first pass missed are read here too.
         if (wanted.key, wanted.nbytes) not in self._loaded:
             self._read([wanted])
         storage = self._loaded[wanted.key, wanted.nbytes]
@@ -308,7 +308,7 @@ class _Load:
             self._loaded[each.key, each.nbytes] = self._places.place(storage, each.location)
 
     def _as_torch_tells(self, error: pickle.UnpicklingError) -> BaseException:
-        """PyTorch's refusals come with what to do about them: its own, of the same file, without the storages."""
+        """Returns PyTorch's own error, which says what to do, by loading the same file without its storages."""
         try:
             torch.load(self._path, map_location="meta", weights_only=True)
         except pickle.UnpicklingError as told:
@@ -329,7 +329,7 @@ def unpickler_of(module: Any) -> Any:
 
 
 class _told_map_location:
-    """What rebuilds a tensor that has no storage asks PyTorch's thread for map_location."""
+    """Sets map_location in PyTorch's thread-local state, where the code that rebuilds tensors without storage reads it."""
 
     def __init__(self, map_location: Any) -> None:
         holder = getattr(torch.serialization, "_serialization_tls", None)

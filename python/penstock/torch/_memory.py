@@ -1,4 +1,4 @@
-"""Storages as memory that Penstock transfers, and copies of them that stay unchanged while a program continues."""
+"""Storages as memory that Penstock transfers, and copies of storages that stay unchanged while a program continues."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .._errors import InvalidArgument
 
 __all__ = ["Memory", "Snapshot", "has_room", "is_plain", "memory_of", "new_storage", "reaches", "snapshot_of", "snapshot_of_bytes", "synchronize"]
 
-# PyTorch's allocator of pinned memory rounds up to powers of two: a snapshot takes blocks of this size, which are one.
+# PyTorch's pinned allocator rounds up to powers of two, so a snapshot uses blocks of this size.
 _BLOCK_BYTES = 256 << 20
-# What a snapshot on a GPU has to leave free there, as a part of the GPU's memory.
+# A snapshot on a GPU must leave this fraction of its memory free.
 _LEFT_FREE = 1 / 16
 
 
@@ -24,14 +24,14 @@ class Memory(NamedTuple):
 
     address: int
     nbytes: int
-    owner: Any  # keeps it alive: a torch.UntypedStorage that it is a part of; a tensor for pinned memory
+    owner: Any  # keeps it alive: the torch.UntypedStorage that contains it, or a tensor for pinned memory
     device: torch.device
 
 
 class Snapshot(NamedTuple):
     """Copies of storages. They are complete when the events have completed."""
 
-    contents: list[list[Memory]]  # of each storage, one range after the other
+    contents: list[list[Memory]]  # the consecutive ranges of each storage
     events: list[Any]
 
     def wait(self) -> None:
@@ -40,12 +40,12 @@ class Snapshot(NamedTuple):
 
 
 def reaches(device: torch.device) -> bool:
-    """True if Penstock can transfer bytes from and to memory of the device."""
+    """Returns True if Penstock can transfer bytes from and to memory of the device."""
     return device.type == "cpu" or (device.type == "cuda" and _reaches_gpus())
 
 
 def is_plain(tensor: Any) -> bool:
-    """True if the tensor's elements are the bytes at its address and strides: not a subclass, not sparse, not quantized."""
+    """Returns True if the tensor's elements are the bytes at its address and strides: not a subclass, not sparse, not quantized."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
 
 
@@ -62,7 +62,7 @@ def new_storage(nbytes: int, device: torch.device) -> Any:
 
 
 def memory_of(storage: Any) -> list[Memory]:
-    """The storage's memory, or that of a copy on the CPU if Penstock does not reach the device."""
+    """Returns the storage's memory, or that of a copy on the CPU if Penstock does not reach the device."""
     if not reaches(storage.device):
         storage = storage.cpu()
     return [Memory(storage.data_ptr(), storage.nbytes(), storage, storage.device)] if storage.nbytes() else []
@@ -76,16 +76,16 @@ def synchronize(devices: Iterable[torch.device]) -> None:
 
 
 def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
-    """Copies storages, in order with the current streams; storages of the CPU at once.
+    """Copies storages: those on GPUs in order with the current streams, those on the CPU at once.
 
-    where: "device" (the storage's own GPU), "host" (pinned memory), or "auto" (the GPU if 1/16 of its memory stays free, else pinned memory). Raises
-    InvalidArgument for another value, and torch.OutOfMemoryError for "device".
+    `where` is "device" (the storage's own GPU), "host" (pinned memory), or "auto" (the GPU if 1/16 of its memory stays free, else pinned memory).
+    Raises InvalidArgument for another value, and torch.OutOfMemoryError for "device".
     """
     return snapshot_of_bytes([_bytes_of(each) if reaches(each.device) else _bytes_of(each.cpu()) for each in storages], where)
 
 
 def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
-    """The same for one-dimensional tensors of bytes, on devices that Penstock reaches."""
+    """Copies one-dimensional tensors of bytes on devices that Penstock reaches, as snapshot_of() copies storages."""
     if where not in ("auto", "device", "host"):
         raise InvalidArgument(f"snapshot must be 'auto', 'device' or 'host', not {where!r}", code="invalid_argument")
     contents: list[list[Memory]] = [[] for _ in sources]
@@ -117,14 +117,14 @@ def _memory_of_copy(source: Any) -> list[Memory]:
 
 
 def has_room(device: torch.device, nbytes: int) -> bool:
-    """True if this many more bytes fit on a GPU, and enough memory stays free for a snapshot."""
+    """Returns True if this many more bytes fit on a GPU, and enough memory stays free for a snapshot."""
     free, total = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # of what is cached some is in pieces too small
+    return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # some of the cached memory is too fragmented
 
 
 def _pinned_copies(sources: Sequence[Any]) -> list[list[Memory]]:
-    """Packed into blocks, one source after the other."""
+    """Copies the sources, packed one after the other into pinned blocks."""
     left = sum(each.numel() for each in sources)
     block, used = None, 0
     found = []

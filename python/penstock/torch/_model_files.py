@@ -1,4 +1,4 @@
-"""The safetensors files of a model that several ranks save together: the tensors of each file, and their places."""
+"""Plans the safetensors files of a model that several ranks save together: the tensors of each file, and their places."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class ModelFile(NamedTuple):
     name: str
     beginning: bytes  # the header
     nbytes: int
-    places: dict[str, tuple[int, int]]  # of each tensor the offset in the file, and its bytes
+    places: dict[str, tuple[int, int]]  # offset and byte count of each tensor in the file
 
 
 class _Tensor:
-    """What the plans of the ranks say of one tensor."""
+    """One tensor as the ranks' plans describe it."""
 
     def __init__(self, name: str, data: Any) -> None:
         self.dtype = data.properties.dtype
         self.size = tuple(data.size)
         self._name = name
-        self._planned = 0  # elements
+        self._planned = 0  # elements in the plans so far
 
     def add(self, data: Any) -> None:
         offsets, sizes = tuple(data.chunk.offsets), tuple(data.chunk.sizes)
@@ -53,11 +53,13 @@ class _Tensor:
 
 
 def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadata_of: MetadataOf) -> list[ModelFile]:
-    """The files for the plans of all ranks, with the items that each will write.
+    """Returns the files for the plans of all ranks, with the items that each will write.
 
-    indexes: the number of each tensor's file, from 1; None: all are in one file. metadata_of: returns the metadata of a file for the shapes of its
-    tensors. Raises InvalidArgument for plans that do not cover whole tensors, or have other items than tensors; SafetensorError for types that the
-    format lacks.
+    - `indexes`: the number of each tensor's file, from 1; None: all are in one file.
+    - `metadata_of`: returns the metadata of a file for the shapes of its tensors.
+
+    Raises InvalidArgument for plans that do not cover whole tensors, or have items other than tensors; SafetensorError for types that the format
+    lacks.
     """
     check_plans(plans, indexes)
     tensors = _tensors_of(plans)
@@ -73,7 +75,7 @@ def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadat
 
 
 def index_of(files: Sequence[ModelFile]) -> dict[str, Any]:
-    """The content of model.safetensors.index.json."""
+    """Returns the content of model.safetensors.index.json."""
     total = sum(nbytes for file in files for _, nbytes in file.places.values())
     return {"metadata": {"total_size": total}, "weight_map": {name: file.name for file in files for name in file.places}}
 

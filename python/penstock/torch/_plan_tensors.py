@@ -28,7 +28,7 @@ def check_targets(items: Iterable[Any], planner: Any) -> None:
 
 
 def check_sources(items: Iterable[Any], planner: Any) -> None:
-    """Raises BufferError, which names the tensors of a plan that have no memory, or are not in one piece."""
+    """Raises BufferError, which names the tensors of a plan that have no memory or are not contiguous."""
     check_memory({each.index.fqn: planner.resolve_data(each) for each in items if each.type != WriteItemType.BYTE_IO})
 
 
@@ -46,12 +46,12 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def takes_bytes(target: Any) -> bool:
-    """True if the tensor's values are the bytes at its address and strides, so that bytes of its type can be read into it."""
+    """Returns True if the tensor's values are the bytes at its address and strides, so that bytes of its type can be read into it."""
     return bool(is_plain(target) and reaches(target.device) and not target.is_conj() and not target.is_neg())
 
 
 def overlapping(targets: Sequence[Any]) -> set[int]:
-    """The numbers of tensors that may share memory with another. They must be filled one after the other, in the order of the plan."""
+    """Returns the numbers of tensors that may share memory with another. They must be filled one after the other, in the order of the plan."""
     spans = []
     for number, each in enumerate(targets):
         if is_plain(each) and reaches(each.device):

@@ -1,4 +1,4 @@
-"""Runs of bytes that are contiguous in two tensors."""
+"""Finds runs of bytes that are contiguous in two tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Run", "runs_of"]
 
-# More and shorter ones than this are read faster together with what lies between them.
+# If there are more runs than this and they are shorter than this, it is faster to read the bytes in between too.
 _MANY = 4096
 _SHORT_BYTES = 4096
 
@@ -21,9 +21,9 @@ class Run(NamedTuple):
 
 
 def runs_of(source: Any, target: Any) -> list[Run] | None:
-    """The runs of two tensors of one shape and dtype, which are not empty.
+    """Returns the runs of two non-empty tensors of one shape and dtype.
 
-    None if there are many short runs, or if items of the target share memory.
+    Returns None if there are many short runs, or if items of the target share memory.
     """
     sizes = [size for size in source.size() if size != 1]
     strides = [stride for size, stride in zip(source.size(), source.stride()) if size != 1]

@@ -1,4 +1,4 @@
-"""save(), save_async(): checkpoints that torch.load reads, each whole under its name or not there."""
+"""save(), save_async(): write checkpoints for torch.load, whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ._memory import Snapshot, memory_of, snapshot_of, synchronize
 
 __all__ = ["Plan", "plan_of", "save", "save_async", "wants_crc32"]
 
-_PROTOCOL = 2  # torch.save's
+_PROTOCOL = 2  # as in torch.save
 
 
 def save(
@@ -103,7 +103,7 @@ def _is_for_torch(f: Any) -> bool:
     try:
         return not stat.S_ISREG(os.stat(f).st_mode)
     except OSError:
-        return False  # it is to be made, or the error will come
+        return False  # the file will be created, or the error will come later
 
 
 def wants_crc32(told: bool | None) -> bool:
@@ -114,7 +114,7 @@ def wants_crc32(told: bool | None) -> bool:
 
 
 def _image_of(path: str, plan: Plan, contents: Snapshot, crc32: bool) -> CheckpointImage:
-    # As torch.save names it: the file's name without its ending.
+    # Named as by torch.save: the file's name without its ending.
     name = os.path.splitext(os.path.basename(path))[0]
     folder = name if name.isascii() and 0 < len(name) < 1000 else "archive"
     names = [f"storage data/{key}" for key in range(len(plan.storages))]
@@ -128,7 +128,7 @@ class Plan(NamedTuple):
     """The pickle and the storages that torch.save would write."""
 
     pickled: bytes
-    storages: list[Any]  # by their keys, which count from 0
+    storages: list[Any]  # by key; keys count from 0
 
 
 def plan_of(obj: object, pickle_module: Any, protocol: int) -> Plan:
@@ -144,10 +144,10 @@ def plan_of(obj: object, pickle_module: Any, protocol: int) -> Plan:
 
 
 class _Storages:
-    """The storages that a pickle speaks of, each under a key, as torch.save tells them apart."""
+    """The storages that a pickle refers to, each under a key, identified as in torch.save."""
 
     def __init__(self, obj: object) -> None:
-        """obj: what is pickled, for the names of its tensors in errors."""
+        """`obj` is the pickled object, for the names of its tensors in errors."""
         self._obj = obj
         self.found: list[Any] = []
         self._keys: dict[int, str] = {}
@@ -177,7 +177,7 @@ class _Storages:
 
 
 def _called(obj: Any, tensor: Any) -> str:
-    """A tensor by its name in what is saved, or by its type and shape if it is nowhere in its dicts, lists and modules."""
+    """Returns a tensor's path in the saved object, or its type and shape if it is not in its dicts, lists and modules."""
     name = _name_in(obj, tensor, 0)
     return f"a tensor of {tensor.dtype} and shape {list(tensor.shape)}" if name is None else f'tensor "{name}"'
 

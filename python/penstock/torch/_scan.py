@@ -1,4 +1,4 @@
-"""Finds the storages that a pickle asks for, without running anything that it names."""
+"""Finds the storages that a pickle requests, without running anything that it names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
 
 def storage_type(name: Any) -> Any:
-    """A stand-in for torch.FloatStorage and similar classes, with their dtype. None if the name is not that of a storage."""
+    """Returns a stand-in for torch.FloatStorage and similar classes, with their dtype. None if the name is not that of a storage."""
     if type(name) is str and "Storage" in name:
         try:
             return torch.serialization.StorageType(name)
@@ -33,7 +33,7 @@ def storage_type(name: Any) -> Any:
 
 
 def wanted_of(persistent_id: Any) -> Wanted:
-    """Raises ValueError if the persistent id is not that of a storage."""
+    """Parses a persistent id. Raises ValueError if it is not that of a storage."""
     if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
         raise ValueError(f"a persistent id of a storage is a tuple of five, not {persistent_id!r:.100}")
     word, kind, key, location, count = persistent_id
@@ -48,34 +48,35 @@ def wanted_of(persistent_id: Any) -> Wanted:
 
 
 def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
-    """The storages, each once, in the order in which unpickling asks for them; fewer or none if the pickle is not understood.
+    """Returns the storages, each once, in the order in which unpickling requests them; fewer or none if the pickle is not understood.
 
     Nothing that the pickle names is imported or called: all objects that it builds are of one class that does nothing.
     """
     if not _is_bounded(pickled):
         return []
     found = _Scan(pickled, encoding)
-    # What the program has registered by number would be taken from this cache without a question.
+    # The unpickler would take objects that the program has registered by number from this cache without calling find_class().
     if getattr(copyreg, "_extension_cache", None):
         return []
     try:
         found.load()
-    except Exception:  # of whatever kind: the unpickler that counts will come upon it again, and tell
+    except Exception:  # the real unpickler will raise it again
         pass
     return list(found.wanted.values())
 
 
-# Opcodes by what follows them: nothing, some bytes, or lines.
+# Opcodes by their arguments: none, a fixed number of bytes, or lines.
 _FIXED = (
     rb"[(012NRQabdelostu)}\]\x81\x85-\x89\x8f-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84].{4}|[G\x95].{8}|[FILPSVg][^\n]*\n|[ci][^\n]*\n[^\n]*\n"
 )
-# Those that are followed by a count, and as many bytes: how many bytes the count has.
+# Opcodes with a byte count and that many bytes; the value is the size of the count.
 _COUNT_BYTES = {**dict.fromkeys(b"CU\x8a\x8c", 1), **dict.fromkeys(b"BTX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
 
 
 def _is_bounded(pickled: bytes) -> bool:
-    """Whether the numbers that a pickle gives its objects are about as many as it has bytes. Python's unpickler has room for all up to the largest
-    one: a damaged number would take gigabytes."""
+    """Returns whether memo numbers are at most about the size of the pickle. Python's unpickler allocates memory up to the largest number, so that a
+    damaged one would take gigabytes.
+    """
     high, middle = len(pickled) >> 24, len(pickled) >> 16
     put = b"r..%b%b" % ((b".", _up_to(high)) if high else (_up_to(middle), rb"\x00"))
     put_text = rb"p[0-9]{1,%d}\n" % len(str(len(pickled)))
@@ -119,7 +120,7 @@ class _Nothing:
 
 
 class _Untyped:
-    """Stands for torch.UntypedStorage, which would allocate if it were called."""
+    """Stands for torch.UntypedStorage, which would allocate memory if it were called."""
 
     dtype = torch.uint8
 
@@ -144,7 +145,7 @@ class _Scan(pickle.Unpickler):
 
 
 def _text(word: Any) -> str:
-    """Python 2's pickles have bytes."""
+    """Decodes a name, which is bytes in pickles from Python 2."""
     if isinstance(word, bytes):
         return word.decode("ascii")
     if not isinstance(word, str):

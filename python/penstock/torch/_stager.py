@@ -1,4 +1,4 @@
-"""The copies that torch.distributed.checkpoint.async_save() makes before it returns. Tensors of a GPU are copied on that GPU, at memory speed."""
+"""Makes the copies for torch.distributed.checkpoint.async_save() before it returns. GPU tensors are copied on their GPU, at memory speed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DeviceStager:
             self._copying.pop().synchronize()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which cannot wait for the events of this one."""
+        """Pickles for another process, which cannot wait for the events of this one."""
         self.wait_for_copies()
         return self.__dict__
 
@@ -71,7 +71,7 @@ class DeviceStager:
 
 
 def _tensors_of(value: Any) -> Iterator[Any]:
-    """Those that have the memory; of spread ones the parts that are here."""
+    """Yields the tensors with memory; for a DTensor, the local part."""
     if isinstance(value, DTensor):
         yield value.to_local()
     elif isinstance(value, torch.Tensor):
@@ -95,7 +95,7 @@ def _copied(value: Any) -> Any:
 
 
 def _staged_by_torch(state_dict: Any) -> Any:
-    """In pinned memory, where there are GPUs."""
+    """Copies the state with PyTorch's stager, into pinned memory if there are GPUs."""
     pins = torch.cuda.is_available()
     options = StagingOptions(use_pinned_memory=pins, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pins)
     stager = DefaultStager(options)

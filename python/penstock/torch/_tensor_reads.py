@@ -21,25 +21,25 @@ from ._runs import Run, runs_of
 
 __all__ = ["TensorRead", "read_tensors"]
 
-_BESIDE_BYTES = 512 << 20  # of memory for what cannot be read in place, and as much again while that is copied
+_BESIDE_BYTES = 512 << 20  # limit for reads through temporary memory, and as much again while that is copied
 
 
 class TensorRead(NamedTuple):
-    """A part of a tensor in a file, and the target of the same shape."""
+    """A part of a tensor in a file, and a target of the same shape."""
 
     source: Source
     offset: int  # of the tensor in the file, in bytes
     dtype: torch.dtype
-    shape: tuple[int, ...]  # of all of the tensor
-    starts: tuple[int, ...]  # of the part in each dimension
-    target: Any  # a tensor, detached
+    shape: tuple[int, ...]  # of the whole tensor
+    starts: tuple[int, ...]  # first element of the part in each dimension
+    target: Any  # detached tensor
 
     def part(self) -> Part:
         picks = [Pick(start, length, 1) for start, length in zip(self.starts, self.target.size())]
         return part_of(self.shape, self.dtype.itemsize, picks)
 
     def runs(self) -> list[Run] | None:
-        """The runs of bytes that are contiguous in the file and in the target, whose memory order differs."""
+        """Returns the runs of bytes that are contiguous in the file and in the target, which has another memory order."""
         whole = torch.empty(self.shape, dtype=self.dtype, device="meta")
         for axis, (start, length) in enumerate(zip(self.starts, self.target.size())):
             whole = whole.narrow(axis, start, length)
@@ -79,7 +79,7 @@ _Direct = list[tuple[TensorRead, "Part | list[Run]"]]
 
 
 def _sorted(reads: Sequence[TensorRead]) -> tuple[_Direct, list[tuple[TensorRead, Part]]]:
-    """Those that are read in place, in the order of the files, and the others in their own."""
+    """Separates reads in place, sorted by file offset, from reads through temporary memory, in their given order."""
     direct: _Direct = []
     beside: list[tuple[TensorRead, Part]] = []
     together = overlapping([each.target for each in reads])
@@ -121,16 +121,16 @@ def _add(ranges: Ranges, read: TensorRead, way: Part | list[Run], place: int) ->
 
 
 def _end_of(tensor: Any) -> int:
-    """The address behind its last element."""
+    """Returns the address after the tensor's last element."""
     last = sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride()))
     return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
 
 
-# --- by way of other memory
+# --- through temporary memory
 
 
 def _groups(beside: Iterable[tuple[TensorRead, Part]]) -> Iterator[list[tuple[TensorRead, Part]]]:
-    """Each of so many bytes, or of one tensor that has more."""
+    """Groups tensors up to the memory limit; a larger tensor gets its own group."""
     group: list[tuple[TensorRead, Part]] = []
     nbytes = 0
     for each in beside:
@@ -144,7 +144,7 @@ def _groups(beside: Iterable[tuple[TensorRead, Part]]) -> Iterator[list[tuple[Te
 
 
 class _Beside:
-    """Some that are read into one piece of memory for each device, and copied into their targets."""
+    """Tensors that are read into one temporary allocation per device, and copied into their targets."""
 
     def __init__(self, group: list[tuple[TensorRead, Part]]) -> None:
         self.reads = Reads()
@@ -177,5 +177,5 @@ class _Beside:
         self.reads.wait()
         for read, part, array in self._found:
             copy_into(read.target, array if part.cut is None else array[part.cut])
-        self._found = []  # and with it the memory
+        self._found = []  # frees the memory
         self._group = []

@@ -1,4 +1,4 @@
-"""Writes parts of tensors into a file of the whole tensors."""
+"""Writes parts of tensors into a file of whole tensors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class TensorWrite(NamedTuple):
     name: str
     tensor: Tensor  # the part
     offset: int  # of the whole tensor in the file, in bytes
-    part: Part  # of the whole tensor
+    part: Part  # position in the whole tensor
 
 
 def write_tensors(file: _native.File, label: str, writes: Sequence[TensorWrite]) -> None:
-    """Writes all parts at once. Blocks. label: the file's name for errors.
+    """Writes all parts at once. Blocks. `label`: the file's name for errors.
 
-    Raises penstock.Error, which names the tensor. Nothing is being written when it returns.
+    Raises penstock.Error, which names the tensor. No write is in progress when it returns.
     """
     filled = [each for each in writes if each.tensor.nbytes]
     scattered = _Scattered(file, label)
@@ -56,7 +56,7 @@ def _called(write: TensorWrite) -> str:
 
 
 class _Scattered:
-    """Those with many places in the file, such as the columns that one rank has of a matrix."""
+    """Parts with many places in the file, such as the columns of a matrix that one rank has."""
 
     def __init__(self, file: _native.File, label: str) -> None:
         self._file = file
@@ -75,7 +75,7 @@ class _Scattered:
             self._check(future, write, offsets)
 
     def stop(self) -> None:
-        """Nothing touches their memory after it."""
+        """Ends all writes. After this, nothing accesses their memory."""
         running = [future for future, _, _ in self._under_way if not future.done()]
         for each in running:
             each.cancel()

@@ -1,4 +1,4 @@
-"""The places of a checkpoint's records in its file: a zip archive without compression, as torch.load and zip tools read it."""
+"""Places a checkpoint's records in its file: an uncompressed zip archive, as torch.load and zip tools read it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 __all__ = ["Placed", "directory_of", "header_of", "place"]
 
-# From here on a size or an offset, or a number of members, has its place in the fields of zip64.
+# Sizes, offsets and member counts from these values on are stored in zip64 fields.
 _BIG = 0xFFFFFFFF
 _MANY = 0xFFFF
-_DATE = 0x21  # the first day that zip knows, 1980-01-01: no checkpoint differs from another by the clock
+_DATE = 0x21  # the first date that zip supports, 1980-01-01, so that checkpoints do not depend on the clock
 
 _local = struct.Struct("<4s5H3L2H")
 _central = struct.Struct("<4s6H3L5H2L")
 _end = struct.Struct("<4s4H2LH")
 _end64 = struct.Struct("<4sQ2H2L4Q")
 _locator = struct.Struct("<4sLQL")
-_PADDING = struct.Struct("<2sH")  # an extra field that means nothing
+_PADDING = struct.Struct("<2sH")  # an extra field without meaning
 
 
 class Placed(NamedTuple):
@@ -27,12 +27,12 @@ class Placed(NamedTuple):
     name: bytes
     nbytes: int
     header_offset: int
-    offset: int  # of its bytes, a multiple of the alignment
-    padding: int  # bytes between the header's end and offset: none, or at least the 4 of an extra field's own header
+    offset: int  # of its bytes; a multiple of the alignment
+    padding: int  # bytes between the header's end and offset: none, or at least the 4 of an extra field's header
 
 
 def place(records: Sequence[tuple[str, int]], alignment: int) -> list[Placed]:
-    """Places records one after the other, in order. records: name and bytes of each."""
+    """Places records one after the other, in order. `records` has the name and bytes of each."""
     found, end = [], 0
     for name, nbytes in records:
         encoded = name.encode("ascii")
@@ -46,7 +46,7 @@ def place(records: Sequence[tuple[str, int]], alignment: int) -> list[Placed]:
 
 
 def header_of(record: Placed, crc: int) -> bytes:
-    """The local header, from header_offset to offset."""
+    """Returns the local header, which fills the bytes from header_offset to offset."""
     extra = _sizes64(record.nbytes)
     if record.padding:
         extra += _PADDING.pack(b"FB", record.padding - _PADDING.size) + b"Z" * (record.padding - _PADDING.size)
@@ -56,7 +56,7 @@ def header_of(record: Placed, crc: int) -> bytes:
 
 
 def directory_of(records: Sequence[Placed], crcs: Sequence[int]) -> bytes:
-    """The end of the file, after the last record's bytes."""
+    """Returns the end of the file, after the last record's bytes."""
     start = records[-1].offset + records[-1].nbytes
     entries = b"".join(_entry(each, crc) for each, crc in zip(records, crcs))
     count, end = len(records), start + len(entries)

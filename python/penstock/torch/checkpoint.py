@@ -47,7 +47,7 @@ if hasattr(torch.distributed.checkpoint, "QuantizedHuggingFaceStorageReader"):  
 
     __all__ += ["HuggingFaceStorageReader", "HuggingFaceStorageWriter", "QuantizedHuggingFaceStorageReader"]
 
-_ALIGNMENT = 4096  # of what one tensor has of a file
+_ALIGNMENT = 4096  # of each tensor's part of a file
 
 
 class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
@@ -120,7 +120,7 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
         super().finish(metadata, results)
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)  # the name of the metadata, too, outlives a loss of power
+            os.fsync(descriptor)  # the entry of the metadata file, too, survives a power failure
         finally:
             os.close(descriptor)
 
@@ -137,11 +137,11 @@ def _done(result: Any) -> Any:
     return future
 
 
-# --- reading
+# --- reads
 
 
 class _FileReads:
-    """The items of a plan that one file has."""
+    """The items of a plan in one file."""
 
     def __init__(self, file: Any, path: str, storage_data: Any, planner: Any) -> None:
         self._file = file
@@ -149,11 +149,11 @@ class _FileReads:
         self._infos = storage_data
         self._planner = planner
         self._pieces: list[Piece] = []
-        self._later: list[Any] = []  # what is done once all is read
+        self._later: list[Any] = []  # actions after all reads
         self._changed: list[Any] = []  # tensors that were read in place
 
     def run(self, items: Sequence[Any]) -> list[Any]:
-        """The items that are left to PyTorch."""
+        """Reads the items, and returns those that are left to PyTorch."""
         left = [each for each in items if getattr(self._info(each), "transform_descriptors", None)]
         raw = [each for each in items if each not in left and each.type == LoadItemType.BYTE_IO]
         tensors = [each for each in items if each not in left and each.type != LoadItemType.BYTE_IO]
@@ -206,7 +206,7 @@ class _FileReads:
         self._read_beside(name, blob, source, target)
 
     def _read_beside(self, name: str, blob: Blob, source: Any, target: Any) -> None:
-        """What cannot be read in place: the range of the storage that has it, which is then copied."""
+        """Reads the storage range that contains the part into temporary memory, and copies the part from there."""
         first = source.storage_offset() * source.element_size()
         last = sum((size - 1) * stride for size, stride in zip(source.size(), source.stride()))
         nbytes = (last + 1) * source.element_size()
@@ -233,14 +233,14 @@ def _narrowed(tensor: Any, offsets: Sequence[int], lengths: Sequence[int]) -> An
     return tensor
 
 
-# --- writing
+# --- writes
 
 
 class _ItemsImage:
-    """The items of a plan one after the other, as a penstock._saving.Image."""
+    """The items of a plan, one after the other, as a penstock._saving.Image."""
 
     def __init__(self, items: Sequence[Any], planner: Any) -> None:
-        self.places: list[tuple[Any, int, int]] = []  # each item, its offset and its bytes
+        self.places: list[tuple[Any, int, int]] = []  # item, offset and bytes
         self._images: list[CheckpointImage] = []
         self._raw: list[Piece] = []
         devices = []
@@ -277,11 +277,11 @@ def _saved_by_torch(data: Any) -> bytes:
 
 
 def _image_of_tensor(tensor: Any, name: str, start: int) -> CheckpointImage:
-    """As torch.save writes the tensor when it lies on the CPU and alone in its storage."""
+    """Returns the image that torch.save writes for a CPU tensor with a storage of its own."""
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     if not reaches(tensor.device):
         tensor = tensor.cpu()
-    # Nobody looks into the memory of this one.
+    # The memory of this tensor is never read.
     alike = torch.empty(tensor.size(), dtype=tensor.dtype, device="cpu")
     plan = plan_of(alike, pickle, 2)
     nbytes = tensor.numel() * tensor.element_size()

@@ -67,7 +67,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
                 self.client.update_weights({"version": self._version})
                 self.client.finish_weight_update()
         finally:
-            _wait_for_all_ranks()  # none takes its weights back before the workers have been told, and one that fails keeps none waiting
+            _wait_for_all_ranks()  # a rank withdraws its weights only after the workers were told, and a failed rank makes no other rank wait
             self._server.pause()
 
     def shutdown(self) -> None:
@@ -75,7 +75,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
         self._server.close()
 
     def _held(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The tensors that this rank serves, and the parts that some of them are."""
+        """Returns the tensors that this rank serves, and the parts of those that are shards."""
         metas = {each.name: each for each in self.source.metadata}
         if not self.source.implements_iter_local():
             firsts = {name for name, meta in metas.items() if self.rank == (0 if meta.owners is None else meta.owners[0])}
@@ -85,7 +85,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
 
 
 def _part_of(meta: Any, rank: int) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """By the owners' mesh, of which each axis cuts one dimension or none."""
+    """Returns a rank's part from the owners' mesh. Each axis of the mesh cuts one dimension or none."""
     place, cuts = meta.owners.index(rank), []
     for extent, placement in zip(reversed(meta.mesh_shape), reversed(meta.placements)):
         place, coordinate = divmod(place, extent)
@@ -95,7 +95,7 @@ def _part_of(meta: Any, rank: int) -> tuple[tuple[int, ...], tuple[slice, ...]]:
 
 
 def _distributed() -> Any:
-    """torch.distributed; None: this is the only rank."""
+    """Returns torch.distributed, or None if this is the only rank."""
     distributed = sys.modules["torch"].distributed
     return distributed if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1 else None
 

@@ -62,7 +62,7 @@ class PenstockWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc, 
         with _incomplete_loads():
             for tensors in self._receiver.load_in_groups(info.group_bytes, at_least=update_info.version, timeout=info.timeout):
                 self.model.load_weights(list(tensors.items()))
-                tensors.clear()  # before the next group comes
+                tensors.clear()  # free them before the next group arrives
 
     def finish_weight_update(self) -> None:
         """Ends vLLM's layerwise reload."""
