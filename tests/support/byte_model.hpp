@@ -1,4 +1,4 @@
-// What is known of the bytes of a file: of each its value or, where a write was cut short, two values. For one thread at a time.
+// A model of a file's bytes. Each byte has one possible value, or two after a write that was cut short. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ class byte_model {
   }
   [[nodiscard]] std::size_t size() const { return sure_.size(); }
 
-  // Past the end, the file grows, with zeros in the hole.
+  // A write past the end grows the file and leaves zeros in the hole.
   void write(std::uint64_t offset, std::span<const std::byte> content) {
     if (content.empty()) return;
     resize(std::max<std::size_t>(size(), offset + content.size()));
     std::memcpy(&sure_[offset], content.data(), content.size());
     std::memcpy(&maybe_[offset], content.data(), content.size());
   }
-  // The first sure bytes are written; each of the others, up to the end that the file has now, may be.
+  // Models a write of which only the first `sure` bytes are certain; each later byte, up to the current end of the file, may be old or new.
   void write_partly(std::uint64_t offset, std::span<const std::byte> content, std::size_t sure, std::size_t new_size) {
     resize(std::max(size(), new_size));
     write(offset, content.first(sure));
@@ -37,7 +37,7 @@ class byte_model {
     const auto end = std::min<std::uint64_t>(offset + length, size());
     return offset >= end || std::memcmp(&sure_[offset], &maybe_[offset], end - offset) == 0;
   }
-  // The first byte that cannot be there; what is seen becomes what is known.
+  // Returns the offset of the first impossible byte. The bytes seen become the only possible values.
   std::optional<std::uint64_t> look(std::uint64_t offset, std::span<const std::byte> seen) {
     for (std::size_t i = 0; i < seen.size(); ++i) {
       auto& sure = sure_[offset + i];

@@ -1,4 +1,4 @@
-// Runs part of a test in a forked child, where limits, user ids and seccomp filters can be changed without harm to other tests.
+// Runs part of a test in a forked child, which can change limits, user ids and seccomp filters without affecting other tests.
 #pragma once
 
 #include <linux/audit.h>
@@ -12,8 +12,7 @@
 
 namespace penstock::testing {
 
-// Runs body in a child and returns the number that it returned (0..255), or -1 when the child died otherwise.
-// Only for a process with one thread.
+// Runs body in a child and returns the number that it returned (0..255), or -1 if the child died. Only for a process with one thread.
 template <class Body>
 int run_in_child(Body body) {
   const pid_t child = fork();
@@ -24,7 +23,7 @@ int run_in_child(Body body) {
   return WEXITSTATUS(outcome);
 }
 
-// From now on the system call fails with the errno in this process, as under a container's profile. False where filters cannot be set.
+// Makes the system call fail with the errno in this process, as a container's profile does. False if filters cannot be set.
 inline bool deny_system_call(long number, int error) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -36,7 +35,7 @@ inline bool deny_system_call(long number, int error) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// The same for calls whose argument (0..5) has a value; only its low 32 bits are looked at.
+// The same, only for calls whose argument (0..5) has the value; compares the low 32 bits.
 inline bool deny_system_call(long number, unsigned argument, unsigned value, int error) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

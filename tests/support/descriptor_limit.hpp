@@ -1,4 +1,4 @@
-// A lower limit of the descriptors of this process, until it goes; and all that are left, taken.
+// Lowers this process's descriptor limit while it lives, and can use up the descriptors that are left.
 #pragma once
 
 #include <gtest/gtest.h>

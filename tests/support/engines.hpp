@@ -1,4 +1,4 @@
-// Engines that use the host device only, and files opened with them. What goes wrong is a failure of the test.
+// Engines that use only the host device, and files opened with them. Errors fail the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace penstock::testing {
 
-// lanes: 0 for the usual number.
+// lanes: 0 for the default.
 inline engine_options without_cuda(unsigned lanes = 0) {
   engine_options options;
   options.use_cuda = false;
@@ -24,7 +24,7 @@ inline engine made_engine(const engine_options& options) {
   return *std::move(made);
 }
 
-// A closed one where that fails.
+// Returns a closed file if opening fails.
 inline file opened_file(const engine& with, const std::string& path, const open_options& options = {.read = true, .write = true}) {
   auto opened = with.open(path, options);
   EXPECT_TRUE(opened.ok()) << opened.error().message();

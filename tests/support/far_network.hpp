@@ -1,5 +1,5 @@
-// What lies between a far source of the tests and its bytes: it decides when, in which order and whether at all a fill is answered.
-// Thread-safe. It has one thread, and outlives the sources.
+// The network between a far test source and its bytes. It decides when, in which order and whether a fill is answered. Thread-safe. It has
+// one thread and outlives the sources.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ namespace penstock::testing {
 class far_network {
  public:
   enum class answers {
-    at_once,       // before the fill has been begun
-    late,          // on the thread of the network, in order
-    out_of_order,  // likewise, as drawn
+    at_once,       // before the call that begins the fill returns
+    late,          // on the network's thread, in order
+    out_of_order,  // on the network's thread, in random order
     held,          // when the test says so, or when they are cancelled
-    never,         // likewise, but not when they are cancelled
+    never,         // when the test says so; cancelling does not help
   };
   using read = std::function<io_result(::penstock::source::far_fill&)>;
 
@@ -53,7 +53,7 @@ class far_network {
     }
     changed_.notify_all();
   }
-  // Waits until so many are under way, and how many are then.
+  // Waits until at least this many fills are under way. Returns how many there are.
   std::size_t wait_for_under_way(std::size_t count) {
     return wait_for(count, [this] { return fills_.size(); });
   }
@@ -69,11 +69,11 @@ class far_network {
   [[nodiscard]] std::size_t begun() const {
     return with_lock([this] { return begun_; });
   }
-  // That have begun fills.
+  // Returns the number of threads that have begun fills.
   [[nodiscard]] std::size_t threads() const {
     return with_lock([this] { return threads_.size(); });
   }
-  // Answers so many of those under way, the last first.
+  // Answers this many fills, the newest first.
   void answer(std::size_t count) {
     for (std::unique_lock guard(lock_); count > 0 && !fills_.empty(); --count) answer(guard, fills_.end() - 1);
   }
@@ -130,7 +130,7 @@ class far_network {
     EXPECT_TRUE(came) << now() << " of " << count;
     return now();
   }
-  // Lets go of the lock meanwhile.
+  // Releases the lock meanwhile.
   void answer(std::unique_lock<std::mutex>& guard, std::vector<fill>::iterator which) {
     const auto [what, of, how_to] = std::move(*which);
     fills_.erase(which);
@@ -152,7 +152,7 @@ class far_network {
   }
 
   const unsigned fills_at_once_;
-  mutable std::mutex lock_;  // guards what follows
+  mutable std::mutex lock_;  // guards all members below
   std::condition_variable changed_;
   answers how_;
   std::mt19937 drawn_;

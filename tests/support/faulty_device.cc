@@ -203,7 +203,7 @@ faulty_driver::live_counts faulty_driver::live() const {
   return live_;
 }
 
-// Every fault that counts this call does so, also when another one fails it.
+// Counts the call for every fault that matches it, even if another fault makes it fail.
 std::optional<status> faulty_driver::next_fault(std::string_view call) {
   std::optional<status> chosen;
   for (fault& each : faults_) {

@@ -1,10 +1,10 @@
-// A driver around another one that makes chosen calls fail before they reach it, and counts what is alive, so that tests can assert that
-// nothing leaks on any path of failure. Calls are named as in device.hpp: "allocate", "release", "pin", "unpin", "make_stream",
-// "destroy_stream", "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "record", "call", "wait_value", "reached", "wait",
-// "synchronize", "copy_small", "copy_beside", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe",
-// "classify", "cpu_address", "open" of the driver. Thread-safe, as the real ones are. Calls that give back or wait (release, unpin,
-// destroy_stream, destroy_event, wait, synchronize) are carried out all the same, so that only a missing call shows as a leak, and nobody
-// goes on before the device is quiet.
+// A driver that wraps another one, makes chosen calls fail before they reach it, and counts live objects, so that tests can assert that no
+// error path leaks. Calls have the names of device.hpp: "allocate", "release", "pin", "unpin", "make_stream", "destroy_stream",
+// "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "record", "call", "wait_value", "reached", "wait", "synchronize",
+// "copy_small", "copy_beside", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe", "classify",
+// "cpu_address", "open" of the driver. Thread-safe, like the real ones. Calls that free or wait (release, unpin, destroy_stream,
+// destroy_event, wait, synchronize) also run when they fail: so only a missing call counts as a leak, and no caller continues before the
+// device is idle.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ namespace penstock::testing {
 
 class faulty_driver final : public device::driver {
  public:
-  // Asked at each call: its name, and its number among the calls of that name (from 1). A status fails the call.
-  // Runs on the calling thread; may not call the driver.
+  // Receives the name of each call, and its number among the calls of that name (from 1). The call fails with the returned status. Runs on
+  // the calling thread; must not call the driver.
   using hook = std::function<std::optional<status>(std::string_view call, std::uint64_t n)>;
   static constexpr std::uint64_t always = std::numeric_limits<std::uint64_t>::max();
 
-  // What was made through this driver and not yet given back.
+  // Objects made through this driver and not freed yet.
   struct live_counts {
     std::int64_t streams = 0;
     std::int64_t events = 0;
@@ -47,9 +47,9 @@ class faulty_driver final : public device::driver {
   ~faulty_driver() override;
 
   void set_hook(hook ask);  // null: none
-  // The nth call from now on (1: the next), of any kind, fails, and so do the calls after it until `times` have.
+  // Makes the nth call of any kind from now on (1: the next) fail, and the ones after it, `times` calls in all.
   void fail_any(std::uint64_t nth, status error, std::uint64_t times = 1);
-  // Likewise, counting only calls of one name.
+  // The same, for calls of one name.
   void fail(std::string_view call, std::uint64_t nth, status error, std::uint64_t times = 1);
   void clear_faults();  // the hook too; counts stay
 
@@ -57,7 +57,7 @@ class faulty_driver final : public device::driver {
   [[nodiscard]] std::uint64_t calls(std::string_view call) const;
   [[nodiscard]] std::uint64_t injected() const;  // failures so far
   [[nodiscard]] live_counts live() const;
-  // Streams that copy() was called for.
+  // Returns the number of streams that copy() was called with.
   [[nodiscard]] std::size_t streams_of_copies() const;
 
   [[nodiscard]] std::string_view kind() const override { return inner_->kind(); }
@@ -77,14 +77,14 @@ class faulty_driver final : public device::driver {
     status error;
   };
 
-  // Counts a call. The error that it is to end with, if any.
+  // Counts a call. Returns the error to fail it with, if any.
   std::optional<status> enter(std::string_view call);
   std::optional<status> next_fault(std::string_view call);
   void change(std::int64_t live_counts::*what, std::int64_t by);
   void note_copy(device::stream on);
 
   std::shared_ptr<device::driver> inner_;
-  mutable std::mutex lock_;  // guards what follows
+  mutable std::mutex lock_;  // guards all members below
   std::set<device::stream> streams_of_copies_;
   hook hook_;
   std::vector<fault> faults_;
@@ -92,7 +92,7 @@ class faulty_driver final : public device::driver {
   std::uint64_t all_calls_ = 0;
   std::uint64_t injected_ = 0;
   live_counts live_;
-  std::map<device::session*, std::unique_ptr<faulty_session>> sessions_;  // by the session inside
+  std::map<device::session*, std::unique_ptr<faulty_session>> sessions_;  // keyed by the wrapped session
 };
 
 std::shared_ptr<faulty_driver> make_faulty_driver(std::shared_ptr<device::driver> inner);

@@ -17,7 +17,7 @@ namespace penstock::testing {
 namespace {
 
 constexpr std::size_t history_limit = 100000;
-// Fills what a short read left unmoved, so that nobody profits from bytes it was not promised.
+// Fills the unread part of the target after a short read, so that no caller profits from bytes beyond the returned count.
 constexpr int scrub_byte = 0xdb;
 
 status injected_error(std::string_view call, int error) {
@@ -41,16 +41,16 @@ struct armed {
   }
 };
 
-// What is to happen to one call.
+// The fault to apply to one call.
 struct verdict {
-  int error = 0;  // 0: go on
+  int error = 0;  // 0: do not fail
   bool shortened = false;
   std::optional<std::uint64_t> bytes;
 
   [[nodiscard]] std::uint64_t limit(std::uint64_t asked) const { return shortened ? std::min(asked, bytes.value_or(asked / 2)) : asked; }
 };
 
-// A direct write cannot be cut to an odd length before it is made; it is made in full then, and reported short.
+// A direct write cannot be shortened to an odd length beforehand, so it runs in full and is reported short.
 bool may_cut_write(sys::kernel& inner, int fd) {
   const auto flags = inner.descriptor_flags(fd);
   return flags && (*flags & O_DIRECT) == 0;
@@ -79,7 +79,7 @@ class faulty_kernel::ledger {
     return decided;
   }
 
-  // For calls that have no way to fail.
+  // For calls that cannot fail.
   void note(std::string_view call) {
     const keeping_books spared;
     const std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ class faulty_kernel::ledger {
     if (order_) std::shuffle(completions.begin(), completions.end(), *order_);
   }
 
-  // All below are guarded by mutex_ and reached through locked().
+  // All members below are guarded by mutex_ and accessed through locked().
   std::map<std::string, std::uint64_t, std::less<>> counts_;
   std::uint64_t total_ = 0;
   std::uint64_t injected_ = 0;
@@ -194,25 +194,25 @@ class faulty_ring final : public sys::ring {
   struct request {
     std::uint64_t token;
     int error;            // 0: none injected
-    std::uint32_t limit;  // bytes to be reported at most
+    std::uint32_t limit;  // the most bytes to report
     std::byte* target;    // of a read
   };
 
-  // A request that finds the queue full comes again: it is one call, and keeps its verdict.
+  // A request that finds the queue full is repeated: it counts as one call, and keeps its verdict.
   verdict next_verdict(std::string_view call, std::optional<verdict>& unused) {
     if (unused) return *std::exchange(unused, std::nullopt);
     return ledger_->before(call);
   }
 
-  // Allocates nothing: what an engine's threads ask of a real ring does not either. The queue has refused what is more than there is room
-  // for.
+  // Allocates nothing, since engine threads do not allocate when they use a real ring. The queue has already rejected requests that do not
+  // fit.
   bool noted(const request& asked) {
     requests_[next_id_] = asked;
     while (requests_[next_id_]) next_id_ = (next_id_ + 1) % requests_.size();
     return true;
   }
 
-  // Puts the caller's token back, and the fault in.
+  // Restores the caller's token, and applies the fault.
   void settle(sys::ring_completion& completion) {
     const request asked = *std::exchange(requests_.at(completion.token), std::nullopt);
     completion.token = asked.token;
@@ -228,7 +228,7 @@ class faulty_ring final : public sys::ring {
   std::unique_ptr<sys::ring> inner_;
   std::shared_ptr<sys::kernel> kernel_;
   std::shared_ptr<faulty_kernel::ledger> ledger_;
-  std::vector<std::optional<request>> requests_ = std::vector<std::optional<request>>(4096);  // by the token that the inner ring knows
+  std::vector<std::optional<request>> requests_ = std::vector<std::optional<request>>(4096);  // by the token of the inner ring
   std::uint64_t next_id_ = 0;
   std::optional<verdict> unused_read_;
   std::optional<verdict> unused_write_;
@@ -342,7 +342,7 @@ result<int> faulty_kernel::duplicate(int fd) {
 
 status faulty_kernel::close(int fd) {
   const verdict decided = ledger_->before("close");
-  // Forgotten before it is closed: from then on another thread may open a file under the same number.
+  // Forget the descriptor before closing it: afterwards another thread may open a file under the same number.
   ledger_->locked([&] {
     if (ledger_->descriptors_.erase(fd) == 0) ++ledger_->stray_closes_;
   });

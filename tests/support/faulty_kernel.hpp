@@ -1,4 +1,4 @@
-// A kernel that fails on demand. It wraps a real one: what it does not refuse really happens.
+// A kernel that fails on demand. It wraps a real one, and passes on all calls that it does not fail.
 //
 // Calls are named "open", "reopen", "close", "describe", "descriptor_flags", "file_size", "pread", "pwrite", "pread_uncached",
 // "pwrite_uncached", "resident_bytes", "read_into_cache", "drop_cache", "sync_data", "truncate", "map_file", "map_memory", "unmap",
@@ -10,12 +10,12 @@
 //   faulty->fail({.call = "pwrite", .nth = 1, .error = ENOSPC, .lasting = true});
 //   faulty->shorten({.call = "pread", .nth = 2, .bytes = 1});
 //
-// What an injected fault does:
-//   close, unmap   are carried out all the same, so that only a missing call shows as a leak;
-//   ring.read, ring.write   are queued as empty requests whose completion is changed to -errno: nothing is moved;
-//   ring.submit, ring.reap  do not reach the kernel: what is queued stays queued, what is complete stays to be reaped;
-//   all others     do not reach the kernel.
-// Thread-safe, rings too in that each may belong to another thread. Rings may outlive the kernel.
+// An injected fault has these effects:
+//   close, unmap            run all the same, so that only a missing call shows as a leak;
+//   ring.read, ring.write   are queued as empty requests whose completion becomes -errno: nothing is moved;
+//   ring.submit, ring.reap  do not reach the kernel: queued requests stay queued, completions stay to be reaped;
+//   all others              do not reach the kernel.
+// Thread-safe. Rings of one kernel may belong to different threads, and may outlive the kernel.
 #pragma once
 
 #include <cerrno>
@@ -33,23 +33,23 @@ namespace penstock::testing {
 
 struct call_fault {
   std::string call = {};  // empty: any call that can fail
-  std::uint64_t nth = 1;  // counted from arming: 1 is the next one that matches
+  std::uint64_t nth = 1;  // counted from the time of arming: 1 is the next matching call
   int error = EIO;
-  bool lasting = false;  // from the nth on, not only that one
+  bool lasting = false;  // all calls from the nth on
 };
 
-// A transfer that moves less than asked. Only "pread", "pwrite", "ring.read" and "ring.write" can.
+// A transfer that moves less than requested. Applies only to "pread", "pwrite", "ring.read" and "ring.write".
 struct short_count {
   std::string call = {};  // empty: any of these
   std::uint64_t nth = 1;
-  std::optional<std::uint64_t> bytes = {};  // nothing: half of what was asked
+  std::optional<std::uint64_t> bytes = {};  // nullopt: half of the requested bytes
   bool lasting = false;
 };
 
 class faulty_kernel final : public sys::kernel {
  public:
-  // Runs before each call that can fail, with its name and its number among those of that name, from 1. An errno fails the call.
-  // Called without locks held, possibly by many threads at once: it may use the real kernel, for example to truncate a file.
+  // Runs before each call that can fail, with its name and its number among the calls of that name, from 1. A returned errno fails the
+  // call. Called without locks, possibly by many threads at once: it may use the real kernel, for example to truncate a file.
   using hook = std::function<std::optional<int>(std::string_view call, std::uint64_t number)>;
 
   explicit faulty_kernel(std::shared_ptr<sys::kernel> inner = sys::make_kernel());
@@ -59,22 +59,22 @@ class faulty_kernel final : public sys::kernel {
   void fail(call_fault fault);
   void shorten(short_count fault);
   void set_hook(hook before_call);
-  // From now on each reap hands out its completions in another order, drawn from the seed.
+  // From now on, each reap returns its completions in a random order drawn from the seed.
   void reorder_completions(std::uint64_t seed);
-  // Takes back everything armed. Counts stay.
+  // Disarms all faults. Counts stay.
   void disarm();
 
-  // --- looking
+  // --- counts
   [[nodiscard]] std::uint64_t count(std::string_view call) const;
   [[nodiscard]] std::uint64_t count() const;     // of all calls that can fail
-  [[nodiscard]] std::uint64_t injected() const;  // faults that took effect, the hook's too
-  // Calls that can fail, since construction, in order; at most the first 100000.
+  [[nodiscard]] std::uint64_t injected() const;  // faults that took effect, including the hook's
+  // Returns the calls that can fail since construction, in order; at most the first 100000.
   [[nodiscard]] std::vector<std::string> history() const;
 
-  // --- leaks: what went through this kernel
+  // --- leaks of objects made through this kernel
   [[nodiscard]] std::int64_t open_descriptors() const;        // opened and not yet closed
   [[nodiscard]] std::vector<std::string> open_files() const;  // their names
-  [[nodiscard]] std::int64_t stray_closes() const;            // of descriptors that were not opened here: closed twice, or lent
+  [[nodiscard]] std::int64_t stray_closes() const;            // closes of descriptors that were not opened here: closed twice, or lent
   [[nodiscard]] std::int64_t mapped_bytes() const;            // mapped minus unmapped
   [[nodiscard]] std::int64_t live_rings() const;
 
@@ -109,7 +109,7 @@ class faulty_kernel final : public sys::kernel {
   std::vector<std::string> pci_addresses() override;
   bool path_exists(const std::string& path) override;
 
-  class ledger;  // what rings share with their kernel
+  class ledger;  // the state that rings share with their kernel
 
  private:
   std::shared_ptr<sys::kernel> inner_;

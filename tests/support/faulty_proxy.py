@@ -1,42 +1,42 @@
 #!/usr/bin/env python3
-"""An HTTP server between a client and another one, or between a client and a folder, that does wrong what it is told to do wrong.
+"""An HTTP proxy to another server, or an HTTP server for a folder, that injects the faults it is asked for.
 
     faulty_proxy.py (--to HOST:PORT | --serve FOLDER) [--rules JSON] [--certificate FILE --key FILE]
 
-prints one line of JSON when it listens: port; other_port, another origin that leads to the same, without TLS; control_port. Then each line of
-JSON on stdin, or on a connection to control_port, is an order, answered by a line. It ends when stdin does.
+prints one line of JSON when it listens: port; other_port, another origin for the same content, without TLS; control_port. Then each line of JSON
+on stdin, or on a connection to control_port, is a command, answered by one line. It stops at the end of stdin.
 
-    {"rules": [RULE, ...]}   what is done from now on, in place of what was
-    {"log": true}            {"log": [...]}: each request so far: connection, request, method, target, headers, other, fault
+    {"rules": [RULE, ...]}   replaces the rules
+    {"log": true}            {"log": [...]}: all requests so far: connection, request, method, target, headers, other, fault
     {"counts": true}         {"connections": N, "requests": N, "open": N}
-    {"forget": true}         counts and log begin anew
+    {"forget": true}         clears counts and log
 
-A RULE is {"fault": NAME, ...} with what the fault takes. It is for every request, unless it says which: "requests" or "connections", a list of
-numbers from 1; "times", so many at most; "method"; "path", how the target begins; "other", on other_port or not. The first that fits is taken.
+A RULE is {"fault": NAME, ...} with the fault's parameters. It applies to every request, unless it restricts them: "requests" or "connections", a list
+of numbers from 1; "times", the most matches; "method"; "path", a prefix of the target; "other", whether on other_port. The first match applies.
 
-fault           what the client sees
-delay           nothing for "seconds", then the answer
+fault           the client sees
+delay           nothing for "seconds", then the response
 silent          nothing, until it closes
-refuse          the connection closed as soon as it is accepted (by "connections" only)
+refuse          the connection closed right after accept (only with "connections")
 close           the connection closed before the head
 reset_early     the connection reset before the head
 cut             the connection closed after "after" bytes of the body
 reset           the connection reset after "after" bytes of the body
 stall           nothing more after "after" bytes of the body
 trickle         "bytes" of the body each "every" seconds
-length          a Content-Length that is wrong by "by"; the body is whole, and the connection is closed behind it
-longer          "by" more bytes of the body than were asked for; with "told", they are in the Content-Length
-shorter         "by" fewer bytes, in a body whose Content-Length is as short
+length          a Content-Length that is wrong by "by"; the body is complete, and the connection is closed after it
+longer          "by" more bytes of the body than requested; with "told", Content-Length counts them
+shorter         "by" fewer bytes, with a matching Content-Length
 ignore_range    the whole object, with 200
-part_as_200     the part that was asked for, with 200 (as rclone does)
-range           a Content-Range that is wrong by "by", or of another "total"
-head            headers "set" to values, or left out where the value is null
-gzip            the body compressed, as Content-Encoding says
+part_as_200     the requested range, with 200 (as rclone does)
+range           a Content-Range that is wrong by "by", or has another "total"
+head            headers "set" to values, or removed if the value is null
+gzip            the body compressed, with Content-Encoding
 chunked         the body in chunks, without Content-Length
 status          "status" (503) with "body", "headers", and "retry_after"
 redirect        "status" (302) with a "body" to "to": a URL, or other (the other origin), plain (it, from https), self, or metadata
-flood           "bytes" (100 MB) of headers, without an end
-garbage         bytes that are no head
+flood           "bytes" (100 MB) of headers that do not end
+garbage         bytes that are not a response head
 bad_status      a head whose first line is "line"
 """
 
@@ -72,7 +72,7 @@ def value_of(headers: Headers, name: str) -> str | None:
 
 
 def with_header(headers: Headers, name: str, value: str | None) -> Headers:
-    """The same with another value, or without it."""
+    """Returns the headers with another value, or without it."""
     kept = [(known, old) for known, old in headers if known.lower() != name.lower()]
     return kept if value is None else [*kept, (name, value)]
 
@@ -114,9 +114,9 @@ def plain_answer(status: int, headers: Headers, content: bytes = b"") -> Answer:
     return Answer(status, [*headers, ("Content-Length", str(len(content)))], pieces(content))
 
 
-# --- where answers come from
+# --- sources of responses
 class Folder:
-    """Files of a folder, with ranges and ETags."""
+    """Serves the files of a folder, with ranges and ETags."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -142,7 +142,7 @@ class Folder:
 
 
 class Upstream:
-    """Another server, with a connection for each request."""
+    """Forwards to another server, with one connection per request."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")
@@ -155,7 +155,7 @@ class Upstream:
         line, answered = await read_head(reader)
         made = Answer(int(line.split()[1]), with_header(answered, "Connection", None), self._body(reader, writer, request, answered))
         if request.method != "HEAD" and value_of(answered, "Content-Length") is None:
-            content = await whole(made)  # in chunks, or to the end of the connection: from here with a length
+            content = await whole(made)  # chunked, or up to the end of the connection: passed on with a length
             made = plain_answer(made.status, with_header(made.headers, "Transfer-Encoding", None), content)
         return made
 
@@ -187,9 +187,9 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[str, Headers]:
     return lines[0], [(name.strip(), value.strip()) for name, _, value in split]
 
 
-# --- what is sent
+# --- sending
 class Client:
-    """The client's end of a connection."""
+    """A connection to the client."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
@@ -209,7 +209,7 @@ class Client:
                 await self.send(piece)
 
     async def part(self, answer: Answer, after: int) -> None:
-        """The head, and so many bytes of the body."""
+        """Sends the head, and this many bytes of the body."""
         await self.head(answer)
         left = after
         async for piece in answer.body:
@@ -223,7 +223,7 @@ class Client:
         self.writer.close()
 
     def reset(self) -> None:
-        """By a RST, behind what has been sent so far."""
+        """Sends a RST after the bytes sent so far."""
         self.is_open = False
         one = self.writer.get_extra_info("socket")
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -237,7 +237,7 @@ class Client:
 
 @dataclass
 class Exchange:
-    """One request, and what a fault needs to answer it."""
+    """One request, and the data that a fault needs to answer it."""
 
     proxy: Proxy
     reader: asyncio.StreamReader
@@ -490,7 +490,7 @@ class Proxy:
             while client.is_open and await self._serve_one(reader, client, connection, other):
                 pass
         except (OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # the client has gone, or sent what is no request
+            pass  # the client disconnected, or sent no valid request
         finally:
             self.open -= 1
             writer.close()

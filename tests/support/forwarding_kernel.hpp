@@ -1,4 +1,4 @@
-// The real kernel behind the interface, for tests that change a few of its calls: derive, and override those.
+// Passes all calls to the real kernel. Tests that change a few calls derive from it and override those.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What a test and the process that serves its FUSE mount share: one memory file, mapped by both. The control block comes first, then the
-// content of each file, at content_at(). All members are atomic or written before what makes them visible.
+// The memory that a test shares with the process that serves its FUSE mount: one memory file, mapped by both. The control block comes
+// first, then the content of each file, at content_at(). All members are atomic, or are written before the store that publishes them.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace penstock::testing {
 
-// Calls of the mount that can be held; a mask.
+// Calls of the mount that can be held, as a bit mask.
 enum fuse_call : std::uint32_t {
   fuse_reads = 1,
   fuse_writes = 2,
@@ -23,16 +23,16 @@ struct fuse_file_control {
   char name[40] = {};
   std::atomic<std::uint64_t> size_bytes{0};
   std::atomic<std::uint64_t> claimed_bytes{never};  // st_size; never: the true one
-  std::atomic<std::uint32_t> held_calls{0};         // of fuse_call: these are not answered while their bit is set
+  std::atomic<std::uint32_t> held_calls{0};         // mask of fuse_call: calls are not answered while their bit is set
   std::atomic<std::uint32_t> delay_ms{0};           // before each read and write
-  std::atomic<std::uint64_t> fails_from{never};     // reads at and past this offset are EIO
-  std::atomic<std::uint64_t> full_from{never};      // writes at and past this offset are ENOSPC
-  std::atomic<std::uint32_t> short_reads{0};        // 1: half of what was asked, and at least a byte
-  std::atomic<std::uint32_t> short_writes{0};       // likewise
-  std::atomic<std::uint32_t> refuses_direct{0};     // 1: it cannot be opened with O_DIRECT
-  std::atomic<std::uint32_t> direct_io{0};          // 1: opened from now on without the page cache
-  std::atomic<std::uint64_t> reads{0}, writes{0};   // begun
-  std::atomic<std::uint32_t> held_now{0};           // calls that wait to be answered
+  std::atomic<std::uint64_t> fails_from{never};     // reads at or past this offset return EIO
+  std::atomic<std::uint64_t> full_from{never};      // writes at or past this offset return ENOSPC
+  std::atomic<std::uint32_t> short_reads{0};        // 1: half of the requested bytes, at least one
+  std::atomic<std::uint32_t> short_writes{0};       // the same for writes
+  std::atomic<std::uint32_t> refuses_direct{0};     // 1: opening with O_DIRECT fails
+  std::atomic<std::uint32_t> direct_io{0};          // 1: later opens bypass the page cache
+  std::atomic<std::uint64_t> reads{0}, writes{0};   // started so far
+  std::atomic<std::uint32_t> held_now{0};           // calls that wait for their answer
 };
 
 struct fuse_control {
@@ -43,7 +43,7 @@ struct fuse_control {
 
   enum stage : int { starting = 0, serving, failed };
   std::atomic<int> stage{starting};
-  std::atomic<int> error{0};  // errno, when failed
+  std::atomic<int> error{0};  // errno, if the server failed
   std::atomic<std::uint32_t> file_count{0};
   fuse_file_control files[most_files];
 };

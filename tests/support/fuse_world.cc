@@ -35,7 +35,7 @@ bool run_program(const char* const* words) {
   return WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0;
 }
 
-// The mount lives on as long as a descriptor of it does.
+// The mount lives as long as a descriptor of it is open.
 void detach(const std::string& mount_point) {
   if (umount2(mount_point.c_str(), MNT_DETACH) == 0) return;
   const char* const words[] = {"fusermount3", "-u", "-z", "-q", mount_point.c_str(), nullptr};

@@ -1,6 +1,6 @@
-// A file system of the test's own, whose files hang, fail, fall short and lie about their size on demand: a FUSE mount with a device number
-// of its own, served by another process. Several may live side by side. For the main thread; what changes a file's behaviour may be called
-// from any thread. The mount is reachable only through path_of(), so that nothing stays behind when a test dies.
+// A file system for one test, whose files hang, fail, fall short and report wrong sizes on demand: a FUSE mount with its own device number,
+// served by another process. Several may exist at the same time. Only for the main thread, except that any thread may change a file's
+// behaviour. The mount is reachable only through path_of(), so that it disappears when a test dies.
 //
 //   if (const auto reason = fuse_world::missing(); !reason.empty()) GTEST_SKIP() << reason;
 //   fuse_world world;
@@ -22,20 +22,20 @@ namespace penstock::testing {
 
 class fuse_world {
  public:
-  // Why there can be no such file system here; empty: there can.
+  // Returns why FUSE mounts are not possible on this machine; empty if they are.
   static std::string missing();
 
   fuse_world();  // throws std::runtime_error
   fuse_world(const fuse_world&) = delete;
   fuse_world& operator=(const fuse_world&) = delete;
-  ~fuse_world();  // lets go of what is held, then ends the server: who still reads gets an error
+  ~fuse_world();  // answers held calls, then ends the server: later reads fail
 
-  // Makes a file of pattern bytes. At most fuse_control::most_files of at most file_capacity_bytes.
+  // Makes a file of pattern bytes. At most fuse_control::most_files files of at most file_capacity_bytes.
   fuse_file_control& add(const std::string& name, std::uint64_t size_bytes, std::uint64_t seed);
   [[nodiscard]] std::string path_of(const std::string& name) const;
-  // What the server holds for the file, whatever size it claims.
+  // Returns the bytes that the server holds for the file, whatever size it reports.
   [[nodiscard]] std::span<std::byte> content(const fuse_file_control& file) const;
-  // Answers every call that is held, and holds none from now on.
+  // Answers every held call, and holds none from now on.
   void release_all() noexcept;
 
  private:
@@ -46,7 +46,7 @@ class fuse_world {
   int memory_fd_ = -1;
   fuse_control* control_ = nullptr;
   pid_t server_ = -1;
-  std::string mount_point_;  // while it is mounted there
+  std::string mount_point_;  // empty once it is detached
   int root_fd_ = -1;
 };
 

@@ -1,4 +1,4 @@
-// A gate before chosen reads, which keeps whoever comes there waiting; and a kernel with one.
+// A gate that holds back chosen reads, and a kernel that has one.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 namespace penstock::testing {
 
-// Reads of chosen offsets wait while the gate is shut; others may fail.
+// Reads at chosen offsets wait while the gate is shut; others may fail.
 class gate {
  public:
   status pass(std::uint64_t offset) {
@@ -45,7 +45,7 @@ class gate {
   }
 
  private:
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards all members below
   std::condition_variable changed_;
   std::set<std::uint64_t> gated_;
   std::set<std::uint64_t> broken_;

@@ -1,4 +1,4 @@
-// GGUF files for tests: written value by value, so that each can be wrong.
+// Writes GGUF files for tests value by value, so that a test can make any value wrong.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ std::string gguf_number(T value) {
 
 inline std::string gguf_string(std::string_view text) { return gguf_number(std::uint64_t{text.size()}).append(text); }
 
-// A member of the metadata: key, number of the type, and the bytes of the value.
+// Returns a metadata member: key, type number, and the bytes of the value.
 inline std::string gguf_pair(std::string_view key, std::uint32_t type, std::string_view value) {
   return gguf_string(key).append(gguf_number(type)).append(value);
 }
@@ -27,14 +27,14 @@ inline std::string gguf_u32(std::string_view key, std::uint32_t value) { return 
 inline std::string gguf_u16(std::string_view key, std::uint16_t value) { return gguf_pair(key, 2, gguf_number(value)); }
 inline std::string gguf_text(std::string_view key, std::string_view value) { return gguf_pair(key, 8, gguf_string(value)); }
 
-// The value of an array.
+// Returns the value of an array.
 inline std::string gguf_items(std::uint32_t type, const std::vector<std::string>& items) {
   std::string made = gguf_number(type) + gguf_number(std::uint64_t{items.size()});
   for (const std::string& each : items) made += each;
   return made;
 }
 
-// dimensions: the one whose elements lie side by side first.
+// dimensions: the fastest-varying one first.
 inline std::string gguf_tensor_info(std::string_view name, const std::vector<std::uint64_t>& dimensions, std::uint32_t type,
                                     std::uint64_t offset) {
   std::string made = gguf_string(name) + gguf_number(static_cast<std::uint32_t>(dimensions.size()));
@@ -50,7 +50,7 @@ inline std::string gguf_beginning(const std::vector<std::string>& pairs, const s
   return made;
 }
 
-// With the bytes of the tensors.
+// Returns a file: its beginning, padded to the alignment, and the bytes of the tensors.
 inline std::string gguf_file(std::string beginning, std::string_view data, std::size_t alignment = 32) {
   beginning.append(-beginning.size() % alignment, '\0');
   return beginning.append(data);

@@ -1,4 +1,4 @@
-// What a container, a user namespace or an emulation may lack, found out by trying: why it is missing, or nothing where it is there.
+// Probes for features that a container, a user namespace or an emulator may lack. Returns why a feature is missing, or an empty string.
 #pragma once
 
 #include <sys/syscall.h>
@@ -13,7 +13,7 @@
 
 namespace penstock::testing {
 
-// Of memory that is mapped read-only, which the host device reads so.
+// Reading through process_vm_readv, as the host device reads memory that is mapped read-only.
 inline std::string lacks_reads_of_processes() {
   const char there = 0;
   char here = 0;
@@ -26,7 +26,7 @@ inline std::string lacks_filters() {
   return run_in_child([] { return deny_system_call(SYS_getppid, EPERM) ? 0 : 1; }) == 0 ? "" : "seccomp filters cannot be set here";
 }
 
-// Root only: others are who they are.
+// Needs root: other users cannot change their user id.
 inline std::string lacks_user_ids() {
   constexpr unsigned nobody = 65534;
   const auto become_nobody = [] { return setresgid(nobody, nobody, nobody) == 0 && setresuid(nobody, nobody, nobody) == 0 ? 0 : 1; };

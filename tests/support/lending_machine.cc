@@ -52,7 +52,7 @@ lent_world::dma_buf lent_world::find(int descriptor) {
 
 // --- the GPU
 
-// All but allocations goes to the host device, whose own begin anywhere in a page.
+// Forwards everything except allocation to the host device, whose allocations begin anywhere in a page.
 class lending_session final : public device::session {
  public:
   using stream = device::stream;
@@ -137,7 +137,7 @@ class lending_session final : public device::session {
 
  private:
   struct known {
-    std::byte* start = nullptr;  // of the host device's
+    std::byte* start = nullptr;  // of the host device's allocation
     std::uint64_t bytes = 0;
     std::uint64_t number = 0;
   };
@@ -204,7 +204,7 @@ class lending_ring final : public sys::ring {
   result<std::size_t> reap(std::span<sys::ring_completion> out, bool wait) override {
     std::size_t count = 0;
     if (world_->is_silent) return abandoned().insert(this), status(errc::io, "reap: the test wants it to fail");
-    // The last first: nobody may count on an order.
+    // In reverse order: no caller may rely on an order.
     for (; count < out.size() && !ended_.empty(); ++count, ended_.pop_back()) out[count] = ended_.back();
     return count > 0 ? result<std::size_t>(count) : inner_->reap(out, wait);
   }
@@ -226,7 +226,7 @@ class lending_ring final : public sys::ring {
     bool is_write;
   };
 
-  // Nobody ends such a ring; leak checkers find it here.
+  // Keeps rings that are never destroyed reachable, so that leak checkers do not report them.
   static std::set<lending_ring*>& abandoned() {
     static auto* const kept = new std::set<lending_ring*>;
     return *kept;

@@ -1,4 +1,4 @@
-// A link into a device with a feeder and a pool of its own, for tests that need no engine.
+// A link into a device, with its own feeder and pool, for tests that need no engine.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@ namespace penstock::testing {
 
 class lone_link {
  public:
-  // emulated: false for a host device that stands in for a GPU.
+  // emulated: false if the host device stands in for a GPU.
   lone_link(sys::kernel& kernel, device::session& session, bool emulated = true)
       : feeder_(session), pool_(kernel, budget_, budget_.limit_bytes, budget_.limit_bytes), link_(session, feeder_, pool_, emulated) {}
-  // Of device memory that it leads into.
+  // Returns the place of device memory behind this link.
   [[nodiscard]] staging::place place() noexcept { return {device::memory_type::device, &link_}; }
 
  private:

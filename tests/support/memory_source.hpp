@@ -1,5 +1,5 @@
-// Files in memory: sources with no descriptor, no kernel and no page cache behind them. What runs on them runs on any source. Behind a
-// far_network they are far sources, which answer as that says.
+// Files in memory: sources without descriptor, kernel or page cache. Code that works on them works on any source. Behind a far_network they
+// are far sources, which answer as the network decides.
 #pragma once
 
 #include <algorithm>
@@ -22,21 +22,20 @@
 
 namespace penstock::testing {
 
-// The bytes of one file, which may be open many times. Thread-safe.
+// The bytes of one file, which may be opened many times. Thread-safe.
 struct memory_bytes {
-  mutable std::shared_mutex lock;  // guards what follows
+  mutable std::shared_mutex lock;  // guards all members below
   std::vector<std::byte> content;
-  std::uint64_t cold_from = 0;  // what lies between these two is not in the cache, if there is one
+  std::uint64_t cold_from = 0;  // the bytes between these two are not in the cache, if there is one
   std::uint64_t cold_to = 0;
 };
 
-// Asked before each read and write; an error becomes its outcome.
+// Called before each read and write; a returned error becomes the outcome.
 using memory_hook = std::function<status(bool is_write, std::uint64_t offset)>;
 
 class memory_source final : public source::source {
  public:
-  // cached: bytes can go past a cache too, of which the source then tells what is in it.
-  // through: null: it answers at once.
+  // cached: the source has a cache, which it can bypass and whose content it reports. through: null if the source answers at once.
   memory_source(std::string name, const open_options& options, bool cached, std::shared_ptr<memory_bytes> bytes, memory_hook hook,
                 std::shared_ptr<far_network> through = nullptr)
       : source(std::move(name)), bytes_(std::move(bytes)), hook_(std::move(hook)), cached_(cached), through_(std::move(through)) {
@@ -111,7 +110,7 @@ class memory_source final : public source::source {
   const std::shared_ptr<far_network> through_;
 };
 
-// Files in memory by name, as a folder has them. Thread-safe.
+// Files in memory by name, like a folder. Thread-safe.
 class memory_files {
  public:
   explicit memory_files(bool cached, memory_hook hook = {}, std::shared_ptr<far_network> through = nullptr)
@@ -129,7 +128,7 @@ class memory_files {
     bytes->content.assign(content.begin(), content.end());
     bytes->cold_from = bytes->cold_to = 0;
   }
-  // Puts the file into the cache, too.
+  // Also puts the file into the cache.
   std::vector<std::byte> get(const std::string& name) {
     const auto bytes = find(name, true);
     const std::lock_guard guard(bytes->lock);
@@ -141,7 +140,7 @@ class memory_files {
     const std::lock_guard guard(bytes->lock);
     bytes->content.resize(size);
   }
-  // length 0: to the end. One range of a file at a time.
+  // length 0: up to the end. Only one range per file can be cold at a time.
   void drop_cache(const std::string& name, std::uint64_t offset, std::uint64_t length) {
     const auto bytes = find(name, true);
     const std::lock_guard guard(bytes->lock);

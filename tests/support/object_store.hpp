@@ -1,5 +1,5 @@
-// A server of S3 for tests, as far as objects are written: it keeps them in memory, checks what it is sent, and does what a test wants
-// instead where that says so. Thread-safe.
+// The parts of an S3 server that writing objects needs, for tests. It keeps objects in memory, checks requests, and misbehaves where a test
+// asks for it. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class object_store {
  public:
   using client = web_server::client;
   using then = web_server::then;
-  // Answers by itself, or nothing. answer: sends what a server should, and has done its work by then.
+  // Answers the request itself, or returns nothing to have the server answer.
   using fault = std::function<std::optional<then>(const web_request& asked, const client& to)>;
 
   struct object {
@@ -35,12 +35,12 @@ class object_store {
     server_.set_answer([this](const web_request& asked, const client& to) { return answer(asked, to); });
   }
   [[nodiscard]] web_server& server() noexcept { return server_; }
-  // Before the server does anything, with what was sent.
+  // Called before the server does anything.
   void set_fault(fault what) {
     const std::lock_guard guard(lock_);
     fault_ = std::move(what);
   }
-  // The server does its work, and what it would answer is not sent.
+  // Does the server's work for a request, but returns the response instead of sending it.
   std::string work(const web_request& asked) {
     const std::lock_guard guard(lock_);
     return answer_to(asked);
@@ -58,7 +58,7 @@ class object_store {
     const auto found = objects_.find(path);
     return found == objects_.end() ? std::nullopt : std::optional(found->second.content);
   }
-  // Begun, and neither completed nor aborted.
+  // Uploads begun and neither completed nor aborted.
   [[nodiscard]] std::size_t uploads() const {
     const std::lock_guard guard(lock_);
     return uploads_.size();
@@ -71,7 +71,7 @@ class object_store {
     const std::lock_guard guard(lock_);
     return parts_taken_;
   }
-  // Requests of that method whose query has that in it.
+  // Returns the number of requests with that method whose query contains that text.
   [[nodiscard]] std::size_t asked(const std::string& method, const std::string& part_of_query) const {
     std::size_t count = 0;
     for (const auto& each : server_.requests())
@@ -165,14 +165,14 @@ class object_store {
     return plain(200, "<?xml version=\"1.0\"?>\n<CompleteMultipartUploadResult><ETag>\"x-1\"</ETag></CompleteMultipartUploadResult>");
   }
 
-  mutable std::mutex lock_;  // guards what follows
+  mutable std::mutex lock_;  // guards all members below
   fault fault_;
-  std::map<std::string, object> objects_;  // by their paths
+  std::map<std::string, object> objects_;  // by path
   std::map<std::string, pending> uploads_;
   std::size_t begun_ = 0;
   std::size_t aborted_ = 0;
   std::size_t parts_taken_ = 0;
-  web_server server_{{}};  // last: its threads use the others
+  web_server server_{{}};  // last, since its threads use the other members
 };
 
 }  // namespace penstock::testing

@@ -1,4 +1,4 @@
-// The descriptors that this process has open: how many, and of what.
+// The open descriptors of this process: their number and their targets.
 #pragma once
 
 #include <unistd.h>
@@ -12,15 +12,15 @@
 
 namespace penstock::testing {
 
-// The one that is needed to look is counted too.
+// Includes the descriptor that the call itself opens.
 inline std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
-// By number, as the links of /proc/self/fd name them: "/tmp/x", "anon_inode:[io_uring]". Empty where /proc is missing.
+// Descriptors by number, named like the links of /proc/self/fd: "/tmp/x", "anon_inode:[io_uring]". Empty if /proc is missing.
 using descriptor_names = std::map<int, std::string>;
 
-// Without the one that is needed to look.
+// Excludes the descriptor that the call itself opens.
 inline descriptor_names descriptor_names_now() {
   const auto looked_at = "/proc/" + std::to_string(::getpid()) + "/fd";
   descriptor_names found;
@@ -33,7 +33,7 @@ inline descriptor_names descriptor_names_now() {
   return found;
 }
 
-// In words, such as "7: anon_inode:[io_uring], 8: anon_inode:[eventfd]": those that were not open before, or were of something else.
+// Returns a text such as "7: anon_inode:[io_uring], 8: anon_inode:[eventfd]" with the descriptors that are new or have another target.
 inline std::string opened_since(const descriptor_names& before, const descriptor_names& now) {
   std::string told;
   for (const auto& [number, name] : now) {

@@ -11,9 +11,9 @@
 
 namespace penstock::testing::pattern {
 
-// The eight bytes at offset 8 * index (little end first).
+// Returns the eight bytes at offset 8 * index (little-endian).
 inline std::uint64_t word_at(std::uint64_t seed, std::uint64_t index) noexcept {
-  // splitmix64: neighbouring indexes and seeds share no bytes but by chance.
+  // splitmix64: neighbouring indexes and seeds share bytes only by chance.
   const auto mix = [](std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
@@ -43,7 +43,7 @@ inline std::vector<std::byte> make(std::size_t length, std::uint64_t seed, std::
   return bytes;
 }
 
-// The first file offset in [offset, offset + bytes.size()) at which bytes differ from the pattern; nothing when none does.
+// Returns the first file offset in [offset, offset + bytes.size()) at which bytes differ from the pattern, or nothing.
 inline std::optional<std::uint64_t> first_difference(std::span<const std::byte> bytes, std::uint64_t seed, std::uint64_t offset) noexcept {
   std::byte expected[4096];
   for (std::size_t done = 0; done < bytes.size();) {

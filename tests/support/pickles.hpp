@@ -1,4 +1,4 @@
-// Pickles of checkpoints written by hand, for tests of what reads them: as torch.save writes them, but without a memo.
+// Hand-written pickles of checkpoints, for tests of the reader: like those of torch.save, but without a memo.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ inline std::string pickled_dict(const std::vector<std::pair<std::string, std::st
 }
 inline std::string pickle_of(const std::string& value) { return "\x80\x02" + value + "."; }
 
-// A tensor over a part of a storage.
+// A tensor that views part of a storage.
 struct pickled_view {
   std::string key;
   std::uint64_t count = 0;  // elements of the storage
@@ -43,7 +43,7 @@ inline std::string pickled_tensor_of(const pickled_view& view) {
          pickled_tuple(view.strides) + "\x89" + pickled_name("collections\nOrderedDict") + ")R" + view.behind + "tR";
 }
 
-// A checkpoint with these storages, called "0", "1", ...
+// Returns a checkpoint with these storages, named "0", "1", ...
 inline std::string checkpoint_of(const std::string& pickle, const std::vector<std::string>& storages) {
   std::vector<std::pair<std::string, std::string>> members{{"m/data.pkl", pickle}};
   for (std::size_t i = 0; i < storages.size(); ++i) members.emplace_back("m/data/" + std::to_string(i), storages[i]);

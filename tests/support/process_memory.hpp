@@ -1,4 +1,4 @@
-// What memory this process has: resident, and mapped of a kind.
+// The memory of this process: resident bytes, and mappings of one kind.
 #pragma once
 
 #include <malloc.h>
@@ -11,7 +11,7 @@
 
 namespace penstock::testing {
 
-// Of the whole process, in bytes, once the allocator has given back what it can.
+// Returns the resident bytes of the process, after the allocator has returned what it can.
 inline std::size_t resident_bytes() {
   ::malloc_trim(0);
   std::ifstream told("/proc/self/statm");
@@ -21,7 +21,7 @@ inline std::size_t resident_bytes() {
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// How many mappings there are of files with this in their name, such as "memfd:penstock-pipe".
+// Returns the number of mappings of files whose name contains this text, such as "memfd:penstock-pipe".
 inline std::size_t mappings_of(std::string_view name) {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
@@ -29,7 +29,7 @@ inline std::size_t mappings_of(std::string_view name) {
   return count;
 }
 
-// False under a sanitizer, which keeps what is freed.
+// False under a sanitizer, which keeps freed memory.
 inline constexpr bool resident_bytes_tell =
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     false;

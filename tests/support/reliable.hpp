@@ -1,8 +1,7 @@
-// What stands in for the kernel or a device in tests keeps books, which the real one does not: where an executable makes allocations fail,
-// those books are spared.
+// Exempts bookkeeping of test doubles from injected allocation failures: the real kernel and devices need no such allocations.
 #pragma once
 
-// Defined where allocations can be made to fail (tests/memory/failing_allocations.cc); null elsewhere. Pairs nest.
+// Defined in executables that can make allocations fail (tests/memory/failing_allocations.cc); null elsewhere. Pairs nest.
 extern "C" void penstock_testing_spare_allocations(bool begins) __attribute__((weak));
 
 namespace penstock::testing {

@@ -1,5 +1,5 @@
-// One request, or one batch, of any kind, that can be watched from outside while it runs: what the tests that stall, drop and storm share.
-// Owns its memory, which it keeps until the request has ended. Used by one thread; it never waits unless a member says so.
+// One request or batch of any kind that a test can watch while it runs; shared by the stall, drop and storm tests. Owns its memory until
+// the request has ended. One thread. Blocks only where a member says so.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@
 
 namespace penstock::testing {
 
-// How it is asked for.
+// The interface that submits the request.
 enum class asked_by { call, operation, batch, stream };
 
 struct request_kind {
@@ -39,21 +39,21 @@ inline void PrintTo(const request_kind& kind, std::ostream* out) { *out << kind.
 
 class running_request {
  public:
-  // Reads what pattern::make(.., seed) put into the file, or writes it there: count requests of the length, one after the other. The
-  // file and the engine outlive it. on: of the host device, for asked_by::stream.
+  // Reads the bytes that pattern::make(.., seed) put into the file, or writes them: count requests of the length, one after the other. The
+  // file and the engine must outlive this object. on: a stream of the host device, for asked_by::stream.
   running_request(const engine& with, const file& target, const request_kind& kind, std::uint64_t seed, std::uint64_t offset = 0,
                   const io_options& options = {}, device::stream on = nullptr)
       : running_request(with, kind, seed, offset) {
     start(target, options, on);
   }
-  // Only makes the memory; start() comes later.
+  // Only allocates the memory; call start() later.
   running_request(const engine& with, const request_kind& kind, std::uint64_t seed, std::uint64_t offset = 0)
       : engine_(&with), kind_(kind), seed_(seed), offset_(offset) {
     make_memory();
   }
   running_request(const running_request&) = delete;
   running_request& operator=(const running_request&) = delete;
-  // Waits until it has ended, since it owns the memory.
+  // Waits until the request has ended, since this object owns the memory.
   ~running_request() {
     while (started_ && !done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (thread_.joinable()) thread_.join();
@@ -104,7 +104,7 @@ class running_request {
   void cancel() { kind_.way == asked_by::batch ? batch_.cancel() : operation_.cancel(); }
   bool wait_for(std::chrono::nanoseconds time) { return kind_.way == asked_by::batch ? batch_.wait_for(time) : operation_.wait_for(time); }
 
-  // Once it is done. One for each request.
+  // Returns one outcome per request. Call after the end.
   std::vector<io_result> outcomes() {
     switch (kind_.way) {
       case asked_by::operation:
@@ -116,8 +116,8 @@ class running_request {
     }
   }
 
-  // Once it is done. What is wrong when each request should have ended with the code and, where that is ok, all its bytes; else with
-  // bytes_done of the right ones. Empty: nothing.
+  // Call after the end. Checks that each request ended with the code and, if that is ok, moved all its bytes, otherwise that the first
+  // bytes_done bytes are right. Returns what is wrong; empty: nothing.
   std::string wrong(errc code = errc::ok) {
     return wrong_if([code](errc seen) { return seen == code; });
   }
@@ -146,7 +146,7 @@ class running_request {
   }
 
  private:
-  // Outlives the request, whose callback writes it.
+  // Outlives this object, since the request's callback writes it.
   struct state {
     std::atomic<bool> ended{false};
     io_result outcome;

@@ -1,5 +1,5 @@
-// An S3 server for a test, which tests/support/s3_server.py starts and which ends with this object. Needs PENSTOCK_S3_SERVER_PATH, the name
-// of that script. Where the server is not here, why() says what to install.
+// An S3 server for a test. tests/support/s3_server.py starts it, and it ends with this object. Needs PENSTOCK_S3_SERVER_PATH, the path of
+// that script. If the server is not installed, why() says what to install.
 #pragma once
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ class s3_server {
 
   [[nodiscard]] bool is_up() const { return facts_.contains("endpoint"); }
   [[nodiscard]] std::string why() const { return facts_.value("skipped", "s3_server.py did not start"); }
-  // endpoint, access_key, secret_key, region or bucket.
+  // Returns endpoint, access_key, secret_key, region or bucket.
   [[nodiscard]] std::string operator[](const char* name) const { return facts_.value(name, ""); }
 
  private:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Starts an S3 server on this machine for tests, with keys that are known, and ends it.
+"""Starts and stops an S3 server on this machine for tests, with known keys.
 
-    s3_server.py KIND FOLDER    KIND is seaweedfs, moto or rclone; what the server keeps lies in FOLDER
+    s3_server.py KIND FOLDER    KIND is seaweedfs, moto or rclone; the server stores its data in FOLDER
 
-prints one line of JSON when the server is up: endpoint, access_key, secret_key, region, bucket (one that is there), and kind. Then each line
-of JSON on stdin is an order, answered by a line: {"put": KEY, "file": NAME} keeps a file as an object, {"remove": KEY} removes one. The server
-ends when stdin does. Where the kind cannot be had here, the one line is {"skipped": WHY}, and the exit status is 77.
+prints one line of JSON when the server is up: endpoint, access_key, secret_key, region, bucket (an existing one), and kind. Then each line of
+JSON on stdin is a command, answered by one line: {"put": KEY, "file": NAME} stores a file as an object, {"remove": KEY} removes one. The server
+stops at the end of stdin. If the kind is not installed, the only line is {"skipped": WHY}, and the exit status is 77.
 
 From Python: `with Server("seaweedfs", folder) as server: server.put("key", b"bytes")`; raises Missing.
 
-The three differ, so that each tests something else: seaweedfs checks signatures and If-Match; rclone checks signatures, but answers a Range with
-200 and takes no notice of If-Match; moto takes any signature.
+Each of the three tests something different: seaweedfs checks signatures and If-Match; rclone checks signatures, but answers a Range with 200
+and ignores If-Match; moto accepts any signature.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ UP_WITHIN_S = 60
 
 
 class Missing(Exception):
-    """The server cannot be had here; the message says what to install."""
+    """The server is not installed; the message says what to install."""
 
 
 def find_program(name: str, package: str) -> str:
-    """A program of the PATH, or of the environment that this Python is in."""
+    """Finds a program in the PATH, or in the environment of this Python."""
     beside = str(Path(sys.executable).parent)
     found = shutil.which(name) or shutil.which(name, path=beside)
     if found is None:
@@ -57,7 +57,7 @@ def find_program(name: str, package: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, below 55536: SeaweedFS and what it has beside a port take that much more for themselves."""
+    """Returns free ports below 55536: SeaweedFS also uses the port number plus 10000."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
@@ -82,7 +82,7 @@ def seaweedfs(folder: Path) -> tuple[list[str], int]:
 
 
 def moto(folder: Path) -> tuple[list[str], int]:
-    del folder  # it keeps all in memory
+    del folder  # the server stores everything in memory
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
         raise Missing("there is no moto_server here: pip install 'moto[server]'")
     (port,) = free_ports(1)
@@ -102,7 +102,7 @@ KINDS = {"seaweedfs": seaweedfs, "moto": moto, "rclone": rclone}
 
 
 def signed_headers(method: str, host: str, path: str, body: bytes) -> dict[str, str]:
-    """AWS Signature Version 4 of a request without a query; apart from the library's own, which it checks."""
+    """Returns the AWS Signature Version 4 of a request without a query. Independent of the library, so that it can check the library."""
     now = datetime.now(timezone.utc)
     time_of_it, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     headers = {"host": host, "x-amz-content-sha256": hashlib.sha256(body).hexdigest(), "x-amz-date": time_of_it}
@@ -136,7 +136,7 @@ class Server:
         return {"endpoint": self.endpoint, "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "region": REGION, "bucket": BUCKET, "kind": self.kind}
 
     def __enter__(self) -> Server:
-        for last_try in (False, False, True):  # somebody else may have taken a port meanwhile
+        for last_try in (False, False, True):  # another process may have taken a port meanwhile
             try:
                 self._start()
                 return self
@@ -153,10 +153,10 @@ class Server:
         self._command, self.port = KINDS[self.kind](self.folder)
         log = self.folder / f"{self.kind}.log"
         if self.kind == "rclone":
-            log = self.folder.parent / f"{self.folder.name}.log"  # each file of its folder is an object
+            log = self.folder.parent / f"{self.folder.name}.log"  # outside the folder, in which each file is an object
         with log.open("wb") as out:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
-        # Asked until it answers: there is nothing that would tell us.
+        # Poll until the server answers: nothing signals that it is up.
         deadline = time.monotonic() + UP_WITHIN_S
         while not (self._try_bucket() in (200, 409) and self._keeps() and self._process.poll() is None):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -171,7 +171,7 @@ class Server:
             return 0
 
     def _keeps(self) -> bool:
-        """Whether it keeps an object: under load it may take a bucket before it takes anything else."""
+        """Returns whether the server stores an object: under load it may accept a bucket before it accepts objects."""
         try:
             self.put("probe", b"probe")
             kept = self.get("probe")[2] == b"probe"
@@ -183,18 +183,18 @@ class Server:
     def _end(self) -> None:
         if self._process is None:
             return
-        # With whoever it started, and at once: nobody needs what it keeps, and SeaweedFS would take 10 s to end.
+        # Kill the whole process group at once: nobody needs the data, and SeaweedFS would take 10 s to stop.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        # SeaweedFS's sockets lie in /tmp whatever it is told, named by its ports.
+        # SeaweedFS always puts its sockets into /tmp, named after its ports.
         for port in re.findall(r"port(?:\.grpc)?=(\d+)", " ".join(self._command)):
             for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                 left.unlink(missing_ok=True)
         self._process = None
 
     def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
-        """A signed request: status, headers in small letters, body."""
+        """Sends a signed request. Returns status, headers with lower-case names, body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, {**signed_headers(method, f"127.0.0.1:{self.port}", path, body), **(headers or {})})
@@ -238,7 +238,7 @@ def main() -> int:
     if len(sys.argv) != 3 or sys.argv[1] not in KINDS:
         print(f"usage: s3_server.py {'|'.join(KINDS)} FOLDER", file=sys.stderr)
         return 2
-    # Who is told to end does so with the server.
+    # On SIGTERM, stop the server too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     try:
         with Server(sys.argv[1], sys.argv[2]) as server:

@@ -1,4 +1,4 @@
-// Files of tests that are there before anything is asked of the library.
+// Creates files for tests without using the library.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace penstock::testing {
 
-// Makes the file, or replaces what it holds.
+// Creates the file, or replaces its content.
 inline void store_file(const std::string& path, std::span<const std::byte> content) {
   std::ofstream to(path, std::ios::binary | std::ios::trunc);
   to.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));

@@ -1,4 +1,4 @@
-// A directory for one test, removed with all it holds when the object dies.
+// A directory for one test, removed with its content on destruction.
 #pragma once
 
 #include <cstdlib>
@@ -11,10 +11,10 @@ namespace penstock::testing {
 
 class temp_dir {
  public:
-  // Below TMPDIR, or /tmp: often tmpfs.
+  // Under TMPDIR or /tmp, which is often tmpfs.
   temp_dir() : temp_dir(std::filesystem::temp_directory_path()) {}
 
-  // Below the directory that the test was started in, which is the build's: a file system on a disk on most machines.
+  // Under the test's initial working directory, which is the build directory: on most machines on a disk.
   static temp_dir on_build_disk() { return temp_dir(std::filesystem::current_path()); }
 
   explicit temp_dir(const std::filesystem::path& parent) {
@@ -34,7 +34,7 @@ class temp_dir {
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  // The full name of a file in it.
+  // Returns the full path of a file in the directory.
   [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
 
  private:

@@ -35,7 +35,7 @@ std::string name_of(pid_t thread) {
   return name;
 }
 
-// Loads what backtrace() needs, which a handler must not.
+// Loads what backtrace() needs, which a signal handler must not do.
 void make_backtrace_ready() {
   std::array<void*, 4> frames;
   (void)backtrace(frames.data(), static_cast<int>(frames.size()));

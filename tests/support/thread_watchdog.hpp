@@ -1,5 +1,5 @@
-// Turns a hang into a failure that says where, like fault/watchdog.hpp, from a thread of its own: that one barks also when the thread of
-// the test is stuck inside the kernel, where no signal handler runs. feed() starts its time anew. Several may live at the same time.
+// Turns a hang into a failure that says where, like fault/watchdog.hpp, but from its own thread: it also works if the test's thread is
+// stuck inside the kernel, where no signal handler runs. feed() restarts its timer. Several may exist at the same time.
 #pragma once
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace penstock::testing {
 
 class thread_watchdog {
  public:
-  // tell: called before the process aborts, for what there is to say besides.
+  // tell: called before the process aborts, to print more information.
   explicit thread_watchdog(std::string what, std::chrono::seconds patience = std::chrono::seconds(150), std::function<void()> tell = {})
       : what_(std::move(what)), patience_(patience), tell_(std::move(tell)), thread_([this] { watch(); }) {}
   thread_watchdog(const thread_watchdog&) = delete;
@@ -38,7 +38,7 @@ class thread_watchdog {
     const std::lock_guard guard(lock_);
     ++fed_;
   }
-  // The same, and from now on that is what hangs.
+  // Restarts the timer and replaces the description of what may hang.
   void feed(std::string what) {
     const std::lock_guard guard(lock_);
     ++fed_;
@@ -50,7 +50,7 @@ class thread_watchdog {
     std::unique_lock guard(lock_);
     while (!over_) {
       const auto seen = fed_;
-      // Looks at its end only: feeding must be cheap.
+      // Wakes only at the end, not on feed(): feeding must be cheap.
       if (changed_.wait_until(guard, std::chrono::steady_clock::now() + patience_, [this] { return over_; })) return;
       if (fed_ == seen) bark();
     }
@@ -62,7 +62,7 @@ class thread_watchdog {
     std::abort();
   }
 
-  std::mutex lock_;  // guards what follows
+  std::mutex lock_;  // guards all members below
   std::condition_variable changed_;
   bool over_ = false;
   unsigned long fed_ = 0;

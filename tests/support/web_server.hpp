@@ -1,5 +1,4 @@
-// A web server for tests, on loopback: it serves bytes as a server should, and does what a test wants instead where that says so. A thread
-// for each connection.
+// A web server for tests, on loopback: it serves bytes correctly, and misbehaves where a test asks for it. One thread per connection.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,8 +32,8 @@ struct web_request {
   std::string method;
   std::string target;
   std::map<std::string, std::string> headers;                      // names in lower case
-  std::string body{};                                              // that came with it, as long as its Content-Length says
-  std::size_t number = 0;                                          // of all that came, from 0
+  std::string body{};                                              // of the length that Content-Length states
+  std::size_t number = 0;                                          // among all requests, from 0
   std::optional<std::pair<std::uint64_t, std::uint64_t>> range{};  // first and last byte
   [[nodiscard]] std::string header(const std::string& name) const {
     const auto found = headers.find(name);
@@ -44,13 +43,13 @@ struct web_request {
 
 class web_server {
  public:
-  // A connection as an answer sees it.
+  // A connection, as answers use it.
   class client {
    public:
     explicit client(int fd, std::atomic<bool>& stopping) : fd_(fd), stopping_(stopping) {}
-    // One that no other open connection has.
+    // Returns a number that no other open connection has.
     [[nodiscard]] int number() const noexcept { return fd_; }
-    // False: it is gone.
+    // Returns false if the connection is closed.
     bool send(std::string_view text) const {
       while (!text.empty()) {
         const auto sent = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
@@ -59,7 +58,7 @@ class web_server {
       }
       return true;
     }
-    // Until the reader closes it or the server ends.
+    // Waits until the client closes the connection or the server ends.
     void hold() const {
       pollfd waited{fd_, POLLIN | POLLRDHUP, 0};
       std::array<char, 256> ignored{};
@@ -67,13 +66,13 @@ class web_server {
         if (::poll(&waited, 1, 20) > 0 && ::recv(fd_, ignored.data(), ignored.size(), MSG_DONTWAIT) <= 0) return;
       }
     }
-    // The same, and what it sends is not taken.
+    // The same, without reading what the client sends.
     void wait_until_gone() const {
       pollfd hung_up{fd_, POLLRDHUP, 0};
       while (!stopping_.load() && ::poll(&hung_up, 1, 20) == 0) {
       }
     }
-    // Takes so many bytes of what it sends, or fewer where it has gone.
+    // Reads that many bytes from the client, or fewer if it disconnects.
     std::size_t take(std::size_t bytes) const {
       std::vector<char> room(bytes);
       std::size_t come = 0;
@@ -84,7 +83,7 @@ class web_server {
       }
       return come;
     }
-    // The reader sees a reset, not an end.
+    // Closes the connection so that the client sees a reset, not an end.
     void reset() const {
       const linger at_once{1, 0};
       ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
@@ -94,9 +93,9 @@ class web_server {
     const int fd_;
     std::atomic<bool>& stopping_;
   };
-  // What becomes of a connection after an answer.
+  // What happens to a connection after an answer.
   enum class then : std::uint8_t { keep, close };
-  // Answers a request by itself, or has it answered as a server should: nothing.
+  // Answers a request itself, or returns nothing to have the server answer.
   using answer = std::function<std::optional<then>(const web_request&, const client&)>;
 
   explicit web_server(std::vector<std::byte> content) : content_(std::move(content)) {
@@ -115,7 +114,7 @@ class web_server {
   web_server& operator=(const web_server&) = delete;
   ~web_server() { stop(); }
 
-  // No connection is left, and none is accepted.
+  // Closes all connections, and accepts no more.
   void stop() {
     if (stopping_.exchange(true)) return;
     ::shutdown(listening_.get(), SHUT_RDWR);
@@ -140,7 +139,7 @@ class web_server {
     const std::lock_guard guard(lock_);
     answer_ = std::move(how);
   }
-  // The same before the body of a request is read, but for what has come with its head: to answer too early, or to read only some of it.
+  // The same before the body of a request is read, except for bytes that arrive with its head: to answer early, or to read only part of it.
   void set_early_answer(answer how) {
     const std::lock_guard guard(lock_);
     early_answer_ = std::move(how);
@@ -158,7 +157,7 @@ class web_server {
   [[nodiscard]] std::size_t most_connections() const noexcept { return most_open_.load(); }
 
   // --- for answers
-  // The head of a right answer to that request, with further lines; and the bytes that follow it.
+  // Returns the head of a correct answer to the request, with additional lines. The next function returns the bytes that follow it.
   [[nodiscard]] std::string head_of(const web_request& asked, const std::string& more = {}) const {
     const std::lock_guard guard(lock_);
     const auto size = content_.size();
@@ -277,7 +276,7 @@ class web_server {
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> accepted_{0};
   std::atomic<std::size_t> most_open_{0};
-  mutable std::mutex lock_;  // guards what follows, and the content
+  mutable std::mutex lock_;  // guards all members below, and the content
   answer answer_;
   answer early_answer_;
   std::vector<web_request> requests_;

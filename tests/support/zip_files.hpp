@@ -1,4 +1,4 @@
-// Zip files written by hand, for tests of what reads them.
+// Hand-written zip files, for tests of the reader.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ inline std::string little_endian(std::uint64_t value, std::size_t bytes) {
   return text;
 }
 
-// A zip file of stored members. wide: with 64-bit numbers wherever they can be.
+// Returns a zip file of stored members. wide: with 64-bit numbers wherever possible.
 inline std::string zip_of(const std::vector<std::pair<std::string, std::string>>& members, bool wide, const std::string& comment = "") {
   std::string file, directory;
   for (const auto& [name, content] : members) {
     const std::uint64_t offset = file.size(), size = content.size();
     const std::string sizes = wide ? little_endian(~0ULL, 8) : little_endian(size, 4) + little_endian(size, 4);
-    const std::string local_extra = "\x42\x46\x03" + std::string(1, '\0') + "pad";  // as torch.save fills up to a multiple of 64
+    const std::string local_extra = "\x42\x46\x03" + std::string(1, '\0') + "pad";  // torch.save pads to a multiple of 64 this way
     file += "PK\x03\x04" + std::string(10, '\0') + std::string(4, '\0') + sizes + little_endian(name.size(), 2) +
             little_endian(local_extra.size(), 2) + name + local_extra + content;
     const std::string extra =
