@@ -1,4 +1,4 @@
-// penstock check --bundle: what somebody who helps from afar needs to know of a machine, in one file. One thread.
+// penstock check --bundle: one file with what somebody needs to diagnose a machine remotely. One thread.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace penstock::cli {
 
 struct bundle_entry {
   std::string name;  // in the archive
-  std::string what;  // in a few words
+  std::string what;  // short description
   std::string content;
 };
 
 struct bundle {
-  std::vector<bundle_entry> entries;  // without secrets, each of at most 128 KiB, 4 MiB in all
-  std::vector<std::string> unread;    // files that are there and may not be read; what was left out for its size
+  std::vector<bundle_entry> entries;  // secrets removed; at most 128 KiB each, 4 MiB in total
+  std::vector<std::string> unread;    // existing files that could not be read, and entries left out because of their size
 };
 
-// from: keeps a log, which holds what `known` has been judged from. files: what was found out about files; null: none were asked about.
+// from: logs what it reads; the log holds what `known` is based on. files: results of checks of files; null: no file was checked.
 bundle make_bundle(const machine::tree& from, const machine::tree_log& log, const machine_report& known, const nlohmann::json& files);
-// "penstock-check-20261126-101500.tar": by the time that it is.
+// Returns a name with the current time: "penstock-check-20261126-101500.tar".
 std::string bundle_name();
-// Makes the archive, readable to its owner alone. Nothing is left of it after an error: os errors, also where the file exists.
+// Writes the archive, readable only by its owner. Removes it after an error. Errors: os errors, also if the file exists.
 result<std::uint64_t> write_bundle(const bundle& made, const std::string& path);
 
 }  // namespace penstock::cli

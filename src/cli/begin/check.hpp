@@ -1,4 +1,4 @@
-// What `penstock check` finds out about a file, and its two forms of output. One thread.
+// Results of `penstock check` for a file, and their output as text and as JSON. One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace penstock::cli {
 
 struct check_plan {
-  status error;  // why there is no plan
+  status error;  // the reason if there is no plan
   plan what;
 };
 
@@ -22,12 +22,12 @@ struct check_report {
   std::uint64_t size = 0;
   check_plan read, write;
   std::vector<device_info> devices;
-  std::vector<machine::finding> findings;  // of its drives and its file system
-  status cuda;                             // why no GPU is listed
-  status error;                            // why nothing is known of this file
+  std::vector<machine::finding> findings;  // about its drives and its file system
+  status cuda;                             // the reason if no GPU is listed
+  status error;                            // the reason if the file could not be checked
 };
 
-// Tells what libcufile.so.0 would make of each key of a cufile.json. Returns the exit code.
+// Prints what libcufile.so.0 does with each key of a cufile.json. Returns the exit code.
 int check_settings(const std::string& file, bool as_json);
 
 nlohmann::json devices_json(const std::vector<device_info>& devices);

@@ -1,5 +1,5 @@
-// Text that goes to others without what gives access: credentials in URLs, values of settings whose names speak of secrets, keys and tokens
-// of known forms. It rather removes too much. Free functions; safe from any thread.
+// Removes secrets from text that leaves the machine: credentials in URLs, values of settings with names like "password", and keys and
+// tokens of known formats. If in doubt, it removes the text. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace penstock::cli {
 
-// What stands in the place of a secret.
+// Replaces each secret.
 inline constexpr std::string_view removed_mark = "(removed)";
 
-// "AWS_SECRET_ACCESS_KEY", "s3.password": whether a value of this name is nobody else's business.
+// Returns whether a setting with this name holds a secret, such as "AWS_SECRET_ACCESS_KEY" or "s3.password".
 bool names_secret(std::string_view name);
 std::string without_secrets(std::string_view text);
 

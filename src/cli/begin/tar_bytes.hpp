@@ -1,5 +1,5 @@
-// A tar archive of a few text files, made in memory: POSIX ustar (IEEE Std 1003.1, pax), which every tar unpacks. No folders, no links, no
-// names of users. One thread.
+// A tar archive of a few text files, built in memory: POSIX ustar (IEEE Std 1003.1, pax), which every tar can unpack. Without folders,
+// links or user names. One thread.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace penstock::cli {
 
 class tar_bytes {
  public:
-  // modified: seconds since 1970, of all files.
+  // modified: the modification time of all files, in seconds since 1970.
   explicit tar_bytes(std::int64_t modified) : modified_(modified) {}
-  // name: relative, of at most 99 bytes. content: below 8 GiB.
+  // name: a relative path of at most 99 bytes. content: less than 8 GiB.
   void add(std::string_view name, std::string_view content);
-  // The whole archive. Nothing is added behind it.
+  // Returns the whole archive with its end marker. Do not append to it.
   [[nodiscard]] std::string ended() const;
 
  private:

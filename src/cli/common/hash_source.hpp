@@ -1,4 +1,4 @@
-// Hashes of what a source holds, for commands that verify what they have read. A free function; safe from any thread.
+// Hashes the bytes of a source, for commands that verify what they read. A free function; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace penstock::cli {
 
-// Adds the bytes of a range. A file is read plainly, beside the engine; an object on a server, which only the engine reads, is asked for
-// once more, into host memory. Errors: cancelled, when stop answers true; io, where the source ends before the range; those of reading.
+// Adds the bytes of a range. A file is read without the engine. An object on a server, which only the engine can read, is requested again
+// into host memory. Errors: cancelled if stop returns true; io if the source ends before the range does; those of reading.
 status hash_source(bench::hasher& into, const file& source, std::uint64_t offset, std::uint64_t length, const bench::stop_function& stop);
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// The files that a command line means. Free functions; safe from any thread.
+// The input files that a command line names. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ namespace penstock::cli {
 
 struct input {
   std::string name;
-  status error;  // why the files of this folder are not, or not all, among the inputs
+  status error;  // the reason if files of this folder are missing from the inputs
 };
 
-// Each name as it stands; in place of a folder all regular files in it and below, sorted by name. Links to files are followed, links to
-// folders are not. Whether a file can be opened shows later.
+// Returns each name as given, and for each folder all regular files in and below it, sorted by name. Follows links to files, but not links
+// to folders. Does not check whether a file can be opened.
 std::vector<input> expand_folders(const std::vector<std::string>& names);
 
 }  // namespace penstock::cli

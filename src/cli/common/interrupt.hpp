@@ -1,18 +1,19 @@
-// Ctrl-C and SIGTERM: the first asks the program to stop, so that it can cancel its transfer, remove its temporary files and say what was
-// done, for which it has 10 s; the second ends it at once. The state is the process's own, as signals are.
+// Ctrl-C and SIGTERM. The first signal asks the program to stop: it has 10 s to cancel its transfer, remove its temporary files and report
+// what was done. The second ends it at once. The state belongs to the process, as signal handlers do.
 #pragma once
 
 namespace penstock::cli {
 
 // Call once, before other threads exist.
 void catch_interrupts();
-// From here on the first ends the program at once: it has nothing to remove.
+// From now on the first signal ends the program at once, because there is nothing to clean up.
 void end_at_first_interrupt() noexcept;
-// True once a signal has asked the program to stop. Any thread.
+// Returns true once a signal has asked the program to stop. Any thread.
 bool interrupted() noexcept;
-// Can be polled for POLLIN, which it has once a signal has asked the program to stop; -1 where there is none. Nobody reads from it.
+// Returns a descriptor that becomes readable (POLLIN) once a signal has asked the program to stop; -1 if there is none. Do not read from
+// it.
 int interrupt_descriptor() noexcept;
-// What main returns after an interrupt: 128 + the number of the signal (130 for Ctrl-C).
+// Returns main's exit code after an interrupt: 128 plus the signal number (130 for Ctrl-C).
 int interrupted_exit_code() noexcept;
 
 }  // namespace penstock::cli

@@ -11,16 +11,16 @@
 
 namespace penstock::cli {
 
-// --json promises a document on stdout, also of a command that fails before it has one: {"error": "..."} then, with what it last said was
-// wrong.
+// Records that --json promises a document on stdout. If the command fails before it prints one, keep_json_promise() prints {"error": "..."}
+// with the last error message.
 void promise_json() noexcept;
 void note_failure(std::string_view message);
 void note_printed_json() noexcept;
-// For main, with the exit code of the command.
+// Called by main with the exit code of the command.
 void keep_json_promise(int exit_code);
 
-// JSON lets a string hold DEL and the control characters of two bytes (U+0080 to U+009F), which terminals obey: they are escaped as those
-// below U+0020 are. Outside of strings there are none.
+// JSON strings may hold DEL and the control characters U+0080 to U+009F (two bytes in UTF-8), which terminals obey. They are escaped like
+// those below U+0020. They do not occur outside strings.
 inline std::string without_controls(std::string_view json) {
   std::string text;
   for (std::size_t i = 0; i < json.size(); ++i) {
@@ -37,7 +37,7 @@ inline std::string without_controls(std::string_view json) {
   return text;
 }
 
-// Strings show URLs as say() does.
+// Returns the document with credentials removed from URLs in strings, as say() does.
 inline nlohmann::json shown_document(nlohmann::json document) {
   if (document.is_string()) return without_url_secrets(document.get_ref<const std::string&>());
   if (document.is_structured()) {
@@ -46,13 +46,13 @@ inline nlohmann::json shown_document(nlohmann::json document) {
   return document;
 }
 
-// To stdout, with a line feed. File names need not be UTF-8: what is not is replaced.
+// Prints to stdout, with a line feed. File names need not be UTF-8: invalid bytes are replaced.
 inline void print_json(const nlohmann::json& document) {
   note_printed_json();
   put_exactly(without_controls(shown_document(document).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
 }
 
-// The text of an error, or null.
+// Returns the text of an error, or null on success.
 inline nlohmann::json error_json(const status& error) {
   return error.ok() ? nlohmann::json(nullptr) : nlohmann::json(std::string(error.message()));
 }

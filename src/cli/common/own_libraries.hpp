@@ -1,4 +1,4 @@
-// Where Penstock's libraries for cuFile's programs lie: in a folder of their own, near this command. One thread.
+// Finds Penstock's libraries for cuFile programs, which are in their own folder near this command. One thread.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ inline constexpr auto library_name = "libcufile.so.0";
 inline constexpr auto audit_name = "libpenstock_audit.so";
 
 struct own_libraries {
-  std::string folder;  // empty: none of those holds them
+  std::string folder;  // empty: none of the folders holds them
   std::vector<std::string> looked_in;
-  std::string error;  // why nobody has looked
+  std::string error;  // the reason if the search was not possible
 };
 own_libraries find_own_libraries(bool with_audit);
 

@@ -1,4 +1,4 @@
-// Files as read and written without an engine. Free functions, safe from any thread; a descriptor is for one.
+// Reads and writes files without an engine. Free functions, safe from any thread; use a descriptor from one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace penstock::cli {
 
-// An open descriptor, closed at its end.
+// An open descriptor, closed by the destructor.
 class owned_fd {
  public:
   owned_fd() = default;
@@ -19,16 +19,16 @@ class owned_fd {
   owned_fd& operator=(owned_fd&& other) noexcept;
   ~owned_fd();
   [[nodiscard]] int get() const { return fd_; }
-  // Closes it now. Errors: what close(2) says, naming the path.
+  // Closes the descriptor now. Errors: those of close(2), with the path.
   status close(const std::string& path);
 
  private:
   int fd_ = -1;
 };
 
-// Fills the target from the file, by pread. Errors: os errors; io where the file ends before.
+// Fills the target from the file with pread. Errors: os errors; io if the file ends early.
 status read_plainly(int fd, const std::string& path, std::uint64_t offset, std::span<std::byte> target);
-// Writes all of it, by pwrite. Errors: os errors.
+// Writes all bytes with pwrite. Errors: os errors.
 status write_plainly(int fd, const std::string& path, std::uint64_t offset, std::span<const std::byte> source);
 
 }  // namespace penstock::cli

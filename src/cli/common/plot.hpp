@@ -1,5 +1,5 @@
-// Plots as SVG for an HTML page: each line has a colour, a dash and a marker of its own and its name at its end, so that no plot needs
-// colour to be read. In a page the colours come from its style sheet. Free functions; safe from any thread.
+// Plots as SVG for an HTML page. Each line has its own colour, dash and marker, and its name at its end, so that a plot can be read without
+// colour. In a page, the style sheet sets the colours. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -8,26 +8,26 @@
 
 namespace penstock::cli {
 
-// How the x axis is divided: by bytes in powers of two, or by per cent of calls with room for the last of them.
+// The division of the x axis: bytes in powers of two, or percent of calls, stretched towards 100%.
 enum class x_axis { bytes, percent };
 
 struct plot_line {
   std::string name;
-  std::vector<std::pair<double, double>> points;  // x ascending; y above 0
-  unsigned style = 0;                             // of plot_styles
+  std::vector<std::pair<double, double>> points;  // ascending x; y above 0
+  unsigned style = 0;                             // index into plot_styles
 };
 
-// A raw speed: a thin line across the plot.
+// A reference speed, drawn as a thin line across the plot.
 struct plot_level {
   std::string name;
   double value = 0;  // above 0
 };
 
 struct line_plot {
-  std::string id;  // of the figure in the page: letters, digits, "-"
+  std::string id;  // the id attribute of the figure: letters, digits, "-"
   std::string title, description, y_title;
   x_axis x = x_axis::bytes;
-  std::string unit;  // of y, for what is shown when a point is touched
+  std::string unit;  // the unit of y, for tooltips
   std::vector<plot_line> lines;
   std::vector<plot_level> levels;
 };
@@ -36,7 +36,7 @@ struct plot_bar {
   std::string name;
   double value = 0;
   std::string text;    // beside the bar
-  unsigned style = 0;  // 0: ours
+  unsigned style = 0;  // 0: Penstock
 };
 
 struct bar_plot {
@@ -46,10 +46,10 @@ struct bar_plot {
 
 inline constexpr unsigned plot_styles = 8;
 
-// A <figure>; nothing where there are no points or bars.
+// Returns a <figure> element; empty if there are no points or bars.
 std::string draw(const line_plot& plot);
 std::string draw(const bar_plot& plot);
-// An SVG that is a file by itself, with colours of its own.
+// Returns a standalone SVG file, which sets its own colours.
 std::string drawing_of(const line_plot& plot);
 
 }  // namespace penstock::cli

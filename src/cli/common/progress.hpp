@@ -1,4 +1,4 @@
-// Progress on stderr when that is a terminal that can show it (TERM is not "dumb"), nothing otherwise. One thread per object.
+// Progress on stderr if stderr is a terminal that can show it (TERM is not "dumb"); otherwise nothing. One thread per object.
 #pragma once
 
 #include <chrono>
@@ -9,23 +9,23 @@
 
 namespace penstock::cli {
 
-// From now on nothing is shown: --quiet.
+// Disables progress, for --quiet.
 void hide_progress();
 
-// Replaces the line that was shown before by as much of this one as the terminal has columns for, made printable; an empty one removes it.
+// Replaces the status line by this text, made printable and cut to the width of the terminal. An empty text removes it.
 void show_status_line(std::string_view text);
 
-// One phase of the work on something: "reading" of "model.bin", with how fast it goes and how long it will take.
+// One phase of the work, such as "reading" of "model.bin", with its speed and the remaining time.
 class progress_bar {
  public:
-  // done_bytes: how much was done before this object was made.
+  // done_bytes: bytes already done at the start.
   progress_bar(std::string phase, std::string name, std::uint64_t total_bytes, std::uint64_t done_bytes = 0);
   progress_bar(const progress_bar&) = delete;
   progress_bar& operator=(const progress_bar&) = delete;
   ~progress_bar();  // removes the bar
-  // Shown at once, and then at most some times a second.
+  // Shows the bar on the first call, then at most a few times a second.
   void update(std::uint64_t done_bytes);
-  // For bench::stop_function, which is asked before each piece: counts the pieces, and answers whether the user has interrupted the work.
+  // Returns a bench::stop_function, called before each piece: it counts the pieces and returns whether the user has interrupted the work.
   // Refers to this object.
   std::function<bool()> counting(std::uint64_t piece_bytes);
 

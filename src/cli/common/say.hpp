@@ -1,7 +1,6 @@
-// Everything that the command says to people goes out here. What others have named or written (files, tensors, processes, the words of an
-// error) may hold what a terminal obeys: it is made printable, also where the output is no terminal, since logs are read on one. The URLs
-// in it are shown without what gives access: queries, user names and passwords. On a terminal, lines that are wider than it are broken
-// between words. One thread at a time for each stream.
+// All output of the command for people. Text from outside (names of files, tensors and processes, error messages) may hold terminal control
+// sequences, so it is made printable, also if the output is not a terminal, because logs are read on terminals. URLs are shown without
+// queries, user names and passwords. On a terminal, long lines are wrapped between words. One thread at a time for each stream.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,31 +18,31 @@
 
 namespace penstock::cli {
 
-// Text of ours: colours, or lines of which each part has been made printable before.
+// Trusted text: colours, or lines whose parts have already been made printable.
 struct as_is {
   std::string_view text;
 };
 
-// How many columns the terminal has; 0 where the stream is none. Asked each time: the user may resize it.
+// Returns the width of the terminal in columns; 0 if the stream is not a terminal. Queried on each call, because the user may resize it.
 std::size_t columns_of(std::FILE* stream);
 
-// Breaks lines that are wider than that between words; what follows is indented as the line itself is, and by hang columns more. A word is
-// never broken. 0 columns: as it is.
+// Wraps lines longer than this between words. Continuation lines are indented like the line itself plus hang columns. Never splits a word.
+// 0 columns: returns the text unchanged.
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t hang);
 
-// How many columns of a terminal the text takes: characters, without escape sequences.
+// Returns the width of the text on a terminal, in columns: its characters without escape sequences.
 std::size_t width_of(std::string_view text);
 
-// Whether stdout is a terminal that has colours, and the user wants them (https://no-color.org).
+// Returns whether stdout is a terminal with colours and the user has not disabled them (https://no-color.org).
 bool has_colour();
 
-// Whether the user's locale is UTF-8, by LC_ALL, LC_CTYPE and LANG: only then are block characters printed.
+// Returns whether the locale is UTF-8, according to LC_ALL, LC_CTYPE and LANG. Block characters are printed only then.
 bool is_utf8_locale();
 
-// Exactly these bytes, for programs: JSON, lists of checksums, pages.
+// Writes exactly these bytes, for programs: JSON, lists of checksums, pages.
 void put_exactly(std::string_view text);
 
-// --- how say() and complain() are made
+// --- implementation of say() and complain()
 
 void put_lines(std::string_view text, std::size_t hang);
 void put_error_lines(std::string_view text, std::size_t hang);
@@ -68,19 +67,19 @@ std::string in_words(fmt::format_string<shown_as<Arguments>...> format, const Ar
   return std::apply([&](const auto&... each) { return fmt::vformat(format, fmt::make_format_args(each...)); }, values);
 }
 
-// --- what the commands call, with words for format strings and the text of others for arguments
+// --- for commands: format strings are our words, arguments may be text from outside
 
-// To stdout. Throws output_failure, as put_exactly() does; main says so.
+// Prints to stdout. Throws output_failure, as put_exactly() does; main reports it.
 template <class... Arguments>
 void say(fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
   put_lines(in_words<Arguments...>(format, arguments...), 2);
 }
-// The same; lines that must be broken go on this many columns further to the right than they begin.
+// The same; continuation lines are indented hang columns further than the line.
 template <class... Arguments>
 void say_hanging(std::size_t hang, fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
   put_lines(in_words<Arguments...>(format, arguments...), hang);
 }
-// To stderr. What cannot be written is dropped.
+// Prints to stderr. Ignores write errors.
 template <class... Arguments>
 void complain(fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
   put_error_lines(in_words<Arguments...>(format, arguments...), 2);

@@ -1,4 +1,4 @@
-// Text that a command reads whole: lists of checksums, configuration files, reports. A free function; safe from any thread.
+// Reads a whole text: a list of checksums, a configuration file, a report. A free function; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace penstock::cli {
 
-// All of a file, a pipe or a FIFO; "-" is standard input. Blocks until the other end of a pipe has written all of it, or until an
-// interrupt. Errors: cancelled after an interrupt; invalid_argument where there is more than most bytes; os errors.
+// Reads all of a file, a pipe or a FIFO; "-" is standard input. Blocks until the writers of a pipe have closed it, or until an interrupt.
+// Errors: cancelled after an interrupt; invalid_argument if there are more than `most` bytes; os errors.
 result<std::string> read_text(const std::string& path, std::uint64_t most);
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// Running one operation to its end, or to the user's interrupt. One thread.
+// Runs one operation until it completes or the user interrupts it. One thread.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace penstock::cli {
 
-// Waits for the operation, moves the bar on from first_byte, and cancels the operation upon an interrupt.
+// Waits for the operation and updates the bar, starting at first_byte. Cancels the operation after an interrupt.
 io_result finish(operation work, const engine& owner, progress_bar& bar, std::uint64_t first_byte);
 
 }  // namespace penstock::cli

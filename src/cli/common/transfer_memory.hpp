@@ -10,32 +10,32 @@
 
 namespace penstock::cli {
 
-inline constexpr std::string_view host_memory = "host";  // besides the names of devices
+inline constexpr std::string_view host_memory = "host";  // in addition to the names of devices
 
-// The name of the device that a word of the command line means: "cuda:1" of 1, "cuda:0" of cuda, "host:0" of cpu and host; any other is a
-// name already.
+// Returns the device name for a word of the command line: "cuda:1" for 1, "cuda:0" for cuda, "host:0" for cpu and host. Any other word is
+// already a name.
 std::string device_called(const std::string& word);
-// The device that a word means, or the engine's first for none. Errors: not_found, naming the devices there are.
+// Returns the device with this name, or the engine's first device if the name is empty. Errors: not_found, which lists the devices.
 result<device_info> choose_device(const engine& owner, const std::string& name);
-// The same for -d of gdsio's options, which all of its examples have; the error tells what to do without a GPU.
+// The same for gdsio's option -d, which all of its examples use. Without a GPU, the error says what to do.
 result<device_info> choose_device_of_d(const engine& owner, const std::string& name);
-// The same, or plain memory of the host, which is no device, for host and cpu.
+// The same, but "host" and "cpu" mean plain host memory, which is not a device.
 result<device_info> choose_memory(const engine& owner, const std::string& name);
 
 // "cuda:0 (NVIDIA H200)".
 std::string describe_device(const device_info& device);
-// One line that says why there is no GPU among the devices; empty when there is one.
+// Returns one line that explains why there is no GPU among the devices; empty if there is one.
 std::string why_no_gpu(const engine& owner);
 
-// Memory of one device, or of the host, that is used again from one transfer to the next.
+// Memory of one device, or of the host, that is reused from one transfer to the next.
 class transfer_memory {
  public:
   transfer_memory(const engine& owner, device_info where) : owner_(owner), where_(std::move(where)) {}
-  // Makes room for length bytes, or for pieces of 1 GiB or 64 MiB where there is too little memory for all. What is there already is kept
-  // where it is enough. Errors: out_of_memory, device.
+  // Makes room for length bytes, or, if memory is short, for pieces of 1 GiB or 64 MiB. Keeps the current memory if it is large enough.
+  // Errors: out_of_memory, device.
   status make_room(std::uint64_t length);
   [[nodiscard]] void* data() const { return where_.name == host_memory ? on_host_.get() : on_device_.data(); }
-  // The most that one transfer may move.
+  // Returns the maximum size of one transfer, in bytes.
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] const device_info& where() const { return where_; }
 
@@ -50,7 +50,7 @@ class transfer_memory {
   device_buffer on_device_;
   std::unique_ptr<void, freer> on_host_;
   std::uint64_t size_ = 0;
-  bool least_ = false;  // there was no memory for more
+  bool least_ = false;  // a larger allocation failed
 };
 
 }  // namespace penstock::cli

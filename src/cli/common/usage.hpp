@@ -1,5 +1,4 @@
-// The words of a command line: which there are, and which was probably meant by one that is none of them. Free functions; safe from any
-// thread.
+// Valid words of a command line, and suggestions for misspelt ones. Free functions; safe from any thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,17 +9,17 @@
 
 namespace penstock::cli {
 
-// The name that was probably meant by the word: it begins with the word, or few letters differ. Empty where none is near.
+// Returns the name that was probably meant: it begins with the word, or differs in few letters. Empty if no name is close.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
-// "; did you mean X?", or nothing.
+// Returns "; did you mean X?" or an empty string.
 std::string suggestion(std::string_view word, const std::vector<std::string>& names);
 
-// Checks that an option's word is one of these, or "auto" for "automatic" and the other way round; its error names the word, these, and the
-// one that was probably meant.
+// Checks that the value of an option is one of these words; "auto" and "automatic" are interchangeable. The error names the value, the
+// valid words and the closest one.
 CLI::Validator one_of(std::vector<std::string> names);
 
-// Checks that an option's word is a whole number in this range, or a number of seconds; its error tells the range.
-inline constexpr std::uint64_t no_limit = 1'000'000'000;  // that anybody meets
+// Checks that the value of an option is a whole number, or a number of seconds, in this range. The error states the range.
+inline constexpr std::uint64_t no_limit = 1'000'000'000;  // larger than any value in practice
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most = no_limit);
 CLI::Validator number_of_seconds(double least, double most);
 

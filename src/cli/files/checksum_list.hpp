@@ -1,4 +1,4 @@
-// Lists of checksums, as sha256sum and xxhsum write and read them. Free functions; safe from any thread.
+// Lists of checksums in the formats of sha256sum and xxhsum. Free functions; safe from any thread.
 #pragma once
 
 #include <optional>
@@ -12,23 +12,24 @@ namespace penstock::cli {
 
 struct listed_checksum {
   digest_kind kind = digest_kind::sha256;
-  std::string value;  // in lower case
+  std::string value;  // lower case
   std::string file;
 };
 
-// "VALUE  FILE"; a backslash in front, and \n, \r and \\ in it, where the name of the file has such characters.
+// Returns "VALUE  FILE". If the file name has a line feed, carriage return or backslash, these are escaped as \n, \r and \\, and the line
+// starts with a backslash.
 std::string checksum_line(const listed_checksum& one);
-// As sha256sum -c names a file: with a backslash in front, and escaped, where its name has a line feed or a carriage return.
+// Returns the name as sha256sum -c prints it: escaped, with a leading backslash, if it has a line feed or a carriage return.
 std::string name_in_one_line(const std::string& file);
-// The same, "VALUE *FILE", or "SHA256 (FILE) = VALUE". kind: what they are; none goes by the name or the length of the value.
-// None where the line is no checksum.
+// Parses such a line, "VALUE *FILE", or "SHA256 (FILE) = VALUE". kind: the kind of checksum; nullopt: inferred from the name or the length
+// of the value. Returns nullopt if the line is not a checksum.
 std::optional<listed_checksum> parse_checksum_line(std::string_view line, std::optional<digest_kind> kind);
 
 struct checksum_list {
   std::vector<listed_checksum> entries;
   unsigned improper_lines = 0;
 };
-// Blank lines and those that begin with # are left out.
+// Skips blank lines and lines that begin with #.
 checksum_list parse_checksum_list(std::string text, std::optional<digest_kind> kind);
 
 }  // namespace penstock::cli

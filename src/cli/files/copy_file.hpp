@@ -1,4 +1,4 @@
-// Copies of single files: whole under their name, or not there at all. One thread.
+// Copies single files. A copy appears under its name only once it is complete. One thread.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,36 +12,36 @@ namespace penstock::cli {
 
 struct copy_options {
   bool recursive = false;
-  bool preserve = false;  // modes and times, and owners where this process may set them
-  bool verify = false;    // read back and compare
-  bool clone = true;      // share blocks where the file system can
+  bool preserve = false;  // keep modes and times, and owners if this process may set them
+  bool verify = false;    // read the copy back and compare
+  bool clone = true;      // share blocks if the file system can
   bool keep_existing = false;
-  bool to_disk = false;  // not done before the disk has it
+  bool to_disk = false;  // return only once the data is on disk
   remote_options server{};
 };
 
 struct copied_file {
   std::uint64_t bytes = 0;   // its size
-  std::uint64_t copied = 0;  // of these moved; the others are holes, or shared
+  std::uint64_t copied = 0;  // bytes actually moved; the rest are holes or shared blocks
   bool cloned = false;
-  status not_preserved{};  // the error of preserve_facts(); the copy is there nevertheless
+  status not_preserved{};  // the error of preserve_facts(); the copy exists nevertheless
 };
 
-// Errors: os errors; not_a_file for what is no regular file on either side; invalid_argument for one file on both sides; internal where
-// what is read back differs; cancelled. What was at `to` is as it was then.
+// Copies a file. Leaves `to` unchanged on failure. Errors: os errors; not_a_file if either side is not a regular file; invalid_argument if
+// both are the same file; internal if the data read back differs; cancelled.
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// The same of an object on a server, of which the size may be known; several threads may copy those that are smaller than small_object.
-// folder: as pending_file_options::folder. Errors: also those of engine::open_remote; invalid_argument if its facts are to be preserved.
+// The same for an object on a server, whose size may be known. Several threads may copy objects smaller than small_object at once. folder:
+// as pending_file_options::folder. Errors: also those of engine::open_remote; invalid_argument with how.preserve.
 inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
 result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how,
                                 int folder = -1);
-// Writes an object of S3, of a file, or of an object by its URL. Errors: those of engine::begin_upload() and upload::publish(); unsupported
-// (how.preserve); internal where the object, which is there then, differs from what it is of; cancelled.
+// Writes an S3 object from a file, or from an object given by its URL. Errors: those of engine::begin_upload() and upload::publish();
+// unsupported (how.preserve); internal if the object, which exists by then, differs from its source; cancelled.
 result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// Gives a file or a folder that was copied to `path` the mode and times of `like`, and its owner if this process is root's. Sets all that
-// the file system accepts. Errors: os errors, with the facts that could not be set.
+// Sets the mode and times of a file or folder copied to `path` to those of `like`, and its owner if this process runs as root. Sets
+// everything that the file system accepts. Errors: os errors, which list what could not be set.
 status preserve_facts(int fd, const struct stat& like, const std::string& path);
 
 }  // namespace penstock::cli

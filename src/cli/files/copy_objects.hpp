@@ -1,5 +1,5 @@
-// Copies of many objects of a server: small ones many at once, since each waits for an answer; large ones, of which many pieces are under
-// way anyhow, one after the other.
+// Copies many objects from a server. Small objects are copied in parallel, because each waits for a response. Large objects, which already
+// have many pieces under way, are copied one after the other.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace penstock::cli {
 
 struct object_target {
   std::string path;    // for messages
-  std::string folder;  // of it, below the tree
+  std::string folder;  // its folder, relative to the tree
 };
 
 struct object_copy {
@@ -22,8 +22,7 @@ struct object_copy {
   object_target to;
 };
 
-// to: what is written is below it. told: each outcome, one at a time, on any thread. Ends early, without the rest, once the user has
-// interrupted it.
+// to: the tree to write below. told: called with each result, one at a time, on any thread. Stops early after an interrupt.
 void copy_objects(const engine& owner, std::span<const object_copy> all, const folder_tree& to, const copy_options& how,
                   const std::function<void(const object_copy&, const result<copied_file>&)>& told);
 

@@ -1,5 +1,5 @@
-// Folders below one that the user named, for files whose names a server gives. They are made and entered one by one, so that no link among
-// them leads anywhere else, even if somebody puts it there meanwhile. Thread-safe.
+// A tree of folders below one that the user named, for files with names from a server. Folders are created and opened one by one, so that a
+// symbolic link cannot redirect a path outside the tree, even if somebody creates it meanwhile. Thread-safe.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace penstock::cli {
 
 class folder_tree {
  public:
-  // The folder that the user named, which is made, with those above it, if it is missing. Errors: os errors; not_a_file (a link, or no
-  // folder, has its name).
+  // Opens the folder that the user named; creates it and its parents if they are missing. Errors: os errors; not_a_file (the name belongs
+  // to a link or to something that is not a folder).
   static result<folder_tree> open(const std::string& path);
 
-  // A folder below it, for names in it; made if it is missing. path: relative, and without "..". Errors: as above.
+  // Opens a folder below this one; creates it if it is missing. path: relative, without "..". Errors: as above.
   [[nodiscard]] result<owned_fd> enter(const std::string& path) const;
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 

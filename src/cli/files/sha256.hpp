@@ -1,4 +1,4 @@
-// SHA-256 of OpenSSL's libcrypto, which is opened when it is first asked for, so that nothing else of the command needs it. One thread per
+// SHA-256 from OpenSSL's libcrypto. The library is loaded on first use, so that the rest of the command does not need it. One thread per
 // object.
 #pragma once
 
@@ -15,10 +15,10 @@ namespace penstock::cli {
 
 class sha256 {
  public:
-  // Errors: unsupported (neither libcrypto.so.3 nor libcrypto.so.1.1 is here); io (libcrypto refuses SHA-256).
+  // Errors: unsupported (neither libcrypto.so.3 nor libcrypto.so.1.1 is installed); io (libcrypto refuses SHA-256).
   static result<sha256> begin();
   void update(std::span<const std::byte> bytes);
-  // Of all that was given; nothing may follow. Errors: io (libcrypto failed here or in an update).
+  // Returns the hash of all bytes. Call nothing afterwards. Errors: io (libcrypto failed here or in an update).
   result<std::array<std::uint8_t, 32>> finish();
 
  private:

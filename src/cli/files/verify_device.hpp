@@ -1,4 +1,4 @@
-// What gdsio_verify does: reads a file into memory of a device, and compares it with a plain read. Writes to no file. One thread.
+// Does what gdsio_verify does: reads a file into device memory and compares it with a plain read. Writes to no file. One thread.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace penstock::cli {
 
-// gdsio_verify's options.
+// The options of gdsio_verify.
 struct device_check {
   std::string device;                 // -d
   std::uint64_t offset = 0;           // -o
-  std::optional<std::uint64_t> size;  // -s: of all requests together; none: to the end of the file
+  std::optional<std::uint64_t> size;  // -s: total of all requests; nullopt: to the end of the file
   unsigned requests = 1;              // -n
   std::uint64_t memory_offset = 0;    // -g
   bool register_memory = true;        // -b
@@ -21,7 +21,7 @@ struct device_check {
 
 // Returns the option that names the file.
 CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_check& wanted);
-// Prints what gdsio_verify does. Returns the exit code; what is wrong is on stderr.
+// Prints the same output as gdsio_verify; errors go to stderr. Returns the exit code.
 int check_by_device(const engine& owner, const std::string& path, const device_check& wanted, const output_options& output);
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// How long requests took: counts by time, each range of times 1/64 of its value wide. One thread per object.
+// A latency histogram whose buckets are 1/64 of their value wide. One thread per object.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class latency_counts {
   }
   [[nodiscard]] std::uint64_t total() const { return total_; }
   [[nodiscard]] double mean_us() const { return total_ == 0 ? 0 : sum_ns_ / static_cast<double>(total_) / 1e3; }
-  // The time within which this part (0 to 1) of the requests ended, to 1/64 of it. 0 where there were none.
+  // Returns the time within which this fraction (0 to 1) of the requests completed, accurate to 1/64; 0 without requests.
   [[nodiscard]] double percentile_us(double part) const {
     const auto wanted = static_cast<std::uint64_t>(part * static_cast<double>(total_));
     std::uint64_t seen = 0;
@@ -38,7 +38,7 @@ class latency_counts {
  private:
   static constexpr unsigned bits = 6;
   static constexpr std::uint64_t fine = std::uint64_t{1} << bits;
-  // Below 64 ns each has its own; above, 64 for each power of two.
+  // One bucket per nanosecond below 64 ns, then 64 per power of two.
   static std::size_t index_of(std::uint64_t ns) {
     if (ns < fine) return static_cast<std::size_t>(ns);
     const unsigned shift = static_cast<unsigned>(std::bit_width(ns)) - 1 - bits;

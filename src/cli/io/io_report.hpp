@@ -1,4 +1,4 @@
-// What `penstock io` says of a run. Free functions; safe from any thread.
+// The text output of `penstock io`. Free functions; safe from any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,9 +9,9 @@
 
 namespace penstock::cli {
 
-// gdsio's line, without a line feed: programs read it. total or one of its jobs.
+// Returns gdsio's line, without a line feed, in the format that programs parse. part: the total or one of the jobs.
 std::string gdsio_line(const io_figures& run, const io_job_figures& part);
-// What gdsio does not tell, a line each.
+// Returns lines with what gdsio does not report.
 std::vector<std::string> describe(const io_figures& run);
 nlohmann::json to_json(const io_figures& run);
 

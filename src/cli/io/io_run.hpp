@@ -1,4 +1,4 @@
-// Carrying out what `penstock io` is asked to do, once for each size of request. One thread; the work has its own.
+// Runs a plan of `penstock io`, once for each request size. Called from one thread; starts worker threads.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 namespace penstock::cli {
 
 struct io_job_figures {
-  std::string name;  // of the file or folder
+  std::string name;  // the file or folder
   std::string device;
   std::uint64_t bytes = 0;
-  std::uint64_t total_bytes = 0;  // of its data
+  std::uint64_t total_bytes = 0;  // total size of its data
   unsigned threads = 0;
   unsigned depth = 0;
   double seconds = 0;
@@ -28,23 +28,23 @@ struct io_figures {
   transfer_type transfer = transfer_type::gpu_direct;
   std::uint64_t io_size = 0;
   std::vector<io_job_figures> jobs;
-  io_job_figures all;  // its name and device are those of the first
+  io_job_figures all;  // name and device are those of the first job
   double cpu_seconds = 0;
-  std::string path;                            // that carried the bytes
-  std::uint64_t data_bytes = 0;                // of all files, each once
-  std::optional<std::uint64_t> cached_before;  // of these; none where the kernel does not tell
+  std::string path;                            // the path that carried the bytes
+  std::uint64_t data_bytes = 0;                // of all files, each counted once
+  std::optional<std::uint64_t> cached_before;  // the cached part of data_bytes; nullopt if the kernel does not report it
   std::uint64_t verified_bytes = 0;
   std::uint64_t unwritten_bytes = 0;
-  std::vector<std::string> unverified;  // files
+  std::vector<std::string> unverified;  // names of files
   std::string ceiling_name;             // empty: none measured
   double ceiling_gbs = 0;
 };
 
-// Errors: of the plan (invalid_argument), of files, devices and memory, and of bytes that are wrong. A file that the run has made is
-// removed then. remarks: what the user should know of this run, a line each.
+// Errors: of the plan (invalid_argument), of files, devices and memory, and of wrong bytes. After an error, removes files that the run
+// created. remarks: lines to show the user about this run.
 result<io_figures> run_io(const engine& owner, const io_plan& plan, std::uint64_t io_size, std::vector<std::string>& remarks);
 
-// What does not go together. Errors: invalid_argument.
+// Checks for conflicting settings. Errors: invalid_argument.
 status check_plan(const io_plan& plan);
 
 }  // namespace penstock::cli

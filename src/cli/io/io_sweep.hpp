@@ -1,5 +1,5 @@
-// penstock io --sweep: the job of gds_perf.sh, runs of one file with many sizes of requests, numbers of threads and transfer types; a
-// table, a plot and a file of figures. One thread; the work has its own.
+// penstock io --sweep: like gds_perf.sh, runs one file with many request sizes, thread counts and transfer types, and writes a table, a
+// plot and a CSV file. Called from one thread; starts worker threads.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace penstock::cli {
 
-// What stood on the command line, each a list with commas. Empty: as below.
+// Values from the command line; each is a list with commas. Empty: the default on its line.
 struct sweep_options {
   bool wanted = false;
   std::string sizes;      // 4K,64K,1M,16M
   std::string threads;    // 1,4,16
   std::string ios;        // read
   std::string transfers;  // 0
-  std::string plot, csv;  // files; empty: none
+  std::string plot, csv;  // names of files; empty: none
 };
 
 struct sweep_plan {
@@ -29,12 +29,12 @@ struct sweep_plan {
   [[nodiscard]] std::size_t runs() const { return sizes.size() * threads.size() * ios.size() * transfers.size(); }
 };
 
-// Errors: invalid_argument, naming the option and the word; where there are more runs than 512.
+// Errors: invalid_argument, which names the option and the word; also for more than 512 runs.
 result<sweep_plan> parse_sweep(const sweep_options& wanted);
 
-// base: its file, its memory and its seconds, of which 0 stands for 1; its job has one file. remarks: of how base came about, told with
-// those of the runs. Returns the exit code; runs that came before an error or an interrupt are shown all the same. The files of figures
-// are made before the first run, under names of their own, and take the place of what has their names at the end.
+// base: provides the file (its only job has one), the kind of memory and the seconds, where 0 means 1. remarks: about base, shown with
+// those of the runs. Returns the exit code. Runs that completed before an error or an interrupt are shown anyway. The output files are
+// created under temporary names before the first run and renamed at the end.
 int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan& base, std::vector<std::string> remarks,
               const output_options& output);
 

@@ -1,4 +1,4 @@
-// The files that `penstock io` reads and writes: which are its own, and how they are opened. One thread to make and end them; then any.
+// The files that `penstock io` reads and writes: recognizes its own and opens them. Create and destroy from one thread; use from any.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace penstock::cli {
 
-// What a file is, before anything is done to it.
+// Facts about a file before the run.
 struct target_facts {
   bool exists = false;
   std::uint64_t size = 0;
-  // Of the newest writing seen in it, where what it holds is the pattern, as far as samples tell; none where it is not, or is empty.
+  // The newest generation found in samples of the file; nullopt if the samples do not hold the pattern or the file is empty.
   std::optional<std::uint64_t> generation;
 };
 // Errors: os errors; not_a_file.
@@ -25,12 +25,12 @@ class io_target {
  public:
   struct options {
     bool write = false;
-    bool direct_writes = true;  // past the page cache
-    bool force = false;         // overwrite what was not made here
-    bool immutable = false;     // declared so
+    bool direct_writes = true;  // bypass the page cache
+    bool force = false;         // overwrite files that penstock io did not create
+    bool immutable = false;     // declare the file immutable
   };
-  // Opens the file, or makes it. Refuses to write to one that it did not make and that holds something.
-  // Errors: os errors; not_a_file; invalid_argument for what is refused.
+  // Opens or creates the file. Refuses to write to a file with data that penstock io did not create.
+  // Errors: os errors; not_a_file; invalid_argument for a refused file.
   static result<io_target> open(const engine& owner, const std::string& path, const options& how);
   io_target(io_target&&) noexcept = default;
   io_target& operator=(io_target&&) = delete;
@@ -40,7 +40,7 @@ class io_target {
   [[nodiscard]] const file& handle() const { return handle_; }
   [[nodiscard]] int plain_fd() const { return plain_.get(); }
   [[nodiscard]] const target_facts& before() const { return before_; }
-  // Ends it; one that this run has made is removed.
+  // Closes the file; removes it if this run created it.
   void discard();
   status close();
 

@@ -1,5 +1,5 @@
-// One thread of `penstock io`: which requests it makes, and how its transfer type carries them. Each object is for one thread at a time;
-// what stands in io_shared is only read, but for its atomics.
+// A worker thread of `penstock io`: chooses its requests and carries them out as the transfer type demands. Use each object from one thread
+// at a time. Threads only read io_shared, except for its atomics.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace penstock::cli {
 
-// A range of one file that requests are made to, one after the other or at random, and then over again.
+// A range of one file. Requests cover it in order or at random, and then start over.
 struct io_region {
   io_target* target = nullptr;
   std::uint64_t first = 0;
@@ -35,14 +35,14 @@ struct io_request_place {
 
 class io_cursor {
  public:
-  // alignment: of random offsets, from the beginning of the region.
+  // alignment: of random offsets, relative to the beginning of the region.
   io_cursor(const io_region& region, std::uint64_t io_size, std::uint64_t alignment, bool random, std::uint64_t seed);
-  // Not at the end.
+  // Do not call at the end of a pass.
   io_request_place next();
   [[nodiscard]] bool at_end() const { return done_ == requests_; }
-  // To another pass, at random over other offsets.
+  // Starts another pass; a random one uses other offsets.
   void go_on() { done_ = 0; }
-  // To the very first request.
+  // Goes back to the very first request.
   void restart();
   [[nodiscard]] io_target& target() const { return *region_.target; }
 
@@ -54,16 +54,16 @@ class io_cursor {
   bench::random_bytes random_source_;
 };
 
-// Memory of one kind for one thread. Ends what it holds in the right order: a registration before its memory.
+// Memory of one kind for one thread. Frees a registration before its memory.
 class io_memory {
  public:
-  // device: whose, or that a pinned range is for. Errors: out_of_memory, device.
+  // device: owns the memory, or uses the pinned range. Errors: out_of_memory, device.
   static result<io_memory> make(const engine& owner, buffer_type type, const std::string& device, std::uint64_t bytes, bool registered);
   [[nodiscard]] std::byte* data() const { return data_; }
 
  private:
   struct freer {
-    std::uint64_t mapped_bytes;  // 0: of malloc
+    std::uint64_t mapped_bytes;  // 0: from malloc
     void operator()(void* memory) const noexcept;
   };
   device_buffer on_device_;
@@ -72,47 +72,47 @@ class io_memory {
   std::byte* data_ = nullptr;
 };
 
-// What all threads of a job share.
+// Shared by all threads of a job.
 struct io_shared {
   const engine& owner;
   const io_plan& plan;
   const io_job& job;
-  std::string device;  // resolved
+  std::string device;  // an actual device name
   std::uint64_t io_size = 0;
   std::uint64_t generation = 0;
-  const io_pattern* pattern = nullptr;  // of a write: what is written,
-  const io_memory* source = nullptr;    // and where a device (or the host) has all of it
+  const io_pattern* pattern = nullptr;  // for writes: the data to write,
+  const io_memory* source = nullptr;    // and a copy of it in device (or host) memory
 };
 
-// One request: to or from memory of the plan's kind. at: in the file.
+// One request, to or from memory of the plan's kind. at: its place in the file.
 struct io_piece {
   io_target* target = nullptr;
-  std::byte* memory = nullptr;  // what is read into, or written from
-  std::byte* host = nullptr;    // what it passes through, of transfer types by the host
+  std::byte* memory = nullptr;  // target of a read, or source of a write
+  std::byte* host = nullptr;    // the intermediate host buffer of transfer types that go through the host
   std::uint64_t length = 0;
   std::uint64_t offset = 0;
 };
 
 class io_worker {
  public:
-  // The requests at once of one thread: by -B, or as the transfer type has it. cursors: of the thread.
+  // Returns the number of concurrent requests per thread: set by -B, or by the transfer type. cursors: those of the thread.
   static unsigned depth_of(const io_plan& plan, std::size_t cursors);
   static result<io_worker> make(const io_shared& shared, std::vector<io_cursor> cursors);
 
-  // Makes requests until the time is up, or once over the data where the plan has no time. Errors: of the first request that failed.
-  // done_bytes counts up.
+  // Makes requests until the time is up or, if the plan has no time, once over the data. Increases done_bytes. Errors: those of the first
+  // request that failed.
   status run(std::chrono::steady_clock::time_point until, std::atomic<std::uint64_t>& done_bytes);
-  // Compares what the latest requests have left in memory. Of writes nothing has.
+  // Compares the data that the latest requests left in memory. Does nothing for writes.
   status check_latest();
-  // Makes requests again from the first on, each into wiped memory, and compares, up to this many bytes or once over the data. What was
-  // written is read plainly.
+  // Repeats the requests from the first one on, each into wiped memory, and compares the data, up to this many bytes or once over the data.
+  // Reads back written data without the engine.
   status check_again(std::uint64_t most_bytes);
 
   [[nodiscard]] const latency_counts& latencies() const { return latencies_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   [[nodiscard]] std::uint64_t requests() const { return latencies_.total(); }
   [[nodiscard]] std::uint64_t verified_bytes() const { return compared_plainly_ + (checker_ ? checker_->verified_bytes() : 0); }
-  // That a file does not have yet.
+  // Bytes that were never written to the file.
   [[nodiscard]] std::uint64_t unwritten_bytes() const { return checker_ ? checker_->unwritten_bytes() : 0; }
 
  private:
@@ -140,7 +140,7 @@ class io_worker {
   latency_counts latencies_;
   std::uint64_t bytes_ = 0, compared_plainly_ = 0;
   std::optional<pattern_checker> checker_;
-  const io_target* checked_ = nullptr;  // whose bytes the checker sees
+  const io_target* checked_ = nullptr;  // the file that the checker works on
 };
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// Other libraries beside Penstock, for the report: bench/report_peers.py, run by a Python that has them. One thread.
+// Measures other libraries for the report with bench/report_peers.py, in a Python that has them installed. One thread.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 namespace penstock::cli {
 
 struct peer_request {
-  std::string python = "python3";  // a name on PATH, or a file
+  std::string python = "python3";  // a name on PATH, or a file name
   std::string file, device;
   std::vector<std::uint64_t> sizes;
   bool quick = false;
 };
 
-// bench/report_peers.py, which this command carries.
+// The text of bench/report_peers.py, embedded in this command.
 extern const char* const peers_program;
 
-// The list "peers" of a report: for each library what was measured, or why not and how to install it. Blocks for up to a few minutes; ends
-// the program when this process is interrupted. Where no Python runs, the list says so.
+// Returns the list "peers" of a report: for each library its figures, or the reason why there are none and how to install it. Blocks for up
+// to a few minutes. An interrupt of this process also ends the Python program. If no Python runs, the list says so.
 nlohmann::json measure_peers(const peer_request& wanted);
 
 }  // namespace penstock::cli

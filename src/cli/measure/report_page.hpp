@@ -1,4 +1,5 @@
-// The page that `penstock bench --report` writes, made of the JSON of a run: one file, without scripts, that loads nothing. One thread.
+// The page that `penstock bench --report` writes, generated from the JSON of a run: one file, without scripts or external resources. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,11 @@
 
 namespace penstock::cli {
 
-// The report is what `penstock bench --json` writes; what it does not hold is left out of the page. Errors: invalid_argument when it is no
-// such report.
+// report: the output of `penstock bench --json`; missing parts are left out of the page. Errors: invalid_argument if it is not such a
+// report.
 result<std::string> render_report(const nlohmann::json& report);
 
-// --- its parts, for render_report: HTML, or nothing where there is nothing to show
+// --- parts for render_report: HTML, or empty if there is nothing to show
 
 std::string report_figures(const nlohmann::json& report);
 std::string report_peers(const nlohmann::json& report);
@@ -22,12 +23,12 @@ std::string peer_tables(const nlohmann::json& report);
 std::string report_machine(const nlohmann::json& report);
 extern const char* const report_style;
 
-// A number of the report, or 0; a text of it, or nothing: what is null or of another kind counts as missing.
+// Returns a number of the report, or 0; a text, or an empty one. A value that is null or of another type counts as missing.
 double number_in(const nlohmann::json& object, const char* name);
 std::string text_in(const nlohmann::json& object, const char* name);
-// A number of bytes of it; 0 where it can be none.
+// Returns a number of bytes; 0 if the value cannot be one.
 std::uint64_t bytes_in(const nlohmann::json& object, const char* name);
-// A list of it, which may be empty.
+// Returns a list, which may be empty.
 const nlohmann::json& list_in(const nlohmann::json& object, const char* name);
 
 }  // namespace penstock::cli

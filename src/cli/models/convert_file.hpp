@@ -1,4 +1,4 @@
-// Files of tensors made from files of the other format: whole under their name, or not there at all. One thread; blocks where the files do.
+// Converts files of tensors between formats. A file appears under its name only once it is complete. One thread; blocks on file I/O.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 namespace penstock::cli {
 
 struct converted_file {
-  std::string kind;  // of what was made: "safetensors" or "checkpoint"
+  std::string kind;  // format of the result: "safetensors" or "checkpoint"
   std::size_t tensors = 0;
-  std::uint64_t bytes = 0;  // of the tensors
+  std::uint64_t bytes = 0;  // size of the tensors
   double seconds = 0;
   // As in tensor_selection.
   std::vector<std::string> left_out, strided, shared;
 };
 
-// A checkpoint of torch.save becomes a safetensors file, and that a checkpoint; the bytes pass through a few buffers. What was at `to` is
-// as it was where this fails. Errors: those of reading both formats, select_tensors(), make_safetensors() and make_torch_checkpoint(),
-// which name the file and the tensor; invalid_argument (both names mean one file; a name that says another format; options that are for
-// checkpoints only); of pending_file; os errors; cancelled after an interrupt.
+// Converts a torch.save checkpoint to a safetensors file, or a safetensors file to a checkpoint, through a few buffers. Leaves `to`
+// unchanged on failure. Errors: those of reading both formats, select_tensors(), make_safetensors() and make_torch_checkpoint(), which name
+// the file and the tensor; invalid_argument (both names refer to one file; the extension of `to` belongs to another format; options for
+// checkpoints only); those of pending_file; os errors; cancelled after an interrupt.
 result<converted_file> convert_file(const engine& owner, const std::string& from, const std::string& to, const selection_options& wanted);
 
 }  // namespace penstock::cli

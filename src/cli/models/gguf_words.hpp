@@ -1,4 +1,4 @@
-// The metadata of GGUF files, for people and as JSON. Pure functions. Long arrays, such as a vocabulary, are told by how many there are.
+// The metadata of GGUF files as text and as JSON. Pure functions. Long arrays, such as a vocabulary, are shown by their length only.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace penstock::cli {
 
-// "llama", "[1, 2]", "151936 strings"; of a long text the beginning, and how long it is.
+// Returns "llama", "[1, 2]" or "151936 strings"; for a long text, its beginning and its length.
 std::string in_words(const gguf_value& value);
-// An array of more than 100 items is {"type": "string", "count": 151936}.
+// An array of more than 100 items becomes {"type": "string", "count": 151936}.
 nlohmann::json as_json(const gguf_value& value);
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// One loading of a model into the memory of devices, from opening its files to the last byte. One thread; blocks for as long as that takes.
+// Loads a model into device memory once, from opening its files to the last byte. One thread; blocks until the model is loaded.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace penstock::cli {
 
 struct load_request {
   std::vector<std::string> files;    // files, indexes and folders
-  std::vector<device_info> devices;  // each gets all of the model; one that comes twice gets it twice
+  std::vector<device_info> devices;  // each receives the whole model; a device listed twice receives it twice
   io_options io;
   bool verify = false;
 };
@@ -21,10 +21,10 @@ struct loaded_file {
   std::string path, kind;
   std::uint64_t file_bytes = 0, tensor_bytes = 0;
   std::size_t tensors = 0;
-  std::optional<std::uint64_t> cached_bytes;  // before it was read
+  std::optional<std::uint64_t> cached_bytes;  // before the load
 };
 
-// How a part of the files is read, and why.
+// The path that reads a part of the files, and the reason for it.
 struct load_way {
   std::string path, reason;
   std::uint64_t bytes = 0;
@@ -33,27 +33,27 @@ struct load_way {
 struct loaded_device {
   std::string name;
   std::uint64_t bytes = 0;
-  double seconds = 0;         // from the beginning of the reading to the last byte of this device
+  double seconds = 0;         // from the start of reading to the last byte for this device
   std::optional<bool> equal;  // with verify
 };
 
 struct load_pass {
   std::vector<loaded_file> files;
-  std::vector<load_way> ways;  // of the first device, the longest first
+  std::vector<load_way> ways;  // for the first device, largest part first
   std::vector<std::string> remarks;
   std::vector<loaded_device> devices;
-  std::uint64_t bytes = 0;  // of the model, once
+  std::uint64_t bytes = 0;  // size of the model; not multiplied by the number of devices
   std::size_t tensors = 0;
-  double open_seconds = 0;  // of the files and their headers
+  double open_seconds = 0;  // time to open the files and read their headers
   double allocate_seconds = 0;
-  double read_seconds = 0;      // of all devices
-  double read_cpu_seconds = 0;  // likewise
-  std::string path;             // that carried the bytes
-  status error;                 // the rest is told as far as it is known
+  double read_seconds = 0;      // for all devices
+  double read_cpu_seconds = 0;  // for all devices
+  std::string path;             // the path that carried the bytes
+  status error;                 // on error, the other fields hold what is known
 };
 
-// Errors (in the result): those of model::open(); out_of_memory naming a device that the model does not fit into; of reading, naming file
-// and tensor; cancelled after an interrupt; internal where the bytes differ.
+// Errors (in the result): those of model::open(); out_of_memory, which names the device without room for the model; those of reading, which
+// name file and tensor; cancelled after an interrupt; internal if the bytes differ.
 load_pass load_once(const engine& owner, const load_request& wanted);
 
 }  // namespace penstock::cli

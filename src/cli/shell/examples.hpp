@@ -7,13 +7,13 @@
 namespace penstock::cli {
 
 struct example {
-  std::string_view command;  // empty: of the program itself
-  std::string_view line;     // what you type
+  std::string_view command;  // empty: an example of the program itself
+  std::string_view line;     // the command line to type
   std::string_view purpose;
-  bool runs = true;  // in a folder with the files of the examples before it; false: it needs a GPU, a server, or a process, or goes on
+  bool runs = true;  // runs in a folder with the files of earlier examples; false: needs a GPU, a server or a process, or does not end
 };
 
-// In the order of the commands. A test runs those that can run, and looks for the options of the others.
+// Returns the examples in the order of the commands. A test runs those that can run, and checks that the options of the others exist.
 std::span<const example> all_examples() noexcept;
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// What the user is told of a command line that was not understood. One thread.
+// Messages about an invalid command line. One thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,10 +6,10 @@
 
 namespace penstock::cli {
 
-// That the program has no such command, and the one that was probably meant.
+// Returns a message that the command does not exist, with the closest existing one.
 std::string unknown_command(const CLI::App& app, const std::string& word);
 
-// Prints help or version to stdout where they were asked for, else what is wrong to stderr. Returns the exit code.
+// Prints help or the version on stdout if the user asked for them, otherwise the error on stderr. Returns the exit code.
 int explain_usage(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace penstock::cli

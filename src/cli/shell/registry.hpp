@@ -1,4 +1,4 @@
-// The commands there are. One thread.
+// The list of commands. One thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,7 @@
 
 namespace penstock::cli {
 
-// Declares all of them, by what they are for, as `penstock help` lists them. Both must stay valid until the chosen one has run.
+// Declares all commands in the groups that `penstock help` lists. app and chosen must stay valid until the chosen command has run.
 void add_commands(CLI::App& app, command& chosen);
 
 }  // namespace penstock::cli

@@ -1,6 +1,6 @@
-// The whole of a terminal: its other screen, without a cursor, with keys as they are pressed. As it was before once this is gone, also
-// after Ctrl-C and SIGTERM, which common/interrupt turns into an orderly end. Plain ANSI escapes: all that is needed is to go home, to
-// clear and to change screens. One thread, one object.
+// Full-screen mode of a terminal: the alternate screen, no cursor, and unbuffered keys. The destructor restores the terminal, also after
+// Ctrl-C and SIGTERM, which common/interrupt turns into an orderly end. Uses plain ANSI escapes for cursor home, clear and switching
+// screens; nothing else is needed. One thread, one object.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -14,13 +14,13 @@ namespace penstock::cli {
 
 class screen {
  public:
-  // Whether standard input and output are a terminal that understands it: not TERM=dumb.
+  // Returns whether standard input and output are a terminal that understands these escapes (TERM is not "dumb").
   static bool possible();
   screen();
   screen(const screen&) = delete;
   screen& operator=(const screen&) = delete;
   ~screen();
-  // As of now: the user may resize it.
+  // Queried on each call, because the user may resize the terminal.
   [[nodiscard]] std::size_t columns() const;
   [[nodiscard]] std::size_t rows() const;
   void show(const std::vector<std::string>& lines) const;
@@ -29,7 +29,7 @@ class screen {
     key what = key::none;
     char letter = 0;
   };
-  // Waits so long for a key; returns earlier, with none, after a signal or a change of size.
+  // Waits at most this long for a key. Returns earlier without a key after a signal or a change of size.
   [[nodiscard]] static pressed wait_for_key(std::chrono::milliseconds most);
 
  private:

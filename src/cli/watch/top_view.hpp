@@ -1,5 +1,5 @@
-// What `penstock top` shows: speeds from two looks at the same processes, their history, and the lines of a screen. Free functions; safe
-// from any thread.
+// The contents of `penstock top`: speeds computed from two snapshots of the same processes, their history, and the lines of the screen.
+// Free functions; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,59 +18,60 @@ struct named_speed {
   double gigabytes_per_second = 0;
 };
 
-// A process between two looks. Of one that was not there before, or whose number another process has now, nothing is known yet.
+// The activity of a process between two snapshots. Nothing is known yet about a process that was not in the first one, or whose number has
+// been reused.
 struct process_speed {
   process_stats now;
   double read_gigabytes_per_second = 0;
   double written_gigabytes_per_second = 0;
-  std::vector<named_speed> by_path;    // those that moved something
-  std::vector<named_speed> by_device;  // likewise
-  double half_below_us = 0;            // of the pieces of this time
-  double most_below_us = 0;            // 99% of them
-  std::uint64_t fallbacks = 0;         // in this time
-  std::vector<double> history;         // GB/s read and written, of this look and those before it, oldest first
+  std::vector<named_speed> by_path;    // paths that moved bytes
+  std::vector<named_speed> by_device;  // devices that moved bytes
+  double half_below_us = 0;            // median time of the pieces of this interval
+  double most_below_us = 0;            // 99th percentile
+  std::uint64_t fallbacks = 0;         // in this interval
+  std::vector<double> history;         // GB/s read and written in this snapshot and earlier ones, oldest first
 };
 std::vector<process_speed> speeds_between(const process_list& before, const process_list& now, double seconds);
 
-// The speeds of earlier looks, by process. Forgets processes that it no longer sees.
+// Earlier speeds by process. Forgets processes that no longer appear.
 class speed_histories {
  public:
-  static constexpr std::size_t most = 120;  // looks
-  // Adds the speeds of a look, and fills in the history of each.
+  static constexpr std::size_t most = 120;  // snapshots
+  // Adds the speeds of a snapshot, and fills in the history of each process.
   void add(std::vector<process_speed>& seen);
 
  private:
   std::map<int, std::vector<double>> by_pid_;
 };
 
-// Speeds as blocks, ▁▂▃▄▅▆▇█ (in ASCII _.-=+*#), newest last, of this many columns: the highest is the top.
+// Returns this many columns of speeds as blocks, ▁▂▃▄▅▆▇█ (in ASCII _.-=+*#), newest last; top is the speed of a full block.
 std::string sparkline(std::span<const double> speeds, double top, std::size_t columns, bool has_blocks);
-// A bar of this many columns, as far as value is of top; filled up with blanks.
+// Returns a bar of this many columns, filled in proportion to value / top and padded with blanks.
 std::string bar(double value, double top, std::size_t columns, bool has_blocks);
 
 enum class top_order : std::uint8_t { speed, pid, oldest };
 [[nodiscard]] std::string_view to_string(top_order order);
-// Those that have ended come last.
+// Sorts the processes; ended ones come last.
 void sort_by(std::vector<process_speed>& seen, top_order order);
 
 struct top_screen {
   std::size_t columns = 80, rows = 24;
   top_order order = top_order::speed;
   int selected_pid = 0;
-  bool shows_requests = false;  // of the selected process
+  bool shows_requests = false;  // show the requests of the selected process
   bool paused = false;
-  bool of_those_named = false;  // the list is of processes whose numbers were given
-  bool shows_ended = false;     // each in a line of its own; those that were named always are
-  bool is_chosen = false;       // selected_pid: by the user
-  bool has_blocks = false;      // the terminal shows block characters: its locale is UTF-8
+  bool of_those_named = false;  // the user named the processes by number
+  bool shows_ended = false;     // show each ended process on its own line; named processes always have one
+  bool is_chosen = false;       // the user chose selected_pid
+  bool has_blocks = false;      // the terminal can show block characters: its locale is UTF-8
 };
-// The lines of a screen, none longer than it is wide, and no more than it has.
+// Returns the lines of a screen, which fit its width and height.
 std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const std::vector<status>& problems, const top_screen& screen);
-// Those of which there are lines, in the order of the list.
+// Returns the processes that have a line, in the order of the list.
 std::vector<const process_speed*> shown_of(const std::vector<process_speed>& seen, const top_screen& screen);
-// The one that the user has chosen, as long as there is a line of it; else the first.
+// Returns the process that the user chose, as long as it has a line; otherwise the first one.
 int selected_of(const std::vector<process_speed>& seen, const top_screen& screen);
-// In a pipe: titles, a line for each process with all figures (no bars), and one for all that have ended.
+// Returns the output for a pipe: titles, one line with all figures (no bars) per process, and one line for all ended processes.
 std::vector<std::string> top_table(const std::vector<process_speed>& seen, bool of_those_named);
 nlohmann::json to_json(const process_speed& seen);
 
