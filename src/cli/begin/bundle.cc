@@ -26,9 +26,9 @@ namespace {
 
 constexpr std::size_t most_of_entry = std::size_t{128} << 10;
 constexpr std::size_t most_of_all = std::size_t{4} << 20;
-constexpr std::size_t longest_line = 160;  // of a small file that shares read.txt with others
+constexpr std::size_t longest_line = 160;  // longest file that goes into read.txt with others instead of its own entry
 
-// Beside what the findings are judged from.
+// Read in addition to the files that the findings are based on.
 constexpr std::array further_files{
     "/proc/meminfo",
     "/proc/modules",
@@ -61,13 +61,13 @@ std::string lines_with(const std::string& text, std::initializer_list<std::strin
   return out;
 }
 
-// All processors of a machine are described alike.
+// Returns the first processor only, because all processors of a machine look alike.
 std::string first_processor(const std::string& text) { return text.substr(0, text.find("\n\n") + 1); }
 
-// Of network mounts only, without the tables of their requests.
+// Returns the lines of NFS mounts only, without their tables of requests.
 std::string network_mounts(const std::string& text) { return lines_with(text, {"fstype nfs", "opts:", "xprt:", "bytes:", "events:"}); }
 
-// What of a file is worth sending; empty: nothing.
+// Returns the useful part of a file; empty if there is none.
 std::string excerpt_of(const std::string& path, const std::string& text) {
   if (path == "/proc/self/environ" || path == "/proc/kallsyms" || !is_text(text)) return {};
   if (path == "/proc/cpuinfo") return first_processor(text);
@@ -82,8 +82,8 @@ std::string beginning_of(std::string text) {
   return text + "\n(cut here)\n";
 }
 
-// Others can put a link or a pipe where a log is looked for, in the working directory or in /tmp: then it would be their choice what is
-// sent. Errors: why it is none of the caller's own logs; not_found where nothing is there.
+// Opens a log. Other users can place a link or a pipe at the path of a log, in the working directory or in /tmp, and so choose what is
+// sent; these are refused. Errors: the reason why the file is not a log of this user or root; not_found if it does not exist.
 result<owned_fd> open_log(const machine::tree& from, const std::string& path) {
   owned_fd opened(machine::open_below(from.outside(""), path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
   if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "a link; links are not followed");
@@ -95,7 +95,7 @@ result<owned_fd> open_log(const machine::tree& from, const std::string& path) {
   return opened;
 }
 
-// From the beginning of a line on.
+// Returns the end of a log, starting at the beginning of a line.
 result<std::string> end_of_log(const machine::tree& from, const std::string& path) {
   auto opened = open_log(from, path);
   if (!opened) return opened.error();
@@ -123,7 +123,7 @@ std::string text_of(const machine_report& known) {
 
 bool is_switch(const nlohmann::json& value) { return value.is_boolean() || value.is_null() || (value.is_structured() && value.empty()); }
 
-// Before they are quoted: what is quoted twice is not seen as a value any more.
+// Removes secrets before strings are quoted, because values that are quoted twice are not recognized.
 nlohmann::json without_secret_texts(nlohmann::json document) {
   if (document.is_string()) return without_secrets(document.get<std::string>());
   if (!document.is_structured()) return document;
@@ -143,7 +143,8 @@ std::string on_one_line(const std::string& text) {
   return out;
 }
 
-// Penstock's own and those of the interfaces that it serves; nobody else's. A secret goes as a whole: its value may look like anything.
+// Returns the variables of Penstock and of the interfaces that it serves, and no others. Removes a secret completely, because its value can
+// have any form.
 std::string environment_of(const machine::tree& from) {
   std::string out;
   for (const auto& each : machine::words_of(from.read("/proc/self/environ").value_or(""), '\0')) {
@@ -191,7 +192,7 @@ class bundle_maker {
   void add(const std::string& name, const std::string& what, const std::string& content) {
     if (!content.empty()) put(name, what, beginning_of(without_secrets(content)));
   }
-  // Whole or not at all: half of it is nothing to a program.
+  // Adds the whole document or nothing, because programs cannot parse half of it.
   void add_json(const std::string& name, const std::string& what, nlohmann::json document) {
     document = without_secret_texts(std::move(document));
     put(name, what, without_controls(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
@@ -210,7 +211,7 @@ class bundle_maker {
   std::size_t total_ = 0;
 };
 
-// Files of a line share one entry: so they can be looked at before they are sent.
+// Adds the files that were read. Files of one line share an entry, so that the bundle is easy to review before it is sent.
 void add_read_files(const machine::tree& from, const machine::tree_log& log, bundle_maker& out) {
   std::string small;
   constexpr std::size_t longest_name = 70;
@@ -231,7 +232,7 @@ void add_read_files(const machine::tree& from, const machine::tree_log& log, bun
   out.add("read.txt", "small files of /proc, /sys and /etc", small);
 }
 
-// By CUFILE_LOGFILE_PATH, logging.dir of cufile.json, or in the working directory, as NVIDIA's library has it.
+// Finds the log as NVIDIA's library does: CUFILE_LOGFILE_PATH, then logging.dir of cufile.json, then the working directory.
 void add_cufile_log(const machine::tree& from, const machine_report& known, bundle_maker& out) {
   auto path = machine::loader(from).variable("CUFILE_LOGFILE_PATH");
   const auto* folder = known.libraries.settings.find("logging.dir");
@@ -275,7 +276,7 @@ bundle make_bundle(const machine::tree& from, const machine::tree_log& log, cons
   add_cufile_log(from, known, out);
   for (const char* path : further_files) (void)from.read(path, most_of_entry * 2);
   for (const char* path : {"/proc/cpuinfo", "/proc/self/mountstats"}) (void)from.read(path);
-  // Whoever knows cuFile's keys has read it past the tree.
+  // cuFile's settings were parsed without the tree, so they are not in the log yet.
   if (const auto& settings = known.libraries.settings.file; settings.starts_with('/')) (void)from.read(settings, most_of_entry * 2);
   add_read_files(from, log, out);
   auto made = out.take();
@@ -297,7 +298,7 @@ result<std::uint64_t> write_bundle(const bundle& made, const std::string& path) 
   owned_fd opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (opened.get() < 0) return status::from_errno(errno, fmt::format("make {}", path));
   status error = write_plainly(opened.get(), path, 0, std::as_bytes(std::span(bytes)));
-  // Some file systems find out only now that they are full.
+  // Some file systems report a lack of space only at fsync.
   if (error.ok() && ::fsync(opened.get()) != 0 && errno != EINVAL) error = status::from_errno(errno, fmt::format("write {}", path));
   if (const auto closed = opened.close(path); error.ok()) error = closed;
   if (error.ok()) return std::uint64_t{bytes.size()};

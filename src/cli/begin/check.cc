@@ -1,4 +1,4 @@
-// penstock check: what of a machine is slow or broken; and which way the bytes of files would go, and why.
+// penstock check: finds what is slow or broken on a machine, and explains which path the bytes of files would take.
 #include "cli/begin/check.hpp"
 
 #include <fmt/format.h>
@@ -25,18 +25,18 @@ namespace {
 
 struct check_options {
   std::vector<std::string> files;
-  std::vector<std::string> more_files;  // behind -f
+  std::vector<std::string> more_files;  // from -f
   std::string root = "/";
   bool platform = false;
   bool catalogue = false;
   machine_view view;
   std::string device;
   std::string settings_file;
-  std::string bundle_file;  // "true": of a name that tells the time; empty: none
+  std::string bundle_file;  // "true": a name with the current time; empty: no bundle
   output_options output;
 };
 
-// Neighbours that take the same path for the same reason are one part to a reader.
+// Merges adjacent parts that take the same path for the same reason.
 std::vector<plan_part> merge(const std::vector<plan_part>& parts) {
   std::vector<plan_part> out;
   for (const plan_part& part : parts) {
@@ -54,12 +54,12 @@ check_plan explain(const engine& owner, const file& target, const check_report& 
   auto found = owner.explain(target, report.device, report.size, 0, is_write);
   if (!found) return {found.error(), {}};
   found->parts = merge(found->parts);
-  // The report says once why there is no GPU, for both plans.
+  // The report states once, for both plans, why there is no GPU.
   std::erase(found->remarks, why_no_gpu(owner));
   return {{}, std::move(*found)};
 }
 
-// Asked of the name: opening the file for writing would copy it up on overlayfs, and tell those who watch it that it may have changed.
+// Checks the name only. Opening the file for writing would copy it up on overlayfs, and would notify watchers of a possible change.
 check_plan explain_write(const engine& owner, const file& target, const check_report& report) {
   if (is_url(target.path())) return {{errc::unsupported, "objects on servers are not written in place"}, {}};
   if (::access(target.path().c_str(), W_OK) != 0) return {status::from_errno(errno, fmt::format("write {}", target.path())), {}};
@@ -120,14 +120,14 @@ void print_report(const check_report& report) {
   print_findings(report.findings, false);
 }
 
-// The same for all files.
+// Printed once for all files.
 void print_devices(const engine& owner) {
   say("devices\n");
   for (const device_info& device : owner.devices()) say("  {}, {}\n", describe_device(device), format_size(device.memory_bytes));
   if (const std::string reason = why_no_gpu(owner); !reason.empty()) say("  {}\n", reason);
 }
 
-// One document for one file that was named, a list of them for several, or for a folder.
+// Prints one object for a single file, and an array for several files or a folder.
 void print_as_json(const std::vector<check_report>& reports, const std::vector<input>& inputs, const check_options& wanted) {
   if (wanted.files.size() == 1 && inputs.size() == 1 && inputs.front().name == wanted.files.front())
     return print_json(to_json(reports.front()));
@@ -149,7 +149,7 @@ bool is_broken(const check_report& report) {
   return std::ranges::count(report.findings, machine::verdict::broken, &machine::finding::verdict) > 0;
 }
 
-// Errors of files are told as they come, the rest is then's. Ends early once interrupted() is true.
+// Prints errors of files as they occur, and passes each report to then. Stops early once interrupted() is true.
 template <class Then>
 std::vector<check_report> look_at_all(const engine& owner, const std::string& memory, const machine_report& known,
                                       const std::vector<input>& inputs, const Then& then) {
@@ -189,9 +189,9 @@ int check_files(const check_options& wanted) {
   return exit_code;
 }
 
-// What a bundle holds of the files that were named.
+// The part of a bundle about the files that the user named.
 struct bundled_files {
-  nlohmann::json documents;  // null: none were named
+  nlohmann::json documents;  // null: the user named no file
   int exit_code = exit_success;
 };
 
@@ -206,7 +206,7 @@ bundled_files look_at_named(const check_options& wanted, const machine_report& k
   bundled_files found{nlohmann::json::array(), exit_success};
   const auto reports = look_at_all(*owner, where->name, known, expand_folders(wanted.files), [&](const check_report& report) {
     found.documents.push_back(to_json(report));
-    // A blank in the place of '=' makes a file to look at of the bundle's name.
+    // With a space instead of '=', the name of the bundle is taken as a file to check.
     if (report.error.code() == errc::not_found && report.file.ends_with(".tar"))
       complain("penstock: write --bundle={} to give the bundle this name\n", report.file);
   });

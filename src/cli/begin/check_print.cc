@@ -1,4 +1,4 @@
-// How the findings of penstock check are printed for people.
+// Prints the findings of penstock check as text.
 #include <fmt/format.h>
 
 #include <string_view>
@@ -66,7 +66,7 @@ your machine. [All options](commands.md#penstock-check). The advice on NVIDIA's 
 WekaFS and VAST are tested on recorded machines only: experimental, not yet run on hardware.
 )";
 
-// For a cell of a table in Markdown.
+// Escapes text for a cell of a Markdown table.
 std::string cell(std::string_view text) {
   std::string out;
   for (const char c : text) c == '|' ? out += "\\|" : out += c;

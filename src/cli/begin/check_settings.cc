@@ -1,4 +1,4 @@
-// penstock check --cufile-json: what libcufile.so.0 would make of each key of a cufile.json.
+// penstock check --cufile-json: prints what libcufile.so.0 does with each key of a cufile.json.
 #include <fmt/format.h>
 
 #include "cli/begin/check.hpp"

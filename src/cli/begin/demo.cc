@@ -1,4 +1,5 @@
-// penstock demo: makes a real file, reads it into device memory, compares the bytes, and tells how close to the hardware that was.
+// penstock demo: creates a file, reads it into device memory, compares the bytes, and reports how close the speed was to the hardware
+// limit.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -38,11 +39,11 @@ struct demo_options {
   output_options output;
 };
 
-// What is told: lines as they come, or one document at the end.
+// The output: lines as they are ready, or one JSON document at the end.
 class demo_report {
  public:
   explicit demo_report(const output_options& output) : output_(output) {}
-  // Of what is measured, and why nothing is; not with --quiet.
+  // Prints what is measured, or why it is skipped. Silent with --quiet.
   template <class... Arguments>
   void remark(fmt::format_string<shown_as<Arguments>...> text, const Arguments&... arguments) const {
     if (!output_.quiet) figure<Arguments...>(text, arguments...);
@@ -67,8 +68,8 @@ struct demo_run {
   double seconds = 0;
   double cpu_seconds = 0;
   std::string path;
-  std::uint64_t kept_bytes = 0;    // of what was not in the page cache: read through it
-  std::uint64_t direct_bytes = 0;  // likewise: past it
+  std::uint64_t kept_bytes = 0;    // uncached bytes that were read through the page cache
+  std::uint64_t direct_bytes = 0;  // uncached bytes that were read past it
 };
 
 struct limit {
@@ -76,7 +77,7 @@ struct limit {
   double gbs = 0;
 };
 
-// What the demonstration works with.
+// State shared by all steps of the demonstration.
 struct stage {
   demo_report& told;
   const engine& owner;
@@ -89,12 +90,12 @@ struct stage {
 };
 
 std::string default_directory() {
-  // /var/tmp before /tmp: the latter often is memory, and the demonstration wants a disk.
+  // Prefer /var/tmp to /tmp, which is often in memory; the demonstration needs a disk.
   if (const char* named = std::getenv("TMPDIR"); named != nullptr && *named != '\0') return named;
   return ::access("/var/tmp", W_OK) == 0 ? "/var/tmp" : "/tmp";
 }
 
-// As much as was asked for, or half of the space that is free.
+// Returns the requested size, or at most half of the free space.
 result<std::uint64_t> affordable_size(const demo_report& told, const std::string& directory, std::uint64_t wanted) {
   if (wanted < least_bytes) return status(errc::invalid_argument, fmt::format("--size must be {} or more", format_size(least_bytes)));
   auto space = bench::free_space(directory);
@@ -126,7 +127,7 @@ demo_run read_once(const stage& on) {
   return run;
 }
 
-// errc::unsupported when pages stay, as they do on tmpfs.
+// Errors: unsupported if pages stay in the cache, as on tmpfs.
 status drop_from_cache(const stage& on) {
   const auto& path = on.sample.path();
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -146,7 +147,7 @@ result<std::uint64_t> hash_of_device(const stage& on) {
   return bench::hash_of_memory(on.owner, on.memory.data(), on.sample.size(), bar.counting(bench::piece_bytes));
 }
 
-// How the bytes came that were not in the page cache; empty where all were.
+// Describes how uncached bytes were read; empty if all bytes were cached.
 std::string cold_way(const demo_run& run) {
   const auto kept = format_size(run.kept_bytes);
   const auto direct = format_size(run.direct_bytes);
@@ -157,7 +158,7 @@ std::string cold_way(const demo_run& run) {
 
 double speed_of(const stage& on, const demo_run& run) { return bench::gigabytes_per_second(on.sample.size(), run.seconds); }
 
-// Of several: the middle one, and all speeds.
+// Prints the median run and the speeds of all runs.
 status print_runs(std::string_view title, const stage& on, std::vector<demo_run> runs, const std::optional<limit>& against) {
   const auto found = hash_of_device(on);
   if (!found) return found.error();
@@ -194,7 +195,7 @@ status print_runs(std::string_view title, const stage& on, std::vector<demo_run>
   return {};
 }
 
-// A read of a resident file can be no faster than the link, nor than all cores together copy out of the page cache.
+// Returns the limit for reads of a cached file: the slower of the link and of all cores copying from the page cache.
 result<limit> hot_limit(const stage& on) {
   auto cached = on.meter.cached_read(on.sample.path(), on.sample.size());
   if (!cached) return cached.error();
@@ -205,7 +206,7 @@ result<limit> hot_limit(const stage& on) {
 status show_hot(const stage& on) {
   auto most = hot_limit(on);
   if (!most) return most.error();
-  // The first read also makes threads and pinned memory, so that only later ones show the speed.
+  // The first read also creates threads and pinned memory, so only later reads show the speed.
   if (const demo_run first = read_once(on); !first.result.ok()) return first.result.error;
   if (status error = bench::clear_memory(on.owner, on.memory.data(), on.sample.size()); !error.ok()) return error;
   std::vector<demo_run> runs;
@@ -227,7 +228,7 @@ status show_cold(const stage& on) {
   std::vector<bench::ceiling> limits;
   status no_limit;
   while (runs.size() < most_runs && !interrupted()) {
-    // Before and after each run, since the speed of a disk that others use changes.
+    // Measured before and after each run, because the speed of a shared disk changes.
     auto most = on.meter.direct_read(on.sample.path(), on.sample.size());
     most ? limits.push_back(*most) : void(no_limit = most.error());
     if (runs.size() > 0) {
@@ -248,18 +249,18 @@ status show_cold(const stage& on) {
   return print_runs("from the disk to the device", on, std::move(runs), most);
 }
 
-// What bounds this machine, as `penstock check` says it.
+// Prints what limits this machine, in the words of `penstock check`.
 void show_notes(const stage& on) {
   const auto seen = on.owner.explain(on.source, on.device.name, on.sample.size(), 0);
   if (!seen) return;
   for (const auto& each : seen->remarks) {
-    if (each.starts_with("no GPU")) continue;  // said above
+    if (each.starts_with("no GPU")) continue;  // printed already
     on.told.document["notes"].push_back(each);
     on.told.remark("note: {}\n", each);
   }
 }
 
-// How this command can be called again.
+// Returns the name with which the user can call this command again.
 std::string own_name() {
   std::error_code problem;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", problem);
@@ -318,7 +319,7 @@ status demonstrate(const demo_options& wanted, demo_report& told) {
 }
 
 int run_demo(const demo_options& wanted) {
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads may have seen enough: the file is removed all the same
+  std::signal(SIGPIPE, SIG_IGN);  // if the reader of a pipe exits early, still remove the file
   demo_report told(wanted.output);
   const status error = demonstrate(wanted, told);
   if (interrupted()) {

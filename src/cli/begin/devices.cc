@@ -1,4 +1,4 @@
-// penstock devices: what there is to read into.
+// penstock devices: lists the devices that files can be read into.
 #include <fmt/format.h>
 
 #include <memory>

@@ -28,7 +28,7 @@ std::size_t end_of(std::string_view text, std::size_t from, std::string_view end
   return std::min(text.find_first_of(ends, from), text.size());
 }
 
-// "https://user:word@host/path?X-Amz-Signature=...": what is before '@' and behind '?'.
+// Removes user information and the query of a URL such as "https://user:word@host/path?X-Amz-Signature=...".
 std::string url_without_secrets(std::string_view url) {
   const std::size_t begin = url.find("://") + 3;
   std::string out(url.substr(0, begin));
@@ -36,7 +36,7 @@ std::string url_without_secrets(std::string_view url) {
   const std::size_t query = rest.find_first_of("?#");
   const bool has_query = query != std::string_view::npos;
   const std::string_view place = rest.substr(0, query);
-  // A word that is badly written may hold '/' or '@' itself: the last '@' counts.
+  // A password that is not escaped may contain '/' or '@', so the last '@' counts.
   const std::size_t at = place.rfind('@');
   if (at != std::string_view::npos) out += removed_mark;
   out += at == std::string_view::npos ? place : place.substr(at);
@@ -55,7 +55,7 @@ std::string without_secret_urls(std::string_view text) {
   return out.append(text.substr(done));
 }
 
-// Behind the opening bracket or quote at `from`, to where it closes; all there is where it does not.
+// Returns the position after the bracket or quote that closes the one at `from`; the end of the text if nothing closes it.
 std::size_t end_of_enclosed(std::string_view text, std::size_t from) {
   const char open = text[from];
   const char close = open == '[' ? ']' : open == '{' ? '}' : open;
@@ -72,14 +72,14 @@ std::size_t end_of_enclosed(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-// How the name of a value says where the value ends.
+// Where a value ends, depending on how its name is written.
 enum class value_form {
-  line,  // with the line: behind the colon of a header ("Authorization: Basic x"), or "password = two words"
-  word,  // at a blank: "password=a;b" on a command line
-  item,  // at what ends an item of JSON
+  line,  // at the end of the line: after the colon of a header ("Authorization: Basic x"), or "password = two words"
+  word,  // at a space: "password=a;b" on a command line
+  item,  // at the end of a JSON item
 };
 
-// What follows a closing quote or bracket without a blank is of the value too, as the shell has it.
+// Text that directly follows a closing quote or bracket belongs to the value, as in a shell.
 std::size_t end_of_value(std::string_view text, std::size_t from, value_form form) {
   if (from >= text.size()) return text.size();
   const bool is_enclosed = std::string_view("\"'[{").find(text[from]) != std::string_view::npos;
@@ -122,8 +122,8 @@ std::string without_secret_values(std::string_view text) {
 
 bool is_letter_or_digit(char c) { return is_of_name(c) && c != '_' && c != '-' && c != '.'; }
 
-// Keys and tokens that are known by how they begin: of Amazon, JSON web tokens, Hugging Face, GitHub, GitLab, Google, OpenAI and others,
-// Slack, NVIDIA, npm, PyPI, DigitalOcean, SendGrid, Stripe, Databricks, Vault, Docker, Replicate, Groq and age.
+// Prefixes of known keys and tokens: Amazon, JSON web tokens, Hugging Face, GitHub, GitLab, Google, OpenAI and others, Slack, NVIDIA, npm,
+// PyPI, DigitalOcean, SendGrid, Stripe, Databricks, Vault, Docker, Replicate, Groq and age.
 constexpr std::array beginnings_of_tokens{
     "AKIA"sv,      "ASIA"sv,   "ABIA"sv,     "ACCA"sv,           "AROA"sv,     "eyJ"sv,         "hf_"sv,    "api_org_"sv,
     "ghp_"sv,      "gho_"sv,   "ghu_"sv,     "ghs_"sv,           "ghr_"sv,     "github_pat_"sv, "glpat-"sv, "gldt-"sv,
@@ -133,7 +133,7 @@ constexpr std::array beginnings_of_tokens{
     "xapp-"sv,     "nvapi-"sv, "npm_"sv,     "pypi-"sv,          "dop_v1_"sv,  "SG."sv,         "dapi"sv,   "hvs."sv,
     "dckr_pat_"sv, "r8_"sv,    "gsk_"sv,     "AGE-SECRET-KEY-"sv};
 
-// A name of a folder or an option may begin so too; it has no digit or capital behind it.
+// A folder or an option may have the same prefix, but not followed by digits or capitals.
 std::size_t token_length(std::string_view text) {
   constexpr std::size_t least = 12;
   std::size_t length = 0;
@@ -145,7 +145,7 @@ std::size_t token_length(std::string_view text) {
   return is_drawn || length >= 24 ? length : 0;
 }
 
-// "Bearer abc" and "Basic dXNlcjpwdw==", wherever they stand. The words are also English: what follows "basic" has to look like base64.
+// Finds "Bearer abc" and "Basic dXNlcjpwdw==" anywhere. Both are also English words, so the text after "basic" must look like base64.
 std::size_t authorization_length(std::string_view text) {
   const auto follows = [&](std::string_view word) {
     return text.size() > word.size() && in_lower_case(text.substr(0, word.size())) == word;
@@ -190,7 +190,7 @@ std::string without_private_keys(std::string_view text) {
   return out.append(text.substr(done));
 }
 
-// Behind a separator, or at a capital letter behind a small one: "s3.key", "sharedKey".
+// Returns whether a word begins here: after a separator, or at a capital after a lower-case letter ("s3.key", "sharedKey").
 bool begins_word(std::string_view name, std::size_t at) {
   if (at == 0 || name[at - 1] == '_' || name[at - 1] == '-' || name[at - 1] == '.') return true;
   return lower_letter(name[at]) != name[at] && lower_letter(name[at - 1]) == name[at - 1];
@@ -203,7 +203,7 @@ bool names_secret(std::string_view name) {
                                                    "credential", "signature",     "access_key", "accesskey",  "apikey",
                                                    "api_key",    "authorization", "private_key"};
   const std::string lower = in_lower_case(name);
-  // Words that stand for something else inside of others: "keyboard", "bypass", "author", "design".
+  // These count only as whole words, because they are part of others: "keyboard", "bypass", "author", "design".
   for (const std::string_view last : {"key", "pass", "auth", "sig"}) {
     if (lower.ends_with(last) && begins_word(name, name.size() - last.size())) return true;
   }

@@ -19,13 +19,13 @@ std::string header_of(std::string_view name, std::uint64_t size, std::int64_t mo
   constexpr std::size_t checksum_at = 148;
   std::string header(tar_block, '\0');
   put_field(header, 0, name);
-  put_field(header, 100, "0000600");  // its owner reads and writes it
+  put_field(header, 100, "0000600");  // readable and writable only by its owner
   put_field(header, 108, "0000000");
   put_field(header, 116, "0000000");
   put_field(header, 124, fmt::format("{:011o}", size));
   put_field(header, 136, fmt::format("{:011o}", modified));
-  put_field(header, checksum_at, "        ");  // counts as blanks in the sum
-  put_field(header, 156, "0");                 // a plain file
+  put_field(header, checksum_at, "        ");  // the checksum field counts as blanks
+  put_field(header, 156, "0");                 // a regular file
   put_field(header, 257, std::string_view("ustar\00000", 8));
   unsigned sum = 0;
   for (const char each : header) sum += static_cast<unsigned char>(each);

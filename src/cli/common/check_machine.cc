@@ -16,17 +16,18 @@
 namespace penstock::cli {
 namespace {
 
-// Where this process finds it. Of a copy a link that leads out of it is none of its files: no file has a name of this kind.
+// Returns the path under which this process can open the file. If a link in a copied tree leads out of the tree, returns a path that does
+// not exist.
 std::string place_of_settings(const machine::tree& from, const std::string& file) {
   if (from.is_this_machine() || !file.starts_with('/')) return file;
   const auto real = from.real(file);
   return from.outside(real.empty() ? file + "/." : real);
 }
 
-// The settings that a program with the environment of /proc/self/environ would have.
+// Returns the settings that apply to a program with the environment in /proc/self/environ.
 machine::settings_facts gather_settings(const machine::tree& from) {
   const machine::loader linker(from);
-  std::string kept;  // what the last look-up has answered
+  std::string kept;  // keeps the last result alive
   const auto lookup = [&](const char* name) -> const char* {
     kept = linker.variable(name);
     return kept.empty() ? nullptr : kept.c_str();
@@ -43,7 +44,7 @@ machine::settings_facts gather_settings(const machine::tree& from) {
   return found;
 }
 
-// Where there is no driver, starting CUDA tells nothing new.
+// Without a driver, initializing CUDA would provide nothing new.
 void ask_cuda(machine_report& report) {
   if (!report.libraries.cuda || report.platform.driver_version.empty()) return;
   report.libraries.driver = machine::ask_cuda(report.libraries.cuda->file);
@@ -86,7 +87,7 @@ std::vector<machine::finding> findings_of_file(const machine_report& report, con
   }
   struct stat info {};
   if (::stat(real.c_str(), &info) != 0) return found;
-  constexpr std::uint64_t unit = 512;  // of st_blocks, whatever the file system's block is
+  constexpr std::uint64_t unit = 512;  // of st_blocks, independent of the file system's block size
   const machine::file_facts facts{file, static_cast<std::uint64_t>(info.st_size), static_cast<std::uint64_t>(info.st_blocks) * unit};
   const auto holes = machine::judge_holes(report.findings, *mount, facts);
   found.insert(found.end(), holes.all().begin(), holes.all().end());

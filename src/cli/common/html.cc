@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";
 
-// The length of the character of UTF-8 at the beginning of the text; 0 where there is none that XML may hold.
+// Returns the length of the UTF-8 character at the beginning of the text; 0 if it is invalid or not allowed in XML.
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

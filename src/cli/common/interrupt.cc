@@ -14,7 +14,7 @@ namespace {
 std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
 
-int wake_descriptor = -1;  // an eventfd, set before there are signals or threads
+int wake_descriptor = -1;  // an eventfd, created before signals are handled and threads start
 
 constexpr unsigned most_seconds_to_end = 10;
 
@@ -27,8 +27,8 @@ extern "C" void remember(int signal_number) {
   errno = before;
 }
 
-// The command waits for something that nobody can end, such as a file system whose server is gone. The first signal has its default action
-// by now.
+// Runs when the command waits for something that cannot be interrupted, such as a file system with an unreachable server. By now the first
+// signal has its default action.
 extern "C" void end_at_last(int /*signal_number*/) { std::raise(caught_signal.load(std::memory_order_relaxed)); }
 
 }  // namespace
@@ -37,11 +37,11 @@ void catch_interrupts() {
   wake_descriptor = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action {};
   action.sa_handler = remember;
-  // SA_RESETHAND: the second signal finds the default action, and ends the process.
+  // SA_RESETHAND: the second signal triggers the default action and ends the process.
   action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (const int signal_number : {SIGINT, SIGTERM}) {
-    // Who started this command with the signal ignored (nohup, a shell's background job) means it, also for what `run` starts.
+    // If the parent ignores the signal (nohup, a shell's background job), keep ignoring it, also for programs that `run` starts.
     struct sigaction inherited {};
     sigaction(signal_number, nullptr, &inherited);
     if (inherited.sa_handler != SIG_IGN) sigaction(signal_number, &action, nullptr);

@@ -5,7 +5,7 @@
 namespace penstock::cli {
 namespace {
 
-// Where the libraries may lie, seen from the folder of this command: in the build folder, or below lib/ beside bin/ once installed.
+// Candidate folders relative to the folder of this command: in the build folder, or below lib/ beside bin/ once installed.
 std::vector<std::filesystem::path> library_folders(const std::filesystem::path& command_folder) {
   std::vector<std::filesystem::path> folders{command_folder / "cufile"};
   const std::filesystem::path prefix = command_folder.parent_path();

@@ -15,9 +15,9 @@ namespace penstock::cli {
 namespace {
 
 constexpr double width = 820, height = 404;
-constexpr double left = 62, right = 600, top = 32, bottom = 350;  // of the plotted area; the names stand right of it
+constexpr double left = 62, right = 600, top = 32, bottom = 350;  // of the plotted area; the names are to its right
 constexpr double label_distance = 15;
-constexpr double letter_width = 6.8;  // of the widest fonts that are likely, at 12 px
+constexpr double letter_width = 6.8;  // for the widest likely fonts at 12 px
 
 // --- scales
 
@@ -88,7 +88,7 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view cl
   return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1, x2, y2, classes);
 }
 
-// A shape for each style, around the point.
+// Returns a marker around the point; each style has its own shape.
 std::string marker(double x, double y, unsigned style, const std::string& hint) {
   constexpr std::array<std::string_view, plot_styles> shapes{
       "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",
@@ -152,17 +152,17 @@ std::string draw_x_axis(const frame& in) {
   return out + text_at((left + right) / 2, bottom + 40, "middle", "part of the calls that took no longer", "axis");
 }
 
-// --- the names at the ends of lines
+// --- names at the ends of lines
 
 struct end_label {
-  double wanted = 0;    // where the line ends
-  double line_end = 0;  // its x
-  double y = 0;         // where the name stands
+  double wanted = 0;    // y at the end of the line
+  double line_end = 0;  // x at the end of the line
+  double y = 0;         // y of the name
   std::string text;
   int style = -1;  // -1: a level
 };
 
-// Moves names apart that would lie on each other, no further than is needed, and inside the plot.
+// Moves overlapping names apart, no further than necessary, and keeps them inside the plot.
 void spread(std::vector<end_label>& labels) {
   std::sort(labels.begin(), labels.end(), [](const end_label& a, const end_label& b) { return a.wanted < b.wanted; });
   double least = top;
@@ -177,7 +177,7 @@ void spread(std::vector<end_label>& labels) {
   }
 }
 
-// Of the drawing with all of its names.
+// Returns the width of the drawing with all names.
 double width_with(const std::vector<end_label>& labels) {
   constexpr double before = 32, behind = 8;
   std::size_t letters = 0;
@@ -209,7 +209,7 @@ std::string draw_line(const frame& in, const plot_line& line) {
                      line.style % plot_styles, line.style % plot_styles, markers);
 }
 
-// Of a file by itself; a page has the same classes in its style sheet.
+// Styles of a standalone file; a page defines the same classes in its style sheet.
 constexpr std::string_view style_of_file = R"css(<style>
 svg { background: #fcfcfa; font: 12px system-ui, "Liberation Sans", sans-serif; }
 text { fill: #59626d; } .name { fill: #1d2126; } .level-name { font-style: italic; } .axis { font-weight: 600; }
@@ -251,7 +251,7 @@ std::string draw(const bar_plot& plot) {
   constexpr double step = 26, thick = 14, first = 16, base = 270;
   std::size_t letters = 0;
   for (const auto& each : plot.bars) letters = std::max(letters, each.text.size());
-  const double longest = std::max(120.0, width - base - 20 - 6.6 * static_cast<double>(letters));  // what the widest text leaves
+  const double longest = std::max(120.0, width - base - 20 - 6.6 * static_cast<double>(letters));  // the space that the widest text leaves
   double most = 0;
   for (const auto& each : plot.bars) most = std::max(most, each.value);
   std::string out = opened(plot.id, plot.title, plot.description, first + step * static_cast<double>(plot.bars.size()) + 8);

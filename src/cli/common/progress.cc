@@ -26,7 +26,7 @@ bool terminal_can_show_it() {
   return answer && !hidden;
 }
 
-// The last column stays free, since some terminals begin a new line after it.
+// Leaves the last column free, because some terminals wrap after it.
 std::size_t columns() { return std::max<std::size_t>(columns_of(stderr), 2) - 1; }
 
 }  // namespace
@@ -35,7 +35,7 @@ void hide_progress() { hidden = true; }
 
 void show_status_line(std::string_view text) {
   if (!terminal_can_show_it()) return;
-  // \033[K clears what a longer line left behind.
+  // \033[K clears the remains of a longer line.
   const std::string shown = printable_text(std::string(text.substr(0, columns())));
   print_error(fmt::format("\r{}\033[K", shown));
 }

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::size_t least_bar = 8;
 constexpr std::size_t most_bar = 40;
-constexpr std::size_t least_name = 8;  // a shorter piece of a name says nothing
-constexpr double least_seconds = 0.2;  // speeds of less are chance
+constexpr std::size_t least_name = 8;  // shorter pieces of a name are useless
+constexpr double least_seconds = 0.2;  // speeds over a shorter time are too noisy
 
 std::string time_left(double seconds) {
-  const auto whole = static_cast<std::uint64_t>(std::min(seconds + 0.5, 359999.0));  // below 100 hours
+  const auto whole = static_cast<std::uint64_t>(std::min(seconds + 0.5, 359999.0));  // less than 100 hours
   if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
@@ -29,7 +29,7 @@ std::string figures_of(const progress_facts& facts, double part) {
   return text + fmt::format("  {} left", time_left(static_cast<double>(left) / speed));
 }
 
-// The end of a name tells more than its beginning.
+// Keeps the end of a name, which is more specific than its beginning.
 std::string shortened(std::string_view name, std::size_t columns) {
   if (name.size() <= columns) return std::string(name);
   return fmt::format("...{}", name.substr(name.size() - (columns - 3)));

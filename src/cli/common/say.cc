@@ -14,7 +14,7 @@ constexpr std::size_t usual_columns = 80;
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U; }
 
-// One line, without its line feed.
+// Wraps one line, without its line feed.
 std::string wrapped_line(std::string_view line, std::size_t columns, std::size_t hang) {
   const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size());
   const std::size_t indent = std::min(blanks + hang, columns / 2);
@@ -23,7 +23,7 @@ std::string wrapped_line(std::string_view line, std::size_t columns, std::size_t
   std::size_t used = blanks;
   bool is_first = true;
   while (!line.empty()) {
-    // The blanks between two words stay, so that what is aligned remains so.
+    // Keep the spaces between two words to preserve alignment.
     const std::size_t gap = std::min(line.find_first_not_of(' '), line.size());
     const std::size_t end = std::min(line.find(' ', gap), line.size());
     const std::string_view word = line.substr(gap, end - gap);

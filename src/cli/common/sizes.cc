@@ -44,7 +44,7 @@ std::string lower(std::string_view text) {
 
 std::string_view digits_of(std::string_view text) { return text.substr(0, std::min(text.find_first_not_of("0123456789"), text.size())); }
 
-// How many bytes 0.DECIMALS of a unit are, rounded down. From the last digit on, so that nothing is lost or too large on the way.
+// Returns the bytes in 0.DECIMALS of a unit, rounded down. Starts at the last digit to avoid overflow and loss of precision.
 std::uint64_t fraction_of(std::string_view decimals, std::uint64_t unit_bytes) {
   std::uint64_t bytes = 0;
   for (auto digit = decimals.rbegin(); digit != decimals.rend(); ++digit) {
@@ -56,7 +56,7 @@ std::uint64_t fraction_of(std::string_view decimals, std::uint64_t unit_bytes) {
 }  // namespace
 
 result<std::uint64_t> parse_size(std::string_view text) {
-  // Offsets in files are signed 64-bit numbers, so nothing larger can be meant.
+  // File offsets are signed 64-bit numbers, which limits sizes.
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -15,7 +15,7 @@
 namespace penstock::cli {
 namespace {
 
-// Until there is something to read, or the end. Of a FIFO that nobody has opened for writing yet, the end has not come.
+// Waits for data or the end of the file. A FIFO that no writer has opened yet is not at its end.
 status wait_for_text(int fd, const std::string& path) {
   std::array<pollfd, 2> watched{{{fd, POLLIN, 0}, {interrupt_descriptor(), POLLIN, 0}}};
   while (!interrupted()) {
@@ -30,7 +30,7 @@ status wait_for_text(int fd, const std::string& path) {
 
 result<std::string> read_text(const std::string& path, std::uint64_t most) {
   const bool is_input = path == "-";
-  // O_NONBLOCK: open(2) would wait for the other end of a FIFO, and could not be interrupted.
+  // O_NONBLOCK: otherwise open(2) would wait for a writer of a FIFO and could not be interrupted.
   const owned_fd opened(is_input ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const int fd = is_input ? STDIN_FILENO : opened.get();
   if (fd < 0) return status::from_errno(errno, fmt::format("open {}", path));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t large_piece = std::uint64_t{1} << 30;
 constexpr std::uint64_t small_piece = std::uint64_t{64} << 20;
-constexpr std::size_t block_bytes = 4096;  // which direct I/O takes
+constexpr std::size_t block_bytes = 4096;  // the alignment that direct I/O needs
 
 }  // namespace
 
@@ -35,7 +35,7 @@ result<device_info> choose_device(const engine& owner, const std::string& word) 
   for (const device_info& device : owner.devices()) {
     if (name.empty() || device.name == name) return device;
   }
-  const status why = owner.allocate(word, 1).error();  // which says what there is
+  const status why = owner.allocate(word, 1).error();  // the error lists the devices
   return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is no device's name; penstock devices lists them", word)) : why;
 }
 
@@ -61,9 +61,9 @@ std::string describe_device(const device_info& device) { return fmt::format("{} 
 
 void transfer_memory::freer::operator()(void* memory) const noexcept { std::free(memory); }
 
-// All of it where there is the memory, else 1 GiB, or what there is.
+// Returns length if it fits, otherwise at most 1 GiB, depending on the free memory.
 std::uint64_t transfer_memory::most_at_once(std::uint64_t length) const {
-  // The host's is shared with everything else on the machine.
+  // Host memory is shared with everything else on the machine.
   const bool on_host = where_.name.starts_with(host_memory) || where_.shares_host_memory;
   const std::uint64_t memory_bytes = on_host ? bench::available_memory().value_or(where_.memory_bytes) : where_.memory_bytes;
   const std::uint64_t room = on_host ? std::min(where_.memory_bytes, memory_bytes) / 2 : memory_bytes / 10 * 9;
@@ -82,7 +82,7 @@ status transfer_memory::allocate(std::uint64_t bytes) {
   const std::uint64_t whole_blocks = (bytes + block_bytes - 1) / block_bytes * block_bytes;
   on_host_.reset(std::aligned_alloc(block_bytes, whole_blocks));
   if (on_host_ == nullptr) return {errc::out_of_memory, fmt::format("no memory for {}", format_size(bytes))};
-  std::memset(on_host_.get(), 0, whole_blocks);  // else the first transfer would also be a measurement of page faults
+  std::memset(on_host_.get(), 0, whole_blocks);  // fault the pages in now, so that the first transfer does not measure page faults
   return {};
 }
 

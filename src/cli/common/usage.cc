@@ -11,7 +11,7 @@
 namespace penstock::cli {
 namespace {
 
-// How many letters must be changed, added, dropped or swapped with their neighbour to get from one word to the other.
+// Returns the edit distance: letters to change, add, drop or swap with their neighbour.
 std::size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> before;
   std::vector<std::size_t> above(to.size() + 1);
@@ -37,7 +37,7 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   std::size_t fewest = std::max<std::size_t>(1, letters / 3) + 1;
   for (const std::string& name : names) {
     const bool begun = letters >= 2 && name.starts_with(word);
-    // -x and -y are one letter apart and have nothing in common.
+    // Short options such as -x and -y differ in one letter but are unrelated.
     const std::size_t apart = begun ? 0 : name.size() <= dashes + 1 || letters < 2 ? fewest : distance(word, name);
     if (apart < fewest) fewest = apart, best = name;
   }
@@ -76,7 +76,7 @@ CLI::Validator number_of_seconds(double least, double most) {
   return {[least, most](const std::string& word) {
             double seconds = 0;
             const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
-            // False of no number at all, too.
+            // Also false if the value is not a number (NaN).
             const bool good = error == std::errc() && end == word.data() + word.size() && seconds >= least && seconds <= most;
             return good ? std::string() : fmt::format("\"{}\" is not a number of seconds from {} to {}", word, least, most);
           },

@@ -1,4 +1,4 @@
-// Completions for shells. Each is a text that the shell reads once; pressing TAB does not start the command.
+// Shell completions. The shell reads each script once; pressing TAB does not start the command.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,7 +20,7 @@ std::vector<std::string> command_names(const std::vector<command_grammar>& gramm
   return names;
 }
 
-// COMMAND, of help, is one of ours.
+// Returns the words for an option. For COMMAND of help, these are our commands.
 std::vector<std::string> words_of(const std::vector<command_grammar>& grammar, const option_grammar& option) {
   return option.value == "COMMAND" ? command_names(grammar) : option.choices;
 }
@@ -82,7 +82,7 @@ _penstock() {
 
 // --- zsh
 
-// In single quotes, in a specification of _arguments: what it would read otherwise is escaped.
+// Escapes text for a single-quoted specification of _arguments.
 std::string zsh_text(const std::string& text) {
   std::string out;
   for (const char each : text) {

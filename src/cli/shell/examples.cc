@@ -5,7 +5,7 @@ namespace {
 
 constexpr bool not_run = false;
 
-// The files: data.bin (any bytes), model.safetensors, train.py, and those that earlier examples make.
+// The examples use data.bin (any bytes), model.safetensors, train.py, and files that earlier examples create.
 constexpr example example_table[] = {
     {"", "penstock check", "What slows this machine down, and the fix for each"},
     {"", "penstock demo --size 64MiB", "A file to the device and back, compared"},

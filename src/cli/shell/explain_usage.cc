@@ -26,7 +26,7 @@ std::vector<std::string> command_names(const CLI::App& app) {
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* each : app.get_options()) {
-    if (each->get_group().empty()) continue;  // for ourselves only
+    if (each->get_group().empty()) continue;  // hidden options
     for (const std::string& name : each->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : each->get_snames()) names.push_back("-" + name);
   }
@@ -40,11 +40,11 @@ std::string unknown_option(const CLI::App& app, const std::string& word) {
 
 bool is_option(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
 
-// Of the words before the command, and of the command itself.
+// Explains an error in the words before the command, or in the command itself.
 std::string describe_before(const CLI::App& app, const CLI::App* sub) {
   const auto words = app.remaining();
   if (words.empty()) return {};
-  // For `foo --help`, the unknown command is a better message than the option.
+  // In `foo --help`, report the unknown command rather than the option.
   const auto command = std::ranges::find_if_not(words, is_option);
   const std::string& word = sub == nullptr && command != words.end() ? *command : words.front();
   if (!is_option(word)) return unknown_command(app, word);
@@ -61,7 +61,8 @@ std::string help_of(const CLI::App& app, const std::string& command) {
   return help_page(grammar, page == grammar.end() ? grammar.front() : *page);
 }
 
-// "--pid: 1 required PID missing", as CLI11 says it of an option without its value; "FILE: At least 2 required but received 1".
+// Rewords CLI11's messages, such as "--pid: 1 required PID missing" for an option without its value, and "FILE: At least 2 required but
+// received 1".
 std::string in_plain_words(const std::string& error) {
   constexpr std::string_view before = ": 1 required ", behind = " missing", too_few = ": At least ";
   if (const auto few = error.find(too_few); few != std::string::npos && error.find(" required but received ") != std::string::npos) {
@@ -74,10 +75,10 @@ std::string in_plain_words(const std::string& error) {
   return fmt::format("{}: {} is missing after it", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
 }
 
-// An unknown option is named rather than what its absence led to: `read --verfy` lacks a file only because of the slip.
+// Reports an unknown option before the errors that it causes: `read --verfy` lacks a file only because of the typo.
 std::string describe_after(const CLI::App& sub, const CLI::ParseError& error) {
   auto words = sub.remaining();
-  if (sub.get_prefix_command() && !words.empty()) words.resize(1);  // the others are another program's
+  if (sub.get_prefix_command() && !words.empty()) words.resize(1);  // the other words belong to another program
   if (const auto option = std::find_if(words.begin(), words.end(), is_option); option != words.end()) return unknown_option(sub, *option);
   const bool left_over = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !words.empty();
   return left_over ? fmt::format("unexpected word \"{}\"", words.front()) : in_plain_words(error.what());
@@ -92,7 +93,7 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
 int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
   const auto commands = app.get_subcommands();
   const CLI::App* sub = commands.empty() ? nullptr : commands.front();
-  // `penstock foo --help`: CLI11 answers the option before it looks at the word.
+  // `penstock foo --help`: CLI11 handles the option before it looks at the word.
   const bool is_named = sub != nullptr || std::ranges::all_of(app.remaining(), is_option);
   if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr && is_named) {
     put_exactly(help_of(app, sub == nullptr ? "" : sub->get_name()));

@@ -13,7 +13,7 @@
 namespace penstock::cli {
 namespace {
 
-// The words of "TEXT:{one, two}".
+// Returns the words of "TEXT:{one, two}".
 std::vector<std::string> choices_of(const std::string& type) {
   const auto begin = type.find('{');
   const auto end = type.find('}', begin);
@@ -39,7 +39,7 @@ std::string names_of(const std::set<CLI::Option*>& options) {
   return fmt::format("{}", fmt::join(names, " or "));
 }
 
-// With what it does not go together, where that is short.
+// Returns the description and, if the list is short, the options that it excludes.
 std::string description_of(const CLI::Option& option) {
   constexpr std::size_t most = 2;
   const auto needed = option.get_needs(), excluded = option.get_excludes();

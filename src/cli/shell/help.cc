@@ -1,4 +1,4 @@
-// penstock help: the commands there are, and the pages of each.
+// penstock help: lists the commands and prints the page of each.
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -11,9 +11,9 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::size_t usual_columns = 80;
-constexpr std::size_t most_head = 24;  // a longer one has a line of its own
+constexpr std::size_t most_head = 24;  // a longer head gets its own line
 
-// What an entry of a list begins with, and what is said of it.
+// An entry of a list: its head and its description.
 struct entry {
   std::string head, text;
 };
@@ -32,7 +32,7 @@ std::string list(std::string_view title, const std::vector<entry>& entries, std:
     const bool fits = width_of(each.head) <= head;
     const std::string begin =
         fits ? fmt::format("  {:<{}}  ", each.head, head) : fmt::format("  {}\n{}", each.head, std::string(head + 4, ' '));
-    // The words of the text are broken as if the head were blanks.
+    // Wrap the text as if the head consisted of spaces.
     const std::string text = wrapped(std::string(head + 4, ' ') + each.text, columns, 0);
     out += begin + text.substr(head + 4) + "\n";
   }
@@ -59,7 +59,7 @@ std::string examples_of(const command_grammar& command) {
   return out;
 }
 
-// Group after group, in the order in which they are declared.
+// Lists the commands by group, in the order of their declaration.
 std::string lists_of_commands(const std::vector<command_grammar>& grammar, std::size_t columns) {
   std::vector<entry> all;
   for (const command_grammar& each : grammar) all.push_back({each.name, {}});

@@ -1,4 +1,4 @@
-// The command line `penstock`: translation only; the work is done by the library.
+// The command line `penstock`. It translates arguments; the library does the work.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ namespace {
 
 using namespace penstock::cli;
 
-// Takes what stands at and behind the first "--" off the command line of a command that runs another program: it is that program's, and
-// CLI11 would read options and lists into it. Empty for the other commands, which keep theirs.
+// For a command that runs another program, removes and returns the words from the first "--" on. They belong to that program, but CLI11
+// would parse options and lists in them. Returns nothing for other commands.
 std::vector<std::string> take_program(const CLI::App& app, int& argc, char** argv) {
   if (argc < 2) return {};
   const std::string name = argv[1];
@@ -35,11 +35,11 @@ std::vector<std::string> take_program(const CLI::App& app, int& argc, char** arg
   return {separator, end};
 }
 
-// file:///PATH is a path to every command.
+// Converts file:///PATH to a path, for all commands.
 std::vector<std::string> plain_words(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   for (std::string& each : words) each = penstock::file_path(each);
-  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  std::reverse(words.begin(), words.end());  // the order that CLI11 expects
   return words;
 }
 
@@ -59,20 +59,20 @@ int run(int argc, char** argv) {
   return chosen.run();
 }
 
-// A file that a command opens must not get the number of a standard stream that was closed: what is printed would go into it. What is put
-// there fails as a closed one does, since it is open for the other direction; programs that `run` starts find it closed.
+// Opens /dev/null for standard streams that are closed, so that no file gets their number and receives our output. It is opened for the
+// opposite direction, so using the stream fails as on a closed one. Programs that `run` starts find it closed.
 void keep_standard_numbers() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // The lowest number that is free, which is this one.
+    // Uses the lowest free number, which is fd.
     static_cast<void>(::open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
   }
 }
 
 extern "C" void go_on(int /*signal_number*/) {}
 
-// A write beyond the limit on the size of files fails (EFBIG), and does not end the command before it can say so. A handler, since a
-// program that `run` starts would inherit a signal that is ignored.
+// Makes a write beyond the file size limit fail with EFBIG instead of killing the command without a message. Uses a handler, because a
+// program that `run` starts would inherit an ignored signal.
 void survive_file_size_limit() {
   struct sigaction inherited {};
   ::sigaction(SIGXFSZ, nullptr, &inherited);
@@ -88,7 +88,7 @@ void survive_file_size_limit() {
 int main(int argc, char** argv) {
   keep_standard_numbers();
   survive_file_size_limit();
-  // Each line as soon as it is known, in a pipe too.
+  // Flush each line at once, also to a pipe.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   catch_interrupts();
   int exit_code = exit_failure;

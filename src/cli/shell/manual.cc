@@ -11,7 +11,7 @@
 namespace penstock::cli {
 namespace {
 
-// Text as roff prints it: no line of it may begin like a request, and a hyphen stays what one can copy.
+// Escapes text for roff: no line may begin like a request, and hyphens must remain copyable.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char each : text) {
@@ -32,7 +32,7 @@ std::string roff(const std::string& text) {
 std::string bold(const std::string& text) { return "\\fB" + roff(text) + "\\fR"; }
 std::string italic(const std::string& text) { return "\\fI" + roff(text) + "\\fR"; }
 
-// "\-\-path {posix|staged}", "FILE..."
+// Returns "\-\-path {posix|staged}" or "FILE...".
 std::string usage(const option_grammar& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.names) names.push_back(bold(name));

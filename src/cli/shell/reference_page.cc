@@ -1,4 +1,4 @@
-// docs/reference/commands.md: `penstock help --markdown` prints it.
+// docs/reference/commands.md, printed by `penstock help --markdown`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct guide {
   std::string_view command, link;
 };
 
-// The pages that say more about a command.
+// Pages with more about a command.
 constexpr std::array guides{
     guide{"check", "[Findings](check.md)"},
     guide{"devices", "[Operations](../guides/operations.md)"},
@@ -96,7 +96,7 @@ std::string block_of_examples(const command_grammar& command) {
   return (block.empty() ? "" : "\n```sh\n" + block + "```\n") + (others.empty() ? "" : "\n" + others);
 }
 
-// Each line of a footer is a paragraph of its own: lists in it stay lists.
+// Makes each line of a footer a paragraph; lists stay lists.
 std::string footer_of(const command_grammar& command) {
   std::string out;
   if (command.footer.empty()) return out;

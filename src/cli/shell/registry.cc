@@ -1,6 +1,6 @@
 #include "cli/shell/registry.hpp"
 
-// The commands: one line for each, with what it is for. A new one is its file and a line here.
+// The commands, one line each, with their purpose. To add one, create its file and add a line here.
 // clang-format off
 #define PENSTOCK_COMMANDS(declared) \
   declared(demo, "Begin") \

@@ -1,5 +1,5 @@
-// One thread and poll(2): a page is made in a millisecond, and what asks for it is a scraper every few seconds. Own code, since an HTTP
-// library would be larger than all of it and could do a hundred things that an endpoint on every machine should not.
+// One thread and poll(2) are enough: a page takes a millisecond, and a scraper asks for one every few seconds. An HTTP library would be
+// larger than this file and would offer features that an endpoint on every machine should not have.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::size_t most_clients = 32;
 constexpr std::size_t most_request_bytes = 8192;
-constexpr std::chrono::seconds most_time{5};    // from the connection to the last byte of the answer
-constexpr std::chrono::milliseconds tick{200};  // how soon an end is noticed
+constexpr std::chrono::seconds most_time{5};    // from the connection to the last byte of the response
+constexpr std::chrono::milliseconds tick{200};  // how soon a stop is noticed
 
 class descriptor {
  public:
@@ -56,7 +56,7 @@ std::string response(std::string_view line, std::string_view body, std::string_v
       body.size(), more, body);
 }
 
-// A page of the internet may have a browser ask here, under a name of its own that leads to this machine: only this machine's names count.
+// A web page may make a browser send requests here under its own host name (DNS rebinding), so only names of this machine are accepted.
 bool names_this_machine(std::string_view head) {
   for (auto rest = head; !rest.empty();) {
     const auto line = rest.substr(0, rest.find("\r\n"));
@@ -72,7 +72,7 @@ bool names_this_machine(std::string_view head) {
   return true;
 }
 
-// Of a whole head.
+// Returns the response to a complete request head.
 std::string answer_to(std::string_view head, const std::function<std::string()>& page) {
   const auto line = head.substr(0, head.find("\r\n"));
   const auto method = line.substr(0, line.find(' '));
@@ -86,7 +86,7 @@ std::string answer_to(std::string_view head, const std::function<std::string()>&
   return response("200 OK", page());
 }
 
-// False: it is done, or gone.
+// Returns false once the client is finished or disconnected.
 bool go_on(client& with, const std::function<std::string()>& page) {
   if (with.answer.empty()) {
     char part[2048];
@@ -164,7 +164,7 @@ status serve_metrics(const std::string& address, std::uint16_t port, const std::
     if ((watched[0].revents & POLLIN) == 0) continue;
     descriptor accepted(::accept4(listening->get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (accepted.get() < 0) {
-      if (errno == EMFILE || errno == ENFILE) clients.clear();  // the next comes with a descriptor free
+      if (errno == EMFILE || errno == ENFILE) clients.clear();  // frees descriptors for the next client
       continue;
     }
     if (clients.size() == most_clients) clients.erase(clients.begin());  // the oldest

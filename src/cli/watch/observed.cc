@@ -79,7 +79,7 @@ double percentile_us(const std::array<std::uint64_t, 24>& histogram, double part
 
 double age_seconds(const request_info& request) {
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  return std::max(0.0, (static_cast<double>(now) - static_cast<double>(request.since_ns)) / 1e9);  // whatever a board says
+  return std::max(0.0, (static_cast<double>(now) - static_cast<double>(request.since_ns)) / 1e9);  // a board may hold any value
 }
 
 namespace {
@@ -119,7 +119,7 @@ std::string describe_servers(const usage_stats& of) {
                      of.remote_retries, of.remote_put_offs, redirects);
 }
 
-// As gds_stats words it.
+// Uses the words of gds_stats.
 std::string describe_cufile(const usage_stats& of) {
   return fmt::format("HandleRegister: ok={} err={}  BufRegister: ok={} err={}  BatchSubmit: ok={} err={}", of.handle_registers,
                      of.handle_register_errors, of.buffer_registers, of.buffer_register_errors, of.batch_submits, of.batch_submit_errors);

@@ -13,7 +13,7 @@ namespace penstock::cli {
 namespace {
 
 std::string escaped(std::string_view text) {
-  // Whatever a program calls itself: the JSON library has the replacement of what is no UTF-8.
+  // A program may have any name; the JSON library replaces invalid UTF-8.
   const auto valid = nlohmann::json::parse(nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
                          .get<std::string>();
   std::string told;
@@ -94,7 +94,7 @@ void latencies(writer& to, const process_list& seen) {
       if (path.operations == 0) continue;
       const auto labels = fmt::format("{},path=\"{}\"", labels_of(process), escaped(path.name));
       std::uint64_t below = 0;
-      // The last class has no upper end.
+      // The last bucket has no upper bound.
       for (std::size_t i = 0; i + 1 < path.latency_histogram.size(); ++i) {
         below += path.latency_histogram[i];
         const auto bound = static_cast<double>(std::uint64_t{2} << i) / 1e6;

@@ -17,12 +17,12 @@ namespace {
 void put(std::string_view text) {
   while (!text.empty()) {
     const auto count = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return;  // the terminal is gone
+    if (count < 0 && errno != EINTR) return;  // the terminal is closed
     if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
   }
 }
 
-extern "C" void ignore_resize(int /*signal_number*/) {}  // it only ends poll()
+extern "C" void ignore_resize(int /*signal_number*/) {}  // interrupts poll()
 
 }  // namespace
 
@@ -38,7 +38,7 @@ screen::screen() {
   keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   keys.c_cc[VMIN] = 0;
   keys.c_cc[VTIME] = 0;
-  // Ctrl-Z and Ctrl-\ would leave the terminal as it is now.
+  // Ctrl-Z and Ctrl-\ would leave the terminal in this mode.
   keys.c_cc[VSUSP] = _POSIX_VDISABLE;
   keys.c_cc[VQUIT] = _POSIX_VDISABLE;
   (void)::tcsetattr(STDIN_FILENO, TCSADRAIN, &keys);
@@ -73,15 +73,15 @@ void screen::show(const std::vector<std::string>& lines) const {
 screen::pressed screen::wait_for_key(std::chrono::milliseconds most) {
   pollfd keyboard{STDIN_FILENO, POLLIN, 0};
   if (::poll(&keyboard, 1, static_cast<int>(most.count())) <= 0) return {};
-  // A byte at a time: keys that were pressed fast come together.
+  // Reads a byte at a time, because several keys may be waiting.
   const auto next = [&] {
     char byte = 0;
     return ::read(STDIN_FILENO, &byte, 1) == 1 ? byte : '\0';
   };
   const char first = next();
-  if (first == '\0') return {key::end, 0};  // the terminal is gone
+  if (first == '\0') return {key::end, 0};  // the terminal is closed
   if (first == '\n' || first == '\r') return {key::enter, 0};
-  // An arrow is three bytes, which come at once.
+  // An arrow key sends three bytes at once.
   if (first == '\x1b' && ::poll(&keyboard, 1, 20) > 0) {
     const char second = next();
     const char third = second == '[' || second == 'O' ? next() : '\0';

@@ -1,4 +1,4 @@
-// penstock stats: what running processes do, from their counters.
+// penstock stats: prints the activity of running processes from their counters.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -38,7 +38,7 @@ int show_one(const stats_options& wanted) {
   return exit_success;
 }
 
-// Those that run, and in one line those that do not.
+// Prints the running processes, and the ended ones in one line.
 void print_table(const process_list& seen, bool quiet) {
   std::vector<int> ended;
   bool is_titled = false;
@@ -54,7 +54,7 @@ void print_table(const process_list& seen, bool quiet) {
   if (quiet) return;
   if (!is_titled && (seen.problems.empty() || !ended.empty())) say("{}\n", no_processes());
   if (!ended.empty()) say("{}\n", ended_line(ended, "`penstock stats -p PID` shows the last figures of one"));
-  // Of all programs of the machine that use cuFile, also without Penstock.
+  // The driver counts all cuFile programs of the machine, also those without Penstock.
   const auto module = machine::gather_nvidia_fs(machine::tree());
   if (module.shadow_mib)
     say("nvidia-fs: {} MiB of shadow buffers, of {}\n", *module.shadow_mib, counted(module.processes.value_or(0), "process", "processes"));
@@ -75,7 +75,7 @@ int show_all(const stats_options& wanted) {
   return seen.processes.empty() && !seen.problems.empty() ? exit_failure : exit_success;
 }
 
-// PORT, or ADDRESS:PORT.
+// where: PORT or ADDRESS:PORT.
 int serve(const std::string& where) {
   const auto colon = where.rfind(':');
   const std::string address = colon == std::string::npos ? "127.0.0.1" : where.substr(0, colon);

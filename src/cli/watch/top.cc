@@ -1,4 +1,4 @@
-// penstock top: what running processes do, live.
+// penstock top: shows the activity of running processes live.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,13 +25,13 @@ using steady = std::chrono::steady_clock;
 
 struct top_options {
   double interval_seconds = 1;
-  std::vector<int> pids;  // none: all
-  unsigned count = 0;     // 0: until it is ended
+  std::vector<int> pids;  // empty: all
+  unsigned count = 0;     // 0: until the user quits
   bool once = false;
   output_options output;
 };
 
-// Two looks, one after the other.
+// Holds two consecutive snapshots.
 class watch {
  public:
   explicit watch(std::vector<int> pids) : pids_(std::move(pids)) {}
@@ -57,7 +57,7 @@ class watch {
   speed_histories histories_;
 };
 
-// False: it was interrupted.
+// Returns false after an interrupt.
 bool sleep_until(steady::time_point when) {
   while (!interrupted() && steady::now() < when) {
     std::this_thread::sleep_for(std::min<steady::duration>(when - steady::now(), std::chrono::milliseconds(100)));
@@ -95,7 +95,7 @@ void select(top_screen& view, const std::vector<process_speed>& seen, int step) 
   view.is_chosen = true;
 }
 
-// False: the end.
+// Returns false to quit.
 bool obey(screen::pressed key, top_screen& view, std::vector<process_speed>& seen) {
   using what = screen::key;
   if (key.what == what::end || (key.what == what::other && key.letter == 'q')) return false;

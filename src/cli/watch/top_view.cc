@@ -17,7 +17,7 @@
 namespace penstock::cli {
 namespace {
 
-// Counters that became less are another process's.
+// Counters that decreased belong to another process.
 std::uint64_t more_than(std::uint64_t now, std::uint64_t before) { return now - std::min(now, before); }
 
 double speed_of(std::uint64_t bytes, double seconds) { return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0; }
@@ -67,7 +67,7 @@ std::string list_of(const std::vector<named_speed>& all) {
   return text;
 }
 
-// Never within a character of several bytes.
+// Never cuts within a multi-byte character.
 std::string cut(std::string text, std::size_t columns) {
   std::size_t seen = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -101,7 +101,7 @@ std::string notes_of(const process_speed& seen) {
   return joined({seen.now.ended ? "ended" : list_of(seen.by_path), advice_codes(seen.now.stats)});
 }
 
-// Processes of other versions are counted, since there may be one for each core.
+// Counts processes of other versions instead of listing them, because there may be one per core.
 void add_problems(std::vector<std::string>& to, const std::vector<status>& problems) {
   const auto is_other = [](const status& each) { return each.code() == errc::unsupported; };
   const auto others = std::count_if(problems.begin(), problems.end(), is_other);
@@ -113,7 +113,7 @@ void add_problems(std::vector<std::string>& to, const std::vector<status>& probl
   }
 }
 
-// In lines that are no longer than the screen is wide, where words allow it; all but the first are indented.
+// Adds the text in lines that fit the screen if its words allow it. All but the first are indented.
 void add_wrapped(std::vector<std::string>& to, std::string_view text, std::size_t columns) {
   constexpr std::string_view indent = "  ";
   for (std::string_view before; !text.empty(); before = indent) {
@@ -131,7 +131,7 @@ struct top_column {
   std::string_view title;
   std::size_t width;
   bool is_left;   // aligned
-  unsigned keep;  // the higher, the longer it stays where the screen is narrow
+  unsigned keep;  // columns with higher values are kept longer on a narrow screen
   std::string (*text)(const process_speed& of);
   drawn as = drawn::text;
 };
@@ -140,7 +140,7 @@ std::string number_of(double value, int decimals) { return fmt::format("{:.{}f}"
 
 double total_of(const process_speed& of) { return of.read_gigabytes_per_second + of.written_gigabytes_per_second; }
 
-// The last one takes what room is left.
+// The last column takes the remaining width.
 constexpr std::array<top_column, 12> top_columns{{
     {"PID", 8, false, 11, [](const process_speed& of) { return std::to_string(of.now.pid); }},
     {"PROGRAM", 14, true, 10, [](const process_speed& of) { return printable_text(of.now.program); }},
@@ -167,7 +167,7 @@ std::size_t layout_width(const top_layout& columns) {
   return sum;
 }
 
-// The columns that have room. Rare figures make room for notes of that width; the history takes half of what is left.
+// Returns the columns that fit. Rarely used columns make room for notes of that width; the history takes half of the rest.
 top_layout columns_for(std::size_t room, std::size_t notes_width) {
   constexpr unsigned rare = 2;
   top_layout all(top_columns.begin(), top_columns.end());
@@ -183,14 +183,14 @@ top_layout columns_for(std::size_t room, std::size_t notes_width) {
   return all;
 }
 
-// How wide the notes of the processes are.
+// Returns the width of the longest note.
 std::size_t notes_width_of(const std::vector<const process_speed*>& shown) {
   std::size_t widest = 0;
   for (const auto* each : shown) widest = std::max(widest, width_of(notes_of(*each)));
   return widest;
 }
 
-// All but the drawings, with room for long names.
+// Returns all columns but bars and history, with room for long names.
 top_layout columns_of_text() {
   constexpr std::size_t name_width = 18;
   top_layout all;
@@ -201,7 +201,7 @@ top_layout columns_of_text() {
   return all;
 }
 
-// The last column is as long as it is.
+// Pads all columns but the last.
 std::string table_line(const top_layout& columns, std::string_view mark, const std::function<std::string(const top_column&)>& text_in) {
   std::string line(mark);
   for (const auto& each : columns) {
@@ -214,7 +214,7 @@ std::string table_line(const top_layout& columns, std::string_view mark, const s
   return line;
 }
 
-// The speeds that bars and histories end at.
+// The speeds at which bars and histories are full.
 struct top_scale {
   double bar = 0, history = 0;
   bool has_blocks = false;
@@ -237,7 +237,7 @@ std::string list_line(const top_layout& columns, const process_speed& of, bool s
   });
 }
 
-// A sign counts the columns that have no room.
+// Ends with the number of columns that did not fit.
 std::string title_line(const top_layout& columns, std::size_t room) {
   auto line = table_line(columns, " ", [](const top_column& each) { return std::string(each.title); });
   const auto dropped = top_columns.size() - columns.size();
@@ -247,7 +247,7 @@ std::string title_line(const top_layout& columns, std::size_t room) {
   return line;
 }
 
-// As many lines as leave room for what stands below, but at least half of the screen; the selected one is among them.
+// Adds as many lines as fit above the lower part, but at least half of the screen. The selected process is always among them.
 void add_list(std::vector<std::string>& to, const std::vector<const process_speed*>& shown, const top_screen& screen, std::size_t below) {
   const auto columns = columns_for(screen.columns, notes_width_of(shown));
   const auto scale = scale_of(shown, screen);
@@ -259,7 +259,7 @@ void add_list(std::vector<std::string>& to, const std::vector<const process_spee
   for (std::size_t i = first; i < first + lines; ++i) to.push_back(list_line(columns, *shown[i], i == selected, scale));
 }
 
-// What was asked for, and as many of the keys as there is room for.
+// Returns the current settings and as many key hints as fit.
 std::string head_line(std::size_t processes, bool any_ended, const top_screen& screen) {
   auto line = fmt::format("penstock top: {}, by {}{} ", counted(processes, "process", "processes"), to_string(screen.order),
                           screen.paused ? ", PAUSED" : "");
@@ -269,7 +269,7 @@ std::string head_line(std::size_t processes, bool any_ended, const top_screen& s
   return line;
 }
 
-// Of the process that is selected.
+// Adds the details of the selected process.
 void add_details(std::vector<std::string>& to, const process_speed& of, const top_screen& screen) {
   to.push_back(fmt::format("process {}: GB/s by memory: {}", of.now.pid, of.by_device.empty() ? "none" : list_of(of.by_device)));
   for (const auto& channel : of.now.stats.by_channel)
