@@ -1,5 +1,4 @@
-// penstock run: starts a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in its place. This process becomes that
-// program.
+// penstock run: replaces this process by a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in place of the library.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@
 namespace penstock::cli {
 namespace {
 
-// The exit codes of env(1), for what goes wrong before the program runs.
+// The exit codes of env(1) for errors before the program runs.
 constexpr int exit_not_started = 125;
 constexpr int exit_not_executable = 126;
 constexpr int exit_not_found = 127;
@@ -41,7 +40,7 @@ int refuse(int exit_code, fmt::format_string<Arguments...> text, Arguments&&... 
   return exit_code;
 }
 
-// The folder with all that is needed; nothing, and a message, where there is none.
+// Returns the folder with all required libraries; prints a message if there is none.
 std::optional<std::string> find_libraries(bool no_audit) {
   own_libraries found = find_own_libraries(!no_audit);
   if (!found.folder.empty()) return found.folder;
@@ -54,7 +53,7 @@ std::optional<std::string> find_libraries(bool no_audit) {
   return std::nullopt;
 }
 
-// Puts an entry in front of the list that an environment variable holds; once, also when `penstock run` runs `penstock run`.
+// Prepends an entry to the list in an environment variable, but only once, even if `penstock run` runs `penstock run`.
 void prepend(const char* variable, const std::string& entry) {
   const char* present = std::getenv(variable);
   const std::string_view list = present != nullptr ? present : "";
@@ -62,8 +61,8 @@ void prepend(const char* variable, const std::string& entry) {
   ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
 }
 
-// The folder that has every Python of the program import Penstock's stand-in for the safetensors library with it. The Python package
-// carries it; otherwise it lies below share/ beside bin/, and in the build folder.
+// Adds the folder that makes every Python of the program import Penstock's replacement for the safetensors library. It is part of the
+// Python package; otherwise it is below share/ beside bin/, or in the build folder.
 void prepend_python_startup(const std::filesystem::path& libraries, bool is_logged) {
   std::error_code ignored;
   const auto command_folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -76,19 +75,19 @@ void prepend_python_startup(const std::filesystem::path& libraries, bool is_logg
     complain("penstock run: safetensors stays as it is: there is no {} beside {}\n", in_share.string(), command_folder.string());
 }
 
-// An audit module makes the linker lay out the thread-local storage of a process before it has seen the program's libraries: all that want
-// static TLS share a surplus of some 1.6 KiB, and the program does not start where it is used up (glibc 2.36; rustc wants 23.2 KiB). The
-// surplus comes out of each thread's stack, so it cannot be any number: with 32 KiB, stacks of 40 KiB and more can be had.
+// With an audit module, the dynamic linker lays out thread-local storage before it has seen the program's libraries. All libraries with
+// static TLS then share a surplus of about 1.6 KiB, and the program does not start if that is exhausted (glibc 2.36; rustc needs 23.2 KiB).
+// The surplus is taken from each thread's stack, which limits it: 32 KiB still allows stacks of 40 KiB and more.
 void widen_static_tls() {
   constexpr std::string_view tunable = "glibc.rtld.optional_static_tls";
   constexpr unsigned bytes = 32 * 1024;
   const char* present = std::getenv("GLIBC_TUNABLES");
   const std::string list = present != nullptr ? present : "";
-  if (fmt::format(":{}", list).find(fmt::format(":{}=", tunable)) != std::string::npos) return;  // the user's own, or ours
+  if (fmt::format(":{}", list).find(fmt::format(":{}=", tunable)) != std::string::npos) return;  // set by the user or by us
   ::setenv("GLIBC_TUNABLES", fmt::format("{}{}{}={}", list, list.empty() ? "" : ":", tunable, bytes).c_str(), 1);
 }
 
-// Becomes the program; returns only when that fails.
+// Executes the program; returns only on failure.
 int become(const std::vector<std::string>& words) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -137,7 +136,7 @@ void add_run(CLI::App& app, command& chosen) {
   sub.add_option("--log", options->log, "Set PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
   sub.footer(
       "PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 if COMMAND does not exist.");
-  sub.prefix_command();  // the first word that is no option begins the program, with "--" before it or without
+  sub.prefix_command();  // the first word that is not an option begins the program, with or without "--" before it
   sub.callback([&sub, &chosen, options] {
     const std::vector<std::string>& program = chosen.program;
     options->words = sub.remaining();

@@ -26,11 +26,12 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::uint64_t copy_piece = std::uint64_t{4} << 20;
-constexpr std::size_t copy_slots = 8;             // of which half are read ahead
-constexpr std::size_t most_slots = 24;            // of a server, which answers late, many
-constexpr std::uint64_t small_file = copy_piece;  // below, threads cost more than they bring
+constexpr std::size_t copy_slots = 8;             // half of them read ahead
+constexpr std::size_t most_slots = 24;            // for servers, whose latency is high
+constexpr std::uint64_t small_file = copy_piece;  // for smaller files, threads cost more than they gain
 
-// Of a server, as many as fit into a share of the memory that this process, or its container, may still take.
+// Returns the number of slots for reads from a server: as many pieces as fit into a share of the memory that this process or its container
+// may still use.
 std::size_t slots_of_server() {
   constexpr std::uint64_t share = 8;
   const std::uint64_t pieces = bench::available_memory().value_or(0) / share / copy_piece;
@@ -39,7 +40,7 @@ std::size_t slots_of_server() {
 
 status copy_stopped() { return {errc::cancelled, "interrupted"}; }
 
-// --- the data: pieces are read ahead, and written behind, by the lanes
+// --- data: the engine's threads read pieces ahead and write them behind
 
 class copy_pipeline {
  public:
@@ -114,19 +115,19 @@ class copy_pipeline {
   std::uint64_t added_ = 0, written_ = 0;
 };
 
-// --- what of a file is data
+// --- the data ranges of a file
 
 using piece_taker = std::function<status(std::uint64_t offset, std::uint64_t length)>;
 
-// Pieces of what is no hole, in order.
+// Calls take for each piece of data between holes, in order.
 status for_each_piece(int fd, const std::string& path, std::uint64_t size, const piece_taker& take) {
   for (std::uint64_t at = 0; at < size;) {
     off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
-    if (data < 0 && errno == ENXIO) return {};  // a hole to the end
+    if (data < 0 && errno == ENXIO) return {};  // a hole up to the end
     off_t hole = static_cast<off_t>(size);
     if (data < 0) {
       if (errno != EINVAL && errno != EOPNOTSUPP) return status::from_errno(errno, fmt::format("look for holes in {}", path));
-      data = static_cast<off_t>(at);  // a file system that knows no holes
+      data = static_cast<off_t>(at);  // a file system without holes
     } else if (const off_t found = ::lseek(fd, data, SEEK_HOLE); found >= 0) {
       hole = std::min(hole, found);
     }
@@ -142,7 +143,7 @@ status for_each_piece(int fd, const std::string& path, std::uint64_t size, const
 
 status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t size,
                      std::uint64_t& copied) {
-  // Read once, so that it need not push out of the page cache what is read again.
+  // The data is read once, so it should not displace other data from the page cache.
   const auto cache = owner.options().cache == cache_use::automatic ? cache_use::bypass : owner.options().cache;
   auto source = owner.adopt(from_fd, {.cache = cache, .name = from});
   if (!source) return source.error();
@@ -191,7 +192,7 @@ status copy_object_plainly(const file& source, int to_fd, const std::string& to,
 
 using bytes_taker = std::function<status(std::uint64_t offset, std::span<const std::byte> bytes)>;
 
-// Of files that say they are empty and are not, as those of /proc do.
+// Reads files with a reported size of 0 that have data nevertheless, such as those in /proc.
 status take_to_end(int from_fd, const std::string& from, std::uint64_t& copied, const bytes_taker& take) {
   std::vector<std::byte> buffer(std::size_t{64} << 10);
   while (!interrupted()) {
@@ -225,14 +226,14 @@ status copy_object_pieces(const file& source, const file& target, std::uint64_t 
   return pipeline.finish();
 }
 
-// What was cut off while it was copied looks like a hole at the end.
+// A truncation during the copy looks like a hole at the end.
 status has_size(int fd, const std::string& path, off_t size) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return status::from_errno(errno, path);
   return info.st_size < size ? status(errc::io, fmt::format("{} became shorter", path)) : status();
 }
 
-// All of the source. Its size is in out, and may be found to be another.
+// Copies all of the source. out holds its size, which is corrected if the data turns out to be longer.
 status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, copied_file& out) {
   const auto size = static_cast<off_t>(out.bytes);
   status error;
@@ -246,15 +247,15 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
     error = copy_by_lanes(owner, from_fd, to_fd, from, to, out.bytes, out.copied);
   }
   if (error.ok()) error = has_size(from_fd, from, size);
-  // A hole at the end is made of size alone.
+  // A hole at the end is created by setting the size.
   if (error.ok() && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
     error = status::from_errno(errno, fmt::format("set the size of {}", to));
   return error;
 }
 
-// --- what is around it
+// --- names, modes and verification
 
-// What cp refuses besides what pending_file does.
+// Refuses what cp refuses, in addition to the checks of pending_file.
 status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
   if (::stat(to.c_str(), &info) == 0) {
@@ -265,14 +266,14 @@ status may_replace(const std::string& from, const std::string& to, const struct 
   return is_link ? status(errc::not_a_file, fmt::format("{} is a link to nothing", to)) : status();
 }
 
-// The mode, without the bits to run as the owner or the group where these are not the ones that the mode was of.
+// Returns the mode, without set-user-ID and set-group-ID bits if owner or group differ from those of `like`.
 mode_t mode_for(int fd, const struct stat& like) {
   struct stat now {};
   const bool same = ::fstat(fd, &now) == 0 && now.st_uid == like.st_uid && now.st_gid == like.st_gid;
   return like.st_mode & (same ? 07777 : 01777);
 }
 
-// What the disk has, as far as the file system lets go of its pages.
+// Compares the data on the disk, as far as the file system lets pages be dropped.
 status read_back(const engine& owner, const std::string& from, const std::string& to, int fd, std::uint64_t size) {
   const std::string copy = fmt::format("/proc/self/fd/{}", fd);
   if (status error = bench::drop_cached(copy, 0, size); !error.ok() && error.code() != errc::unsupported) return error.with_context(to);
@@ -286,7 +287,7 @@ status read_back(const engine& owner, const std::string& from, const std::string
   return {errc::internal, fmt::format("the copy of {} differs from it at offset {}; {} is as it was", from, (*differs)->offset, to)};
 }
 
-// It has its name by then: an object cannot be read before.
+// The object already has its name, because it cannot be read before.
 status read_object_back(const engine& owner, const std::string& from, const std::string& to, std::uint64_t size) {
   progress_bar bar("verifying", to, size);
   auto differs = first_difference(owner, from, to, [&](std::uint64_t done) {
@@ -303,7 +304,7 @@ status read_object_back(const engine& owner, const std::string& from, const std:
 status preserve_facts(int fd, const struct stat& like, const std::string& path) {
   std::string missing;
   int why = 0;
-  // A file system that refuses to set a fact may have given it already.
+  // A file system that refuses to set an attribute may have set it already.
   const auto check = [&](bool is_set, const char* fact, const auto& is_the_same) {
     const int error = errno;
     struct stat now {};
@@ -314,7 +315,7 @@ status preserve_facts(int fd, const struct stat& like, const std::string& path) 
   const auto same_time = [](const timespec& one, const timespec& other) {
     return one.tv_sec == other.tv_sec && one.tv_nsec == other.tv_nsec;
   };
-  // First, since it takes set-user-ID bits away.
+  // Set the owner first, because chown clears set-user-ID bits.
   if (::geteuid() == 0)
     check(::fchown(fd, like.st_uid, like.st_gid) == 0, "owner",
           [&](const struct stat& now) { return now.st_uid == like.st_uid && now.st_gid == like.st_gid; });
@@ -327,16 +328,16 @@ status preserve_facts(int fd, const struct stat& like, const std::string& path) 
 }
 
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
-  // O_NONBLOCK: a FIFO is refused, not waited for.
+  // O_NONBLOCK: refuse a FIFO instead of waiting for it.
   const owned_fd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
   struct stat info {};
   if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
   if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is not a regular file", from));
   if (status error = may_replace(from, to, info); !error.ok()) return error;
-  // As cp does: a file that is there keeps its mode, a new one has that of the source less the umask.
+  // Like cp: an existing file keeps its mode; a new one gets the mode of the source, less the umask.
   pending_file_options facts{.new_mode = info.st_mode & 0777};
-  if (how.preserve) facts.mode = 0600;  // until it has those of the source
+  if (how.preserve) facts.mode = 0600;  // until the mode of the source is set
   auto pending = pending_file::create(to, facts);
   if (!pending) return pending.error();
 
@@ -347,10 +348,10 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   if (!out.cloned) error = copy_bytes(owner, source.get(), pending->descriptor(), from, to, out);
   if (error.ok() && how.verify) error = read_back(owner, from, to, pending->descriptor(), out.bytes);
   if (error.ok() && how.preserve) out.not_preserved = preserve_facts(pending->descriptor(), info, to);
-  // With its mode and its times.
+  // Flushes mode and times as well.
   if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
   if (error.ok() && interrupted()) error = copy_stopped();
-  // Folders are synced once all of their files are there.
+  // Folders are synced once all of their files exist.
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", from, to));
   return out;
@@ -392,7 +393,7 @@ result<copied_file> copy_to_object(const engine& owner, const std::string& from,
   if (!source) return failed(source.error());
   const auto size = source->size();
   if (!size) return failed(size.error());
-  const bool may_have_more = *size == 0 && !is_url(from);  // than it says
+  const bool may_have_more = *size == 0 && !is_url(from);  // more than the reported size
   remote_options known = how.server;
   if (!may_have_more) known.size = *size;
   auto pending = pending_file::create(owner, to, {.remote = known});

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::size_t most_at_once = 64;
 
-// Each of them is held in memory as a whole: together at most a quarter of what this process, or its container, may still take.
+// Each small object is held in memory as a whole; together they may use at most a quarter of the memory that this process or its container
+// may still use.
 std::size_t threads_for(std::span<const object_copy* const> small) {
   constexpr std::uint64_t share = 4;
   std::uint64_t largest = 1;
@@ -39,7 +40,7 @@ void copy_objects(const engine& owner, std::span<const object_copy> all, const f
   std::vector<const object_copy*> small, large;
   for (const object_copy& each : all) (each.from.size.value_or(small_object) < small_object ? small : large).push_back(&each);
   std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;  // of told(), which may print
+  std::exception_ptr failure;  // thrown by told(), which may print
   const auto work = [&] {
     try {
       for (auto i = next++; i < small.size() && !interrupted(); i = next++) copy(*small[i]);
@@ -53,7 +54,7 @@ void copy_objects(const engine& owner, std::span<const object_copy> all, const f
   try {
     const std::size_t most = small.empty() ? 0 : threads_for(small);
     while (threads.size() < most) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // no more than these
+  } catch (const std::system_error&) {  // continue with the threads that started
   }
   if (threads.empty()) work();
   for (std::thread& each : threads) each.join();

@@ -1,4 +1,4 @@
-// penstock cp: copies of files and folders that are whole or not there.
+// penstock cp: copies files and folders. A file appears under its name only once it is complete.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct cp_options {
-  std::vector<std::string> paths;  // the last is where to
+  std::vector<std::string> paths;  // the last one is the target
   copy_options how;
   bool no_clone = false;
   bool verbose = false;
@@ -44,8 +44,8 @@ struct cp_totals {
   std::vector<status> errors;
 };
 
-// What a path ends with, without slashes: "b" of a/b/. A path like ".." has no name of its own. Of a URL it is what stands behind the last
-// slash, escapes and all.
+// Returns the last component of a path without slashes: "b" of a/b/. A path like ".." has none. For a URL, returns the text after the last
+// slash, with its escapes.
 std::string last_name(const std::string& path) {
   if (is_url(path)) return fs::path(shown_name(path)).filename().string();
   std::string name = path.substr(0, path.find_last_not_of('/') + 1);
@@ -53,7 +53,7 @@ std::string last_name(const std::string& path) {
   return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
 }
 
-// Where what is below a URL begins in the URLs that it is listed with, which begin with s3:// or gs://.
+// Returns the offset of the relative key in the URLs of a listing, which begin with s3:// or gs://.
 std::size_t key_offset(const std::string& folder) { return folder.size() - folder.find("://") + std::string_view("s3").size(); }
 
 bool is_folder(const std::string& path) {
@@ -71,7 +71,7 @@ class copier {
  public:
   copier(const engine& owner, const cp_options& wanted) : owner_(owner), wanted_(wanted), how_(wanted.how), umask_(umask_of_process()) {}
 
-  // Named on the command line: links are followed.
+  // For paths on the command line: follows links.
   void copy_named(const std::string& from, const std::string& to) {
     if (is_url(to)) return copy_one_to_object(from, to);
     struct stat info {};
@@ -88,7 +88,7 @@ class copier {
     copy_folder(from, to, info);
     sync_folder_of(to);
   }
-  // Under the name that it has.
+  // Copies under the same name into a folder.
   void copy_into(const std::string& from, const std::string& folder) {
     const bool below_it = is_url(from) && how_.recursive && from.ends_with('/');
     const std::string name = last_name(below_it ? from.substr(0, from.size() - 1) : from);
@@ -115,7 +115,7 @@ class copier {
     if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", shown_name(from), to);
   }
 
-  // Whether this very command has made what is there, or what a link there leads to.
+  // Returns whether this command created the file at this path, or the target of a link there.
   [[nodiscard]] bool has_made(const std::string& to) const {
     struct stat info {};
     if (::lstat(to.c_str(), &info) != 0) return false;
@@ -124,7 +124,7 @@ class copier {
   }
   void note_made(const struct stat& info) { made_.insert({info.st_dev, info.st_ino}); }
 
-  // Whether it may be made: what this very command has made is not replaced by another source.
+  // Returns whether the path may be written. A file that this command created is not replaced by another source.
   bool may_make(const std::string& from, const std::string& to) {
     struct stat info {};
     if (how_.keep_existing && ::lstat(to.c_str(), &info) == 0) {
@@ -193,7 +193,7 @@ class copier {
     told(from, to);
   }
 
-  // All objects below a URL; or, where there are none, the one that has it.
+  // Copies all objects below a URL, or the object with this URL if there are none.
   void copy_objects(const std::string& from, const std::string& to) {
     const std::string folder = from.ends_with('/') ? from : from + "/";
     auto found = owner_.list_remote(folder, how_.server);
@@ -215,8 +215,8 @@ class copier {
     });
   }
 
-  // Where an object is copied to; nothing if it is not. name: its key below the folder that is copied; with "/" at its end it stands for a
-  // folder itself.
+  // Returns the target of an object; nullopt if it is not copied. name: the key relative to the copied folder; a name that ends with "/"
+  // denotes a folder.
   std::optional<object_target> target_of(const remote_object& from, const std::string& name, const folder_tree& tree) {
     const auto refuse = [&](const status& why) {
       failed(why);
@@ -239,7 +239,7 @@ class copier {
     return target;
   }
 
-  // Written to while it is being filled, whatever mode it will have.
+  // Makes the folder writable while files are copied into it, whatever its final mode.
   status make_folder(const std::string& from, const std::string& to, const struct stat& like) {
     if (::mkdir(to.c_str(), (like.st_mode & 0777 & ~umask_) | 0700) == 0) {
       ++totals_.folders;
@@ -247,7 +247,7 @@ class copier {
     }
     const int number = errno;
     struct stat info {};
-    // Not through a link, also one that was just copied: it may lead to anywhere.
+    // Do not follow a link, not even one that was just copied: it may point anywhere.
     if (number == EEXIST && ::lstat(to.c_str(), &info) == 0) {
       if (S_ISDIR(info.st_mode)) return {};
       if (S_ISLNK(info.st_mode)) return {errc::not_a_file, fmt::format("{} is a link, and {} a folder", to, from)};
@@ -262,7 +262,7 @@ class copier {
     if (how_.preserve) {
       if (status error = preserve_facts(fd.get(), like, to); !error.ok()) failed(error);
     } else if (is_new) {
-      // The set-group-ID bit is of the folder that it was made in.
+      // The set-group-ID bit is inherited from the parent folder.
       struct stat now {};
       const mode_t inherited = ::fstat(fd.get(), &now) == 0 ? now.st_mode & S_ISGID : 0;
       const mode_t mode = (like.st_mode & 0777 & ~umask_) | inherited;
@@ -272,9 +272,9 @@ class copier {
     if (how_.to_disk) sync_folder(fd.get(), to);
   }
 
-  // A name is on the disk once its folder is.
+  // A name is on disk only once its folder is synced.
   void sync_folder(int fd, const std::string& folder) {
-    // Refused: by a file system that has nothing to do for it.
+    // Some file systems refuse fsync on folders because they need none.
     if (::fsync(fd) != 0 && !is_refused_call(errno)) failed(status::from_errno(errno, fmt::format("fsync {}", folder)));
   }
   void sync_folder_of(const std::string& path) {
@@ -317,8 +317,8 @@ class copier {
   mode_t umask_;
   cp_totals totals_;
   std::set<std::pair<dev_t, ino_t>> made_;  // files and links
-  std::set<std::string> targets_;           // of objects
-  std::set<std::string> objects_;           // that were written, by their URLs
+  std::set<std::string> targets_;           // paths that objects are copied to
+  std::set<std::string> objects_;           // URLs of objects that this command wrote
 };
 
 void print_totals(const cp_options& wanted, const cp_totals& totals, double seconds) {
@@ -347,7 +347,7 @@ void print_totals(const cp_options& wanted, const cp_totals& totals, double seco
   say("{}{}\n", text, wanted.how.verify ? ", verified" : "");
 }
 
-// Each byte of a copy is read and written.
+// Doubles the limit, because each byte of a copy is both read and written.
 result<engine> engine_for(const cp_options& wanted) {
   return make_engine([&wanted](engine_options& options) {
     if (wanted.bytes_per_second > 0) options.bytes_per_second = 2 * wanted.bytes_per_second;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t piece = std::uint64_t{4} << 20;
 constexpr std::size_t pieces_ahead = 4;
 
-// Pieces of one file, in order, of which some are always under way.
+// Reads the pieces of one file in order and keeps several reads under way.
 class ahead_reader {
  public:
   static result<std::unique_ptr<ahead_reader>> open(const engine& owner, const std::string& path) {
@@ -38,8 +38,8 @@ class ahead_reader {
     for (slot& each : slots_) each.under_way.wait();
   }
 
-  [[nodiscard]] std::uint64_t size() const { return size_; }  // as far as it was read, of a file that has not told
-  // The next piece, until the next call; empty at the end.
+  [[nodiscard]] std::uint64_t size() const { return size_; }  // for a file without a reported size, the bytes read so far
+  // Returns the next piece, valid until the next call; empty at the end.
   result<std::span<const std::byte>> next() {
     if (plain_.get() >= 0) return next_plainly();
     while (asked_ < size_ && asked_ < taken_ + slots_.size() * piece) ask();
@@ -59,7 +59,7 @@ class ahead_reader {
     operation under_way;
   };
   ahead_reader(file handle, std::uint64_t size) : handle_(std::move(handle)), size_(size), slots_(pieces_ahead) {}
-  // A file that says it is empty may not be: those of /proc say so.
+  // Files with a reported size of 0, such as those in /proc, may have data.
   result<std::span<const std::byte>> next_plainly() {
     std::vector<std::byte>& memory = slots_.front().memory;
     std::size_t filled = 0;
@@ -76,7 +76,7 @@ class ahead_reader {
     return std::span<const std::byte>(memory).first(filled);
   }
   slot& slot_of(std::uint64_t offset) { return slots_[offset / piece % slots_.size()]; }
-  // The piece that the caller has is the one before taken_, whose slot is asked for again only with the next call.
+  // Starts the next read. The caller still uses the piece before taken_; its slot is reused only by the next call.
   void ask() {
     slot& each = slot_of(asked_);
     const std::uint64_t length = std::min(piece, size_ - asked_);
@@ -88,7 +88,7 @@ class ahead_reader {
   file handle_;
   std::uint64_t size_;
   std::vector<slot> slots_;
-  owned_fd plain_;  // of a file that says it is empty
+  owned_fd plain_;  // open if the reported size is 0
   std::uint64_t asked_ = 0, taken_ = 0;
 };
 

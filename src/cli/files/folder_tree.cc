@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// shown: the whole path of the name.
+// shown: the full path, for the message.
 status no_folder(int parent, const std::string& name, int number, const std::string& shown) {
   struct stat info {};
   const bool is_link = ::fstatat(parent, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
@@ -48,7 +48,7 @@ result<folder_tree> folder_tree::open(const std::string& path) {
   std::error_code error;
   fs::create_directories(whole.parent_path().empty() ? "." : whole.parent_path(), error);
   if (error) return status::from_errno(error.value(), fmt::format("make the folder {}", whole.parent_path().string()));
-  // "/", "." and the like have no name that could be a link.
+  // "/", "." and similar paths have no name that could be a link.
   const bool has_name = whole.has_filename() && whole.filename() != "." && whole.filename() != "..";
   auto fd = has_name ? enter_one(AT_FDCWD, whole.string(), whole.string())
                      : result<owned_fd>(owned_fd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)));

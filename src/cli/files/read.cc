@@ -1,4 +1,4 @@
-// penstock read: files into memory of a device or of the host.
+// penstock read: reads files into device or host memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct read_setup {
   const read_options& wanted;
   const engine& owner;
   io_options io;
-  transfer_memory memory;  // of all files and repeats
+  transfer_memory memory;  // reused for all files and repeats
 };
 
 result<io_options> io_options_of(const read_options& wanted) {
@@ -61,7 +61,7 @@ result<io_options> io_options_of(const read_options& wanted) {
   return io;
 }
 
-// Both hashes of what has been read so far.
+// The hashes of the file and of the memory, so far.
 struct comparison {
   bench::hasher file, memory;
 
@@ -76,7 +76,7 @@ struct comparison {
   [[nodiscard]] bool equal() const { return file.value() == memory.value(); }
 };
 
-// Reads the range in pieces, each over the one before. On failure the figures still tell what was read.
+// Reads the range in pieces into the same memory. After a failure, the figures cover the pieces that were read.
 figures read_pieces(const read_setup& setup, const file& source, std::uint64_t length) {
   figures out;
   comparison check;
@@ -84,7 +84,7 @@ figures read_pieces(const read_setup& setup, const file& source, std::uint64_t l
   while (out.bytes < length && out.error.ok()) {
     const std::uint64_t offset = setup.wanted.offset + out.bytes;
     const std::uint64_t want = std::min(setup.memory.size(), length - out.bytes);
-    // What the read before this one has left would pass for what this one should bring.
+    // Clear the memory, so that data of the previous read cannot pass for this one.
     if (setup.wanted.verify) out.error = bench::clear_memory(setup.owner, setup.memory.data(), want);
     if (!out.error.ok()) break;
     io_result done;
@@ -98,14 +98,14 @@ figures read_pieces(const read_setup& setup, const file& source, std::uint64_t l
     out.bytes += done.bytes_done;
     out.error = done.error;
     if (out.error.ok() && setup.wanted.verify) out.error = check.add(setup, source, offset, done.bytes_done);
-    if (done.bytes_done < want) break;  // the file became shorter, or the error says why
+    if (done.bytes_done < want) break;  // the file became shorter, or the error gives the reason
   }
   out.path = bench::paths_between(before, setup.owner.stats());
   if (out.error.ok() && setup.wanted.verify) out.equal = check.equal();
   return out;
 }
 
-// Where the range that was asked for goes past the end of the file.
+// Prints a remark if the range extends past the end of the file.
 void remark_on_end(const read_options& wanted, const std::string& name, std::uint64_t size) {
   const bool begins_past = wanted.offset >= size && wanted.offset > 0;
   const bool is_cut = wanted.length != to_the_end && wanted.length > size - std::min(size, wanted.offset);
@@ -140,9 +140,9 @@ figures read_file(read_setup& setup, const std::string& name) {
   return out;
 }
 
-// All that was read, and the sum of it.
+// The results of all reads and their totals.
 struct read_report {
-  std::vector<std::pair<std::string, figures>> reads;  // with --json, which prints them at the end
+  std::vector<std::pair<std::string, figures>> reads;  // only with --json, which prints them at the end
   std::size_t count = 0;
   figures sum;
   bool all_good = true;

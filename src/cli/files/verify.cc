@@ -1,4 +1,4 @@
-// penstock verify: checksums of files, printed or checked; two files compared; and what gdsio_verify does.
+// penstock verify: prints or checks checksums of files, compares two files, and does what gdsio_verify does.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct verify_options {
   std::string check;
   bool compare = false;
   std::string algorithm;
-  std::string file;  // of gdsio_verify
+  std::string file;  // for the options of gdsio_verify
   device_check of_device;
   output_options output;
 };
@@ -39,7 +39,7 @@ struct verify_options {
 struct digest_job {
   std::string file;
   digest_kind kind = digest_kind::sha256;
-  status error;  // why it is not even begun
+  status error;  // the reason why it cannot start
 };
 
 struct digest_outcome {
@@ -47,7 +47,7 @@ struct digest_outcome {
   std::string value;
 };
 
-// On as many threads as there are cores, a file each. told gets them in order, one at a time, and may throw.
+// Hashes files on one thread per core, one file each. Calls told in order, one call at a time; told may throw.
 class digest_pool {
  public:
   digest_pool(const engine& owner, const std::vector<digest_job>& jobs) : owner_(owner), jobs_(jobs), outcomes_(jobs.size()) {}
@@ -65,13 +65,13 @@ class digest_pool {
   }
 
  private:
-  // Ends with the work that its threads have begun.
+  // Joins the threads, which finish the file that they are hashing.
   class ended_threads {
    public:
     ended_threads(digest_pool& pool, std::size_t count) : pool_(pool) {
       try {
         for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([&pool] { pool.work(); });
-      } catch (const std::system_error&) {  // no more than these
+      } catch (const std::system_error&) {  // continue with the threads that started
       }
     }
     ended_threads(const ended_threads&) = delete;
@@ -96,7 +96,7 @@ class digest_pool {
     }
   }
 
-  // The first of the files under way has the bar.
+  // Only the first file under way has a progress bar.
   digest_outcome digest_of(const digest_job& job, std::size_t index) {
     if (!job.error.ok()) return {job.error, {}};
     const auto made = make_digest(job.kind);
@@ -137,7 +137,7 @@ nlohmann::json document_of(const digest_job& job, const digest_outcome& outcome)
           {"error", error_json(outcome.error)}};
 }
 
-// A list is for sha256sum -c, which takes names as they are; a terminal is not given what it would obey.
+// Prints names unchanged for sha256sum -c, but makes them printable on a terminal.
 void print_checksum(const listed_checksum& one) {
   const std::string line = checksum_line(one);
   put_exactly((columns_of(stdout) > 0 ? printable_text(line) : line) + "\n");
@@ -169,7 +169,7 @@ struct check_counts {
   [[nodiscard]] bool good() const { return wrong + unread + improper == 0; }
 };
 
-// As sha256sum -c says it.
+// Uses the wording of sha256sum -c.
 void warn(const check_counts& counts) {
   const auto line = [](unsigned count, const char* one, const char* many) {
     if (count > 0) complain("penstock: WARNING: {} {}\n", count, count == 1 ? one : many);

@@ -25,10 +25,10 @@ struct device_read {
   const engine& owner;
   const file& source;
   std::byte* memory;
-  int plain;  // below 0: an object on a server, which only the engine reads
+  int plain;  // -1: an object on a server, which only the engine can read
   std::string path;
 
-  // The bytes to compare with, read into host memory.
+  // Reads the expected bytes into host memory.
   [[nodiscard]] status read_right(std::uint64_t offset, std::span<std::byte> into) const {
     if (plain >= 0) return read_plainly(plain, path, offset, into);
     const io_result done = source.read(into.data(), into.size(), static_cast<std::int64_t>(offset));
@@ -36,9 +36,9 @@ struct device_read {
     return done.bytes_done == into.size() ? status() : status(errc::io, fmt::format("{} became shorter", shown_name(path)));
   }
 
-  // Reads the range, and compares all of it.
+  // Reads the range and compares all of it.
   [[nodiscard]] status check(std::uint64_t offset, std::uint64_t length) const {
-    // What the request before has left would pass for what this one should bring.
+    // Clear the memory, so that data of the previous request cannot pass for this one.
     if (status error = bench::clear_memory(owner, memory, length); !error.ok()) return error;
     const io_result done = source.read(memory, length, static_cast<std::int64_t>(offset));
     if (!done.ok()) return done.error;

@@ -1,4 +1,4 @@
-// penstock write: pseudo-random bytes from memory of a device or of the host into a file.
+// penstock write: writes pseudo-random bytes from device or host memory into a file.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -39,7 +39,7 @@ status refuse_existing(const write_options& wanted) {
   return {errc::invalid_argument, fmt::format("{} exists; --force overwrites it", wanted.file)};
 }
 
-// Fills the memory, and with --verify hashes what is there then.
+// Fills the memory, and with --verify hashes its contents.
 status fill(const write_options& wanted, const engine& owner, const transfer_memory& memory, std::uint64_t length, std::uint64_t seed,
             bench::hasher& hash) {
   {
@@ -52,7 +52,7 @@ status fill(const write_options& wanted, const engine& owner, const transfer_mem
   return bench::hash_memory(hash, owner, memory.data(), length, bar.counting(bench::piece_bytes));
 }
 
-// Each piece has a seed of its own, so that no two are equal. hash: of the bytes copied back from the device before they were written.
+// Gives each piece its own seed, so that no two are equal. hash: of the bytes, copied back from the device before the write.
 figures write_pieces(const write_options& wanted, const engine& owner, const file& target, const transfer_memory& memory,
                      bench::hasher& hash) {
   figures out;
@@ -73,7 +73,7 @@ figures write_pieces(const write_options& wanted, const engine& owner, const fil
   return out;
 }
 
-// Of the file, read plainly.
+// Compares the hash with that of the file, read without the engine.
 status compare(const write_options& wanted, std::uint64_t expected, figures& out) {
   progress_bar bar("hashing", wanted.file, wanted.size);
   auto found = bench::hash_of_file(wanted.file, 0, wanted.size, bar.counting(bench::piece_bytes));

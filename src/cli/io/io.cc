@@ -1,4 +1,4 @@
-// penstock io: gdsio's job, with its options, its configuration files and its line.
+// penstock io: runs gdsio's workloads, with its options, its configuration files and its output line.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -21,10 +21,10 @@
 namespace penstock::cli {
 namespace {
 
-// What stood on the command line, as it stood there.
+// Values from the command line, as given.
 struct gdsio_options {
   std::string config;
-  std::vector<std::string> files, directories, devices, nodes, threads, memories;  // of jobs, in turn
+  std::vector<std::string> files, directories, devices, nodes, threads, memories;  // for each job in turn
   std::string offset, sizes, size, io, alignment;
   int transfer = -1;
   double seconds = -1;
@@ -65,7 +65,7 @@ const std::map<std::string, set_option>& job_options() {
                                                           }},
                                                          {"-n",
                                                           [](io_job& job, const std::string& text) {
-                                                            // What sysfs says of a device on a machine with one node.
+                                                            // sysfs reports -1 for devices on a machine with one node.
                                                             if (text == "-1") return job.numa_node = -1, status();
                                                             return number_for("-n", 1 << 20, &io_job::numa_node)(job, text);
                                                           }},
@@ -74,8 +74,8 @@ const std::map<std::string, set_option>& job_options() {
   return options;
 }
 
-// Each -f or -D begins a job; what follows it is of that job, and what stands before the first is of all. What is given only once is of all
-// too.
+// Each -f or -D starts a job. Options after it apply to that job, options before the first job apply to all. An option that is given only
+// once applies to all jobs, too.
 class job_maker {
  public:
   status take(const std::string& option, const std::string& text) {
@@ -97,7 +97,7 @@ class job_maker {
     }
     return jobs_;
   }
-  // To jobs of a configuration file.
+  // Applies the options to a job from a configuration file.
   status change(io_job& job) const {
     for (const auto& [option, text] : last_) {
       if (status error = job_options().at(option)(job, text); !error.ok()) return error;
@@ -125,7 +125,7 @@ result<job_maker> jobs_in_order(const CLI::App& sub) {
   return made;
 }
 
-constexpr double most_seconds = 1e9;  // some 30 years, which a clock of nanoseconds can still add
+constexpr double most_seconds = 1e9;  // about 30 years; small enough to add to a nanosecond clock
 
 template <class Value, class Target>
 status assign(result<Value> parsed, Target& target) {
@@ -139,7 +139,7 @@ status apply_values(const gdsio_options& wanted, io_plan& plan) {
   if (error.ok() && !wanted.io.empty()) error = assign(parse_io_type(wanted.io), plan.io).with_context("-I");
   if (error.ok() && !wanted.sizes.empty()) error = assign(parse_io_sizes(wanted.sizes), plan.sizes).with_context("-i");
   if (error.ok() && !wanted.size.empty()) error = assign(parse_gdsio_size(wanted.size), plan.size).with_context("-s");
-  // They have the last word over what a configuration file says of its jobs, too.
+  // The command line also overrides a configuration file's settings for its jobs.
   for (io_job& job : plan.jobs) {
     if (!wanted.sizes.empty()) job.io_size.reset();
     if (!wanted.size.empty()) job.size.reset();
@@ -198,15 +198,15 @@ result<io_plan> plan_of(const gdsio_options& wanted, const CLI::App& sub, std::v
   return plan;
 }
 
-// What was measured, as it comes or at the end.
+// Prints results, either as they are ready or at the end.
 class io_output {
  public:
   explicit io_output(const output_options& wanted) : wanted_(wanted) {}
-  // Once only.
+  // Prints each remark once.
   void remark(const std::string& text) {
     if (!wanted_.quiet && said_.insert(text).second) figure(text);
   }
-  // What gdsio has no words for goes to stderr, and first: its line is the last and only one on stdout.
+  // Prints figures that gdsio does not have to stderr first, so that gdsio's line is the last and only one on stdout.
   void add(const io_figures& run, bool job_lines) {
     if (wanted_.json) {
       runs_.push_back(to_json(run));
@@ -245,7 +245,7 @@ status run_one(const engine& owner, const io_plan& plan, std::uint64_t io_size, 
   io_plan reads = plan;
   reads.io = is_random(plan.io) ? io_type::random_read : io_type::read;
   reads.ceiling = false;
-  const auto again = run_io(owner, reads, io_size, remarks);  // these remarks have been made
+  const auto again = run_io(owner, reads, io_size, remarks);  // these remarks have already been printed
   if (!again) return again.error();
   output.add(*again, plan.job_lines);
   return {};

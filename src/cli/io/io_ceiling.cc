@@ -18,7 +18,7 @@ constexpr std::uint64_t small = 4096;
 
 io_ceiling named(const char* what, const bench::ceiling& found) { return {fmt::format("{}, {}", what, found.how), found.value}; }
 
-// The slower of the page cache and, where the bytes go on to a device, the link.
+// Measures the slower of the page cache and, if the bytes go to a device, the link.
 result<io_ceiling> cached(bench::ceiling_meter& meter, bool to_device, const std::string& path, std::uint64_t bytes) {
   auto copies = meter.cached_read(path, bytes);
   if (!copies) return copies.error();
@@ -47,7 +47,7 @@ result<io_ceiling> measure_ceiling(const io_plan& plan, const std::string& devic
   bytes = std::min(bytes, most_bytes);
   if (is_write(plan.io)) return written(meter, plan, path, bytes);
   if (hot) return cached(meter, plan.transfer != transfer_type::cpu_only, path, bytes);
-  // What the run has left in the page cache would not be in a drive's way, but the pages would be dropped one by one.
+  // Drop the pages that the run left in the page cache: they would not slow the drive, but would be dropped one by one.
   if (status error = bench::drop_cached(path, 0, bytes); !error.ok()) return error;
   if (is_random(plan.io) && plan.sizes.most <= small) {
     auto reads = meter.random_read(path, bytes / small);

@@ -1,4 +1,4 @@
-// gdsio's configuration files: sections of KEY=VALUE.
+// Reads gdsio's configuration files: sections of KEY=VALUE.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ template <class Number>
 status take_number(std::string_view text, Number most, Number& target) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool in_range = number <= most && !(std::is_floating_point_v<Number> && number < 0);  // false of no number at all, "nan"
+  const bool in_range = number <= most && !(std::is_floating_point_v<Number> && number < 0);  // also rejects "nan"
   if (error != std::errc() || end != text.data() + text.size() || !in_range)
     return {errc::invalid_argument, fmt::format("\"{}\" is not a number up to {}", text, most)};
   target = number;
@@ -57,7 +57,7 @@ const std::map<std::string, taker, std::less<>>& global_keys() {
       {"name", [](io_plan&, std::string_view) { return status(); }},
       {"enable_nvlinks",
        [](io_plan&, std::string_view text) {
-         bool ignored = false;  // the driver routes copies
+         bool ignored = false;  // the driver chooses the route of copies
          return take_flag(text, ignored);
        }},
       {"xfer_type",
@@ -78,7 +78,7 @@ const std::map<std::string, taker, std::less<>>& global_keys() {
       {"refill_buffer", [](io_plan& plan, std::string_view text) { return take_flag(text, plan.refill); }},
       {"fill_random",
        [](io_plan&, std::string_view text) {
-         bool ignored = false;  // what is written is always pseudo-random
+         bool ignored = false;  // writes always use pseudo-random data
          return take_flag(text, ignored);
        }},
       {"unaligned_random",
@@ -126,7 +126,7 @@ const std::map<std::string, job_taker, std::less<>>& job_keys() {
   return keys;
 }
 
-// One file, line by line.
+// Parses one file, line by line.
 class reader {
  public:
   reader(std::string path, std::vector<std::string>& remarks) : path_(std::move(path)), remarks_(remarks) {}
@@ -156,7 +156,7 @@ class reader {
   status key(std::string_view name, std::string_view value) {
     if (in_global_) return take_by(global_keys(), plan, name, value);
     if (plan.jobs.empty()) return wrong("before the first section");
-    // Of all jobs, and so of the plan.
+    // Applies to all jobs, so it is a setting of the plan.
     if (name == "fd_type") return take_flag(value, plan.direct, false);
     return take_by(job_keys(), plan.jobs.back(), name, value);
   }

@@ -12,10 +12,10 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::array<char, 8> mark{'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
-constexpr std::size_t most_patterns = 8;  // held at once, of 4 MiB and the longest range each
+constexpr std::size_t most_patterns = 8;  // kept at once; 4 MiB plus the longest range each
 
 void make_block(std::span<std::byte> block, std::uint64_t generation, std::uint64_t index) {
-  // Blocks and generations that follow each other have seeds far apart.
+  // Gives consecutive blocks and generations seeds that are far apart.
   bench::random_bytes seeds(generation);
   bench::random_bytes source(seeds.next() + index * 0x9e3779b97f4a7c15ULL);
   source.fill(block);
@@ -70,7 +70,7 @@ const io_pattern& pattern_checker::of(std::uint64_t generation) {
   return known_.emplace(generation, io_pattern(generation, longest_)).first->second;
 }
 
-// By the mark of the first whole block that has one; where there is none, by that of the range before.
+// Uses the mark of the first whole block that has one, otherwise the generation of the previous range.
 bool pattern_checker::holds(std::span<const std::byte> bytes, std::uint64_t offset) {
   const std::uint64_t to_block = (pattern_block - offset % pattern_block) % pattern_block;
   std::optional<std::uint64_t> generation = only_;

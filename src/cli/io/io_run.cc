@@ -32,21 +32,21 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t written_by_default = std::uint64_t{1} << 30;
-constexpr std::uint64_t checked_by_default = std::uint64_t{1} << 30;  // of all threads together
-constexpr std::uint64_t fixed_generation = 1;                         // of writings that may meet within a block
+constexpr std::uint64_t checked_by_default = std::uint64_t{1} << 30;  // total of all threads
+constexpr std::uint64_t fixed_generation = 1;                         // for writes that may share a block
 
-// A job, with what it needs to run.
+// A job with the resources that it needs.
 struct prepared_job {
   const io_job* job = nullptr;
   std::string device;
   std::uint64_t io_size = 0;
   std::vector<io_target> targets;
-  std::vector<io_region> data;  // all of each target that is used
+  std::vector<io_region> data;  // the range of each target that the run uses
   std::unique_ptr<io_pattern> pattern;
   std::optional<io_memory> source;
   std::unique_ptr<io_shared> shared;
   std::vector<io_worker> workers;
-  unsigned threads = 0, depth = 0;  // as gdsio tells them
+  unsigned threads = 0, depth = 0;  // as gdsio reports them
 };
 
 std::vector<std::string> paths_of(const io_job& job) {
@@ -56,14 +56,14 @@ std::vector<std::string> paths_of(const io_job& job) {
   return paths;
 }
 
-// Whether no block of 4 KiB gets bytes of two writings.
+// Returns whether every block of 4 KiB is written by a single run.
 bool is_by_blocks(const io_plan& plan, const prepared_job& job, const io_region& data) {
   const bool aligned = job.io_size % pattern_block == 0 && data.first % pattern_block == 0 && plan.alignment % pattern_block == 0;
   const std::uint64_t end = data.first + data.length;
   return aligned && (end % pattern_block == 0 || end >= data.target->before().size);
 }
 
-// Reads go over what is there, as gdsio's do.
+// Reads cover the existing data, as in gdsio.
 std::uint64_t length_of(const io_plan& plan, const io_job& job, const io_target& target, std::vector<std::string>& remarks) {
   const auto wanted = job.size ? job.size : plan.size;
   if (is_write(plan.io)) return wanted.value_or(written_by_default);
@@ -91,7 +91,7 @@ status open_targets(const engine& owner, const io_plan& plan, prepared_job& job,
   return {};
 }
 
-// Writings of whole blocks are told from each other by random numbers.
+// Runs that write whole blocks are distinguished by random generations.
 result<std::uint64_t> generation_for(const io_plan& plan, const prepared_job& job) {
   const bool by_blocks =
       std::all_of(job.data.begin(), job.data.end(), [&](const io_region& data) { return is_by_blocks(plan, job, data); });
@@ -110,7 +110,7 @@ result<std::uint64_t> generation_for(const io_plan& plan, const prepared_job& jo
   return fixed_generation;
 }
 
-// One region for each thread, or for each place of a batch: its own file, or its share of the one.
+// Returns one region per thread or batch slot: its own file, or its share of the single file.
 std::vector<io_region> regions_of(const prepared_job& job) {
   if (job.job->file.empty()) return job.data;
   const io_region& all = job.data.front();
@@ -127,7 +127,7 @@ status make_source(const engine& owner, const io_plan& plan, prepared_job& job) 
   if (!generation) return generation.error();
   try {
     job.pattern = std::make_unique<io_pattern>(*generation, job.io_size);
-  } catch (const std::exception&) {  // bad_alloc, or length_error
+  } catch (const std::exception&) {  // bad_alloc or length_error
     return {errc::out_of_memory, fmt::format("no memory for requests of {}", format_size(job.io_size))};
   }
   const auto type = plan.transfer == transfer_type::cpu_only ? buffer_type::plain : job.job->memory;
@@ -185,7 +185,7 @@ status set_cache(const io_plan& plan, const std::vector<prepared_job>& jobs) {
   return {};
 }
 
-// All workers of all jobs, each on a thread of its own, with a bar for the one that waits.
+// Runs each worker of all jobs on its own thread; the calling thread shows the bar.
 struct thread_times {
   std::vector<clock::time_point> begins, ends;
 };
@@ -207,7 +207,7 @@ status on_threads(std::vector<prepared_job>& jobs, const std::function<void()>& 
   std::size_t left = all.size();
   times.begins.assign(all.size(), {});
   times.ends.assign(all.size(), {});
-  status refused;  // by the system, to start one
+  status refused;  // the system refused to start a thread
   const auto thread_of = [&](std::size_t i) {
     return std::thread([&, i] {
       one& own = all[i];
@@ -271,7 +271,7 @@ void add_figures(const prepared_job& job, const thread_times& times, std::size_t
 
 status run_timed(const engine& owner, const io_plan& plan, std::vector<prepared_job>& jobs, io_figures& out) {
   std::atomic<std::uint64_t> done{0};
-  // Of a run by time nobody knows how far it is, but for the time.
+  // The progress of a run with a time limit is measured by time.
   const auto start = clock::now();
   progress_bar bar(is_write(plan.io) ? "writing" : "reading", out.all.name,
                    plan.seconds > 0 ? static_cast<std::uint64_t>(plan.seconds * 1e3) : out.data_bytes);
@@ -293,7 +293,7 @@ status run_timed(const engine& owner, const io_plan& plan, std::vector<prepared_
   return {};
 }
 
-// Whether it is known what the file should hold; else the user is told that nothing was compared.
+// Returns whether the expected contents of the file are known. If not, the user is told that nothing was compared.
 bool can_verify(const io_plan& plan, const io_target& target) {
   return is_write(plan.io) || plan.read_back || target.before().generation.has_value();
 }
@@ -341,7 +341,7 @@ std::optional<std::uint64_t> cached_of(const std::vector<prepared_job>& jobs) {
   return sum;
 }
 
-// What two jobs write to the same place at once is neither's, and would be taken for wrong bytes.
+// Refuses jobs that write to the same range, because the resulting mixture would be reported as wrong bytes.
 status check_apart(const std::vector<prepared_job>& jobs) {
   struct range {
     dev_t device;

@@ -38,14 +38,14 @@ struct sweep_point {
   [[nodiscard]] double gbs() const { return bench::gigabytes_per_second(figures.all.bytes, figures.all.seconds); }
 };
 
-// For each direction once: a ceiling takes seconds.
+// Measured once per direction, because it takes seconds.
 struct sweep_ceiling {
   io_type io = io_type::read;
   bool through_cache = false;
   io_ceiling measured;
 };
 
-// A ceiling is one of accesses in order: above random ones it would be a line that no request of theirs could reach.
+// Not drawn for random access: the ceiling is sequential, and random requests cannot reach it.
 bool is_drawn(const sweep_ceiling& of) { return !is_random(of.io) && of.measured.gbs > 0; }
 
 std::string_view cache_words_of(const sweep_ceiling& of) { return of.through_cache ? "page cache" : "no page cache"; }
@@ -55,11 +55,11 @@ std::string label_of(const sweep_ceiling& of) { return fmt::format("{} ceiling, 
 struct sweep_result {
   std::vector<sweep_point> points;
   std::vector<sweep_ceiling> ceilings;
-  std::vector<std::string> remarks;  // why a ceiling is missing, too
+  std::vector<std::string> remarks;  // includes the reasons for missing ceilings
   status error;
 };
 
-// --- the lists
+// --- parsing of lists
 
 std::vector<std::string_view> parts_of(std::string_view list) {
   std::vector<std::string_view> parts;
@@ -100,7 +100,7 @@ result<transfer_type> transfer_in(std::string_view text) {
   return static_cast<transfer_type>(*number);
 }
 
-// --- the runs
+// --- runs
 
 io_plan plan_of_run(const io_plan& base, io_type io, transfer_type transfer, std::uint64_t size, unsigned threads) {
   io_plan plan = base;
@@ -131,7 +131,7 @@ status run_point(const engine& owner, const io_plan& plan, sweep_result& out) {
 
 io_type in_order(io_type io) { return is_write(io) ? io_type::write : io_type::read; }
 
-// A ceiling that cannot be measured is a remark: the figures stand without it.
+// If a ceiling cannot be measured, adds a remark; the figures are valid without it.
 void add_ceiling(const engine& owner, const io_plan& base, const sweep_point& last, sweep_result& out) {
   const auto lacks = [&](const status& why) {
     out.remarks.push_back(fmt::format("no ceiling of {}: {}", name_of(last.io), why.message()));
@@ -167,9 +167,9 @@ sweep_result carry_out_sweep(const engine& owner, const sweep_plan& plan, const 
   return out;
 }
 
-// --- what is shown
+// --- output
 
-// Of one kind of transfer and direction: a line for each size, a column for each number of threads.
+// A table for one transfer type and direction: a row per size, a column per thread count.
 struct sweep_block {
   io_type io;
   transfer_type transfer;
@@ -207,7 +207,7 @@ void print_block(const sweep_result& of, const sweep_plan& plan, const sweep_blo
   }
 }
 
-// A bar for each run, as long as it is fast.
+// Prints a bar for each run, proportional to its speed.
 void print_bars(const sweep_result& of) {
   constexpr double columns = 29;
   double most = 0;
@@ -255,7 +255,7 @@ std::string csv_of(const sweep_result& of) {
   return out;
 }
 
-// A line for each kind of transfer, direction and number of threads, over the size of a request.
+// Plots throughput over request size, with a line for each transfer type, direction and thread count.
 line_plot plot_of(const sweep_result& of, const sweep_plan& plan) {
   line_plot plot{"sweep", "penstock io --sweep", "Throughput over the size of a request", "GB/s", x_axis::bytes, "GB/s", {}, {}};
   for (const auto& block : blocks_of(of)) {
@@ -277,12 +277,12 @@ line_plot plot_of(const sweep_result& of, const sweep_plan& plan) {
   return plot;
 }
 
-// Of an open file, a terminal or a pipe: what is written there cannot be put into its place.
+// Returns whether the path names an open file, a terminal or a pipe, which cannot be replaced by a rename.
 bool is_of_descriptor(std::string_view path) {
   return path == "/dev/stdout" || path == "/dev/stderr" || path.starts_with("/dev/fd/") || path.starts_with("/proc/");
 }
 
-// A file that gets its name once all of it is there. Until then, and after an error, what has had the name keeps it. One thread.
+// An output file that is renamed to its final name once it is complete. Until then, and after an error, an existing file stays. One thread.
 class figures_file {
  public:
   figures_file() = default;
@@ -291,12 +291,12 @@ class figures_file {
   ~figures_file() {
     if (!hidden_.empty()) ::unlink(hidden_.c_str());
   }
-  // path: empty for none. Errors: os errors.
+  // path: empty for no file. Errors: os errors.
   status begin(const std::string& path) {
     if (path.empty()) return {};
     std::error_code missing;
     const auto real = std::filesystem::canonical(path, missing);
-    path_ = missing ? path : real.string();  // the file that a link leads to is replaced, and not the link
+    path_ = missing ? path : real.string();  // replace the target of a link, not the link
     const bool is_kept = is_of_descriptor(path) || (!missing && !std::filesystem::is_regular_file(real, missing));
     const std::string beside = fmt::format("{}.{}.part", path_, ::getpid());
     fd_ = owned_fd(is_kept ? ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)
@@ -320,7 +320,7 @@ class figures_file {
   }
 
  private:
-  std::string path_, hidden_;  // hidden_: while the file has that name
+  std::string path_, hidden_;  // hidden_: the temporary name, while the file has it
   owned_fd fd_;
 };
 

@@ -35,7 +35,7 @@ struct sampled_block {
   std::vector<std::byte> bytes;
 };
 
-// Blocks at even distances, and the first one with data.
+// Reads blocks at even distances, and the first block with data.
 result<std::vector<sampled_block>> sample(int fd, const std::string& path, std::uint64_t size) {
   const std::uint64_t blocks = (size + pattern_block - 1) / pattern_block;
   std::vector<std::uint64_t> places;
@@ -54,8 +54,8 @@ result<std::vector<sampled_block>> sample(int fd, const std::string& path, std::
   return found;
 }
 
-// Of which writing they are, where all are of some: by their own marks or, where nothing was written to that place of a block, by the
-// mark of another.
+// Returns the generation of the blocks if all hold the pattern, each by its own mark or, if the mark was never written, by that of another
+// block.
 std::optional<std::uint64_t> own_generation(const std::vector<sampled_block>& blocks) {
   std::optional<std::uint64_t> latest;
   for (const sampled_block& each : blocks) {
@@ -104,8 +104,8 @@ status io_target::open_descriptors(const engine& owner, const options& how) {
   options.write = how.write;
   options.direct_writes = how.direct_writes;
   options.immutable = how.immutable;
-  // What is measured is the disk, or the page cache: nothing goes from the one into the other meanwhile, unless the environment asks for
-  // it.
+  // Bypass the page cache unless the environment overrides it, so that the run measures either the disk or the page cache and moves no data
+  // between the two.
   if (owner.options().cache == cache_use::automatic) options.cache = cache_use::bypass;
   auto made = owner.open(path_, options);
   if (!made) return made.error();
@@ -135,7 +135,7 @@ status io_target::close() {
 }
 
 void io_target::discard() {
-  static_cast<void>(close().ok());  // what is wrong has been told already
+  static_cast<void>(close().ok());  // the error has been reported already
   if (std::exchange(made_, false)) ::unlink(path_.c_str());
 }
 

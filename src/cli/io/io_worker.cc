@@ -13,7 +13,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t checked_at_once = std::uint64_t{1} << 20;
-constexpr std::byte wiped{0xEE};  // neither the pattern nor what was never written
+constexpr std::byte wiped{0xEE};  // differs from the pattern and from unwritten zeros
 
 status moved_all(const io_result& done, const io_piece& piece) {
   if (!done.ok()) return done.error;
@@ -26,7 +26,7 @@ std::int64_t at(const io_piece& piece) { return static_cast<std::int64_t>(piece.
 
 }  // namespace
 
-// --- what is asked for
+// --- requests
 
 io_cursor::io_cursor(const io_region& region, std::uint64_t io_size, std::uint64_t alignment, bool random, std::uint64_t seed)
     : region_(region),
@@ -79,7 +79,7 @@ result<io_worker> io_worker::make(const io_shared& shared, std::vector<io_cursor
   return made;
 }
 
-// As many requests as there may be at once. False at the end of the data.
+// Collects as many requests as may run at once. Returns false at the end of the data.
 bool io_worker::take_round(bool over_again) {
   round_.clear();
   for (std::size_t tried = 0; tried < cursors_.size() && round_.size() < depth_;) {
@@ -107,7 +107,7 @@ status io_worker::refill() {
   return {};
 }
 
-// --- what is timed
+// --- timed transfers
 
 void io_worker::note(clock::time_point since, std::uint64_t requests) { latencies_.add(clock::now() - since, requests); }
 
@@ -178,7 +178,7 @@ status io_worker::move_by_host() {
   return {};
 }
 
-// While one piece is copied, the requests of the others are under way. All have ended on return.
+// Copies one piece while the requests of the others are under way. All have completed on return.
 status io_worker::move_overlapped() {
   const bool write = is_write(shared_->plan.io);
   const auto start = clock::now();
@@ -213,7 +213,7 @@ status io_worker::move_as_batch() {
   return {};
 }
 
-// What was queued has ended on return, whatever could not be.
+// On return, everything that was queued has completed, even if a later request could not be queued.
 status io_worker::move_on_stream() {
   struct queued {
     std::size_t length = 0;
@@ -247,7 +247,7 @@ status io_worker::move_on_stream() {
   return first;
 }
 
-// --- what is compared
+// --- comparison
 
 status io_worker::wipe() {
   const std::uint64_t bytes = shared_->io_size * depth_;
@@ -298,7 +298,7 @@ status io_worker::check_latest() { return is_write(shared_->plan.io) ? status() 
 
 status io_worker::check_again(std::uint64_t most_bytes) {
   const bool write = is_write(shared_->plan.io);
-  const latency_counts timed = latencies_;  // these requests are not
+  const latency_counts timed = latencies_;  // the requests of the check are not timed
   const std::uint64_t made = requests();
   for (io_cursor& each : cursors_) each.restart();
   next_cursor_ = 0;

@@ -11,7 +11,7 @@
 namespace penstock::cli {
 namespace {
 
-// "0-3,8": as the kernel lists cores. Numbers past the end of the set are left out.
+// Parses a core list of the kernel, such as "0-3,8". Ignores cores beyond the capacity of the set.
 void add_cores(const std::string& list, const cpu_set_t& usable, cpu_set_t& to) {
   std::istringstream ranges(list);
   for (std::string range; std::getline(ranges, range, ',');) {
@@ -34,7 +34,7 @@ status run_on_node(int node) {
   std::ifstream file(fmt::format("/sys/devices/system/node/node{}/cpulist", node));
   std::string list;
   if (!std::getline(file, list)) {
-    if (node == 0) return {};  // a kernel without NUMA has one node and does not list it
+    if (node == 0) return {};  // a kernel without NUMA support has one node and does not list it
     return {errc::not_found, fmt::format("there is no NUMA node {}", node)};
   }
   cpu_set_t cores;

@@ -1,4 +1,4 @@
-// penstock bench: the command line of bench/.
+// penstock bench: the command line of the benchmark in bench/.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ status take_sizes(const bench_options& wanted, bench::options& run) {
   return {};
 }
 
-// As it was typed, as far as the kernel tells.
+// Returns the command line as typed, if the kernel provides it.
 std::string own_command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string out;
@@ -92,7 +92,7 @@ status write_page(const std::string& name, const nlohmann::json& report) {
   return file ? status() : status::from_errno(errno != 0 ? errno : EIO, fmt::format("write {}", name));
 }
 
-// Minutes of measuring are not to end with a page that cannot be written. Leaves what is there as it is.
+// Checks first that the page can be written, because the measurements take minutes. Leaves an existing file unchanged.
 status can_be_written(const std::string& name) {
   std::error_code ignored;
   const bool was_there = std::filesystem::exists(name, ignored);
@@ -103,12 +103,12 @@ status can_be_written(const std::string& name) {
   return {};
 }
 
-// Adds what only this command knows, and what others make of the same file, and writes the page.
+// Adds facts that only this command knows and measurements of other libraries, and writes the page.
 status complete(const bench_options& wanted, nlohmann::json& report, const std::string& file) {
   report["command"] = own_command_line();
   report["file"] = file;
   report["machine"] = to_json(examine(machine::tree()), {true, true, true, false});
-  // What is no UTF-8 is replaced here, once for all.
+  // Replaces invalid UTF-8 once for all uses.
   report = nlohmann::json::parse(report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   if (!wanted.no_others && report.at("stopped") == false) {
     peer_request others{wanted.python, file, text_in(report, "device"), {}, wanted.run.quick};
@@ -177,7 +177,7 @@ void add_bench(CLI::App& app, command& chosen) {
   sub.add_option("--dir", run.directory, "Folder for temporary files (default: here)")->type_name("DIR")->excludes(file);
   add_device_options(sub, run.device);
   sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(whole_number(1));
-  // CLI11 gives one of these to an option that may lack its value and does.
+  // CLI11 passes this text for an option whose optional value is missing.
   const auto take_json_file = [&run](const std::string& name) {
     run.json_file = name.empty() || name == "true" || name == "{}" ? "-" : name;
     if (run.json_file == "-") promise_json();

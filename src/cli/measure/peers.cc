@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-// A folder of its own, removed with what is in it.
+// A temporary folder, removed with its contents.
 class scratch_folder {
  public:
   scratch_folder() {
@@ -44,7 +44,7 @@ class scratch_folder {
   std::string path_;
 };
 
-// Waits for the child; an interrupt of this process is passed on to it.
+// Waits for the child and passes an interrupt of this process on to it.
 int wait_for(pid_t child) {
   bool told = false;
   int state = 0;
@@ -57,7 +57,7 @@ int wait_for(pid_t child) {
   }
 }
 
-// stdout goes nowhere, stderr to the file.
+// Discards stdout, and writes stderr to the file.
 status run_program(const std::vector<std::string>& words, const std::string& errors) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -84,13 +84,14 @@ status run_program(const std::vector<std::string>& words, const std::string& err
 std::vector<std::string> command_line(const peer_request& wanted, const std::string& folder) {
   std::error_code ignored;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
-  std::vector<std::string> words{wanted.python,    folder + "/report_peers.py",
-                                 "--file",         wanted.file,
-                                 "--device",       wanted.device,
-                                 "--sizes",        fmt::format("{}", fmt::join(wanted.sizes, ",")),
-                                 "--out",          folder + "/peers.json",
-                                 "--programs",     (own / "../../bench").lexically_normal().string(),  // of a build folder in the sources
-                                 "--cufile-bench", (own / "penstock_cufile_bench").string()};
+  std::vector<std::string> words{
+      wanted.python,    folder + "/report_peers.py",
+      "--file",         wanted.file,
+      "--device",       wanted.device,
+      "--sizes",        fmt::format("{}", fmt::join(wanted.sizes, ",")),
+      "--out",          folder + "/peers.json",
+      "--programs",     (own / "../../bench").lexically_normal().string(),  // for a build folder inside the source tree
+      "--cufile-bench", (own / "penstock_cufile_bench").string()};
   if (const auto found = find_own_libraries(false); !found.folder.empty()) {
     words.insert(words.end(), {"--own-cufile", found.folder + "/" + library_name});
   }

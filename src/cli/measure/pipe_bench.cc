@@ -1,4 +1,4 @@
-// penstock pipe-bench: the command line of bench/pipes.
+// penstock pipe-bench: the command line of the pipe benchmark in bench/.
 #include <memory>
 #include <string>
 
@@ -22,7 +22,7 @@ struct pipe_options_given {
   output_options output;
 };
 
-// Gives it the name that the engine has for it. Errors: not_found.
+// Replaces the word by the engine's name of the device. Errors: not_found.
 status name_memory(std::string& word) {
   const bool is_plain = word == host_memory || word == "cpu";
   if (is_plain) word = host_memory;
@@ -41,7 +41,7 @@ int run_pipe_bench(pipe_options_given given) {
     if (*bytes == 0) return fail({errc::invalid_argument, "--sizes: a tensor needs at least one byte"}), exit_usage;
     given.run.sizes.push_back(*bytes);
   }
-  // Plain memory of the host is no device, and has a name of its own here.
+  // Plain host memory is not a device; it has its own name here.
   for (std::string* each : {&given.run.from, &given.run.to}) {
     if (status error = name_memory(*each); !error.ok()) return fail(error);
   }

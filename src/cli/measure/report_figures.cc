@@ -18,7 +18,7 @@ using points = std::vector<std::pair<double, double>>;
 
 constexpr unsigned ours = 0, plain = 7;
 
-// Throughput over size of one series of a list of points.
+// Returns throughput over size for one series.
 points throughput(const json& list, const std::string& series) {
   points found;
   for (const json& each : list) {
@@ -99,7 +99,7 @@ std::string latency_figure(const json& report) {
       for (const json& pair : list_in(each, "latency_us")) {
         if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) continue;
         const double percent = pair[0].get<double>();
-        // Below the median there is no room on this axis; the table has them.
+        // This axis has no room below the median; the table has these values.
         if ((percent == 0 || percent >= 50) && percent < 100 && pair[1].get<double>() > 0)
           line.points.emplace_back(percent, pair[1].get<double>());
       }
@@ -149,7 +149,7 @@ std::string fraction_figure(const json& report) {
   return draw(plot);
 }
 
-// --- beside others
+// --- comparison with other libraries
 
 struct subject {
   std::string name;
@@ -157,7 +157,7 @@ struct subject {
   unsigned style = 0;
 };
 
-// Ours from C++, and whoever has measured calls of several sizes.
+// Returns our C++ library and all others with figures for several sizes.
 std::vector<subject> subjects(const json& report) {
   std::vector<subject> found{{"Penstock, C++", &list_in(report, "sizes"), 0}};
   unsigned style = 1;

@@ -2,7 +2,7 @@
 
 namespace penstock::cli {
 
-// Colours that differ in lightness too, and that people who see few colours tell apart (after Okabe and Ito).
+// Colours that also differ in lightness and suit people with colour blindness (after Okabe and Ito).
 const char* const report_style = R"css(
 :root { color-scheme: light dark; --paper: #fcfcfa; --ink: #1d2126; --soft: #59626d; --line: #d9dcd8; --faint: #ecedea; --panel: #f3f4f1;
   --s0: #0b5fa5; --s1: #c2410c; --s2: #15795a; --s3: #8a3b8f; --s4: #8a6a00; --s5: #1a8aa8; --s6: #b0234f; --s7: #4d5661;

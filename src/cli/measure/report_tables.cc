@@ -33,7 +33,7 @@ html_table rows_table(const json& report) {
     std::string notes = text_in(ceiling, "name");
     if (!text_in(ceiling, "detail").empty()) notes += ": " + text_in(ceiling, "detail");
     for (const json& note : list_in(row, "notes")) notes += (notes.empty() ? "" : "; ") + (note.is_string() ? note.get<std::string>() : "");
-    // A speed of a few KiB says nothing.
+    // The speed of a transfer below 1 MiB means nothing.
     const bool moved = number_in(row, "bytes") >= (1 << 20);
     const std::string part = number_in(row, "ratio") > 0 ? "x" + figure(row, "ratio", 3) : figure(row, "fraction", 3);
     table.rows.push_back(

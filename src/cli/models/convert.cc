@@ -1,4 +1,4 @@
-// penstock convert: checkpoints of torch.save to safetensors files, and back.
+// penstock convert: converts torch.save checkpoints to safetensors files, and back.
 #include <fmt/format.h>
 
 #include <algorithm>

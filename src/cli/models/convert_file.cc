@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t buffer_bytes = std::uint64_t{16} << 20;
 
 constexpr std::array<std::string_view, 6> checkpoint_endings{".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"};
-// Of formats that are not made here.
+// Extensions of formats that penstock convert does not write.
 constexpr std::array<std::string_view, 18> other_endings{".gguf", ".ggml", ".npz",   ".npy", ".json",    ".onnx",
                                                          ".h5",   ".hdf5", ".keras", ".pb",  ".tflite",  ".msgpack",
                                                          ".zarr", ".zip",  ".txt",   ".csv", ".parquet", ".arrow"};
@@ -35,7 +35,7 @@ bool is_one_of(std::span<const std::string_view> endings, std::string_view endin
 
 std::string tensor_words(std::string_view name) { return fmt::format("tensor \"{}\"", name); }
 
-// Writes what comes piece by piece, while the next piece is made in another buffer.
+// Writes data piece by piece while the next piece is prepared in another buffer.
 class piece_writer {
  public:
   explicit piece_writer(const file& to) : to_(to) {
@@ -45,7 +45,7 @@ class piece_writer {
   piece_writer& operator=(const piece_writer&) = delete;
   ~piece_writer() { (void)finish(); }
 
-  // Where the next piece is to be put.
+  // Returns the buffer for the next piece.
   [[nodiscard]] std::byte* buffer() const { return buffers_[turn_].get(); }
   status write(std::uint64_t bytes, std::uint64_t offset) {
     if (status error = finish(); !error.ok()) return error;
@@ -68,13 +68,13 @@ class piece_writer {
   std::optional<operation> pending_;
 };
 
-// The elements of a view, in the order of its shape, from memory that begins with its first one.
+// Iterates over the elements of a view in the order of its shape; the memory starts with the first element.
 class element_walk {
  public:
   element_walk(const checkpoint_tensor& of, const std::byte* memory)
       : shape_(of.shape), strides_(of.strides), unit_(bits_of(of.type) / 8), memory_(memory), index_(of.shape.size()), left_(of.bytes) {}
 
-  // Puts as many bytes as there are left, at most `bytes`, a multiple of every element's size.
+  // Copies at most `bytes` of the remaining elements; bytes must be a multiple of the element size.
   std::uint64_t take(std::byte* to, std::uint64_t bytes) {
     const std::uint64_t count = std::min(bytes, left_);
     for (std::uint64_t done = 0; done < count; done += unit_) {
@@ -99,17 +99,17 @@ class element_walk {
   std::uint64_t unit_;
   const std::byte* memory_;
   std::vector<std::uint64_t> index_;
-  std::uint64_t place_ = 0;  // in elements
+  std::uint64_t place_ = 0;  // counted in elements
   std::uint64_t left_;
 };
 
-// The bytes of tensors on their way from one file to the other.
+// Moves the bytes of tensors from one file to the other.
 class tensor_carrier {
  public:
   tensor_carrier(const file& from, const file& to, const std::string& name, std::uint64_t bytes)
       : from_(from), writer_(to), bar_("converting", name, bytes) {}
 
-  // As they lie there. checksum: where their CRC-32 is wanted.
+  // Copies bytes unchanged. checksum: updated with their CRC-32 unless null.
   status copy(std::uint64_t offset, std::uint64_t bytes, std::uint64_t to, std::uint32_t* checksum = nullptr) {
     for (std::uint64_t done = 0; done < bytes;) {
       const std::uint64_t count = std::min(buffer_bytes, bytes - done);
@@ -120,7 +120,7 @@ class tensor_carrier {
     }
     return {};
   }
-  // In the order of the shape. Holds the part of the storage that the view lies over in memory.
+  // Writes the elements in the order of the shape. Holds the part of the storage that the view covers in memory.
   status gather(const checkpoint_tensor& view, std::uint64_t to) {
     const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[view.extent]);
     if (memory == nullptr) return {errc::out_of_memory, fmt::format("no memory for the {} bytes that it spans", view.extent)};
@@ -185,7 +185,7 @@ class converter {
     return is_checkpoint ? to_safetensors() : to_checkpoint();
   }
 
-  // As _use_new_zipfile_serialization=False still writes them. The header of a safetensors file is never that long.
+  // Detects the format that _use_new_zipfile_serialization=False still writes. Read as a length, these bytes exceed any safetensors header.
   [[nodiscard]] bool is_bare_pickle() const {
     char first[8] = {};
     const io_result done = from_.read(first, sizeof first, 0);
@@ -224,7 +224,7 @@ class converter {
     if (!selection) return selection.error().with_context(from_name_);
     std::vector<tensor_facts> tensors;
     for (const selected_tensor& each : selection->tensors) tensors.push_back({each.name, each.tensor->type, each.tensor->shape});
-    // What reads such files for PyTorch asks for this.
+    // PyTorch's readers of safetensors files need this entry.
     const auto metadata = checkpoint->metadata.empty() ? tensor_metadata{{"format", "pt"}} : checkpoint->metadata;
     const auto beginning = make_safetensors(tensors, metadata);
     if (!beginning) return beginning.error().with_context(from_name_);
@@ -238,7 +238,7 @@ class converter {
   status write_safetensors(const file& to, const std::string& beginning, std::vector<selected_tensor> tensors,
                            const tensor_header& places) {
     if (status error = write_text(to, beginning, 0); !error.ok()) return error;
-    // In the order of the file that is read.
+    // Copies in the order of the source file.
     std::ranges::stable_sort(tensors, {}, [](const selected_tensor& each) { return each.tensor->offset; });
     tensor_carrier carrier(from_, to, from_name_, made_.bytes);
     for (const selected_tensor& each : tensors) {
@@ -278,7 +278,7 @@ class converter {
     return {};
   }
 
-  // --- both
+  // --- for both directions
 
   void tell(const char* kind, const std::vector<tensor_facts>& tensors) {
     made_.kind = kind;

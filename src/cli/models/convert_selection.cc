@@ -16,7 +16,7 @@ using key_span = std::span<const std::string>;
 
 status not_selected(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// The first of them, and how many more there are.
+// Returns the first names and the number of the others.
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t most = 10;
   const auto shown = std::span(names).first(std::min(names.size(), most));
@@ -26,7 +26,7 @@ std::string list_of(const std::vector<std::string>& names) {
 
 std::string called(std::string_view name) { return fmt::format("\"{}\"", name); }
 
-// What of the keys is left inside of the dict; nothing of those that are not in it.
+// Returns the keys relative to the dict; nullopt if they are outside it.
 std::optional<key_span> inside(key_span keys, const std::string& dict) {
   if (dict.empty()) return keys;
   std::string name;
@@ -37,7 +37,7 @@ std::optional<key_span> inside(key_span keys, const std::string& dict) {
   return std::nullopt;
 }
 
-// The dicts of some level, each with how many tensors are in it.
+// Lists dicts with the number of tensors in each.
 std::string dicts_of(const std::map<std::string, std::size_t>& dicts) {
   std::vector<std::string> words;
   for (const auto& [name, count] : dicts) words.push_back(fmt::format("{} ({})", called(name), counted(count, "tensor")));

@@ -15,7 +15,7 @@ constexpr std::size_t most_shown_items = 8, most_shown_bytes = 120, most_json_it
 template <class T>
 constexpr bool is_array = std::is_same_v<T, gguf_array>;
 
-// Without half of a character at its end.
+// Never cuts a character in half.
 std::string beginning_of(const std::string& text) {
   if (text.size() <= most_shown_bytes) return text;
   std::size_t end = most_shown_bytes;

@@ -1,4 +1,4 @@
-// penstock inspect: what is in files of tensors.
+// penstock inspect: lists the contents of tensor files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,7 +33,7 @@ struct inspect_options {
 // A tensor, or a member of a zip file.
 struct line {
   std::string name;
-  std::string type;  // of elements, or how a member is packed
+  std::string type;  // of the elements; for a member, its compression
   std::optional<std::vector<std::uint64_t>> shape;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
@@ -41,22 +41,22 @@ struct line {
 
 struct contents {
   std::string path;
-  std::string kind;  // "safetensors", "gguf", "checkpoint" (of torch.save), or "zip": of that the members are told
+  std::string kind;  // "safetensors", "gguf", "checkpoint" (of torch.save), or "zip", for which the members are listed
   std::uint64_t file_bytes = 0;
   std::optional<std::uint64_t> cached_bytes;
-  std::uint64_t data_offset = 0;            // of safetensors and GGUF
-  std::optional<tensor_metadata> metadata;  // of safetensors and checkpoints
-  gguf_header gguf;                         // of that alone, without its tensors
+  std::uint64_t data_offset = 0;            // for safetensors and GGUF
+  std::optional<tensor_metadata> metadata;  // for safetensors and checkpoints
+  gguf_header gguf;                         // for GGUF only; without its tensors
   std::vector<line> lines;
-  std::vector<checkpoint_entry> others;  // of a checkpoint, what is no tensor
-  std::string unread;                    // of a zip file that holds a pickle, why the tensors are not told
+  std::vector<checkpoint_entry> others;  // entries of a checkpoint that are not tensors
+  std::string unread;                    // for a zip file with a pickle, the reason why its tensors are not listed
 };
 
 struct type_total {
   std::uint64_t count = 0, bytes = 0;
 };
 
-// The largest power of two that divides the offset; what is more than a page is a page.
+// Returns the largest power of two that divides the offset, at most the page size.
 std::uint64_t alignment_of(std::uint64_t offset) {
   constexpr int most = 12;
   return std::uint64_t{1} << std::min(most, std::countr_zero(offset | std::uint64_t{1} << most));
@@ -71,7 +71,7 @@ std::map<std::string, type_total> totals_of(const contents& of) {
   return totals;
 }
 
-// --- finding out
+// --- reading
 
 status list_tensors(const file& from, contents& to) {
   auto header = read_safetensors(from);
@@ -121,7 +121,7 @@ status list_checkpoint(const file& from, contents& to) {
   return {};
 }
 
-// Of a checkpoint the tensors; of other zip files, and of one whose pickle is not read, what is in them.
+// Lists the tensors of a checkpoint, or the members of any other zip file and of a checkpoint whose pickle cannot be read.
 status list_zip(const file& from, contents& to) {
   const status problem = list_checkpoint(from, to);
   if (problem.ok()) return {};
@@ -144,12 +144,12 @@ result<contents> look_into(const engine& owner, const std::string& path) {
   if (!size) return size.error();
   found.file_bytes = *size;
   if (status error = list(*from, found); !error.ok()) return error;
-  // Of a file that the kernel tells nothing about it stays unknown.
+  // Stays unknown if the kernel does not report it.
   if (const auto told = owner.explain(*from, "host", *size, 0); told) found.cached_bytes = told->cached_bytes;
   return found;
 }
 
-// Of tensors; the members of a zip file are none.
+// Returns the names of tensors; members of a zip file are not tensors.
 std::vector<std::string_view> names_of(const contents& found) {
   std::vector<std::string_view> names;
   if (found.kind == "zip") return names;
@@ -165,7 +165,7 @@ result<model_paths> read_index(const engine& owner, const std::string& path) {
   return shards_of(*index, path);
 }
 
-// --- telling
+// --- printing
 
 void sort_lines(std::vector<line>& lines, const std::string& order) {
   const auto by = [&](const line& a, const line& b) {
@@ -245,7 +245,7 @@ void print_contents(const contents& of, bool totals) {
   }
 }
 
-// What one command line asks for, file after file.
+// Inspects the files of a command line, one after the other.
 class inspection {
  public:
   inspection(const engine& owner, const inspect_options& wanted) : owner_(owner), wanted_(wanted) {}
@@ -271,13 +271,13 @@ class inspection {
       if (interrupted()) return;
       if (auto found = tell(shard)) all.push_back(*std::move(found));
     }
-    if (all.size() < shards->files.size()) return;  // what is in the others is not known
+    if (all.size() < shards->files.size()) return;  // the contents of some files are unknown
     std::vector<std::vector<std::string_view>> names;
     for (const contents& each : all) names.push_back(names_of(each));
     std::ranges::transform(all, shards->files.begin(), &contents::path);
     if (status error = check_tensors(*shards, names); !error.ok()) failed(path, error);
   }
-  // A file alone, or all of a model in several GGUF files.
+  // Inspects a single file, or all GGUF files of a model.
   void look_at_files_of(const std::string& path) {
     auto files = gguf_files_of(path);
     if (!files) return failed(path, files.error());
@@ -313,12 +313,12 @@ class inspection {
     if (!found->unread.empty()) check_whole(path);
     return *std::move(found);
   }
-  // A checkpoint whose pickle is not read here may still be whole, but storages may be missing.
+  // Checks a checkpoint whose pickle cannot be read for missing storages.
   void check_whole(const std::string& path) {
     const auto opened = model::open(owner_, {path});
     if (!opened && opened.error().code() == errc::invalid_argument) failed(path, opened.error());
   }
-  // In the document too, among the files.
+  // Also adds the error to the document, among the files.
   void failed(const std::string& path, const status& error) {
     has_failed_ = true;
     documents_.push_back({{"file", shown_name(path)}, {"error", error_json(error)}});

@@ -1,4 +1,4 @@
-// penstock load: how fast this machine brings a model into the memory of its devices.
+// penstock load: measures how fast this machine loads a model into device memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,22 +27,22 @@ struct load_options {
   std::vector<std::string> files;
   std::vector<std::string> devices;
   std::string cache = "auto";
-  unsigned links = 0;  // as the engine's
+  unsigned links = 0;  // as in engine_options
   unsigned repeat = 1;
   bool time = false;
   bool verify = false;
   output_options output;
 };
 
-// The most that the hardware gives, measured without the engine.
+// A hardware limit, measured without the engine.
 struct load_ceiling {
-  std::string device;  // empty: of the files' disk
+  std::string device;  // empty: the limit of the disk
   std::string name;
   double gbs = 0;
-  status error;  // why there is none
+  status error;  // the reason if there is none
 };
 
-// --- what is measured besides
+// --- additional measurements
 
 load_ceiling link_of(const std::string& device) {
   const auto link = bench::ceiling_meter(device).link();
@@ -50,7 +50,7 @@ load_ceiling link_of(const std::string& device) {
   return {device, "pinned memory to device", link->to_device_gbs, {}};
 }
 
-// Where a file was not in the page cache, a drive is what its reading waited for.
+// Measures the drive, which limits reads of a file outside the page cache.
 load_ceiling disk_of(const std::string& device, const std::string& path, std::uint64_t bytes) {
   constexpr std::uint64_t most = std::uint64_t{1} << 30;
   const auto found = bench::ceiling_meter(device).direct_read(path, std::min(bytes, most));
@@ -82,7 +82,7 @@ const load_ceiling* link_ceiling(const std::vector<load_ceiling>& all, const std
 
 double speed_of(const loaded_device& device) { return bench::gigabytes_per_second(device.bytes, device.seconds); }
 
-// --- for people
+// --- text output
 
 std::string cached_words_of(const loaded_file& file) {
   if (!file.cached_bytes || file.file_bytes == 0) return "";
@@ -149,7 +149,7 @@ void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector
     say("  note: the first load of a process also pins memory and starts threads; --repeat 2 shows how fast the next one is\n");
 }
 
-// --- for programs
+// --- JSON output
 
 json json_of(const loaded_device& device, const std::vector<load_ceiling>& ceilings) {
   json made{{"device", device.name},
@@ -205,7 +205,7 @@ void print_as_json(const std::vector<load_pass>& passes, const std::vector<load_
 
 // --- the command
 
-// Of a list with commas.
+// Splits a list at its commas.
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words;
   std::istringstream text(list);
@@ -232,7 +232,7 @@ result<load_request> request_of(const engine& owner, const load_options& wanted)
   made.io.cache = *cache;
   made.io.links = wanted.links;
   std::vector<std::string> names = wanted.devices;
-  if (names.empty()) names.emplace_back();  // the first that there is
+  if (names.empty()) names.emplace_back();  // the engine's first device
   for (const std::string& name : names) {
     auto device = choose_device(owner, name);
     if (!device) return device.error();

@@ -22,7 +22,7 @@
 namespace penstock::cli {
 namespace {
 
-// When the last request of each device has ended: told by any thread, asked when all have ended.
+// Times at which the last request of each device completed. Any thread records them; read them once all requests have completed.
 class device_clocks {
  public:
   explicit device_clocks(std::size_t devices) : ended_ns_(devices) {}
@@ -90,8 +90,8 @@ class loader {
     return {};
   }
 
-  // What a device has, or of the host what is not in use: its memory is taken page by page, so too much of it shows late and ends others.
-  // So too where the device has no other, whose driver counts what the page cache holds as taken.
+  // Returns the memory of a device or, for the host, its unused memory: pages are allocated on first use, so overcommitment shows late and
+  // kills other processes. The same holds for devices that share host memory, whose drivers count the page cache as used.
   [[nodiscard]] std::uint64_t room_of(const device_info& device) const {
     if (!device.name.starts_with(host_memory) && !device.shares_host_memory) return device.memory_bytes;
     return std::min(device.memory_bytes, bench::available_memory().value_or(device.memory_bytes));
@@ -127,7 +127,7 @@ class loader {
       told_.files[i].cached_bytes = plan->cached_bytes;
       for (const plan_part& each : plan->parts) add_way(each);
       for (std::string& each : plan->remarks) {
-        // That there is no GPU is told once, with the device.
+        // The missing GPU is reported once, with the device.
         if (each != why_no_gpu(owner_) && !std::ranges::count(told_.remarks, each)) told_.remarks.push_back(std::move(each));
       }
     }
@@ -144,7 +144,7 @@ class loader {
     }
   }
 
-  // All devices in one batch: the file is read for the first, and each other one has its bytes from the one before it.
+  // Reads for all devices in one batch: the first gets its bytes from the file, each other one from the device before it.
   status read() {
     std::vector<void*> places;
     for (const device_buffer& each : memory_) places.push_back(each.data());
@@ -187,7 +187,7 @@ class loader {
 
   // --- verify
 
-  // What was there before would pass for what the reading should bring.
+  // Clears the memory, so that old data cannot pass for data that was read.
   [[nodiscard]] status clear() const {
     for (const device_buffer& memory : memory_) {
       if (status error = bench::clear_memory(owner_, memory.data(), memory.size()); !error.ok()) return error;
@@ -218,7 +218,7 @@ class loader {
   const load_request& wanted_;
   load_pass told_;
   model model_;
-  std::uint64_t bytes_needed_ = 0;  // in a device
+  std::uint64_t bytes_needed_ = 0;  // per device
   std::vector<model_range> ranges_;
   std::vector<device_buffer> memory_;
 };
