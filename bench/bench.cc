@@ -47,7 +47,7 @@ result<std::vector<const row*>> chosen_rows(const options& settings) {
   for (const row& r : all_rows()) {
     const bool named = settings.rows.empty() || std::find(settings.rows.begin(), settings.rows.end(), r.name) != settings.rows.end();
     const bool kind = r.kind == row_kind::hot ? settings.hot : r.kind == row_kind::cold ? settings.cold : settings.hot && settings.cold;
-    // A row that is asked for by name runs even when it is of neither kind.
+    // A row that is named runs even if it is neither hot nor cold.
     if (named && (kind || (!settings.rows.empty() && r.kind == row_kind::neither))) chosen.push_back(&r);
   }
   return chosen;
@@ -65,7 +65,7 @@ std::string directory_of(const options& settings) {
   return slash == 0 ? "/" : settings.file.substr(0, slash);
 }
 
-// The user's file where one is named and exists, as much of it as was asked for.
+// Uses the requested part of the user's file if it exists; otherwise creates a file.
 result<sample_file> find_or_make_sample(const options& settings) {
   constexpr std::uint64_t seed = 1;
   const std::uint64_t bytes = wanted_bytes(settings);
@@ -85,7 +85,7 @@ result<device_info> find_device(const engine& owner, const std::string& name) {
   for (const device_info& device : owner.devices()) {
     if (name.empty() || device.name == name) return device;
   }
-  const status why = owner.allocate(name, 1).error();  // which says what there is
+  const status why = owner.allocate(name, 1).error();  // the error lists the devices
   return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is no device's name", name)) : why;
 }
 
@@ -114,7 +114,7 @@ std::vector<std::uint64_t> sizes_of(const options& settings) {
   return settings.sizes.empty() ? usual_sizes(settings.quick) : settings.sizes;
 }
 
-// Runs the rows, printing each as it ends. Stops early when asked to.
+// Runs the rows and prints each when it ends. Stops early on request.
 std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbench& bench, const report_table* table) {
   std::vector<row_result> results;
   const std::size_t all = chosen.size() + sizes_of(bench.settings).size();
@@ -122,7 +122,7 @@ std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbenc
     if (bench.settings.stop && bench.settings.stop()) break;
     tell(bench.settings, which->name, static_cast<unsigned>(results.size()), all);
     row_result result = run_row(*which, bench);
-    // A row cut short by the user has not failed.
+    // A row that the user interrupted did not fail.
     if (bench.settings.stop && bench.settings.stop() && result.outcome == row_outcome::failed) break;
     tell(bench.settings, "", static_cast<unsigned>(results.size() + 1), all);
     if (table != nullptr) table->print_row(result);
@@ -131,7 +131,7 @@ std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbenc
   return results;
 }
 
-// The same for calls of each size. Returns false when stopped before the end.
+// The same for calls of each size. Returns false if it was stopped before the end.
 bool run_sizes(workbench& bench, std::size_t rows, const report_table* table, size_sweep& sweep) {
   const auto sizes = sizes_of(bench.settings);
   if (sizes.empty()) return true;
@@ -164,7 +164,7 @@ result<bool> run_all(const options& settings, const std::vector<const row*>& cho
   auto link = meter.link();
   if (!link) return link.error();
   header.link = *link;
-  // Once to have the file in the page cache, once to measure.
+  // The first pass brings the file into the page cache, the second measures.
   constexpr std::uint64_t probe = std::uint64_t{1} << 30;
   for (int pass = 0; pass < 2; ++pass) {
     auto cached = meter.cached_read(sample->path(), std::min(sample->size(), probe));

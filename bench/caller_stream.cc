@@ -11,7 +11,7 @@ namespace penstock::bench {
 
 struct caller_stream::parts {
   std::shared_ptr<device::driver> driver;
-  device::owned_stream stream;  // ends first
+  device::owned_stream stream;  // destroyed before the driver
 };
 
 caller_stream::caller_stream(std::unique_ptr<parts> made) : parts_(std::move(made)) {}

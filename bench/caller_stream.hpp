@@ -1,4 +1,4 @@
-// A stream as a program has one, for requests in its order. One thread at a time.
+// A stream as an application owns it, for stream-ordered requests. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@ namespace penstock::bench {
 
 class caller_stream {
  public:
-  // Of a GPU a stream of its own. Of the host device, whose streams belong to the engine alone, the default one. Errors: device.
+  // Creates a stream on a GPU. On the host device, returns the default stream, because its other streams belong to the engine. Errors:
+  // device.
   static result<caller_stream> make(const std::string& device);
   caller_stream(caller_stream&&) noexcept;
   caller_stream& operator=(caller_stream&&) noexcept;

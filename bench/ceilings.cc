@@ -31,7 +31,7 @@ struct shape {
 };
 constexpr std::array<shape, 3> direct_shapes{{{512 << 10, 64}, {1 << 20, 32}, {4 << 20, 8}}};
 
-// Host memory, pinned when a session is given.
+// Host memory, pinned if a session is given.
 class host_memory {
  public:
   static result<host_memory> make(sys::kernel& kernel, std::size_t bytes, device::session* pin_with) {
@@ -63,7 +63,7 @@ class host_memory {
   device::session* session_ = nullptr;
 };
 
-// Device memory and a stream for the link.
+// Device memory and a stream, to measure the link.
 class link_ends {
  public:
   static result<link_ends> make(device::session& session, std::size_t bytes) {
@@ -83,7 +83,7 @@ class link_ends {
     if (memory_ != nullptr) static_cast<void>(session_->release(memory_).ok());
   }
   [[nodiscard]] void* memory() const { return memory_; }
-  // Seconds for `times` copies queued at once, and the wait for the last.
+  // Returns the seconds that `times` queued copies take, including the wait for the last.
   result<double> time_copies(void* target, const void* source, std::size_t bytes, int times) {
     const stopwatch watch;
     for (int i = 0; i < times; ++i) {
@@ -122,7 +122,7 @@ result<double> median_small_copy_us(link_ends& ends, const void* source) {
   return times[times.size() / 2];
 }
 
-// The first error of several threads.
+// Keeps the first error of several threads.
 class first_error {
  public:
   void note(status error) {
@@ -141,7 +141,7 @@ class first_error {
 
 using block_function = std::function<status(unsigned thread, std::uint64_t offset, std::uint64_t length)>;
 
-// Seconds for `threads` threads that share out [0, bytes) in blocks. The threads exist before the clock starts.
+// Returns the seconds that `threads` threads take to process [0, bytes) in blocks. The threads start before the clock does.
 result<double> time_shared_blocks(unsigned threads, std::uint64_t bytes, std::uint64_t block, const block_function& work) {
   std::atomic<std::uint64_t> next{0};
   std::atomic<bool> go{false};
@@ -186,7 +186,7 @@ status write_block(sys::kernel& kernel, int fd, const std::byte* source, std::ui
   return {};
 }
 
-// A file opened with O_DIRECT, a ring, and its buffers, registered where the kernel lets us.
+// A file opened with O_DIRECT, a ring, and its buffers, registered if the kernel allows it.
 class direct_io {
  public:
   static result<direct_io> open(sys::kernel& kernel, const std::string& path, bool write, shape form) {
@@ -201,8 +201,8 @@ class direct_io {
     return direct_io(std::move(*file), std::move(*memory), std::move(*ring), form, write, slot);
   }
 
-  // Moves one block for each offset, `depth` at a time. next returns false when there are no more. After the first error nothing more is
-  // begun, and what is under way is waited for.
+  // Moves one block for each offset, `depth` at a time. next returns false if there are no more. After the first error, starts nothing more
+  // and waits for what is in flight.
   status run(const std::function<bool(std::uint64_t& offset)>& next) {
     std::deque<unsigned> idle;
     for (unsigned slot = 0; slot < form_.depth; ++slot) idle.push_back(slot);
@@ -243,7 +243,7 @@ class direct_io {
   }
   open_file file_;
   host_memory memory_;
-  std::unique_ptr<sys::ring> ring_;  // destroyed first: nothing is in flight into the memory afterwards
+  std::unique_ptr<sys::ring> ring_;  // destroyed first, so that nothing is in flight into the memory
   shape form_;
   bool write_;
   int slot_;
@@ -378,7 +378,7 @@ result<ceiling> ceiling_meter::cached_write(const std::string& path, std::uint64
         return write_block(*parts_->kernel, file->fd(), memory->data() + thread * largest_block, offset, length);
       });
       if (!seconds) return seconds.error();
-      // Pages still dirty from one setting would slow the next.
+      // Dirty pages left by one setting would slow the next.
       if (status error = parts_->kernel->sync_data(file->fd()); !error.ok()) return error;
       const double speed = gigabytes_per_second(bytes, *seconds);
       if (speed > best.value) best = {speed, fmt::format("{} MiB by {} threads", block / mebibyte, threads)};

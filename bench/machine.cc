@@ -63,7 +63,7 @@ std::string gpu_driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;
   if (!std::getline(file, line)) return "none";
-  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build": the first word with a dot in it.
+  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build": take the first word with a dot.
   std::istringstream words(line);
   for (std::string word; words >> word;) {
     if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos) return word;
@@ -81,7 +81,7 @@ std::string file_system_of(const std::string& path) {
   char buffer[2 * PATH_MAX];
   while (getmntent_r(mounts.get(), &entry, buffer, sizeof buffer) != nullptr) {
     const std::string point = entry.mnt_dir;
-    // Not shorter: of two mounts on one point the later one is seen.
+    // Accept equal lengths: if two file systems are mounted on one point, the later one is visible.
     if (!lies_under(real.get(), point) || point.size() < best_point.size()) continue;
     best_point = point;
     best_type = entry.mnt_type;

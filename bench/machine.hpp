@@ -1,5 +1,5 @@
-// What the figures were measured on. Free functions that read /proc and ask the kernel; safe from any thread; "unknown" where nothing
-// tells.
+// Facts about the machine under test. Free functions that read /proc and ask the kernel; safe from any thread. They return "unknown" if
+// there is no source.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@ namespace penstock::bench {
 std::string utc_date();            // "2026-11-21 11:53 UTC"
 std::string kernel_release();      // "6.18.44"
 std::string cpu_model();           // "Intel(R) Xeon(R) Platinum 8480+"
-unsigned usable_cores();           // of the affinity mask
+unsigned usable_cores();           // in the affinity mask
 std::string gpu_driver_version();  // "580.95.05", or "none"
-// The type of the file system that holds the path, as mounted: "ext4", "tmpfs", "overlay".
+// Returns the type of the mounted file system that holds the path: "ext4", "tmpfs", "overlay".
 std::string file_system_of(const std::string& path);
-// Memory of the host that this process may still take without swapping, in bytes, limits of its cgroups included. Errors: unsupported.
+// Returns how much host memory this process can still use without swapping, in bytes, within the limits of its cgroups. Errors:
+// unsupported.
 result<std::uint64_t> available_memory();
 
 }  // namespace penstock::bench

@@ -1,4 +1,4 @@
-// What a measured piece of work cost: time, CPU, and the paths that carried its bytes. One thread per object.
+// Measures time, CPU time and paths of a piece of work. One thread per object.
 #pragma once
 
 #include <chrono>
@@ -9,10 +9,10 @@
 
 namespace penstock::bench {
 
-// User and system CPU seconds of this process so far, all its threads and io_uring workers included.
+// Returns the user and system CPU seconds of this process so far, including all threads and io_uring workers.
 double process_cpu_seconds();
 
-// Runs from construction.
+// Starts when it is constructed.
 class stopwatch {
  public:
   stopwatch() : cpu_start_(process_cpu_seconds()), start_(std::chrono::steady_clock::now()) {}
@@ -24,12 +24,13 @@ class stopwatch {
   std::chrono::steady_clock::time_point start_;
 };
 
-// bytes per second in units of 10^9; 0 when no time passed.
+// Returns 10^9 bytes per second; 0 if no time passed.
 double gigabytes_per_second(std::uint64_t bytes, double seconds);
 
-// Bytes that all paths together have carried, pieces of requests still under way included.
+// Returns the bytes that all paths carried, including finished pieces of requests under way.
 std::uint64_t carried_bytes(const engine_stats& stats);
-// The paths that carried bytes between two snapshots, largest share first: "staged", or "staged 98.4%, posix 1.6%"; "none" for none.
+// Returns the paths that carried bytes between two snapshots, largest share first: "staged", or "staged 98.4%, posix 1.6%"; "none" if no
+// path did.
 std::string paths_between(const engine_stats& before, const engine_stats& after);
 
 }  // namespace penstock::bench

@@ -1,4 +1,4 @@
-// A descriptor of the kernel seam, closed with its object. One thread per object.
+// A file descriptor of the kernel interface, closed by the destructor. One thread per object.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class open_file {
   open_file(open_file&& other) noexcept : kernel_(other.kernel_), fd_(std::exchange(other.fd_, -1)) {}
   open_file& operator=(open_file&&) = delete;
   ~open_file() {
-    // Only ever read from, or overwritten with data nobody keeps: an error of close says nothing about the measurement.
+    // The file is only read, or overwritten with data that nobody keeps, so an error of close does not affect the measurement.
     if (fd_ >= 0) static_cast<void>(kernel_->close(fd_).ok());
   }
   [[nodiscard]] int fd() const { return fd_; }

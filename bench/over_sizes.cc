@@ -22,13 +22,13 @@ constexpr std::uint64_t batch_ranges = 128;
 constexpr std::uint64_t largest_of_batch = mib;
 constexpr std::uint64_t page = 4 * kib;
 
-// What the calls of a series have in common.
+// Properties shared by the calls of a series.
 struct pattern {
   std::string_view series;
   std::string_view summary;
   bool cold = false;
-  bool raw = false;              // pread(2) into ordinary memory in place of the library; of a cold file with O_DIRECT
-  std::uint64_t file_shift = 0;  // of each call's offset
+  bool raw = false;              // pread(2) into ordinary memory instead of the library; with O_DIRECT for a cold file
+  std::uint64_t file_shift = 0;  // added to each call's offset
   std::uint64_t memory_shift = 0;
 };
 
@@ -50,7 +50,7 @@ std::uint64_t count_of(const workbench& bench, const pattern& of, std::uint64_t 
   const std::uint64_t bytes = quick ? 32 * mib : 512 * mib;
   const std::uint64_t most = (of.cold ? 1'000U : 10'000U) / (quick ? 5 : 1);
   const std::uint64_t wanted = std::clamp<std::uint64_t>(bytes / call_bytes, 4, most);
-  return of.cold ? std::min(wanted, places_of(bench, of, call_bytes)) : wanted;  // what has been read is not cold
+  return of.cold ? std::min(wanted, places_of(bench, of, call_bytes)) : wanted;  // data that has been read is no longer cold
 }
 
 unsigned repeats_of(const workbench& bench) {
@@ -58,7 +58,7 @@ unsigned repeats_of(const workbench& bench) {
   return bench.settings.quick ? 1 : 3;
 }
 
-// One call after the other, each noted. call(place) reads the place.
+// Makes one call after the other and records the time of each. call(place) reads the place.
 template <class Call>
 status take_calls(const workbench& bench, std::uint64_t calls, sample& run, const Call& call) {
   run.call_us.reserve(calls);
@@ -80,7 +80,7 @@ std::vector<std::pair<double, double>> distribution(std::vector<double> call_us)
   if (call_us.size() < 2) return out;
   std::sort(call_us.begin(), call_us.end());
   for (const double percent : {0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0}) {
-    // A percentile that fewer calls than its inverse stand behind would be their maximum by another name.
+    // With too few calls, a high percentile would just be the maximum.
     if (percent < 100 && static_cast<double>(call_us.size()) * (100 - percent) < 100) continue;
     out.emplace_back(percent, call_us[static_cast<std::size_t>(percent / 100 * static_cast<double>(call_us.size() - 1))]);
   }
@@ -150,7 +150,7 @@ result<measured> by_pread(workbench& bench, const pattern& of, std::uint64_t cal
   return out;
 }
 
-// Random places of the file, in another order in memory.
+// Returns random ranges of the file; their order in memory is another random one.
 std::vector<io_request> random_ranges(const workbench& bench, std::uint64_t call_bytes) {
   std::vector<std::uint64_t> places(bench.sample.size() / call_bytes);
   std::iota(places.begin(), places.end(), 0);
@@ -206,7 +206,7 @@ status add_point(size_sweep& into, std::string_view series, std::uint64_t call_b
   } else if (found.error().code() == errc::cancelled) {
     return found.error();
   } else {
-    // A file system that keeps its pages, or has no O_DIRECT, has no cold reads: nothing has failed.
+    // If the file system keeps its pages or does not support O_DIRECT, cold reads are impossible, which is not a failure.
     const bool refused = found.error().domain() == error_domain::os && found.error().native() == EINVAL;
     const bool no_such_thing = found.error().code() == errc::unsupported || (refused && series == "O_DIRECT");
     point.figures.outcome = no_such_thing ? row_outcome::skipped : row_outcome::failed;

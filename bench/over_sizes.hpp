@@ -1,5 +1,5 @@
-// Calls of each size, from one thread: how throughput, CPU time and latency grow with the size of a call, for files in the page cache and
-// not, for odd offsets and pointers, for batches, and for plain pread(2) beside them. One thread; blocks.
+// Measures how throughput, CPU time and latency depend on the size of a call: for cached and uncached files, unaligned offsets and
+// pointers, batches, and plain pread(2) for comparison. One thread; blocks.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace penstock::bench {
 struct size_point {
   std::string series;  // one of all_series()
   std::uint64_t call_bytes = 0;
-  row_result figures;                                 // failed and skipped ones have their reason
-  std::vector<std::pair<double, double>> latency_us;  // percent of the calls, and what they took at most
+  row_result figures;                                 // if it failed or was skipped, with the reason
+  std::vector<std::pair<double, double>> latency_us;  // percentile, and the time within which that percentage of calls completed
 };
 
 struct size_series {
@@ -27,15 +27,15 @@ struct size_series {
 
 struct size_sweep {
   std::vector<size_point> points;
-  std::optional<ceiling> direct_read;  // of the disk, with many reads under way; none where it could not be measured
+  std::optional<ceiling> direct_read;  // of the disk with many reads in flight; nullopt if it could not be measured
 };
 
 std::vector<size_series> all_series();
-// What is measured where no sizes are named: 4 KiB to 64 MiB.
+// Returns the default sizes: 4 KiB to 64 MiB.
 std::vector<std::uint64_t> usual_sizes(bool quick);
-// All series of one size that fit into the file. Errors: cancelled; others end up in the points.
+// Measures all series of one size that fit into the file. Errors: cancelled; others are stored in the points.
 status measure_size(workbench& bench, std::uint64_t call_bytes, size_sweep& into);
-// Adds the ceiling of the disk. Errors: cancelled.
+// Measures the limit of the disk. Errors: cancelled.
 status measure_disk(workbench& bench, size_sweep& into);
 
 }  // namespace penstock::bench

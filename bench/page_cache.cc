@@ -27,7 +27,7 @@ status drop_cached(const std::string& path, std::uint64_t offset, std::uint64_t 
   if (!file) return file.error();
   if (status error = kernel->sync_data(file->fd()); !error.ok()) return error;
   if (status error = kernel->drop_cache(file->fd(), offset, length); !error.ok()) return error;
-  // A page that the range has only a part of is kept.
+  // Keep pages that are only partly in the range.
   const std::uint64_t begin = sys::page_up(offset);
   const std::uint64_t end = sys::page_down(offset + length);
   if (end <= begin) return {};

@@ -1,4 +1,4 @@
-// What of a file is in the page cache, and changing that. Free functions; safe from any thread.
+// Queries and changes which parts of a file are in the page cache. Free functions; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace penstock::bench {
 
-// Bytes of the range in the page cache. Errors: os errors; unsupported where the kernel does not tell.
+// Returns the cached bytes of the range. Errors: os errors; unsupported if the kernel does not report them.
 result<std::uint64_t> cached_bytes(const std::string& path, std::uint64_t offset, std::uint64_t length);
-// Writes dirty pages of the file to the disk and drops those of the range; then looks whether that has worked.
-// Errors: os errors; unsupported where pages stay (tmpfs, or mapped by another process).
+// Writes dirty pages of the file to the disk, drops those of the range, and checks the result.
+// Errors: os errors; unsupported if pages stay (tmpfs, or mapped by another process).
 status drop_cached(const std::string& path, std::uint64_t offset, std::uint64_t length);
-// Reads the range plainly; then looks whether it stays. stop is asked between pieces, and may be empty.
-// Errors: os errors; out_of_memory where not all of it stays; cancelled.
+// Reads the range without the engine, and checks that it stays in the page cache. stop is polled between pieces, and may be empty.
+// Errors: os errors; out_of_memory if part of it does not stay; cancelled.
 status fill_cached(const std::string& path, std::uint64_t offset, std::uint64_t length, const std::function<bool()>& stop = {});
 
 }  // namespace penstock::bench

@@ -41,7 +41,7 @@ int failed(const pipe_bench_options& options, const status& why) {
   return 1;
 }
 
-// An engine, and memory of one kind.
+// An engine, and memory of one device or of the host.
 class place {
  public:
   static result<place> make(const std::string& device) {
@@ -74,7 +74,7 @@ class place {
   device_buffer on_device_;
 };
 
-// --- the bare copy
+// --- bare copy
 
 double median(std::vector<double>& of) {
   if (of.empty()) return 0;
@@ -83,8 +83,8 @@ double median(std::vector<double>& of) {
 }
 
 struct raw_copy {
-  double one_us = 0;    // one copy and the wait for it
-  double many_gbs = 0;  // copies queued one behind the other
+  double one_us = 0;    // one copy, including the wait for it
+  double many_gbs = 0;  // copies queued one after the other
 };
 
 double memcpy_gbs(std::byte* to, const std::byte* from, std::uint64_t size, double seconds) {
@@ -102,7 +102,7 @@ double memcpy_gbs(std::byte* to, const std::byte* from, std::uint64_t size, doub
   return gigabytes_per_second(bytes, watch.seconds());
 }
 
-// Both memories in this process. By the receiver's device where it has one, else by the sender's, else by threads.
+// Measures a copy between both memories within this process: by the receiver's device if it has one, else by the sender's, else by threads.
 result<raw_copy> measure_raw(const std::string& from, const std::string& to, std::uint64_t size, double seconds) {
   raw_copy told;
   const bool host_only = from == "host" && to == "host";
@@ -163,12 +163,12 @@ result<raw_copy> measure_raw(const std::string& from, const std::string& to, std
   return told;
 }
 
-// --- the two ends. What is to be done travels as the metadata of a message: "echo SIZE COUNT", "echo-unposted SIZE COUNT",
-// "take SIZE COUNT", "cpu", "end".
+// --- the two processes. Orders travel as the metadata of messages: "echo SIZE COUNT", "echo-unposted SIZE COUNT", "take SIZE COUNT",
+// "cpu", "end".
 
 status give(const pipe& to, const std::string& order) { return to.send({order, {}, {}}).wait().error; }
 
-// Receives so many tensors of this size into these memories in turn: twice as many are posted as the other end sends at once.
+// Receives `count` tensors of this size into the memories in turn. Posts twice as many receives as the sender has tensors in flight.
 status take(const pipe& over, std::byte* into, std::uint64_t size, std::uint64_t count) {
   const auto window = window_of(size);
   struct slot {
@@ -213,15 +213,15 @@ struct order {
   std::uint64_t count = 0;
 };
 
-// Receives the messages of an echo, one after the other, into the same memory. The receives are posted long before the messages come, or
-// each begins once its message has come.
+// Receives the messages of an echo in turn into the same memory. Receives are either posted long before the messages arrive, or start once
+// each message has arrived.
 class echo_receives {
  public:
   echo_receives(const pipe& over, std::byte* into, const order& asked)
       : over_(over), into_(into), size_(asked.size), posted_(asked.what == "echo" ? asked.count : 0) {
     for (std::uint64_t i = 0; i < ahead; ++i) post(i);
   }
-  // Outside of what is timed, once the message of this index has come.
+  // Call it outside the timed part, once the message with this index has arrived.
   void post_behind(std::uint64_t index) { post(index + ahead); }
   status await(std::uint64_t index) {
     auto& come = come_[index % ahead];
@@ -239,12 +239,12 @@ class echo_receives {
   const pipe& over_;
   std::byte* const into_;
   const std::uint64_t size_;
-  const std::uint64_t posted_;  // messages
+  const std::uint64_t posted_;  // number of messages
   std::array<incoming_message, ahead> come_;
   std::array<operation, ahead> receiving_;
 };
 
-// One at a time, there and back. trips: gets the seconds of each.
+// Sends one message at a time back and forth. trips: receives the seconds of each round trip.
 status echo(const pipe& over, std::byte* memory, const order& asked, bool begins, std::vector<double>* trips) {
   echo_receives receives(over, memory, asked);
   for (std::uint64_t i = 0; i < asked.count; ++i) {
@@ -273,7 +273,7 @@ result<order> next_order(const pipe& from) {
   return order{word.data(), size, count};
 }
 
-// CPU seconds of the other process.
+// Returns the CPU seconds of the other process.
 result<double> cpu_of(const pipe& other) {
   if (auto wrong = give(other, "cpu"); !wrong.ok()) return wrong;
   incoming_message come;
@@ -281,7 +281,7 @@ result<double> cpu_of(const pipe& other) {
   return std::atof(std::string(come.metadata()).c_str());
 }
 
-// Microseconds of a message. what: the order to echo so.
+// Returns the one-way time of a message in microseconds. what: the order for this kind of echo.
 result<double> measure_one_way(const pipe& other, place& memory, const std::string& what, std::uint64_t size, double seconds) {
   const auto echoes = [&](std::uint64_t count) -> result<double> {
     if (auto wrong = give(other, fmt::format("{} {} {}", what, size, count)); !wrong.ok()) return wrong;
@@ -324,7 +324,7 @@ result<many_figures> measure_many(const pipe& other, place& memory, std::uint64_
                       (watch.cpu_seconds() + *after - *before) / (static_cast<double>(count * size) / 1e9)};
 }
 
-// The channels that have carried bytes since then, with how many of their tensors were pushed.
+// Returns the channels that carried bytes between two snapshots, with the percentage of pushed tensors.
 std::string channels_since(const std::vector<channel_stats>& before, const std::vector<channel_stats>& now) {
   std::string by;
   for (const auto& each : now) {
@@ -341,7 +341,7 @@ std::string channels_since(const std::vector<channel_stats>& before, const std::
   return by;
 }
 
-// All of one size but the bare copy.
+// Measures everything for one size except for the bare copy.
 result<pipe_row> measure(const pipe& other, place& memory, std::uint64_t size, double seconds) {
   pipe_row told;
   told.size = size;
@@ -363,7 +363,7 @@ result<pipe_row> measure(const pipe& other, place& memory, std::uint64_t size, d
   if (!posted) return posted.error();
   const auto many = measure_many(other, memory, size, seconds);
   if (!many) return many.error();
-  told.channels = channels_since(before, other.stats());  // whose share of pushed tensors is that of posted receives
+  told.channels = channels_since(before, other.stats());  // taken here, so that the share of pushed tensors is that of posted receives
   const auto unposted = one_way("echo-unposted");
   if (!unposted) return unposted.error();
   told.one_way_us = *posted;

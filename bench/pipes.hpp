@@ -1,5 +1,5 @@
-// The benchmark of pipes: messages between this process and another one that it starts, by size, beside a bare copy between the same two
-// memories in the same run. Used by `penstock pipe-bench`. Blocks until all sizes have been measured.
+// The pipe benchmark behind `penstock pipe-bench`: sends messages of each size between this process and another one that it starts, and
+// measures a bare copy between the same two memories for comparison. Blocks until all sizes have been measured.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 namespace penstock::bench {
 
 struct pipe_bench_options {
-  std::string from = "host";                  // where the sender's tensors lie: "host" or a device ("cuda:0")
-  std::string to = "host";                    // the receiver's
-  std::vector<std::string> channels;          // that may be used, best first; empty: all
-  unsigned connections = 4;                   // of a tcp pipe, at most
-  std::string url = "unix:";                  // to listen at
-  std::vector<std::uint64_t> sizes;           // of a tensor, in bytes; empty: 4 KiB to 1 GiB
-  double seconds = 1;                         // that each figure is measured for, about
-  bool json = false;                          // one JSON document in place of the table
-  std::size_t columns = 80;                   // of the table
-  bool quiet = false;                         // the table alone, without the channels that there are
-  std::function<void(const status&)> failed;  // called with the error that ends the run; empty: it is printed on stderr
+  std::string from = "host";                  // memory of the sender: "host" or a device ("cuda:0")
+  std::string to = "host";                    // memory of the receiver
+  std::vector<std::string> channels;          // allowed channels, best first; empty: all
+  unsigned connections = 4;                   // maximum number of connections of a tcp pipe
+  std::string url = "unix:";                  // address to listen at
+  std::vector<std::uint64_t> sizes;           // sizes of a tensor, in bytes; empty: 4 KiB to 1 GiB
+  double seconds = 1;                         // approximate duration of each measurement
+  bool json = false;                          // print one JSON document instead of the table
+  std::size_t columns = 80;                   // width of the table
+  bool quiet = false;                         // print only the table, without the list of channels
+  std::function<void(const status&)> failed;  // called with the error that ends the run; empty: print it on stderr
 };
 
-// Prints a table, or JSON, to stdout. Throws output_failure. program: this one, to be started as `program pipe-bench --serve URL ...`.
-// Returns 0, or 1 when something failed or bytes were wrong.
+// Prints a table, or JSON, to stdout. Throws output_failure. program: this executable, started as `program pipe-bench --serve URL ...`.
+// Returns 0, or 1 if something failed or bytes were wrong.
 int run_pipes(const pipe_bench_options& options, const std::string& program);
-// The other process. Returns likewise.
+// Runs the other process. Returns the same codes.
 int serve_pipes(const pipe_bench_options& options);
 
 }  // namespace penstock::bench

@@ -39,7 +39,7 @@ void pipe_report::begin(const pipe_plan& plan) {
     print_output(fmt::format(fmt::runtime(narrow_pipe_columns), "", "one way", "unposted", "bare", "", "bare", "of", "CPU", ""));
     print_output(fmt::format(fmt::runtime(narrow_pipe_columns), "size", "us", "us", "copy us", "GB/s", "GB/s", "bare", "s/GB", "channel"));
   }
-  flush_output();  // each line when it is known, also into a pipe
+  flush_output();  // print each line at once, also to a pipe
 }
 
 void pipe_report::add(const pipe_row& row) {

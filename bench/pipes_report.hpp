@@ -1,4 +1,4 @@
-// The report of the benchmark of pipes: a table, line by line, or one JSON document at its end. One thread.
+// The report of the pipe benchmark: a table printed line by line, or one JSON document at the end. One thread.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace penstock::bench {
 
 struct pipe_row {
   std::uint64_t size = 0;
-  double one_way_us = 0, many_gbs = 0;      // of messages whose receives were posted
-  double unposted_us = 0;                   // one way, where the memory is given once the message's descriptor has come
+  double one_way_us = 0, many_gbs = 0;      // with receives posted in advance
+  double unposted_us = 0;                   // one way, if the receiver provides memory only after the message's descriptor arrives
   double raw_one_us = 0, raw_many_gbs = 0;  // of the bare copy
-  double cpu_per_gb = 0;                    // seconds of both processes
-  std::string channels;                     // that carried the bytes, with how many were pushed
-  bool right = false;                       // the bytes that came back were those that were sent
+  double cpu_per_gb = 0;                    // CPU seconds of both processes
+  std::string channels;                     // channels that carried the bytes, with the share of pushed tensors
+  bool right = false;                       // the bytes that came back are those that were sent
 };
 
 class pipe_report {

@@ -40,10 +40,10 @@ struct call_pattern {
   std::uint64_t call_bytes = 0;
   std::uint64_t calls = 0;
   unsigned threads = 1;
-  bool immutable = false;  // of a file that is declared so
+  bool immutable = false;  // the file is declared immutable
 };
 
-// One thread's part of a pattern: takes the next call until none are left, and notes how long each took.
+// One thread of a pattern: takes the next call until none are left, and records the time of each.
 status take_calls(const workbench& bench, const file& from, const call_pattern& pattern, std::atomic<std::uint64_t>& next,
                   std::vector<double>& call_us) {
   const std::uint64_t places = bench.sample.size() / pattern.call_bytes;
@@ -114,7 +114,7 @@ result<row_result> small_calls(workbench& bench, std::uint64_t call_bytes) {
 
 // --- cold
 
-// Every second piece of 16 MiB, from the first or the second on.
+// Returns every second piece of 16 MiB, starting with the first or the second.
 std::vector<file_range> alternate_pieces(std::uint64_t size, bool odd) {
   constexpr std::uint64_t piece = 16 * mib;
   std::vector<file_range> pieces;
@@ -141,10 +141,10 @@ status read_batch(const workbench& bench, const std::vector<io_request>& request
 status make_half_hot(workbench& bench, const std::vector<file_range>& hot) {
   const std::string& path = bench.sample.path();
   const std::uint64_t wanted = total_length(hot);
-  const std::uint64_t edges = wanted / 100;  // for pages that the kernel adds at the edges of large folios
+  const std::uint64_t edges = wanted / 100;  // allowance for pages that the kernel adds at the edges of large folios
   if (status error = make_cold(path, bench.sample.size()); !error.ok()) return error;
   std::uint64_t found = 0;
-  // Where others want memory, a few pages may leave while the rest comes.
+  // Under memory pressure, a few pages may be evicted while others are read.
   for (int attempt = 0; attempt < 4; ++attempt) {
     if (status error = warm(bench, path, hot); !error.ok()) return error;
     const auto cached = cached_bytes(path, 0, bench.sample.size());
@@ -163,7 +163,7 @@ status make_half_hot(workbench& bench, const std::vector<file_range>& hot) {
 
 constexpr std::uint64_t small_piece = 4 * kib;
 
-// Distinct random places of the file, and as many places of memory in another random order.
+// Distinct random offsets of the file, each for a slot of memory in another random order.
 struct scattered {
   std::vector<io_request> requests;
   std::vector<std::uint64_t> file_offset_of_slot;  // slot i of memory receives 4 KiB from here
@@ -323,7 +323,7 @@ result<row_result> half_hot(workbench& bench) {
   only_cold.prepare = [&](bool) { return make_cold(bench.sample.path(), all.length); };
   only_cold.body = [&](sample&) { return read_batch(bench, cold_requests); };
 
-  // In turns, so that a drifting disk slows both alike.
+  // Alternate the runs, so that a drifting disk affects both equally.
   std::vector<sample> both_runs;
   std::vector<sample> cold_runs;
   for (unsigned i = 0; i < cold_repeats(bench); ++i) {

@@ -34,7 +34,7 @@ std::string optional_text(const std::optional<double>& value, int decimals) {
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
 
-// Four digits of a number below 10000, and all digits before the point of a larger one.
+// Formats a number below 10000 with four digits, and a larger one without decimals.
 std::string short_text(double value) {
   const int decimals = value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;
   return fmt::format("{:.{}f}", value, decimals);
@@ -46,7 +46,7 @@ std::string fraction_text(const row_result& row) {
   return row.fraction ? fmt::format("{:.3f}", *row.fraction) : row.ratio ? fmt::format("x{:.3f}", *row.ratio) : "-";
 }
 
-// A speed of a few KiB says nothing.
+// The speed of a transfer below 1 MiB means nothing.
 bool has_speed(const row_result& row) { return row.bytes >= (1U << 20); }
 
 json optional_json(const std::optional<double>& value) { return value ? json(*value) : json(nullptr); }
@@ -107,7 +107,7 @@ std::string size_text(std::uint64_t bytes) {
 
 }  // namespace
 
-// Lines of at most that many columns, broken between words.
+// Wraps lines at that many columns, between words.
 void report_table::print_note(std::string_view text) const {
   const std::string indent(is_wide() ? 18 : 2, ' ');
   const std::string shown = printable_text(std::string(text));
@@ -217,7 +217,7 @@ json to_json(const report_header& header, const std::vector<row_result>& rows, c
 }
 
 status write_json(const std::string& file_name, const json& report) {
-  // File names and driver texts need not be UTF-8; the report is written anyway.
+  // File names and driver texts need not be UTF-8; invalid bytes are replaced.
   const std::string text = report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   if (file_name == "-") {
     print_output(text);

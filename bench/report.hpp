@@ -16,23 +16,23 @@ namespace penstock::bench {
 
 struct report_header {
   std::string version, date, kernel, cpu, device, device_description, driver, file_system;
-  std::string device_remark;  // why it is not a GPU; empty when it is
+  std::string device_remark;  // the reason why the device is not a GPU; empty if it is one
   unsigned cores = 0;
   std::uint64_t file_bytes = 0;
   link_ceiling link;
   ceiling cached_read;
 };
 
-// A table of 128 columns has all figures in full. A narrower one, of 80, has times and sizes in four digits, and counts pinned memory in
-// MiB; its notes are broken between words.
+// A table of 128 columns shows all digits. A table of 80 columns shows times and sizes in four digits, shows pinned memory in MiB, and
+// wraps notes between words.
 class report_table {
  public:
   explicit report_table(std::size_t columns, bool show_targets) : columns_(columns), show_targets_(show_targets) {}
   void print_header(const report_header& header) const;
   void print_column_names() const;
-  // One line for the figures, some for each note, and the targets when asked for.
+  // Prints one line for the figures, lines for the notes, and the targets on request.
   void print_row(const row_result& row) const;
-  // The points of one size, a line each.
+  // Prints the points of one size, a line each.
   void print_points(std::span<const size_point> points) const;
 
  private:
@@ -43,7 +43,7 @@ class report_table {
   std::size_t columns_;
   bool show_targets_;
 };
-// How many rows, and calls of a size, were measured, skipped and failed.
+// Prints how many rows, and how many calls by size, were measured, skipped and failed.
 void print_summary(const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped);
 
 nlohmann::json to_json(const report_header& header, const std::vector<row_result>& rows, const size_sweep& sweep, bool stopped);

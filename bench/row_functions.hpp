@@ -1,4 +1,4 @@
-// The measuring functions of the rows, for the table in rows.cc. Each blocks, and returns errc::cancelled when stopped.
+// The measuring functions of the rows, for the table in rows.cc. Each blocks, and returns errc::cancelled if it is stopped.
 #pragma once
 
 #include "bench/rows.hpp"

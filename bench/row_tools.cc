@@ -100,7 +100,7 @@ row_result skip(std::string reason) {
 status warm(workbench& bench, const std::string& path, const std::vector<file_range>& ranges) {
   auto plain = open_file::open(bench.meter.kernel(), path, O_RDONLY);
   if (!plain) return plain.error();
-  // Readahead would fetch pages behind a range that are meant to stay cold. Advice only: what is resident is checked afterwards.
+  // Readahead would fetch pages after a range that must stay cold. This is only advice; cached pages are counted afterwards.
   static_cast<void>(::posix_fadvise(plain->fd(), 0, 0, POSIX_FADV_RANDOM));
   std::vector<std::byte> buffer(4 * mib);
   for (const file_range& range : ranges) {
@@ -118,7 +118,7 @@ status warm(workbench& bench, const std::string& path, const std::vector<file_ra
 
 status make_hot(workbench& bench, const std::string& path, std::uint64_t size) {
   auto found = cached_bytes(path, 0, size);
-  // Where others want memory, a few pages may leave while the rest comes.
+  // Under memory pressure, a few pages may be evicted while others are read.
   for (int attempt = 0; attempt < 4 && found && *found < size; ++attempt) {
     if (status error = warm(bench, path, {{0, size}}); !error.ok()) return error;
     found = cached_bytes(path, 0, size);

@@ -30,7 +30,7 @@ constexpr std::array<row, 20> registry{{
     {"write-direct", "device memory over a file on the disk, past the page cache, one call", row_kind::cold, write_direct},
     {"write-new", "device memory to a new file, with and without the page cache", row_kind::cold, write_new},
     {"start", "an engine from its creation to the end of its first 4 KiB read", row_kind::neither, start},
-    // Last, since it looks back on the others.
+    // Must be last, because it reports on all other rows.
     {"pinned", "pinned host memory: none before the first transfer, and the most during all rows", row_kind::neither, pinned},
 }};
 
@@ -44,7 +44,7 @@ struct target {
   double value;
 };
 
-// What one H200 on PCIe gen 5 with 16 cores is meant to reach; other machines differ.
+// Targets for one H200 on PCIe gen 5 with 16 cores; other machines differ.
 constexpr std::array<target, 22> targets{{
     {"hot-4g", figure::fraction, bound::at_least, 0.95},       {"hot-4g", figure::cpu_per_gb, bound::at_most, 0.13},
     {"hot-4g-cpu", figure::fraction, bound::at_least, 0.42},   {"hot-4g-cpu", figure::cpu_per_gb, bound::at_most, 0.03},

@@ -1,4 +1,4 @@
-// The rows of the benchmark: one function each. A row measures, compares the bytes it moved, and returns figures; it prints nothing.
+// The rows of the benchmark, one function each. A row measures, compares the bytes that it moved, and returns figures; it prints nothing.
 // One thread; the calls under measurement may use several.
 #pragma once
 
@@ -22,7 +22,7 @@ namespace penstock::bench {
 
 enum class row_outcome : std::uint8_t { measured, skipped, failed };
 
-// The raw speed a row is compared with, in the unit of the row.
+// The hardware limit that a row is compared with, in the unit of the row.
 struct row_ceiling {
   std::string name;  // "link to device"
   double value = 0;  // 0: not measured
@@ -37,8 +37,8 @@ struct target_verdict {
 struct row_result {
   std::string name;
   row_outcome outcome = row_outcome::measured;
-  std::string reason;  // of a skip or failure
-  // Of the median run.
+  std::string reason;  // if skipped or failed
+  // Figures of the median run.
   double seconds = 0;
   double cpu_seconds = 0;
   std::uint64_t bytes = 0;
@@ -47,7 +47,7 @@ struct row_result {
   std::optional<double> p50_us, p99_us;  // of single calls
   row_ceiling ceiling;
   std::optional<double> fraction;  // of the ceiling
-  std::optional<double> ratio;     // of two times, where that is the figure
+  std::optional<double> ratio;     // of two times, for rows that measure a ratio
   std::uint64_t pinned_bytes = 0;
   bool verified = false;
   std::vector<std::string> notes;
@@ -58,7 +58,7 @@ struct row_result {
   [[nodiscard]] double cpu_per_gb() const;
 };
 
-// What all rows work with.
+// Shared by all rows.
 struct workbench {
   const options& settings;
   engine& owner;
@@ -66,18 +66,18 @@ struct workbench {
   std::string device;
   link_ceiling link;
   sample_file& sample;
-  file source;           // the sample, opened for reading
-  file cold_source;      // likewise, past the page cache unless the environment wants otherwise: repeated cold rows measure the disk too
-  device_buffer target;  // as large as the sample, and spare_bytes
+  file source;       // the sample, opened for reading
+  file cold_source;  // the same, past the page cache unless the environment overrides it, so that repeated cold rows measure the disk, too
+  device_buffer target;  // as large as the sample plus spare_bytes
   std::string directory;
-  std::optional<sample_file> scratch;                                            // what write rows overwrite; made by the first of them
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> file_hashes;  // of ranges of the sample: offset, length
+  std::optional<sample_file> scratch;  // the file that write rows overwrite; created by the first of them
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> file_hashes;  // by range of the sample: offset, length
   std::uint64_t next_seed = 1000;
 
   static constexpr std::uint64_t spare_bytes = 8192;
 };
 
-// While it lives, workbench::source is the cold one, where that is wanted.
+// If cold, swaps workbench::source with the cold source during its lifetime.
 class source_scope {
  public:
   source_scope(workbench& bench, bool cold) : bench_(bench), cold_(cold) {
@@ -100,12 +100,12 @@ struct row {
   std::string_view name;
   std::string_view summary;
   row_kind kind;
-  result<row_result> (*measure)(workbench& bench);  // errc::cancelled when stopped
+  result<row_result> (*measure)(workbench& bench);  // returns errc::cancelled if it is stopped
 };
 
-// In the order in which they run.
+// Returns the rows in the order in which they run.
 std::span<const row> all_rows();
-// Runs a row; failures of any kind end up in the result, with its targets judged.
+// Runs a row. Stores failures of any kind in the result, and judges its targets.
 row_result run_row(const row& which, workbench& bench);
 
 }  // namespace penstock::bench

@@ -40,7 +40,7 @@ status require_space(const std::string& directory, std::uint64_t bytes) {
 
 }  // namespace
 
-// splitmix64: fast, and its bytes do not compress.
+// splitmix64: fast, and its output is incompressible.
 std::uint64_t random_bytes::next() {
   std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -102,7 +102,7 @@ status sample_file::write(int fd, std::uint64_t seed, const stop_function& stop)
     if (status error = write_exactly(fd, buffer.data(), count, path_); !error.ok()) return error;
     done += count;
   }
-  // Dirty pages could neither be dropped from the page cache nor left to be written while something else is measured.
+  // Dirty pages cannot be dropped from the page cache, and their writeback would disturb later measurements.
   if (::fsync(fd) != 0) return status::from_errno(errno, fmt::format("fsync {}", path_));
   hash_ = hash.value();
   return {};
@@ -112,7 +112,7 @@ result<sample_file> sample_file::make(sample_file file, int fd, std::uint64_t se
   const status error = file.write(fd, seed, stop);
   ::close(fd);
   if (error.ok()) return file;
-  file.temporary_ = true;  // half a file is of no use to anybody
+  file.temporary_ = true;  // remove an incomplete file
   return error;
 }
 

@@ -1,4 +1,4 @@
-// Pseudo-random bytes, and files made of them that are removed with the object. One thread per object.
+// Pseudo-random bytes, and files made of them, which the destructor removes. One thread per object.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace penstock::bench {
 
-// The same seed gives the same bytes, however they are asked for piece by piece (pieces of a multiple of 8 bytes).
+// The same seed yields the same bytes, regardless of the pieces in which they are requested (pieces of a multiple of 8 bytes).
 class random_bytes {
  public:
   explicit random_bytes(std::uint64_t seed) : state_(seed) {}
@@ -22,7 +22,7 @@ class random_bytes {
   std::uint64_t state_;
 };
 
-// Bytes free to this user on the file system of the directory. Errors: os errors.
+// Returns the bytes free to this user on the file system of the directory. Errors: os errors.
 result<std::uint64_t> free_space(const std::string& directory);
 
 // Fills device or host memory with random bytes and returns their hash. Blocks. Errors: those of engine::copy; cancelled.
@@ -31,16 +31,16 @@ result<std::uint64_t> fill_memory(const engine& owner, void* memory, std::uint64
 // Fills memory with zeros.
 status clear_memory(const engine& owner, void* memory, std::uint64_t length);
 
-// A file of random bytes, flushed to the disk.
+// A file of random bytes, flushed to disk.
 class sample_file {
  public:
-  // Makes a new file with a name of its own in the directory. It is removed by the destructor, and on failure. Blocks.
-  // Errors: os errors; no_space before anything is written when the space is seen to be short; cancelled.
+  // Creates a file with a unique name in the directory. The destructor removes it, as does a failure. Blocks.
+  // Errors: os errors; no_space, before anything is written, if the free space is too small; cancelled.
   static result<sample_file> create_temporary(const std::string& directory, std::uint64_t bytes, std::uint64_t seed,
                                               const stop_function& stop = {});
-  // Makes the file under this name, which must not exist; it is kept, but removed when making it fails.
+  // Creates the file under this name, which must not exist. The file is kept unless its creation fails.
   static result<sample_file> create_kept(const std::string& path, std::uint64_t bytes, std::uint64_t seed, const stop_function& stop = {});
-  // A file that exists and is the user's: only read, never removed. hash() is 0.
+  // Uses an existing file of the user, which is only read and never removed. Its hash() is 0.
   static sample_file existing(std::string path, std::uint64_t bytes);
 
   sample_file(sample_file&& other) noexcept;
@@ -48,7 +48,7 @@ class sample_file {
   ~sample_file();
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::uint64_t size() const { return bytes_; }
-  // xxHash64 of the bytes as they were written.
+  // Returns the xxHash64 of the bytes as written.
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
 
  private:

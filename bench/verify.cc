@@ -28,7 +28,7 @@ std::uint64_t hasher::value() const { return XXH64_digest(&state_->xxh); }
 
 namespace {
 
-// A plain read-only descriptor, closed at the end of its scope.
+// A read-only descriptor, closed at the end of its scope.
 class plain_file {
  public:
   explicit plain_file(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
@@ -43,7 +43,7 @@ class plain_file {
   int fd_;
 };
 
-// Fills the buffer from the file, whatever lengths the kernel returns.
+// Fills the buffer from the file, and continues after short reads.
 status read_exactly(int fd, std::byte* target, std::uint64_t length, std::uint64_t offset, const std::string& path) {
   while (length > 0) {
     const ssize_t count = ::pread(fd, target, length, static_cast<off_t>(offset));

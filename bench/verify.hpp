@@ -1,5 +1,5 @@
-// Independent checks of bytes: hashes of what lies in a file, read plainly, and of what lies in device memory, copied back.
-// Nothing here reads a file through the library. One thread per object; the free functions are safe from any thread.
+// Independent checks of bytes: hashes of files, read without the library, and of device memory, copied back to the host. One thread per
+// object; the free functions are safe from any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace penstock::bench {
 
-// xxHash64 of bytes given piece by piece.
+// xxHash64 of bytes that are added piece by piece.
 class hasher {
  public:
   hasher();
@@ -27,16 +27,16 @@ class hasher {
   std::unique_ptr<state> state_;
 };
 
-// Asked before each piece of the work; true ends it with errc::cancelled. May be empty.
 inline constexpr std::uint64_t piece_bytes = std::uint64_t{16} << 20;
+// Called before each piece of the work; if it returns true, the work ends with errc::cancelled. May be empty.
 using stop_function = std::function<bool()>;
 
-// Adds length bytes at offset of the file, read by pread(2) through the page cache, to the hash. Blocks.
-// Errors: os errors; io when the file ends early; cancelled.
+// Adds length bytes at offset of the file to the hash, read by pread(2) through the page cache. Blocks.
+// Errors: os errors; io if the file ends early; cancelled.
 status hash_file(hasher& into, const std::string& path, std::uint64_t offset, std::uint64_t length, const stop_function& stop = {});
 result<std::uint64_t> hash_of_file(const std::string& path, std::uint64_t offset, std::uint64_t length, const stop_function& stop = {});
 
-// Adds bytes of memory of any kind, copied back to the host, to the hash. Blocks. Errors: those of engine::copy; cancelled.
+// Adds bytes of any kind of memory to the hash, copied back to the host. Blocks. Errors: those of engine::copy; cancelled.
 status hash_memory(hasher& into, const engine& owner, const void* memory, std::uint64_t length, const stop_function& stop = {});
 result<std::uint64_t> hash_of_memory(const engine& owner, const void* memory, std::uint64_t length, const stop_function& stop = {});
 

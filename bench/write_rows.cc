@@ -33,10 +33,10 @@ struct write_plan {
   open_options how;
   unsigned repeats = 1;
   bool warm_up = false;
-  std::function<status()> prepare;  // before each run, before the file is opened
+  std::function<status()> prepare;  // called before each run, before the file is opened
 };
 
-// Writes device memory over the file. The bytes of the last run are new ones, and compared.
+// Overwrites the file from device memory. The last run writes new bytes, which are compared.
 result<row_result> write_whole(workbench& bench, const write_plan& how) {
   const std::uint64_t length = bench.sample.size();
   std::optional<std::uint64_t> expected;
@@ -72,7 +72,7 @@ open_options for_writing(bool direct) {
   return how;
 }
 
-// Removes the file on both ends of its life.
+// A file name whose file is removed before each use and by the destructor.
 class passing_file {
  public:
   explicit passing_file(const workbench& bench) : path_(fmt::format("{}/penstock-new-{}", bench.directory, ::getpid())) {}
@@ -96,7 +96,7 @@ struct first_read {
   std::string path;
 };
 
-// A whole life of an engine, up to the end of its first read.
+// Times the creation of an engine and its first read.
 result<first_read> time_first_read(const workbench& bench) {
   constexpr std::uint64_t length = 4 * kib;
   const stopwatch watch;

@@ -1,4 +1,4 @@
-// Reads a file in pieces that are all under way at once, and does other work meanwhile: callbacks tell which piece has come.
+// Reads a file in pieces that are all under way at once, and does other work meanwhile. Callbacks report which piece has arrived.
 #include <penstock/penstock.hpp>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   auto buffer = engine->allocate(engine->devices().front().name, std::max<std::size_t>(*bytes, 1));
   if (!buffer) return fail(buffer.error());
 
-  // The memory, and what the callbacks touch, must outlive the operations: they are declared first.
+  // The memory, and whatever the callbacks use, must outlive the operations, so declare them first.
   std::atomic<std::uint64_t> there{0};
   std::vector<penstock::operation> under_way;
   constexpr std::uint64_t piece = 16 << 20;
@@ -35,11 +35,11 @@ int main(int argc, char** argv) {
                                          [&there](const penstock::io_result& ended) { there += ended.bytes_done; }));
   }
 
-  std::cout << under_way.size() << " reads are under way\n";  // here goes the other work
+  std::cout << under_way.size() << " reads are under way\n";  // do other work here
 
   int failed = 0;
   for (auto& each : under_way) {
-    const auto ended = each.wait();  // after its callback
+    const auto ended = each.wait();  // returns after the callback
     if (!ended.ok()) failed += fail(ended.error);
   }
   std::cout << there << " of " << *bytes << " bytes have come\n";

@@ -1,4 +1,4 @@
-// Reads many small ranges of a file as one batch, which are gathered and go to the device together: the rows of an embedding table, say.
+// Reads many small ranges of a file as one batch, which is gathered and copied to the device together, such as rows of an embedding table.
 #include <penstock/penstock.hpp>
 
 #include <cstdint>
@@ -28,13 +28,13 @@ int main(int argc, char** argv) {
   if (!buffer) return fail(buffer.error());
 
   std::vector<penstock::io_request> wanted;
-  for (std::uint64_t i = 0; i < rows; ++i) {  // every third row, side by side in the device's memory
+  for (std::uint64_t i = 0; i < rows; ++i) {  // every third row; adjacent in device memory
     wanted.push_back({&*file, static_cast<char*>(buffer->data()) + i * row, row, static_cast<std::int64_t>(3 * i * row), false});
   }
 
   auto batch = engine->submit(wanted);
   std::uint64_t total = 0;
-  for (const auto& each : batch.wait()) {  // one result for each request, in their order
+  for (const auto& each : batch.wait()) {  // one result per request, in the same order
     if (!each.ok()) return fail(each.error);
     total += each.bytes_done;
   }

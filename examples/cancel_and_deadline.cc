@@ -1,5 +1,5 @@
-// A read that is taken back, and one that may take so long and no longer. Both tell truly how many bytes have come, and the memory is the
-// caller's again once they have ended.
+// Cancels one read, and limits another by a deadline. Both report exactly how many bytes arrived, and the memory is yours again once they
+// have ended.
 #include <penstock/penstock.hpp>
 
 #include <algorithm>
@@ -31,19 +31,19 @@ int main(int argc, char** argv) {
               << '\n';
   };
 
-  // Taken back: it may have ended before, and then counts as if nobody had asked.
+  // If the read has ended already, cancelling it has no effect.
   auto reading = file->read_async(buffer->data(), *bytes, 0);
   reading.cancel();
   const auto cancelled = reading.wait();
   tell("cancelled", cancelled);
   if (!cancelled.ok() && cancelled.error.code() != penstock::errc::cancelled) return fail(cancelled.error);
 
-  // Nothing more of it is started after a quarter of a second.
+  // With a deadline, no new piece starts after a quarter of a second.
   const auto limited = file->read(buffer->data(), *bytes, 0, {.deadline = penstock::deadline_clock::now() + 250ms});
   tell("a quarter of a second", limited);
   if (!limited.ok() && limited.error.code() != penstock::errc::timed_out) return fail(limited.error);
 
-  // The time that one is ready to wait is another matter: the read goes on.
+  // A limited wait is different: the read goes on.
   auto patient = file->read_async(buffer->data(), *bytes, 0);
   while (!patient.wait_for(10ms)) std::cout << "still reading\n";
   tell("waited for", patient.wait());

@@ -1,5 +1,5 @@
-// Loads a model, a folder or a safetensors file, into the memory of the first device: a GPU, or the host device (an imitation of a GPU)
-// where there is none. Without an argument it makes a small model and loads that.
+// Loads a model (a folder or a safetensors file) into the memory of the first device: a GPU, or the host device, which imitates one, if
+// there is none. Without an argument, creates a small model and loads that.
 #include <penstock/penstock.hpp>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Two tensors, of zeros.
+// Writes a model with two tensors of zeros.
 std::string made_model() {
   std::vector<penstock::tensor_facts> tensors = {{"embed.weight", penstock::tensor_type::f32, {1000, 64}},
                                                  {"norm.weight", penstock::tensor_type::bf16, {64}}};
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   if (!engine) return fail(engine.error());
   auto model = penstock::model::open(*engine, {argc > 1 ? argv[1] : made_model()});
   if (!model) return fail(model.error());
-  auto layout = penstock::lay_out(*model);  // or of some names, or one rank's part: layout_options
+  auto layout = penstock::lay_out(*model);  // or only some names, or one rank's part: see layout_options
   if (!layout) return fail(layout.error());
 
   const std::string device = engine->devices().front().name;

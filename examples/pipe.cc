@@ -1,5 +1,5 @@
-// Two ends of a pipe, here two threads, elsewhere two processes: one sends a message with tensors, and the other makes room and receives
-// them.
+// The two ends of a pipe, here in two threads, normally in two processes. One sends a message with tensors; the other allocates memory and
+// receives them.
 #include <penstock/engine.hpp>
 #include <penstock/pipe.hpp>
 
@@ -16,7 +16,7 @@ int fail(const penstock::status& error) {
   return 1;
 }
 
-// What another process would do: it connects, and sends two tensors. They stay as they are until the send has ended.
+// The work of the other process: connects, and sends two tensors. They must not change until the send has ended.
 int send_weights(const penstock::engine& engine, const std::string& url) {
   const std::vector<float> weights(1'000'000, 0.5F);
   const std::vector<float> bias(1'000, 0.25F);
@@ -37,7 +37,7 @@ int receive_weights(const penstock::pipe_listener& listener) {
   penstock::incoming_message message;
   if (const auto come = pipe.next(message).wait(); !come.ok()) return fail(come.error);
 
-  // Lengths and metadata are there: room for the tensors, in memory of the host here. That of a device would do as well.
+  // Lengths and metadata have arrived. Allocate memory for the tensors, here on the host; device memory works as well.
   std::vector<std::vector<std::byte>> room;
   std::vector<penstock::incoming_target> targets;
   for (const auto& tensor : message.tensors()) room.emplace_back(tensor.length);
@@ -47,7 +47,7 @@ int receive_weights(const penstock::pipe_listener& listener) {
   std::cout << message.metadata() << ": " << received.bytes_done << " bytes\n";
   for (const auto& tensor : message.tensors()) std::cout << "  " << tensor.metadata << ": " << tensor.length << " bytes\n";
 
-  // Which channel brought them.
+  // Print the channels that carried the tensors.
   for (const auto& each : pipe.stats()) std::cout << each.received_tensors << " tensors by channel " << each.name << '\n';
   return 0;
 }
@@ -59,13 +59,13 @@ int main() {
   if (!engine) return fail(engine.error());
   auto context = penstock::pipe_context::create(*engine);
   if (!context) return fail(context.error());
-  auto listener = context->listen("unix:");  // "unix:@trainer", say, or tcp://host:port
+  auto listener = context->listen("unix:");  // or "unix:@trainer", or tcp://host:port
   if (!listener) return fail(listener.error());
 
   int sent = 1;
   std::thread other([&] { sent = send_weights(*engine, listener->url()); });
   const int received = receive_weights(*listener);
-  if (received != 0) listener = penstock::pipe_listener();  // whoever still tries to connect gives up
+  if (received != 0) listener = penstock::pipe_listener();  // closes the listener, so that a pending connect fails
   other.join();
   return received != 0 ? received : sent;
 }

@@ -1,4 +1,4 @@
-// Reads a file into the memory of the first device: a GPU, or the host device (an imitation of a GPU) where there is none.
+// Reads a file into the memory of the first device: a GPU, or the host device, which imitates one, if there is none.
 #include <penstock/penstock.hpp>
 
 #include <iostream>
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   if (!done.ok()) return fail(done.error);
   std::cout << done.bytes_done << " bytes of " << file->path() << " are in the memory of " << device << '\n';
 
-  // Which way they took, and why.
+  // Print which path the bytes took, and why.
   auto plan = engine->explain(*file, device, *bytes, 0);
   if (!plan) return fail(plan.error());
   for (const auto& part : plan->parts) std::cout << part.length << " bytes: " << to_string(part.path) << ", " << part.reason << '\n';

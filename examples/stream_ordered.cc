@@ -1,5 +1,5 @@
-// Copies a file through the memory of a device in the order of its default stream: reads and writes are queued like kernels, each waits for
-// the one before, and the host goes on. A kernel launched in between would work on the bytes that lie there then.
+// Copies a file through device memory in the order of the default stream. Reads and writes are queued like kernels: each waits for the
+// previous one, and the host continues. A kernel launched in between would process the bytes in memory at that time.
 #include <penstock/penstock.hpp>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// What the engine looks at when the stream gets there. It has to stay where it is until then.
+// The engine reads these when the stream reaches the request, so they must stay valid until then.
 struct piece {
   std::size_t length;
   std::int64_t offset;
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
     return 1;
   };
 
-  std::deque<piece> pieces;  // outlives the files, which wait for what is queued when they are closed
+  std::deque<piece> pieces;  // must outlive the files, which wait for queued requests when they are closed
   auto engine = penstock::engine::create();
   if (!engine) return fail(engine.error());
   auto from = engine->open(argv[1]);
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
     auto& next = pieces.emplace_back(piece{std::min(chunk, *bytes - at), static_cast<std::int64_t>(at), {}});
     penstock::stream_request request{.stream = nullptr, .memory = buffer->data(), .length = &next.length, .offset = &next.offset};
     problem = from->read_on_stream(request);
-    // A kernel that works on buffer->data() would be launched here, on the same stream.
+    // Launch a kernel that processes buffer->data() here, on the same stream.
     request.ended = [&next](const penstock::io_result& outcome) { next.written.set_value(outcome); };
     if (problem.ok()) problem = to->write_on_stream(request);
     if (!problem.ok()) next.written.set_value({0, problem});
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   std::cout << pieces.size() << " pieces are queued\n";
 
   std::uint64_t total = 0;
-  for (auto& each : pieces) {  // a program with CUDA would synchronize the stream
+  for (auto& each : pieces) {  // a CUDA program would synchronize the stream
     const auto outcome = each.written.get_future().get();
     if (!outcome.ok()) problem = outcome.error;
     total += outcome.bytes_done;
