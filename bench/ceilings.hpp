@@ -17,7 +17,7 @@ namespace penstock::bench {
 
 struct link_ceiling {
   double to_device_gbs = 0;    // pinned host memory to device, 64 MiB copies, best of 5
-  double from_device_gbs = 0;  // device to pinned host memory, likewise
+  double from_device_gbs = 0;  // device to pinned host memory, measured the same way
   double copy_4k_us = 0;       // time of one 4 KiB copy to the device, including the wait; median
 };
 

@@ -43,7 +43,7 @@ unsigned hot_repeats(const workbench& bench);
 unsigned cold_repeats(const workbench& bench);
 
 bool stop_asked(const workbench& bench);
-status stopped();  // errc::cancelled
+status stopped();  // the error errc::cancelled
 
 // --- figures
 
@@ -79,7 +79,7 @@ status make_hot(workbench& bench, const std::string& path, std::uint64_t size);
 status make_cold(const std::string& path, std::uint64_t size);
 // Returns a skipped result if the sample cannot be dropped from the page cache.
 std::optional<row_result> skip_unless_cold(workbench& bench);
-// Writes dirty pages to the disk.
+// Writes dirty pages to disk.
 status flush(workbench& bench, const std::string& path);
 
 // --- bytes

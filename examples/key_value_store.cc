@@ -1,4 +1,4 @@
-// Stores a block of a cache under a key, and fetches it: the program of docs/guides/kv-cache.md.
+// Stores a cache block under a key, and fetches it. docs/guides/kv-cache.md shows this program.
 #include <penstock/penstock.hpp>
 
 #include <iostream>

@@ -133,7 +133,7 @@ constexpr std::array beginnings_of_tokens{
     "xapp-"sv,     "nvapi-"sv, "npm_"sv,     "pypi-"sv,          "dop_v1_"sv,  "SG."sv,         "dapi"sv,   "hvs."sv,
     "dckr_pat_"sv, "r8_"sv,    "gsk_"sv,     "AGE-SECRET-KEY-"sv};
 
-// A folder or an option may have the same prefix, but not followed by digits or capitals.
+// Names of folders and options may have the same prefixes; unlike tokens, short ones have no digit or capital after it.
 std::size_t token_length(std::string_view text) {
   constexpr std::size_t least = 12;
   std::size_t length = 0;
@@ -203,7 +203,7 @@ bool names_secret(std::string_view name) {
                                                    "credential", "signature",     "access_key", "accesskey",  "apikey",
                                                    "api_key",    "authorization", "private_key"};
   const std::string lower = in_lower_case(name);
-  // These count only as whole words, because they are part of others: "keyboard", "bypass", "author", "design".
+  // These count only as whole words at the end, because they are parts of others: "keyboard", "bypass", "author", "design".
   for (const std::string_view last : {"key", "pass", "auth", "sig"}) {
     if (lower.ends_with(last) && begins_word(name, name.size() - last.size())) return true;
   }

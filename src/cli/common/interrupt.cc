@@ -27,8 +27,8 @@ extern "C" void remember(int signal_number) {
   errno = before;
 }
 
-// Runs when the command waits for something that cannot be interrupted, such as a file system with an unreachable server. By now the first
-// signal has its default action.
+// Handles SIGALRM: the command did not end in time, because it waits for something that cannot be interrupted, such as a file system with
+// an unreachable server. By now the first signal has its default action again.
 extern "C" void end_at_last(int /*signal_number*/) { std::raise(caught_signal.load(std::memory_order_relaxed)); }
 
 }  // namespace

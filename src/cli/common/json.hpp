@@ -1,4 +1,4 @@
-// How the commands print JSON. One thread.
+// JSON output of the commands. One thread.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -50,7 +50,7 @@ class transfer_memory {
   device_buffer on_device_;
   std::unique_ptr<void, freer> on_host_;
   std::uint64_t size_ = 0;
-  bool least_ = false;  // a larger allocation failed
+  bool least_ = false;  // size_ is less than requested, because memory is short
 };
 
 }  // namespace penstock::cli

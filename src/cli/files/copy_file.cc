@@ -255,7 +255,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
 
 // --- names, modes and verification
 
-// Refuses what cp refuses, in addition to the checks of pending_file.
+// Refuses copies that cp refuses, in addition to the checks of pending_file.
 status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
   if (::stat(to.c_str(), &info) == 0) {

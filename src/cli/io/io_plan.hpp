@@ -55,7 +55,7 @@ struct io_sizes {
 
 // Threads that work on the same file or folder with the same device.
 struct io_job {
-  std::string file;       // or
+  std::string file;       // either this file, or
   std::string directory;  // holds a file gdsio.N for each thread
   std::string device;     // "cuda:0"; empty: the engine's first
   int numa_node = -1;     // -1: any node
@@ -78,8 +78,8 @@ struct io_plan {
   unsigned depth = 0;           // concurrent requests per thread; 0: set by the transfer type
   bool direct = true;           // writes bypass the page cache
   bool register_memory = true;
-  bool refill = false;     // before each write
-  bool read_back = false;  // gdsio's -V
+  bool refill = false;     // fill the memory anew before each write
+  bool read_back = false;  // -V of gdsio
   bool verify = true;      // in a separate pass that is not timed
   bool job_lines = false;
   bool cold = false, warm = false, ceiling = false, force = false;

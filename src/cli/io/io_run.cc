@@ -33,7 +33,7 @@ using clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t written_by_default = std::uint64_t{1} << 30;
 constexpr std::uint64_t checked_by_default = std::uint64_t{1} << 30;  // total of all threads
-constexpr std::uint64_t fixed_generation = 1;                         // for writes that may share a block
+constexpr std::uint64_t fixed_generation = 1;                         // for runs that may share a block with earlier ones
 
 // A job with the resources that it needs.
 struct prepared_job {

@@ -39,7 +39,7 @@ std::string names_of(const std::set<CLI::Option*>& options) {
   return fmt::format("{}", fmt::join(names, " or "));
 }
 
-// Returns the description and, if the list is short, the options that it excludes.
+// Returns the description with the options that it needs and, if they are few, those that it excludes.
 std::string description_of(const CLI::Option& option) {
   constexpr std::size_t most = 2;
   const auto needed = option.get_needs(), excluded = option.get_excludes();
