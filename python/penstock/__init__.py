@@ -20,7 +20,7 @@ import weakref as _weakref
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _interpreter as _interpreter  # first: it may refuse
+from . import _interpreter as _interpreter  # first, because it may refuse the interpreter
 from . import _native
 from ._errors import (
     BufferError,
@@ -182,7 +182,7 @@ __all__ = [
     "wait",
 ]
 
-# What each open file was opened by, if its path and mode are not enough to open it again.
+# The arguments of open() for each file whose path and mode are not enough to open it again.
 _openings: _weakref.WeakKeyDictionary[File, tuple[_Any, dict[str, _Any]]] = _weakref.WeakKeyDictionary()
 
 
@@ -205,7 +205,7 @@ def open(
     return file
 
 
-# Without its first line, which is a signature with fewer types.
+# Without the first line, a signature with less precise types.
 open.__doc__ = (_native.open.__doc__ or "").partition("\n\n")[2] + """
 
 A File can be pickled and copied, for example with the dataset of a DataLoader. Its path, mode, options and position travel, and the receiving process
@@ -226,5 +226,5 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_importable(_submodules)})
 
 
-# Before Python ends, what is under way ends: requests hold on to objects of Python.
+# Ends running requests before Python exits, because they hold references to Python objects.
 _atexit.register(_native._finish)

@@ -1,4 +1,4 @@
-"""The command ``penstock``, and ``python -m penstock``: becomes the command that the package carries."""
+"""The command `penstock` and `python -m penstock`: replaces this process by the command that the package contains."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from . import _native
 
 
 def command() -> Path:
-    """Where the command lies: beside the native module."""
+    """Returns the path of the command, which is next to the native module."""
     return Path(_native.__file__).parent / "bin" / "penstock"
 
 
 def main() -> int:
-    """Runs the command with the arguments of this process, in its place. Returns only where that fails."""
+    """Replaces this process by the command, with the same arguments. Returns only on failure."""
     program = command()
     try:
         os.execv(program, ["penstock", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a call that the native module has refused, in words that name one of them."""
+"""Explains in an error which argument of a call the native module has rejected."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _Parameter(NamedTuple):
     name: str
     needs_name: bool  # keyword-only
     required: bool
-    wanted: list[str]  # the types that it may be of
+    wanted: list[str]  # accepted types
 
 
 def error_of(function: Any, args: list[Any], named: dict[str, Any]) -> Exception | None:
-    """The exception to raise; None where nothing is found to be wrong. Called by penstock._native."""
+    """Returns the exception to raise, or None if nothing wrong is found. Called by penstock._native."""
     try:
         parameters = _parameters(function.__nb_signature__[0][0])
     except SyntaxError:
@@ -36,7 +36,7 @@ def error_of(function: Any, args: list[Any], named: dict[str, Any]) -> Exception
     for each in parameters:
         if each.name in given and not _fits(given[each.name], each.wanted):
             return TypeError(f"{called}: {each.name} is {_in_words(each.wanted)}, not {_type_of(given[each.name])}")
-    for each in parameters:  # of the right types: a number is out of range
+    for each in parameters:  # the types are right, so a number is out of range
         value = given.get(each.name)
         if "int" in each.wanted and isinstance(value, int) and not 0 <= value < 1 << 31:
             return InvalidArgument(f"{called}: {each.name} is {_number(value)}, which is out of range", code="invalid_argument")
@@ -44,7 +44,7 @@ def error_of(function: Any, args: list[Any], named: dict[str, Any]) -> Exception
 
 
 def _parameters(signature: str) -> list[_Parameter]:
-    """Of what nanobind says of a function; its defaults stand beside the text, where that has a backslash and a number."""
+    """Parses a signature from nanobind, where a backslash and a number stand for a default that is listed separately."""
     text = re.sub(r"\\\d+", "None", signature.split("\n")[-1])
     function = ast.parse(text + ": ...").body[0]
     assert isinstance(function, ast.FunctionDef)
@@ -115,5 +115,5 @@ def _type_of(value: Any) -> str:
 
 
 def _number(value: int) -> str:
-    """Python refuses to write very long ones."""
+    """Formats a number. Python refuses to print very long ones."""
     return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"

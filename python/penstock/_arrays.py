@@ -64,7 +64,7 @@ def fromfile(
         done = file.read_into(array, offset, items * item_size) if items > 0 else 0
     if done == items * item_size:
         return array
-    items = _items_of(done, count, item_size, exact, path, offset)  # the file ended before its size
+    items = _items_of(done, count, item_size, exact, path, offset)  # the file turned out shorter than its size
     return _filled(array, items, dtype, item_size, where)
 
 
@@ -75,7 +75,7 @@ def short_read(path: Path, offset: int, there: int, wanted: int) -> ShortRead:
 
 
 def _items_of(there: int, count: int, item_size: int, exact: bool, path: Path, offset: int) -> int:
-    """How many items so many bytes are, at most count."""
+    """Returns how many items this many bytes hold, at most count."""
     items, rest = divmod(there, item_size)
     if count != -1 and items >= count:
         return count
@@ -104,7 +104,7 @@ def tofile(
     For an array on a GPU this waits for the current stream of the array's library. Raises penstock.Error.
     """
     array = _in_c_order(array)
-    _native.resolve(array)  # what cannot be written leaves the file as it is
+    _native.resolve(array)  # raise before the file changes if the array cannot be written
     _settle(array)
     if is_url(path):
         return _to_object(array, path, offset, priority, storage_options)
@@ -127,7 +127,7 @@ def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options
 
 
 def _settle(array: Any) -> None:
-    """Waits for what the current stream of the array's library has: the copy in C's order too."""
+    """Waits for the current stream of the array's library, including a copy to C order."""
     library = type(array).__module__.partition(".")[0]
     if library == "cupy":
         with array.device:
@@ -137,7 +137,7 @@ def _settle(array: Any) -> None:
 
 
 def _target(like: Any, device: Place) -> str:
-    """ "numpy" or the name of a device."""
+    """Returns "numpy" or the name of a device."""
     if device is not None:
         name = known_device(device)
         return "numpy" if name == "host" else name
@@ -153,14 +153,14 @@ def _item_size(dtype: DTypeLike, where: str) -> int:
     try:
         return item_type_of(dtype).itemsize
     except ImportError:
-        # Memory of a device can be filled without NumPy, by the byte.
+        # Device memory can be filled byte by byte without NumPy.
         if where.startswith("host:") and dtype in (float, "uint8", "u1", "|u1"):
             return 8 if dtype is float else 1
         raise
 
 
 def item_type_of(dtype: DTypeLike) -> numpy.dtype[Any]:
-    """Raises InvalidArgument for what has no bytes in a file."""
+    """Returns the item type. Raises InvalidArgument for items that cannot be stored as bytes."""
     import numpy
 
     item_type = numpy.dtype(dtype)
@@ -185,7 +185,7 @@ def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
 
 
 def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
-    """A new array with the first items of the content, which is memory."""
+    """Returns a new array with the first items of the content, which is memory."""
     array = _empty(items, dtype, item_size, where)
     if items > 0:
         address, _ = _native.resolve(content)
@@ -194,7 +194,7 @@ def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: s
 
 
 def _in_c_order(array: Any) -> Any:
-    """The array, or a copy of it in C's order where it is not in that."""
+    """Returns the array, or a copy of it in C order."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         from ._torch_memory import check_array, plain_copy
@@ -203,7 +203,7 @@ def _in_c_order(array: Any) -> Any:
         plain = plain_copy(array)
         check_array("array", plain, wrappers=False)
         return plain
-    if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # like PyTorch's
+    if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # such as PyTorch's
         return array.contiguous()
     if "numpy.ma" in sys.modules:
         from ._numpy_masks import mask_problem_of

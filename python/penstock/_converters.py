@@ -1,4 +1,4 @@
-"""Arrays of libraries that Penstock does not know: how to find their memory, and how to make new ones."""
+"""Converters for arrays of libraries that Penstock does not know: they find an array's memory and make new arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of penstock.cufile, and its exception. Used through penstock.cufile."""
+"""The status codes of penstock.cufile, and its exception. Use them through penstock.cufile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["CODE_NUMBERS", "FeatureFlags", "FileHandleType", "OpError", "Status"
 
 
 class OpError(enum.IntEnum):
-    """cuFile's operation codes (CUfileOpError, cuFile 1.17) under their own names, and the documented module's for the same numbers."""
+    """cuFile's operation codes (CUfileOpError, cuFile 1.17): cuFile's own names, and the documented module's names for the same numbers."""
 
     CU_FILE_SUCCESS = 0
     CU_FILE_DRIVER_NOT_INITIALIZED = 5001
@@ -67,9 +67,9 @@ class OpError(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """The documented module's names, with the number of cuFile's code that means the same.
+    """The documented module's names. Each has the number of the cuFile code with the same meaning.
 
-    CU_FILE_PLATFORM_NOT_SUPPORTED and CU_FILE_FILE_SYSTEM_NOT_SUPPORTED are never raised: every machine and file system is served.
+    CU_FILE_PLATFORM_NOT_SUPPORTED and CU_FILE_FILE_SYSTEM_NOT_SUPPORTED are never raised, because every machine and file system is supported.
     """
 
     CU_FILE_SUCCESS = 0
@@ -86,7 +86,7 @@ class Status(enum.IntEnum):
 
 
 class FeatureFlags(enum.IntFlag):
-    """What a library can do: features of driver_get_properties()."""
+    """The features of a library, as in driver_get_properties()."""
 
     CU_FILE_FEATURE_GDS_SUPPORTED = 1
     CU_FILE_FEATURE_BATCH_IO_SUPPORTED = 2
@@ -95,17 +95,20 @@ class FeatureFlags(enum.IntFlag):
 
 
 class FileHandleType(enum.IntEnum):
-    """The first field of a cuFile descriptor struct. Only descriptors of Linux (OPAQUE_FD) can be registered."""
+    """The first field of a cuFile descriptor struct. Only Linux descriptors (OPAQUE_FD) can be registered."""
 
     CU_FILE_HANDLE_TYPE_OPAQUE_FD = 1
     CU_FILE_HANDLE_TYPE_OPAQUE_WIN32 = 2
 
 
 class cuFileError(Exception):  # noqa: N801, N818 - the documented name
-    """What failed: status (a Status, or an OpError where Status has no name for the number; both are integers) and message.
+    """A failed call.
 
-    bytes_done: how many bytes, from the start of the request, were moved before it failed. Where there were some, status is
-    OpError.CU_FILE_OP_PARTIAL_COMPLETION, and reason tells, as status does otherwise, what kept it from going on.
+    - `status`: a Status, or an OpError if Status has no name for the number; both are integers.
+    - `message`: what failed.
+    - `bytes_done`: the bytes, from the start of the request, that were moved before the failure. If it is not 0, `status` is
+      OpError.CU_FILE_OP_PARTIAL_COMPLETION.
+    - `reason`: the status that stopped a partial operation; otherwise the same as `status`.
     """
 
     def __init__(self, status: int, message: str = "", bytes_done: int = 0) -> None:
@@ -126,7 +129,7 @@ class cuFileError(Exception):  # noqa: N801, N818 - the documented name
         return f" ({self.bytes_done} bytes done, then {reason})"
 
 
-# What Penstock's codes are in cuFile's; as in its C library.
+# Maps Penstock's error codes to cuFile's, as in its C library.
 CODE_NUMBERS = {
     "invalid_argument": OpError.CU_FILE_INVALID_VALUE,
     "bad_memory": OpError.CU_FILE_CUDA_POINTER_INVALID,

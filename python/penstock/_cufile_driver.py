@@ -1,7 +1,7 @@
-"""What penstock.cufile stands on: its driver, with the files that are registered, and what they make of errors.
+"""The driver behind penstock.cufile, with its registered files and its error mapping.
 
-Whether the driver is open, how often, the registered buffers and the statistics are the C library's alone: penstock.cuda_bindings, which goes
-through it, changes them too. What is kept here of an opening is therefore kept with that opening's number.
+The C library alone keeps whether and how often the driver is open, the registered buffers and the statistics, because penstock.cuda_bindings, which
+uses the C library too, changes them as well. State that this module keeps for an opening is therefore stored with that opening's number.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 
 
 class RegisteredFile:
-    """A registered file. Works through a duplicate of the caller's descriptor, so that closing that one redirects nothing."""
+    """A registered file. Uses a duplicate of the caller's descriptor, so that closing the original has no effect."""
 
     def __init__(self, descriptor: int, opening: int) -> None:
         self.told = descriptor
@@ -55,7 +55,7 @@ class RegisteredFile:
         self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-        # By whether it is O_DIRECT. Both stay open once used: a request may still be about to start on the other.
+        # Key: True with O_DIRECT. Both files stay open once used, because a request may be about to start on the other one.
         self._opened = {self.direct: penstock.open(descriptor, mode_of(self._access))}
         self._descriptor = self._opened[self.direct].fileno()
         self._for_library: dict[bool, _LibraryFile] = {}
@@ -66,7 +66,7 @@ class RegisteredFile:
         return self._opened[self.direct]
 
     def is_of(self, descriptor: int) -> bool:
-        """Whether the caller's number still stands for the open file that was registered, and not for one that was opened since."""
+        """Returns whether the caller's descriptor still refers to the registered open file, and not to one that was opened later."""
         return self.told == descriptor and _native._cufile_same_open_file(self._descriptor, descriptor)
 
     @property
@@ -78,7 +78,9 @@ class RegisteredFile:
         return self._access != os.O_RDONLY
 
     def library_handle(self) -> int:
-        """Of the C library, over the descriptor in use, for what only that library does. Blocks. OSError: there is no room for a descriptor."""
+        """Returns the C library's handle for the current descriptor, for functions that only the C library has. Blocks. Raises OSError if no
+        descriptor is left.
+        """
         with self._lock:
             direct = self.direct
             known = self._for_library.get(direct)
@@ -120,7 +122,7 @@ class RegisteredFile:
                 self.priority = None if props["priority"] == "automatic" else props["priority"]
 
     def _make_ready(self, direct: bool) -> None:
-        """Opens the file with or without O_DIRECT, where it is not. Without the lock, since a mount may take its time."""
+        """Opens the file with or without O_DIRECT if necessary. Does not hold the lock, because opening may be slow on some mounts."""
         with self._lock:
             self._require_open()
             if direct in self._opened:
@@ -149,7 +151,7 @@ class RegisteredFile:
 
     @property
     def name(self) -> str:
-        """Of one that another thread has deregistered meanwhile: what its descriptor was."""
+        """The path of the file, or its descriptor number if another thread has deregistered it."""
         with contextlib.suppress(OSError):
             if not self._closed:
                 return os.readlink(f"/proc/self/fd/{self._descriptor}")
@@ -180,7 +182,7 @@ class RegisteredFile:
                     plan = self._plan(size, key == "write_paths")
                     told |= {key: plan.parts, "remarks": plan.remarks, "residency": plan.cached_bytes}
                 except penstock.Error as error:
-                    told["remarks"] = [str(error)]  # the path that was asked for cannot serve
+                    told["remarks"] = [str(error)]  # the forced path cannot serve the file
         return told
 
     def may_be_direct(self) -> bool:
@@ -198,36 +200,36 @@ class RegisteredFile:
 
 
 class _LibraryFile:
-    """A file that the C library knows, through a duplicate of its own."""
+    """A file that is registered with the C library, through its own duplicate of the descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         status, cuda_error, self.handle = _native._cufile_register_file(descriptor)
         check(Answer(status, cuda_error), "handle_register")
 
     def close(self) -> None:
-        _native._cufile_release_file(self.handle)  # does nothing where the driver was closed since
+        _native._cufile_release_file(self.handle)  # does nothing if the driver was closed since
 
 
 class Driver:
-    """The files that are registered through penstock.cufile, and what the C library's driver was opened with."""
+    """The files that are registered through penstock.cufile, and the settings of the C library's driver."""
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
-        self._known: tuple[int, Settings] | None = None  # of the opening with this number
+        self._known: tuple[int, Settings] | None = None  # number of the opening, and its settings
         self._files: dict[int, RegisteredFile] = {}
         self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
-        self._handles = itertools.count(1)  # never given twice: a stale one is found out
+        self._handles = itertools.count(1)  # never reused, so that stale handles are detected
 
     def open(self) -> None:
         _check_opening(calls.driver_open())
         self._opened()
 
     def use(self) -> None:
-        """Opens it, where it is not open."""
+        """Opens the driver if it is closed."""
         self._opened()
 
     def settings(self) -> Settings:
-        """What it was opened with. Opens it, where it is not open."""
+        """Returns the settings that the driver was opened with. Opens it if it is closed."""
         return self._opened()[1]
 
     def _opened(self) -> tuple[int, Settings]:
@@ -240,13 +242,13 @@ class Driver:
         return found
 
     def close(self) -> Answer | int:
-        """Undoes one opening, whoever's. The last one returns when nothing runs on any file any more. cuFile's number."""
+        """Undoes one opening, by any module. The last one waits until nothing runs on any file. Returns cuFile's number."""
         status = calls.driver_close()
         self._forget_stale()
         return status
 
     def _forget_stale(self) -> None:
-        """Of files that were registered before the driver was closed."""
+        """Drops files that were registered before the driver was closed."""
         opening = _native._cufile_opening()
         with self._lock:
             stale = {handle: file for handle, file in self._files.items() if file.opening != opening}
@@ -313,11 +315,13 @@ class Driver:
     def remove_buffer(self, base: int) -> None:
         status = calls.buf_deregister(base)  # waits for GPU-direct transfers
         if status in (OpError.CU_FILE_DRIVER_CLOSING, OpError.CU_FILE_DRIVER_NOT_INITIALIZED):
-            status = int(Status.CU_FILE_MEMORY_NOT_REGISTERED)  # a driver that is closed knows no buffers
+            status = int(Status.CU_FILE_MEMORY_NOT_REGISTERED)  # a closed driver has no buffers
         check(status, f"buf_deregister: address {base:#x}")
 
     def check_buffer(self, base: int, offset: int, size: int, is_write: bool) -> None:
-        """A base that is registered bounds its range; and no registered buffer that holds the range may forbid the direction."""
+        """Checks that a range lies within its buffer if the base is registered, and that no registered buffer that contains the range forbids the
+        direction.
+        """
         fault = _native._cufile_buffer_fault(base, offset, size, is_write)
         if fault == 0:
             return
@@ -351,7 +355,7 @@ def check(status: int, what: str) -> None:
 
 
 def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
-    """The outcome of a call that goes past the C library, counted in its statistics."""
+    """Runs a call that bypasses the C library, and counts it in the C library's statistics."""
     try:
         outcome = call()
     except BaseException:
@@ -367,12 +371,12 @@ def _deregistered() -> cuFileError:
 
 def _check_opening(status: int) -> None:
     if status == OpError.CU_FILE_DRIVER_INVALID_PROPS:
-        read_settings()  # says what is wrong with them
+        read_settings()  # raises the detailed error
     check(status, "driver_open")
 
 
 def _open_library() -> tuple[int, Settings]:
-    """The number of the opening, and its settings. Opens the C library's driver, where it is closed."""
+    """Opens the C library's driver if it is closed. Returns the number of the opening, and its settings."""
     while True:
         _check_opening(Answer(*_native._cufile_use()))
         opening = _native._cufile_opening()
@@ -381,5 +385,5 @@ def _open_library() -> tuple[int, Settings]:
             return opening, settings
 
 
-_no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # for a further open file
+_no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # no descriptor or memory left for another open file
 descriptor_struct_bytes = 24  # CUfileDescr_t: int type, 4 unused, union {int fd, void *handle}, pointer

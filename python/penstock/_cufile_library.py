@@ -1,4 +1,4 @@
-"""The functions of cuFile's C interface, as callables that release the GIL. They work on the engine that all of Penstock's faces share."""
+"""The functions of cuFile's C interface, as callables that release the GIL. They use the engine that all interfaces of Penstock share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock import _native
 
 __all__ = ["Answer", "calls", "is_reachable", "lowest_address", "words"]
 
-lowest_address = 1 << 16  # of memory: Linux maps nothing below (vm.mmap_min_addr). An open descriptor is a smaller number
+lowest_address = 1 << 16  # Linux maps no memory below (vm.mmap_min_addr), and descriptors are smaller numbers
 
 
 class Answer(int):
-    """A status of cuFile. cuda_error: CUDA's own number beside it, 0 if CUDA reported none. reason: what was wrong, if more is known."""
+    """A cuFile status. `cuda_error` is CUDA's own number, 0 if CUDA reported none. `reason` has details, if there are any."""
 
     cuda_error: int
     reason: str
@@ -29,9 +29,9 @@ class Answer(int):
 
 
 class _Memory(NamedTuple):
-    """An argument that is the address of so many bytes. The kernel is asked whether they are there, so that no wrong number is a crash.
+    """An argument that is the address of this many bytes. The kernel checks that they exist, so that a wrong number does not crash the process.
 
-    nbytes: a number, or a function of all arguments. 0 (null) is for the C function to judge.
+    `nbytes` is a number, or a function of all arguments. The C function handles 0 (null) itself.
     """
 
     writable: bool
@@ -55,15 +55,15 @@ def _out(nbytes: int | Callable[[Sequence[int]], int]) -> _Memory:
 _pointer, _size, _int, _unsigned, _offset = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint, ctypes.c_int64
 _switch, _count = ctypes.c_bool, ctypes.c_ssize_t
 
-_most_pieces, _most_operations = 1024, 256  # of a vector, of a batch: the C functions refuse more
+_most_pieces, _most_operations = 1024, 256  # limits of a vector and of a batch: the C functions reject more
 
 
 def _number_at(address: int) -> int:
-    """The unsigned int at an address; 0 if it cannot be read, which the check of that argument reports."""
+    """Returns the unsigned int at an address, or 0 if it cannot be read; the check of that argument reports the error."""
     return ctypes.c_uint.from_address(address).value if is_reachable(address, 4) else 0
 
 
-# None: a CUfileError_t. Text and statistics, whose length the C function knows, are checked there.
+# None stands for a CUfileError_t. The C functions themselves check text and statistics, whose length they know.
 _shapes: dict[str, tuple[Any, ...]] = {
     "driver_open": (None,),
     "driver_close": (None,),
@@ -122,14 +122,14 @@ _limits = {
 
 
 class _Calls:
-    """Each function by its name in cuda-python. TypeError, OverflowError: an argument is no integer, or one that C's type does not hold.
+    """Each function by its name in cuda-python. Raises TypeError if an argument is not an integer, and OverflowError if C's type cannot hold it.
 
-    A function whose result is a CUfileError_t in C returns its number here, 0 for success; else an Answer. One whose result is a count returns -1 for a
-    failure, and leaves the error in ctypes.get_errno(): one of cuFile's numbers, or of the system's.
+    A function that returns a CUfileError_t in C returns 0 on success here, and an Answer on failure. A function that returns a count returns -1 on
+    failure, with one of cuFile's numbers or the system's in ctypes.get_errno().
     """
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        """Each is made when it is first used: all of them take a millisecond."""
+        """Creates a function when it is first used, because creating all of them takes a millisecond."""
         if name not in _shapes:
             raise AttributeError(name)
         result, *kinds = _shapes[name]
@@ -175,7 +175,7 @@ _invalid_value = 5022  # CU_FILE_INVALID_VALUE
 
 
 def is_reachable(address: int, nbytes: int, writable: bool = False) -> bool:
-    """Whether so much memory of this process lies at an address. As the kernel sees it: nothing is read or written."""
+    """Returns whether this process has this much memory at an address. Asks the kernel, and does not access the memory."""
     return 0 <= address < 1 << 64 and _native._cufile_reachable(address, nbytes, writable)
 
 
@@ -197,5 +197,5 @@ calls = _Calls()
 
 
 def words(status: int) -> str:
-    """What one of cuFile's numbers means."""
+    """Returns the meaning of one of cuFile's numbers."""
     return _native._cufile_words(status)

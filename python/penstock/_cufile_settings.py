@@ -1,4 +1,4 @@
-"""The settings of cuFile that penstock.cufile and penstock.gds obey: those of the file and the variables that libcufile.so.0 reads."""
+"""The cuFile settings that penstock.cufile and penstock.gds obey: those from the file and the variables that libcufile.so.0 reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Settings", "read_settings"]
 
 
 class Settings(NamedTuple):
-    """What an open driver goes by. values: every key that cuFile has a parameter for, such as "properties.io_batchsize"."""
+    """The settings of an open driver. `values` has every key with a cuFile parameter, such as "properties.io_batchsize"."""
 
     gpu_direct: bool  # False: properties.force_compat_mode
     only_gpu_direct: bool  # properties.allow_compat_mode is false
@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     values: Mapping[str, int | bool | str]
 
     def path_for(self, *addresses: int) -> Literal["staged", "direct"] | None:
-        """The path that requests of such memory are kept to; None where they may take any. Host memory may always."""
+        """Returns the path that requests for this memory must take, or None if they may take any. Host memory may always take any."""
         if self.gpu_direct and not self.only_gpu_direct:
             return None
         if any(penstock.describe(address)["kind"] != "device" for address in addresses):
@@ -30,11 +30,11 @@ class Settings(NamedTuple):
         return "direct" if self.only_gpu_direct else "staged"
 
     def refuses(self, address: int) -> bool:
-        """True for host memory, where the settings allow none."""
+        """Returns True for host memory if the settings forbid it."""
         return not self.host_memory and penstock.describe(address)["kind"] != "device"
 
     def refusal(self, file: penstock.File) -> str | None:
-        """Why a file may not be used at all; None where it may. Asked of a block, as libcufile.so.0 does."""
+        """Returns why a file may not be used, or None if it may. Checks a write of one block, as libcufile.so.0 does."""
         if not self.only_gpu_direct:
             return None
         try:
@@ -45,7 +45,8 @@ class Settings(NamedTuple):
 
 
 def read_settings() -> Settings:
-    """Reads cufile.json and the environment. Blocks. cuFileError: CU_FILE_DRIVER_INVALID_PROPS, naming the file and the place in it."""
+    """Reads cufile.json and the environment. Blocks. Raises cuFileError with CU_FILE_DRIVER_INVALID_PROPS, which names the file and the place in it.
+    """
     try:
         values = _native._cufile_settings()
     except penstock.Error as error:

@@ -1,11 +1,11 @@
-"""What devices are called: the one resolver for every function that takes a device.
+"""Resolves device names, for every function that takes a device.
 
     host, cpu                   memory of the host
     host:0                      the host device: memory that stands in for a GPU's
     cuda:1, 1                   a GPU by its number
-    cuda                        the current device of CUDA, as PyTorch or CuPy have it where they are loaded
+    cuda                        CUDA's current device, as in PyTorch or CuPy if one of them is loaded
 
-A torch.device, a Device of CuPy and a penstock.Device are names, too.
+A torch.device, a CuPy Device and a penstock.Device are accepted, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._errors import InvalidArgument
 
 __all__ = ["Place", "device_name", "is_cupy_device", "is_gpu", "is_torch_device", "known_device", "name_for_torch", "number_of"]
 
-# What a function takes: a name, a number, or another library's device.
+# Accepted devices: a name, a number, or another library's device.
 Place = Any
 
 _words_of_host = {"cpu": "host", "cpu:0": "host", "host": "host"}
@@ -30,9 +30,9 @@ _numbered = re.compile(r"cuda:\d{1,9}", re.ASCII)
 
 
 def device_name(device: Place, argument: str = "device") -> str:
-    """ "host", "host:0" or "cuda:1", of any of its spellings. Whether there is such a device is not looked at: other text is given as it is.
+    """Returns "host", "host:0" or "cuda:1" for any spelling. Does not check that the device exists; returns other text unchanged.
 
-    TypeError: it is nothing that names a device. InvalidArgument: its number is below zero.
+    Raises TypeError if the value does not name a device, and InvalidArgument if its number is negative.
     """
     if is_torch_device(device):
         device = str(device)
@@ -55,7 +55,7 @@ _known = {"host"}
 
 
 def known_device(device: Place, argument: str = "device") -> str:
-    """As device_name(), of a device that there is. NotFound: there is none; it lists those that there are."""
+    """Returns the name of an existing device. Raises NotFound, which lists the existing devices, and the errors of device_name()."""
     name = device_name(device, argument)
     if name not in _known:
         _native.device(name)
@@ -68,12 +68,12 @@ def is_gpu(name: str) -> bool:
 
 
 def number_of(name: str) -> int:
-    """Of the GPU of that name."""
+    """Returns the number of the GPU with this name."""
     return int(name.partition(":")[2])
 
 
 def name_for_torch(name: str) -> str:
-    """What PyTorch calls it: to it, memory of the host device is the CPU's."""
+    """Returns PyTorch's name for a device. PyTorch treats memory of the host device as CPU memory."""
     return name if is_gpu(name) else "cpu"
 
 
@@ -92,12 +92,12 @@ def _current_gpu() -> int:
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.current_device())
     if _native.cuda_status() is not None:
-        return 0  # which known_device() says the reason of
+        return 0  # known_device() reports the reason
     return int(cupy.cuda.runtime.getDevice()) if cupy is not None else _current_of_driver()
 
 
 def _current_of_driver() -> int:
-    """That of the calling thread's context, which CUDA's runtime sets too; 0 where there is none."""
+    """Returns the device of the calling thread's context, which CUDA's runtime also sets; 0 if there is none."""
     number = ctypes.c_int(0)
     driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
     return number.value if driver.cuCtxGetDevice(ctypes.byref(number)) == 0 else 0

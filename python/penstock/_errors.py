@@ -1,4 +1,4 @@
-"""The exceptions. ``except OSError`` catches all of them; ``except ValueError`` what the caller got wrong."""
+"""The exceptions. `except OSError` catches all of them; `except ValueError` catches mistakes of the caller."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 
-# What a terminal obeys, and halves of characters: files and peers are named by others, and messages are printed.
+# Terminal control characters, and surrogates: other parties choose the names of files and peers, and messages are printed.
 _not_printable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-# SCHEME://USER:PASSWORD@HOST/PATH?QUERY. What follows s3:// has no user, and its key may have a question mark.
-# Strings, which re compiles and keeps when they are first used: an import needs none of them.
+# SCHEME://USER:PASSWORD@HOST/PATH?QUERY. s3:// URLs have no user, and their keys may contain question marks. These patterns are strings, which re
+# compiles and caches on first use, so that importing the module costs nothing.
 _url = r"""(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/?#"'<>@]*@)?(?P<place>[^\s?#"'<>]*)(?P<query>[?#][^\s"'<>]*?)?(?=[:,;)\]}.]*(?:[\s"'<>]|$))"""
 _plain_host = r"[\w.\-\[\]%]*|.*\]:\d*|[\w.\-]*:\d*"
 _credential = r"signature=|sig=|token=|credential=|password=|secret=|key="
@@ -38,7 +38,7 @@ _credential = r"signature=|sig=|token=|credential=|password=|secret=|key="
 
 def _shown_url(found: re.Match[str]) -> str:
     scheme, user, place, query = found.group("scheme", "user", "place", "query")
-    # A password that is not encoded may have a slash.
+    # A password that is not percent-encoded may contain a slash.
     if not user and "@" in place and not re.fullmatch(_plain_host, place.partition("/")[0]):
         user, place = place.rsplit("@", 1)
     is_by_name = scheme.lower() in ("s3", "s3a", "s3n", "gs", "gcs", "hf")
@@ -47,17 +47,20 @@ def _shown_url(found: re.Match[str]) -> str:
 
 
 def without_url_secrets(text: str) -> str:
-    """Cuts off queries, user names and passwords of the URLs in a text: a message or a name that is shown must not give access."""
+    """Removes queries, user names and passwords from URLs in a text, so that messages and displayed names do not give access."""
     return re.sub(_url, _shown_url, text, flags=re.I) if "://" in text else text
 
 
 class Error(OSError):
-    """A request, or something else asked of Penstock, that failed.
+    """A failed request, or another error of Penstock.
 
-    ``errno``: the system's number, or None where the error is not the system's. ``strerror``: the whole message. ``filename``: of the
-    file as it is, or None; of a URL without its query. ``offset``: of the request in the file, or None. ``bytes_done``: how many bytes, from the start of the request, were
-    moved before it failed. ``code``: Penstock's word for the kind of error, such as "no_space". ``domain`` and ``native``: who reported it
-    ("penstock", "os", "cuda" or "cufile") and by which number.
+    - `errno`: the system's number; None if the error is not the system's.
+    - `strerror`: the whole message.
+    - `filename`: the name of the file, or a URL without its query; None if there is none.
+    - `offset`: the offset of the request in the file, or None.
+    - `bytes_done`: the bytes, from the start of the request, that were moved before the failure.
+    - `code`: Penstock's word for the kind of error, such as "no_space".
+    - `domain`, `native`: who reported the error ("penstock", "os", "cuda" or "cufile"), and its number.
     """
 
     code: str
@@ -97,51 +100,51 @@ class Error(OSError):
 
 
 class InvalidArgument(Error, ValueError):
-    """What was asked for makes no sense: a negative offset, an unknown word."""
+    """An argument is invalid, such as a negative offset or an unknown word."""
 
 
 class BufferError(Error, ValueError, builtins.BufferError):
-    """Memory that cannot be used for this: read-only, not contiguous, or not what it was claimed to be."""
+    """The memory cannot be used: it is read-only, not contiguous, or not what it was declared to be."""
 
 
 class NotFound(Error, FileNotFoundError):
-    """No such file, device or library."""
+    """The file, device or library does not exist."""
 
 
 class FileExists(Error, FileExistsError):
-    """The file that mode 'x' should have created is there."""
+    """The file that mode "x" should create already exists."""
 
 
 class PermissionDenied(Error, PermissionError):
-    """The file, or how it was opened, does not allow this."""
+    """The file's permissions, or the mode that it was opened with, do not allow this."""
 
 
 class NotAFile(Error):
-    """A pipe, socket or terminal where a regular file or a block device is needed."""
+    """A pipe, socket or terminal was given, but a regular file or a block device is needed."""
 
 
 class IsADirectory(NotAFile, IsADirectoryError):
-    """A directory where a file is needed."""
+    """A directory was given, but a file is needed."""
 
 
 class TimedOut(Error, TimeoutError):
-    """The request's timeout passed."""
+    """The request's timeout expired."""
 
 
 class Cancelled(Error):
-    """cancel() came before the request's end."""
+    """The request was cancelled before it ended."""
 
 
 class Closed(Error, ValueError):
-    """The file was closed."""
+    """The file is closed."""
 
 
 class ShortRead(Error, EOFError):
-    """The file ended before what was asked for. bytes_done: how many bytes there were."""
+    """The file ended before the requested range did. `bytes_done` has the number of bytes that were read."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """Host, pinned or device memory is exhausted."""
+    """No host, pinned or device memory is left."""
 
 
 _CLASSES: dict[str, type[Error]] = {
@@ -158,7 +161,7 @@ _CLASSES: dict[str, type[Error]] = {
 
 
 def _remade(kind: type[Error], message: str, fields: dict[str, Any]) -> Error:
-    """For pickle."""
+    """Creates the exception again when it is unpickled."""
     names = ("code", "domain", "native", "filename", "offset", "bytes_done")
     return kind(message, **{name: fields[name] for name in names})
 
@@ -174,7 +177,7 @@ def _class_of(code: str, domain: str, native: int) -> type[Error]:
 def make_error(
     code: str, message: str, domain: str, native: int, filename: str | None, offset: int | None, bytes_done: int
 ) -> Error:
-    """The exception for an error of the library. Called by penstock._native."""
+    """Returns the exception for an error of the library. Called by penstock._native."""
     if code == "not_a_file" and filename is not None and os.path.isdir(filename):
         domain, native = "os", errno.EISDIR
     kind = _class_of(code, domain, native)
@@ -183,6 +186,6 @@ def make_error(
     )
 
 
-# As their users name them, in tracebacks and pickles.
+# Sets the public module name for tracebacks and pickles.
 for _name in __all__:
     globals()[_name].__module__ = "penstock"

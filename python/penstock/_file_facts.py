@@ -1,4 +1,4 @@
-"""What Linux tells of an open file and of nvidia-fs, for the modules that report it."""
+"""Reads what Linux reports about an open file and about nvidia-fs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _at_empty_path = 0x1000
 
 
 def direct_io_alignment(descriptor: int) -> tuple[int, int]:
-    """What O_DIRECT demands of (memory, offset), in bytes.
+    """Returns the alignment in bytes that O_DIRECT requires of (memory, offset).
 
-    (0, 0) where the file system has none, or the kernel (before 6.1) does not tell.
+    Returns (0, 0) if the file system does not support O_DIRECT, or the kernel (before 6.1) does not report it.
     """
     told = _statx(descriptor, _statx_direct_io)
     return (told.dio_memory_align, told.dio_offset_align) if told.mask & _statx_direct_io else (0, 0)
 
 
 def mode_of(access: int) -> Literal["r", "w", "r+"]:
-    """What penstock.open() is told of a descriptor that was opened with these flags."""
+    """Returns the mode of penstock.open() for a descriptor that was opened with these flags."""
     if access & os.O_ACCMODE == os.O_RDONLY:
         return "r"
     return "w" if access & os.O_ACCMODE == os.O_WRONLY else "r+"
 
 
 def mount_of(descriptor: int) -> tuple[str, str]:
-    """(file system type, mount point) of an open file, as /proc/self/mountinfo names them; empty where that is not told.
+    """Returns (file system type, mount point) of an open file, as in /proc/self/mountinfo; empty if unknown.
 
-    Raises OSError where there is no room for a further open file.
+    Raises OSError if no descriptor is left.
     """
     told = _statx(descriptor, _statx_mount_id)
     try:
@@ -51,7 +51,7 @@ def mount_of(descriptor: int) -> tuple[str, str]:
 
 
 def nvidia_fs_version() -> str:
-    """The version of the kernel module nvidia-fs, such as "2.24.3"; empty where it is not loaded."""
+    """Returns the version of the kernel module nvidia-fs, such as "2.24.3"; empty if it is not loaded."""
     try:
         with open(_nvidia_fs_version_file, encoding="ascii", errors="replace") as told:
             found = re.search(r"\d+(\.\d+)+", told.read())
@@ -75,7 +75,7 @@ class _Statx(ctypes.Structure):
     dio_offset_align: int
 
 
-assert ctypes.sizeof(_Statx) == 256  # struct statx of linux/stat.h
+assert ctypes.sizeof(_Statx) == 256  # struct statx in linux/stat.h
 
 
 def _statx(descriptor: int, wanted: int) -> _Statx:
@@ -87,7 +87,7 @@ def _statx(descriptor: int, wanted: int) -> _Statx:
 
 
 def _unescaped(text: str) -> str:
-    """mountinfo writes blanks, tabs, line ends and backslashes as octal numbers."""
+    """Decodes the octal escapes for blanks, tabs, newlines and backslashes in mountinfo."""
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, letter)
     return text

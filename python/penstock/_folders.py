@@ -1,4 +1,4 @@
-"""Which file or files of a folder are the model that penstock.load() is to load: by their names. The content of each decides how it is loaded."""
+"""Chooses the file or files of a folder that penstock.load() loads as a model, by name. The content of each file decides how it is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["files_of_folder", "files_of_url"]
 class _Other(NamedTuple):
     """A kind of folder that penstock.load() does not load."""
 
-    marks: tuple[str, ...]  # a file that only such folders have
+    marks: tuple[str, ...]  # files that only such folders have
     name: str
     reader: str
 
@@ -27,7 +27,7 @@ _OTHERS = (
     _Other(("saved_model.pb",), "a SavedModel of TensorFlow", "tensorflow.saved_model.load()"),
 )
 
-# In the order in which they are looked for. Each line: endings, and the name that is meant if several files have one of them.
+# In order of preference. Each line has endings, and the name to use if several files have one of them.
 _MODELS: tuple[tuple[tuple[str, ...], str], ...] = (
     ((".safetensors.index.json",), "model.safetensors.index.json"),
     ((".safetensors",), "model.safetensors"),
@@ -39,12 +39,14 @@ _shard = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)", re.DOTALL)
 
 
 def files_of_folder(folder: str) -> list[str]:
-    """The paths of the files to load. Raises NotFound if there is no model, or if shards are missing; InvalidArgument if there are several models."""
+    """Returns the paths of the files to load. Raises NotFound if there is no model or if shards are missing, and InvalidArgument if there are several
+    models.
+    """
     return [os.path.join(folder, name) for name in _chosen(sorted(os.listdir(folder)), folder)]
 
 
 def files_of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """The same for a URL that may stand for a folder; an empty list if the server has no model there."""
+    """Returns the URLs of the files to load for a URL that may be a folder; empty if the server has no model there."""
     try:
         found = _native.find_model(url, storage_options)
     except (NotFound, PermissionDenied):
@@ -58,7 +60,7 @@ def _below(url: str, name: str) -> str:
 
 
 def _listed(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """The names of the objects in a folder; none if the server does not list them."""
+    """Returns the names of the objects in a folder; none if the server does not list them."""
     folder = _below(url, "")
     try:
         rows = _native.list_remote(folder, storage_options=storage_options, one_level=True)
@@ -88,7 +90,7 @@ def _chosen(names: Sequence[str], folder: str) -> list[str]:
 
 
 def _shard_sets(names: Sequence[str]) -> dict[tuple[str, str, str], list[str]]:
-    """Names such as "model-00001-of-00003.safetensors", by what they have in common."""
+    """Groups names such as "model-00001-of-00003.safetensors" by their common part."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for name in names:
         match = _shard.fullmatch(name)
@@ -104,4 +106,4 @@ def _whole(common: tuple[str, str, str], shards: list[str], folder: str) -> list
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise NotFound(f"{folder}: shards of the model are missing: {missing[0]}{more}", code="not_found", filename=folder)
-    return wanted[:1] if ending == ".gguf" else wanted  # any GGUF file stands for all
+    return wanted[:1] if ending == ".gguf" else wanted  # one GGUF file stands for all

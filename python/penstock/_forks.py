@@ -11,9 +11,9 @@ __all__ = ["forkable_lock"]
 
 
 def forkable_lock() -> threading.Lock:
-    """A lock that is free in a forked child, also where another thread of the parent held it: that thread is not there to let go of it.
+    """Returns a lock that is free in a forked child, even if another thread of the parent held it, because that thread does not exist in the child.
 
-    What it guards may be half changed then; so much only that the next change makes it right.
+    The guarded state may be half changed then, so use it only if the next change repairs the state.
     """
     lock = threading.Lock()
     _locks.add(lock)

@@ -1,4 +1,4 @@
-"""Waiting for several futures, and awaiting one."""
+"""Waits for several futures, and awaits one."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "DoneAndNotDon
 
 T = TypeVar("T")
 
-# The words of concurrent.futures.
+# The constants of concurrent.futures.
 FIRST_COMPLETED = "FIRST_COMPLETED"
 FIRST_EXCEPTION = "FIRST_EXCEPTION"
 ALL_COMPLETED = "ALL_COMPLETED"
 
 
 class DoneAndNotDone(NamedTuple):
-    """What wait() returns."""
+    """The result of wait()."""
 
     done: set[Future[Any]]
     not_done: set[Future[Any]]
 
 
 class _Ended:
-    """Hands out futures as they end, each once. close() when no more of them are wanted."""
+    """Yields futures as they end, each once. Call close() when no more are wanted."""
 
     def __init__(self, futures: Iterable[Future[Any]], timeout: float | None) -> None:
-        """timeout: seconds from now, for all of them. ValueError: it is no number."""
+        """`timeout`: seconds from now, for all of them. Raises ValueError if it is not a number."""
         if timeout is not None and timeout != timeout:
             raise ValueError("timeout is not a number")
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -51,11 +51,11 @@ class _Ended:
             future.add_done_callback(self._tell)
 
     def next(self) -> Future[Any] | None:
-        """The next one, which is no longer in waiting; None when the time is up before."""
+        """Returns the next future, which is then no longer in `waiting`; None after the timeout."""
         if os.getpid() != self._process:
-            return self.waiting.pop()  # a generator that a forked child inherited: nobody tells it anything, and all count as ended
+            return self.waiting.pop()  # in a generator that a forked child inherited, no callback arrives, so all futures count as ended
         future = None
-        while future not in self.waiting:  # else told of after it was found done
+        while future not in self.waiting:  # otherwise its callback arrived after _found_done() returned it
             try:
                 future = self._ended.get(timeout=self._time_left())
             except Empty:
@@ -73,7 +73,7 @@ class _Ended:
         return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def _found_done(self) -> Future[Any] | None:
-        """One that has ended, and was not told of yet."""
+        """Returns a future that has ended but whose callback has not arrived."""
         future = next((each for each in self.waiting if each.done()), None)
         if future is not None:
             future._forget_callback(self._tell)
@@ -84,9 +84,9 @@ class _Ended:
 def wait(
     futures: Iterable[Future[Any]], timeout: float | None = None, return_when: str = ALL_COMPLETED
 ) -> DoneAndNotDone:
-    """Blocks until the futures have ended: all, the first, or the first that failed. timeout in seconds; None waits on.
+    """Blocks until futures end: all, the first, or the first that fails. `timeout` is in seconds; None waits forever.
 
-    Returns the sets of those that have ended and of the others. Raises ValueError for an unknown return_when.
+    Returns the set of futures that have ended, and the set of the others. Raises ValueError for an unknown `return_when`.
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise ValueError(f"return_when must be ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
@@ -106,7 +106,7 @@ def wait(
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
-    """The futures as they end, each once. Raises TimeoutError where timeout, in seconds, passes first."""
+    """Yields futures as they end, each once. Raises TimeoutError after `timeout` seconds."""
     ended = _Ended(futures, timeout)
     try:
         while ended.waiting:
@@ -119,17 +119,17 @@ def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> 
 
 
 class Shown:
-    """What wait() and as_completed() of concurrent.futures look at in a future, under the names that they use. Made by penstock._native."""
+    """The attributes that wait() and as_completed() of concurrent.futures read from a future. Created by penstock._native."""
 
     __slots__ = ("condition", "state", "waiters")
 
     def __init__(self) -> None:
         self.condition = threading.Condition(forkable_lock())
-        self.state = "RUNNING"  # changes, and is told of, with the condition held: those that wait count on it
+        self.state = "RUNNING"  # changes, and notifies waiters, with the condition held, because waiters rely on that
         self.waiters: list[Any] = []
 
     def tell(self, future: Future[Any]) -> None:
-        """The future has ended."""
+        """Notifies the waiters that the future has ended."""
         cancelled = future.cancelled()
         failed = not cancelled and future.exception() is not None
         with self.condition:
@@ -145,19 +145,19 @@ class Shown:
 
 
 async def itself(file: File) -> File:
-    """For async with."""
+    """Returns the file, for `async with`."""
     return file
 
 
 async def close(file: File) -> None:
-    """Closes without blocking the running loop, though requests may be under way. For async with."""
+    """Closes the file without blocking the event loop while requests are running. For `async with`."""
     import asyncio
 
     await asyncio.get_running_loop().run_in_executor(None, file.close)
 
 
 async def await_future(future: Future[T]) -> T:
-    """The result, without blocking the running loop. Cancelling the task cancels the request. Called by penstock._native."""
+    """Returns the result without blocking the event loop. Cancelling the task cancels the request. Called by penstock._native."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None
     try:
         loop.call_soon_threadsafe(_finish, waiter)
     except RuntimeError:
-        pass  # the loop was closed: nobody waits any more
+        pass  # the loop was closed, so nobody waits any more
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

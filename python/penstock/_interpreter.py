@@ -1,4 +1,4 @@
-"""Refuses to be imported by a sub-interpreter, before the native module is: see python/native/module.cc, which asks before Python 3.13."""
+"""Refuses sub-interpreters before the native module is imported; python/native/module.cc checks for them before Python 3.13."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _interpreters() -> Any:
-    """The module of Python 3.13 and newer; None before."""
+    """Returns the module, which exists from Python 3.13 on, or None."""
     try:
         return importlib.import_module("_interpreters")
     except ImportError:

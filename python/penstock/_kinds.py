@@ -55,7 +55,7 @@ class Content:
 
     @cached_property
     def archive(self) -> zipfile.ZipFile | None:
-        """None if the file is not a zip archive. Raises InvalidArgument if an archive of arrays or tensors is cut short."""
+        """The archive, or None if the file is not a zip archive. Raises InvalidArgument if an archive of arrays or tensors is truncated."""
         if not self.beginning.startswith((b"PK\3\4", b"PK\5\6")):
             return None
         from ._npz import open_archive  # imports zipfile, which other files do not need
@@ -68,7 +68,7 @@ class Content:
         return [] if self.archive is None else self.archive.namelist()
 
     def has_member(self, name: str) -> bool:
-        """True if any folder of the archive has a member of this name."""
+        """Returns True if any folder of the archive has a member of this name."""
         return any(member.rpartition("/")[2] == name for member in self.members)
 
 
@@ -96,7 +96,7 @@ def find_kind(content: Content) -> Kind | None:
     return next((kind for kind in KINDS if kind.matches(content)), None)
 
 
-# --- how each is recognised
+# --- recognition
 
 
 def _begins_with(*magic: bytes) -> Callable[[Content], bool]:
@@ -104,14 +104,14 @@ def _begins_with(*magic: bytes) -> Callable[[Content], bool]:
 
 
 def _is_safetensors(content: Content) -> bool:
-    """True if the file begins with the length of a header, and the header looks like JSON."""
+    """Returns True if the file begins with the length of a header, and the header looks like JSON."""
     beginning = content.beginning
     end = 8 + int.from_bytes(beginning[:8], "little")
     return beginning[8:10] in (b'{"', b"{}") and end <= content.size and content.bytes_at(end - 1, 1) in (b"}", b" ")
 
 
 def _is_index(content: Content) -> bool:
-    """True for JSON with a weight_map, which names the file of each tensor."""
+    """Returns True for JSON with a weight_map, which names the file of each tensor."""
     if not content.beginning.lstrip().startswith(b"{") or content.size > _native.MOST_MODEL_INDEX_BYTES:
         return False
     text = content.bytes_at(0, content.size)
@@ -145,7 +145,7 @@ def _is_pickle(content: Content) -> bool:
     return content.beginning.startswith(_PICKLES) and content.last_byte == b"."
 
 
-# --- how each is loaded
+# --- loading
 
 
 def _load_npy(content: Content, request: Request) -> Any:

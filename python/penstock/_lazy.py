@@ -11,7 +11,9 @@ __all__ = ["importable", "lazily"]
 
 
 def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], modules: Collection[str] = ()) -> Callable[[str], Any]:
-    """Returns a module's __getattr__ (PEP 562). names: for each submodule of the package, the names to take from it. modules: submodules themselves."""
+    """Returns a module's __getattr__ (PEP 562). `names` maps each submodule of the package to the names to take from it; `modules` are the submodules
+    themselves.
+    """
     sources = {name: submodule for submodule, group in names.items() for name in group}
 
     def find(name: str) -> Any:
@@ -28,7 +30,9 @@ def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], module
 
 
 def importable(modules: Mapping[str, str]) -> list[str]:
-    """The submodules whose library is installed, for a package's __dir__. modules: the library that each submodule needs; "" for none."""
+    """Returns the submodules whose library is installed, for a package's __dir__. `modules` maps each submodule to the library that it needs; "" for
+    none.
+    """
     from importlib.util import find_spec
 
     return [name for name, library in modules.items() if not library or _is_installed(find_spec, library)]

@@ -1,4 +1,4 @@
-"""Which library makes the result of a call, on which device: one rule for every function that takes a device and a framework."""
+"""Chooses the library and device of a call's result: one rule for every function that takes a device and a framework."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ._errors import Error, InvalidArgument
 
 __all__ = ["Choice", "choose_library"]
 
-# What framework= may be, and the module that it stands for.
+# Values of framework=, and their modules.
 _MODULES = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy", "cupy": "cupy", "bytes": "penstock"}
 
 
 class Choice(NamedTuple):
-    """library: "torch", "numpy", "cupy" or "penstock", whose DeviceBuffers are bytes. device: "host", "host:0" or "cuda:N"."""
+    """A choice. `library`: "torch", "numpy", "cupy" or "penstock", whose DeviceBuffers are bytes. `device`: "host", "host:0" or "cuda:N"."""
 
     library: str
     device: str
@@ -78,5 +78,5 @@ def _default(name: str) -> str:
 
 
 def _imported_torch() -> Any:
-    """PyTorch if the program has imported it, else None."""
+    """Returns PyTorch if the program has imported it, else None."""
     return sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""Lines of a penstock.File, from its position on, as Python's file objects give them."""
+"""Reads and writes lines of a penstock.File, from its position on, like Python's file objects."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from . import _native
 
 __all__ = ["next_line", "readline", "readlines", "writelines"]
 
-_FIRST_BYTES = 512  # read at once; twice as many each time that a line is longer
+_FIRST_BYTES = 512  # first read; doubled while the line is longer
 _MOST_BYTES = 1 << 20
 
 
 def readline(file: _native.File, size: Any) -> bytes:
-    """The bytes up to and with the next newline, at most size of them; negative or None: any number. Empty at the end of the file."""
+    """Returns the bytes up to and including the next newline, at most `size` of them (negative or None: any number). Empty at end of file."""
     limit = _limit_of(size)
     begin = file.tell()
     line = bytearray()
@@ -35,7 +35,7 @@ def readline(file: _native.File, size: Any) -> bytes:
 
 
 def readlines(file: _native.File, hint: Any) -> list[bytes]:
-    """All lines, or, with a positive hint, no more once they have so many bytes."""
+    """Returns all lines. With a positive hint, stops once the lines have more bytes than that."""
     most = _limit_of(hint)
     lines: list[bytes] = []
     total = 0
@@ -55,7 +55,7 @@ def next_line(file: _native.File) -> bytes:
 
 
 def writelines(file: _native.File, lines: Iterable[Any]) -> None:
-    """Each, one after the other, without newlines of its own."""
+    """Writes lines one after the other, and adds no newlines."""
     for each in lines:
         file.write(each)
 

@@ -137,7 +137,7 @@ def load(
                 done = file.read_into(memory, offset, nbytes) if nbytes else 0
             if done == nbytes:
                 return array
-            there = done  # the file has been cut since
+            there = done  # the file was truncated meanwhile
 
 
 def _load_kind(content: Content, kind: Kind, request: Request) -> Any:
@@ -186,7 +186,7 @@ def _load_files(files: Sequence[str], request: Request) -> Any:
 
 
 def _text_of(path: Path) -> str:
-    """A path that other functions can open. A descriptor has one in /proc."""
+    """Returns a path that other functions can open. For a descriptor, this is a path in /proc."""
     return f"/proc/self/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
 
 
@@ -199,7 +199,7 @@ def _check_ending(name: str) -> None:
 
 
 def _name_of(path: Path) -> str:
-    """The name of the file in messages."""
+    """Returns the name of the file for messages."""
     return str(path) if isinstance(path, int) else _native.shown_name(path)
 
 
@@ -238,7 +238,7 @@ def _bytes_wanted(shape: tuple[int, ...], item_bytes: int) -> int | None:
 
 
 def _fitted(wanted: tuple[int, ...], there: int, item_bytes: int, exact: bool, path: Path, offset: int) -> tuple[int, ...]:
-    """The shape that the bytes in the file allow. Raises ShortRead if they do not match the requested shape."""
+    """Returns the shape that the bytes in the file allow. Raises ShortRead if they do not match the requested shape."""
     if -1 in wanted:
         row_bytes = item_bytes * math.prod(each for each in wanted if each != -1)
         rows, rest = divmod(there, row_bytes)

@@ -1,4 +1,4 @@
-"""Makes new arrays of a dtype on a device, by NumPy, CuPy or PyTorch, as penstock.load() gives them."""
+"""Makes new arrays of a dtype on a device with NumPy, CuPy or PyTorch, for penstock.load()."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Maker(NamedTuple):
     """Makes arrays of a dtype on a device."""
 
     item_bytes: int
-    make: Callable[[tuple[int, ...]], tuple[Any, Any]]  # (shape) -> the array, and its memory as a buffer
+    make: Callable[[tuple[int, ...]], tuple[Any, Any]]  # takes the shape; returns the array, and its memory as a buffer
 
 
 def maker_of(dtype: Any, device: Any, framework: str | None = None) -> Maker:
-    """The library is that of choose_library(), or PyTorch for a PyTorch dtype. On the host a dtype that only NumPy supports (text, dates, records,
-    another byte order) gives NumPy arrays, unless the caller has named PyTorch by framework or device.
+    """Returns the maker for a dtype. The library is that of choose_library(), or PyTorch for a PyTorch dtype. On the host, a dtype that only NumPy
+    supports (text, dates, records, another byte order) gives NumPy arrays, unless `framework` or `device` asks for PyTorch.
     """
     library, name = choose_library(device, framework)
     torch = sys.modules.get("torch")
@@ -54,7 +54,7 @@ def _numpy_empty(shape: tuple[int, ...], item_type: Any) -> Any:
 
 
 def _torch_dtype_of(dtype: Any) -> Any:
-    """None: PyTorch has no such type."""
+    """Returns PyTorch's type, or None if it has none."""
     import torch
 
     if isinstance(dtype, torch.dtype):

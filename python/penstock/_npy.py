@@ -1,4 +1,4 @@
-"""NumPy's files (.npy): what their header says, and their bytes read straight into an array of any library on any device."""
+"""Reads NumPy's .npy files: parses the header, and reads the bytes straight into an array of any library on any device."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["MAGIC", "ObjectArray", "NpyHeader", "empty_like_header", "load_npy",
 MAGIC = b"\x93NUMPY"
 
 _BEGINNING_BYTES = len(MAGIC) + 2
-# By version: how long the length of the header is, and the header's characters.
+# By version: the size of the header's length field, and the header's encoding.
 _VERSIONS = {(1, 0): ("<H", "latin1"), (2, 0): ("<I", "latin1"), (3, 0): ("<I", "utf-8")}
-_MOST_HEADER_BYTES = 10_000  # NumPy's own bound: Python's parser can end the process over a longer text
+_MOST_HEADER_BYTES = 10_000  # NumPy's own limit, because Python's parser can crash the process on longer text
 _MOST_DIMENSIONS = 64
 _MOST_BYTES = (1 << 63) - 1
 
 
 class ObjectArray(InvalidArgument):
-    """An array of Python objects."""
+    """Raised for an array of Python objects."""
 
 
 class NpyHeader(NamedTuple):
     dtype: numpy.dtype[Any]
     shape: tuple[int, ...]
-    is_fortran: bool  # the first dimension is the one whose items lie side by side
+    is_fortran: bool  # the first dimension is contiguous
     offset: int  # of the items, from the beginning of the header
 
     @property
@@ -45,7 +45,7 @@ class NpyHeader(NamedTuple):
 
 
 def load_npy(file: _native.File, name: str, device: Any, framework: str | None = None) -> Any:
-    """The array of a file, which may have more behind it. Blocks. name: the file's, for errors.
+    """Returns the array of a file, which may have more bytes after it. Blocks. `name`: the file's, for errors.
 
     Raises InvalidArgument for a file of another kind, for Python objects, and for a dtype that the library does not support; ShortRead.
     """
@@ -62,7 +62,8 @@ def load_npy(file: _native.File, name: str, device: Any, framework: str | None =
 
 
 def read_header(read: Callable[[int], bytes], name: str) -> NpyHeader:
-    """read(n): the next n bytes, fewer where there are none. name: for errors. Raises InvalidArgument for what is no such header."""
+    """Parses a header. read(n) returns the next n bytes, or fewer at the end. `name`: for errors. Raises InvalidArgument if it is not a valid header.
+    """
     text, offset = _read_text(read, name)
     fields = _fields_of(text, name)
     shape, is_fortran = _shape_of(fields["shape"], name), fields["fortran_order"]
@@ -75,24 +76,24 @@ def read_header(read: Callable[[int], bytes], name: str) -> NpyHeader:
 
 
 def empty_like_header(header: NpyHeader, device: Any, framework: str | None, name: str) -> tuple[Any, Any]:
-    """A new array for the header, and its memory. Raises InvalidArgument for a dtype that the library does not support."""
+    """Returns a new array for the header, and its memory. Raises InvalidArgument for a dtype that the library does not support."""
     try:
         array, memory = maker_of(header.dtype, device, framework).make(header.shape[::-1] if header.is_fortran else header.shape)
-    except ValueError as problem:  # InvalidArgument too
+    except ValueError as problem:  # including InvalidArgument
         raise _wrong(name, str(problem)) from None
     if header.is_fortran and len(header.shape) > 1 and not isinstance(array, _native.DeviceBuffer):
-        array = array.permute(*range(array.ndim - 1, -1, -1)) if hasattr(array, "permute") else array.T  # PyTorch's, or NumPy's and CuPy's
+        array = array.permute(*range(array.ndim - 1, -1, -1)) if hasattr(array, "permute") else array.T  # PyTorch has permute(), NumPy has T
     return array, memory
 
 
 def piece_of(name: str, offset: int, nbytes: int, memory: Any) -> Piece:
-    """Of a file, on its way into memory of empty_like_header()."""
+    """Returns the piece that reads a file range into memory of empty_like_header()."""
     address, _ = _native.resolve(memory, True)
     return Piece(name, offset, nbytes, address, memory)
 
 
 def reader_of(file: _native.File, begin: int, end: int) -> Callable[[int], bytes]:
-    """For read_header(), of these bytes of a file."""
+    """Returns the `read` argument of read_header() for these bytes of a file."""
     at = begin
 
     def read(count: int) -> bytes:
@@ -106,7 +107,7 @@ def reader_of(file: _native.File, begin: int, end: int) -> Callable[[int], bytes
 
 
 def _read_text(read: Callable[[int], bytes], name: str) -> tuple[str, int]:
-    """The text that tells of the array, and where it ends."""
+    """Returns the header's text, and the offset after it."""
     beginning = read(_BEGINNING_BYTES)
     if len(beginning) < _BEGINNING_BYTES or not beginning.startswith(MAGIC):
         raise _wrong(name, "it does not begin as .npy files do")
@@ -131,7 +132,7 @@ def _read_all(read: Callable[[int], bytes], count: int, name: str) -> bytes:
     return found
 
 
-# NumPy under Python 2 wrote lengths as "3L". Strings are left as they are.
+# NumPy under Python 2 wrote integers as "3L". Strings are not changed.
 _string_or_long = re.compile(r"""('[^'\\\n]*'|"[^"\\\n]*")|\b(\d+)L\b""")
 
 
@@ -162,7 +163,7 @@ def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
         found: numpy.dtype[Any] = numpy.lib.format.descr_to_dtype(descr)
     except (ValueError, SyntaxError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError) as problem:
         raise _wrong(name, f"its descr is not a dtype: {str(problem)[:100]}") from None
-    if found.subdtype is not None:  # NumPy makes more dimensions of it
+    if found.subdtype is not None:  # NumPy turns a subarray type into more dimensions
         raise _wrong(name, f"its descr is of arrays in the place of elements: {found}")
     if found.hasobject:
         raise _wrong(

@@ -1,4 +1,4 @@
-"""Archives of NumPy's arrays (.npz): members that are stored are read straight from their place in the file, compressed ones inflated here."""
+"""Reads NumPy's .npz archives: stored members straight from their place in the file, and compressed members by inflating them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["load_npz", "open_archive"]
 _log = logging.getLogger("penstock")
 
 _local = struct.Struct("<4s5H3L2H")  # signature, version, flags, method, time, date, CRC, two sizes, lengths of name and extra
-_MOST_INFLATION = 1100  # deflate makes at most 1032 bytes of one; a few more for streams of no bytes
-_INFLATED_BYTES = 1 << 20  # at a time
+_MOST_INFLATION = 1100  # deflate makes at most 1032 bytes from one; the rest allows for empty streams
+_INFLATED_BYTES = 1 << 20  # per step
 
 
 def open_archive(file: _native.File, name: str) -> zipfile.ZipFile | None:
-    """The zip archive in a file; None if its directory cannot be read. name: the file's, for errors.
+    """Opens the zip archive in a file, or returns None if its directory cannot be read. `name`: the file's, for errors.
 
-    Raises InvalidArgument if the archive is cut short and its name or first member says that it held arrays or a checkpoint.
+    Raises InvalidArgument if the archive is truncated, and its name or first member says that it held arrays or a checkpoint.
     """
     try:
         return _opened(file, name)
@@ -40,10 +40,10 @@ def open_archive(file: _native.File, name: str) -> zipfile.ZipFile | None:
 def load_npz(
     file: _native.File, archive: zipfile.ZipFile, name: str, device: Any, names: Iterable[str] | None, framework: str | None = None
 ) -> dict[str, Any]:
-    """The arrays by their names, without ".npy", in the order of the archive. Blocks. name: the file's, for errors.
+    """Returns the arrays by name, without ".npy", in the order of the archive. Blocks. `name`: the file's, for errors.
 
-    All stored members are read as one batch. names: the arrays to read, with or without ".npy"; None is all. Members that are not arrays are then
-    left out, with a warning that names them. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression other
+    `names` are the arrays to read, with or without ".npy". None reads all, and leaves out members that are not arrays with a warning that names them.
+    All stored members are read as one batch. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression other
     than that of numpy.savez_compressed; ShortRead; penstock.Error.
     """
     members = [each for each in archive.infolist() if not each.filename.endswith("/")]  # is_dir() fails on an empty name
@@ -52,13 +52,13 @@ def load_npz(
 
 def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(cast(IO[bytes], file))  # which has of a file what this needs
+        return zipfile.ZipFile(cast(IO[bytes], file))  # the file has the methods that this needs
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as problem:
         raise _wrong(name, f"it begins as a zip archive and has no directory of one at its end ({problem}): it is not whole") from None
 
 
 def _first_member(file: _native.File) -> str:
-    """Its name, as it stands at the beginning of the file."""
+    """Returns the first member's name from the beginning of the file."""
     beginning = bytearray(_local.size + 256)
     done = file.read_into(beginning, 0)
     if done < _local.size:
@@ -70,7 +70,7 @@ def _first_member(file: _native.File) -> str:
 def _load_members(
     file: _native.File, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], name: str, device: Any, framework: str | None, leave_out: bool
 ) -> dict[str, Any]:
-    """leave_out: members that are no arrays, where there are others."""
+    """Loads members. `leave_out`: skip members that are not arrays if there are others."""
     found: dict[str, Any] = {}
     pieces: list[Piece] = []
     compressed: list[str] = []
@@ -98,7 +98,7 @@ def _load_members(
     return found
 
 
-# --- which members
+# --- selection of members
 
 
 def _key_of(member: zipfile.ZipInfo) -> str:
@@ -106,7 +106,7 @@ def _key_of(member: zipfile.ZipInfo) -> str:
 
 
 def _checked_members(members: list[zipfile.ZipInfo], names: Iterable[str] | None, size: int, name: str) -> list[zipfile.ZipInfo]:
-    """Those that are wanted."""
+    """Returns the wanted members."""
     wanted = None if names is None else {each.removesuffix(".npy"): each for each in names}
     seen: set[str] = set()
     for each in members:
@@ -138,11 +138,11 @@ def _check_member(member: zipfile.ZipInfo, size: int, label: str) -> None:
         raise _wrong(label, f"{member.compress_size} compressed bytes cannot be {member.file_size}")
 
 
-# --- stored
+# --- stored members
 
 
 def _place_stored(file: _native.File, member: zipfile.ZipInfo, label: str, device: Any, framework: str | None, pieces: list[Piece]) -> Any:
-    """The array that is to be, whose bytes pieces will bring."""
+    """Returns a new array, and adds the piece that reads its bytes."""
     begin = _begin_of(file, member, label)
     header = read_header(reader_of(file, begin, begin + member.file_size), label)
     _check_length(header.offset + header.nbytes, member, label)
@@ -153,7 +153,7 @@ def _place_stored(file: _native.File, member: zipfile.ZipInfo, label: str, devic
 
 
 def _begin_of(file: _native.File, member: zipfile.ZipInfo, label: str) -> int:
-    """The bytes of a member stand behind a header of its own, whose length only it tells."""
+    """Returns where a member's bytes begin: after its local header, which alone contains its own length."""
     header = bytearray(_local.size)
     if file.read_into(header, member.header_offset) < len(header) or not header.startswith(b"PK\x03\x04"):
         raise _wrong(label, "it does not begin where the archive's list says")
@@ -161,7 +161,7 @@ def _begin_of(file: _native.File, member: zipfile.ZipInfo, label: str) -> int:
     return int(member.header_offset + _local.size + name_bytes + extra_bytes)
 
 
-# --- compressed
+# --- compressed members
 
 
 def _inflated(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, device: Any, framework: str | None) -> Any:
@@ -186,7 +186,7 @@ def _copy_stream(stream: IO[bytes], memory: Any, nbytes: int, label: str) -> Non
         source, _ = _native.resolve(piece)
         _native.copy(_native.Pointer(address + done, len(piece), memory), _native.Pointer(source, len(piece), piece, True))
         done += len(piece)
-    stream.read(1)  # its end: where the checksum is compared
+    stream.read(1)  # reads to the end, where zipfile compares the checksum
 
 
 def _check_length(wanted: int, member: zipfile.ZipInfo, label: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether an array of numpy.ma hides values, which files and messages have no place for."""
+"""Checks whether a numpy.ma array hides values, which files and messages cannot represent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["mask_problem_of"]
 
 
 def mask_problem_of(array: Any) -> str | None:
-    """Why an array cannot be saved or filled: the end of a sentence that begins with its name. None: none of its values are masked."""
+    """Returns why an array cannot be saved or filled, as the end of a sentence that begins with its name. None if no value is masked."""
     masked = sys.modules.get("numpy.ma")
     if masked is None or not isinstance(array, masked.MaskedArray) or not masked.is_masked(array):
         return None

@@ -1,4 +1,4 @@
-"""Pickles open files: the path, mode and options travel, and the receiver opens the file again. No secret travels with them."""
+"""Pickles open files: the path, mode and options travel, and the receiver opens the file again. Secrets are never pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import _native
 
 __all__ = ["path_to_pickle", "reduce_file", "refuse", "storage_options_to_pickle"]
 
-# Storage options that hold no secret, in small letters and without "aws_": those of penstock.open(), and the other names that it takes for them.
+# Storage options without secrets, in lower case and without "aws_": those of penstock.open(), and their accepted aliases.
 _without_secrets = frozenset(
     """
     kind size tags attempts retried_statuses timeout retry_pause cache_dir cache_bytes region endpoint profile addressing_style content_type
@@ -83,7 +83,7 @@ def _may_hold_secret(name: str, value: Any) -> bool:
     if value is None:
         return False
     if name.lower().removeprefix("aws_") in _without_secrets:
-        return isinstance(value, str) and _native.shown_name(value) != value and "@" in value  # a user and a password in an endpoint
+        return isinstance(value, str) and _native.shown_name(value) != value and "@" in value  # the endpoint contains a user and a password
     if isinstance(value, Mapping):  # such as client_kwargs of s3fs
         return "header" in name.lower() or any(_may_hold_secret(str(inner), each) for inner, each in value.items())
     return True

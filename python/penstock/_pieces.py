@@ -1,4 +1,4 @@
-"""Many ranges of one file, moved at once from or to memory of several devices, with progress, cancellation, and errors that name the range."""
+"""Moves many ranges of one file at once from or to memory of several devices, with progress, cancellation, and errors that name the range."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ._futures import as_completed, wait
 
 __all__ = ["Control", "Piece", "Progress", "move_pieces", "remade"]
 
-Progress = Callable[[int, int], object]  # of the bytes done, and of all
+Progress = Callable[[int, int], object]  # called with the bytes done, and the bytes in total
 
-# With a callback for progress: what is moved between two calls, at least.
+# Bytes that are moved between two calls of progress, at least.
 _STEP_BYTES = 64 << 20
 
 
 class Piece(NamedTuple):
-    """A range of the file, and the memory that it is read into or written from."""
+    """A range of the file, and its source or target memory."""
 
     name: str  # for errors, such as "storage data/0"
     offset: int
     nbytes: int
     address: int
     owner: Any  # keeps the memory alive
-    device: Any = "host"  # where the memory lies: anything to be told apart by
+    device: Any = "host"  # the memory's device: any hashable value that identifies it
 
 
 class Control:
-    """Lets another thread stop what is under way. Thread-safe."""
+    """Lets another thread stop running requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Control:
         self._committed = False
 
     def stop(self) -> bool:
-        """False where it comes too late."""
+        """Stops the requests. Returns False if it is too late."""
         with self._lock:
             if self._committed:
                 return False
@@ -50,12 +50,12 @@ class Control:
         return True
 
     def check(self) -> None:
-        """Raises Cancelled once it has been stopped."""
+        """Raises Cancelled after stop()."""
         if self._stopped:
             raise Cancelled("it was cancelled", code="cancelled")
 
     def commit(self) -> None:
-        """From here on stop() comes too late. Raises Cancelled where it came before."""
+        """Makes later calls of stop() fail. Raises Cancelled if stop() was called before."""
         with self._lock:
             self.check()
             self._committed = True
@@ -82,11 +82,14 @@ def move_pieces(
     control: Control | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Reads or writes all of them, in the file's order; blocks. Of each device they go as one batch, or with progress as several.
+    """Reads or writes all pieces in file order. Blocks. The pieces of a device form one batch, or several if there is a progress callback.
 
-    label: the file's name for errors. meanwhile() is called once all are under way. progress is called on this thread.
-    What is interrupted, by an exception out of progress or meanwhile too, is cancelled, and has ended when this raises. Raises penstock.Error,
-    which names the piece; ShortRead where the file ends too early; Cancelled when control was stopped.
+    - `label`: the file's name for errors.
+    - `meanwhile`: called once all pieces are in progress.
+    - `progress`: called on this thread.
+
+    An interruption, including an exception from `progress` or `meanwhile`, cancels the requests, and they have ended when this raises. Raises
+    penstock.Error, which names the piece; ShortRead if the file ends too early; Cancelled if `control` was stopped.
     """
     control = control or Control()
     batches = [batch for each in _of_each_device(pieces) for batch in (_steps(each) if progress else [each])]
@@ -116,7 +119,7 @@ def move_pieces(
 
 
 def remade(error: Error, message: str) -> Error:
-    """An error like this one, with another message."""
+    """Returns an error like this one, with another message."""
     fields = {name: getattr(error, name) for name in ("code", "domain", "native", "filename", "offset", "bytes_done")}
     return type(error)(message, **fields)
 

@@ -1,4 +1,4 @@
-"""What File.explain() tells."""
+"""The result of File.explain()."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Plan", "PlanPart"]
 
 
 class PlanPart(NamedTuple):
-    """A part of a file that one path carries. Offset and length in bytes."""
+    """A part of a file that takes one path. Offset and length are in bytes."""
 
     offset: int
     length: int
@@ -20,9 +20,9 @@ class PlanPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a read or write would do: the parts, in the order of the file, and remarks on why no faster path is taken.
+    """The plan of a read or write: its parts in file order, and remarks on why no faster path is used.
 
-    ``cached_bytes``: how many bytes of the range are in the page cache; None where the kernel does not say.
+    `cached_bytes`: the bytes of the range that are in the page cache; None if the kernel does not report it.
     """
 
     parts: list[PlanPart]
@@ -39,12 +39,12 @@ class Plan:
 
 
 def make_plan(parts: Iterable[tuple[int, int, str, str]], remarks: list[str], cached_bytes: int | None) -> Plan:
-    """Called by penstock._native."""
+    """Returns a plan. Called by penstock._native."""
     return Plan([PlanPart(*part) for part in parts], remarks, cached_bytes)
 
 
 def _alike(parts: list[PlanPart]) -> list[list[PlanPart]]:
-    """Those that go one way for one reason, in the order of the first of each: of a file that is cached in spots there are hundreds."""
+    """Groups parts with the same path and reason, in the order of their first parts. A partly cached file may have hundreds of parts."""
     groups: dict[tuple[str, str], list[PlanPart]] = {}
     for part in parts:
         groups.setdefault((part.path, part.reason), []).append(part)

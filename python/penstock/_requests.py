@@ -1,4 +1,4 @@
-"""What requests() tells."""
+"""The result of requests()."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["Request"]
 
 
 class Request(NamedTuple):
-    """A request under way. Offset and size in bytes.
+    """A running request. Offset and size are in bytes.
 
-    ``offset``: None for one in stream order that its stream has not reached; ``size`` is then the most that it may be.
-    ``device``: the name of the device whose memory it is, or "host"; None where that was not looked up yet.
-    ``since_ns``: when it began, as time.monotonic_ns(), to within 10 ms.
-    ``priority``: "normal" or "background".
-    ``of_pipe``: a message of a pipe that is being sent (``write``) or received; ``file`` is who is at the other end, ``offset`` None.
+    - `offset`: None for a stream-ordered request that its stream has not reached; `size` is then an upper limit.
+    - `device`: the device of the memory, or "host"; None if it is not known yet.
+    - `since_ns`: when it began, in the clock of time.monotonic_ns(), to within 10 ms.
+    - `priority`: "normal" or "background".
+    - `of_pipe`: True for a message of a pipe that is being sent (`write`) or received; `file` is then the other end, and `offset` is None.
     """
 
     file: str

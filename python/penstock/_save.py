@@ -1,4 +1,4 @@
-"""save(): writes tensors and arrays to a file of the kind that its name says."""
+"""save(): writes tensors and arrays to a file whose ending decides the format."""
 
 from __future__ import annotations
 

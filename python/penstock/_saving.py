@@ -1,6 +1,6 @@
-"""Files written whole or not at all, now or in the background: what every format has in common.
+"""Writes files whole or not at all, now or in the background, for every format.
 
-A format says what its file consists of, as an Image. save_image() writes one; save_in_background() does so on a thread of its own.
+A format describes its file as an Image. save_image() writes one; save_in_background() does so on a separate thread.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _log = logging.getLogger("penstock")
 
 
 class Image(Protocol):
-    """What a file consists of."""
+    """The contents of a file."""
 
     def pieces(self) -> Sequence[Piece]:
-        """Its large parts. Called first, once; may block until their memory is ready to be written."""
+        """Returns its large parts. Called first, once; may block until their memory is ready."""
 
     def rest(self) -> Sequence[Piece]:
-        """What is written around them, such as checksums of them. Called once, while they are being written."""
+        """Returns the remaining parts, such as checksums. Called once, while the large parts are being written."""
 
 
 def save_image(
@@ -41,14 +41,13 @@ def save_image(
     control: Control | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the file beside path, forces it to the disk, and gives it its name. Blocks.
+    """Writes a temporary file next to path, flushes it to the disk, and renames it. Blocks. Until then, the old file stays unchanged.
 
-    Of a URL (s3://BUCKET/KEY) an object is made; storage_options: as for penstock.open().
-    Until the very end the file under that name is what it was. Raises penstock.Error, which names path (a URL without its
-    query); Cancelled, when control was stopped before.
+    For a URL (s3://BUCKET/KEY), creates an object; `storage_options`: as for penstock.open(). Raises penstock.Error, which names path (a URL without
+    its query), and Cancelled if `control` was stopped before.
     """
     control = control or Control()
-    shown = _native.shown_name(path)  # a URL's query may have a secret
+    shown = _native.shown_name(path)  # without a URL's query, which may contain a secret
     try:
         with _native.PendingFile(path, storage_options=storage_options) as pending:
             if pending.is_object:
@@ -56,7 +55,7 @@ def save_image(
                 return
             rest: list[Piece] = []
             pieces = image.pieces()
-            with pending.open(direct=True) as file:  # past the page cache, where that goes: it is on its way to the disk
+            with pending.open(direct=True) as file:  # past the page cache if possible, because the data goes to disk at once
                 move_pieces(
                     file,
                     pieces,
@@ -76,7 +75,9 @@ def save_image(
 
 
 def _write_object(shown: str, pending: _native.PendingFile, image: Image, progress: Progress | None, control: Control) -> None:
-    """Parts of an object are sent in about their order, so what lies around the large ones is needed with them."""
+    """Writes the pieces of an object in order. Its parts are uploaded roughly in order, so small pieces are needed together with the large ones
+    around them.
+    """
     pieces = sorted([*image.pieces(), *image.rest()], key=lambda each: each.offset)
     total, done = sum(each.nbytes for each in pieces), 0
     with pending.open() as file:
@@ -161,7 +162,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         self._end(error)
 
     def _wait_for(self, before: Sequence[SaveFuture]) -> None:
-        """Or until this one is cancelled."""
+        """Waits until earlier saves have ended, or this one is cancelled."""
 
         def look(_: object) -> None:
             if all(each.done() for each in before):
@@ -176,7 +177,7 @@ class SaveFuture(concurrent.futures.Future[None]):
     def _end(self, error: BaseException | None) -> None:
         _forget(self)
         if isinstance(error, Cancelled):
-            super().cancel()  # it has never been marked as running, so this marks it as cancelled
+            super().cancel()  # the future was never marked as running, so this marks it as cancelled
             self.set_running_or_notify_cancel()
         elif error is not None:
             self.set_exception(error)
@@ -187,8 +188,9 @@ class SaveFuture(concurrent.futures.Future[None]):
 def save_in_background(
     path: str, image: Image, progress: Progress | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> SaveFuture:
-    """As save_image(), on a thread of its own, where progress is called, too. Of several saves to one path each begins when the one before it
-    has ended, so the last one wins. The image has to keep its memory as it is."""
+    """Runs save_image() on a separate thread, which also calls progress. Several saves to one path run one after the other, so the last one wins. The
+    image's memory must not change.
+    """
     future = SaveFuture(path, storage_options)
     with _lock:
         before = tuple(_under_way.setdefault(place_of(path), []))
@@ -207,7 +209,7 @@ _under_way: dict[str, list[SaveFuture]] = {}  # by path, in the order of the cal
 
 
 def _run(holder: list[SaveFuture], image: Image, progress: Progress | None, before: Sequence[SaveFuture]) -> None:
-    """The thread has to let go of the future before it ends, since the last one to do that tells of an error that nobody asked for."""
+    """Runs a save. The thread drops its reference first, because dropping the last reference logs an error that nobody has fetched."""
     holder.pop()._run(image, progress, before)
 
 
@@ -221,7 +223,7 @@ def _forget(future: SaveFuture) -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child, where the threads that save are not."""
+    """Forgets all saves in a forked child, which lacks their threads."""
     _under_way.clear()
 
 

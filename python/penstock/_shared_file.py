@@ -1,7 +1,7 @@
-"""A file that several processes write together, each its part: it has its name only once all of them have.
+"""A file that several processes write together, each one a part. It gets its name only when all parts are written.
 
-One process makes it, with its size and its beginning; it has a hidden name in the same folder then, by which the others open it. The one that has made
-it gives it its name, or drops it. What a killed one has left is known by its hidden name, which nobody has locked, and goes with the next remove_left().
+One process creates it, with its size and beginning, under a hidden name in the same folder, by which the other processes open it. The creator then
+renames it or drops it. remove_left() removes hidden files of killed processes, which it recognizes by the missing lock.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from ._errors import Error, InvalidArgument, NotFound, make_error
 __all__ = ["SharedFile", "abandon", "open_shared", "remove_left"]
 
 _ending = ".penstock-save-"
-# What a kernel, a sandbox or a file system answers to a call that it does not have.
+# Errors for calls that a kernel, a sandbox or a file system does not support.
 _refused = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 
 
 class SharedFile:
-    """Made by one process, whose file system the others see. Locked (flock, shared) until it is published or dropped, or garbage."""
+    """Created by one process, in a file system that the others see. Locked (flock, shared) until it is published, dropped or garbage collected."""
 
     def __init__(self, path: str, beginning: bytes, nbytes: int) -> None:
-        """nbytes: of the whole file, room for which is reserved where the file system can do that. Raises penstock.Error, which names path."""
+        """`nbytes` is the size of the whole file, for which space is reserved if the file system supports it. Raises penstock.Error, which names
+        path.
+        """
         self.path = path
         self._pending = _native.PendingFile(path)
-        self.hidden = _hidden_name(path)  # without the folder, which others may find by another path
+        self.hidden = _hidden_name(path)  # without the folder, because other processes may reach it by another path
         hidden = _path_of(path, self.hidden)
         try:
             descriptor = self._pending.fileno()
@@ -49,12 +51,12 @@ class SharedFile:
             raise
 
     def publish(self) -> None:
-        """Gives it its name, in the place of what was there, once its bytes are on the disk. Raises as pending files do; it is as it was then."""
+        """Flushes the file and renames it over an existing one. Raises the errors of pending files; the existing file then stays unchanged."""
         self._pending.publish()
         self._remove_name()
 
     def drop(self) -> None:
-        """Nothing remains of it, unless it was published. A second time does nothing."""
+        """Removes the file unless it was published. A second call does nothing."""
         if hasattr(self, "_remove_name"):
             self._remove_name()
         self._pending.drop()
@@ -62,10 +64,12 @@ class SharedFile:
 
 @contextlib.contextmanager
 def open_shared(path: str, hidden: str, nbytes: int) -> Iterator[_native.File]:
-    """For writing a part of it, in any process, which is on the disk when this ends. path: where it will be; hidden, nbytes: as the one has told that has
-    made it. Raises penstock.Error."""
+    """Opens the file in any process to write a part of it, and flushes it at the end of the block. `path` is its final name; `hidden` and `nbytes`
+    come from the creator. Raises penstock.Error.
+    """
     place = _path_of(path, hidden)
-    # By its descriptor: the name may be another file's by now. Past the page cache, where that goes: it is on its way to the disk.
+    # Opens the descriptor, because the name may belong to another file by now. Bypasses the page cache if possible, because the data goes to disk at
+    # once.
     with _locked(path, place) as descriptor, _native.open(descriptor, "r+", direct=True) as file:
         if file.size() != nbytes:
             problem = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is another file than the one that was made for this save"
@@ -75,13 +79,13 @@ def open_shared(path: str, hidden: str, nbytes: int) -> Iterator[_native.File]:
 
 
 def abandon(path: str, hidden: str) -> None:
-    """Takes its hidden name, since the caller has failed to write its part: nothing of it remains once all have closed it."""
+    """Removes the hidden name after the caller failed to write its part. The file disappears once all processes have closed it."""
     with contextlib.suppress(OSError):
         os.unlink(_path_of(path, hidden))
 
 
 def remove_left(folder: str) -> None:
-    """Removes from a folder what processes have left that were killed while they wrote a shared file there. What cannot be looked at stays."""
+    """Removes the shared files of killed processes from a folder. Files that cannot be examined stay."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(".") and _ending in name:
@@ -94,7 +98,7 @@ def _hidden_name(path: str) -> str:
 
 
 def _path_of(path: str, hidden: str) -> str:
-    """Beside where the name leads, if it is a link."""
+    """Returns the path of the hidden file, in the folder of the link's target if path is a link."""
     return os.path.join(os.path.dirname(os.path.realpath(path)), os.path.basename(hidden))
 
 
@@ -110,7 +114,7 @@ def _remove_unlocked(path: str) -> None:
 
 
 def _remove(path: str, facts: os.stat_result, process: int) -> None:
-    """The name, if it is that of this file still, and not in a forked child."""
+    """Removes the name if it still belongs to this file. Does nothing in a forked child."""
     with contextlib.suppress(OSError):
         if os.getpid() == process and os.path.samestat(os.lstat(path), facts):
             os.unlink(path)
@@ -118,7 +122,7 @@ def _remove(path: str, facts: os.stat_result, process: int) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str, place: str) -> Iterator[int]:
-    """A descriptor of it, no link followed."""
+    """Opens and locks the file without following links."""
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -134,18 +138,22 @@ def _locked(path: str, place: str) -> Iterator[int]:
 
 
 def _lock(descriptor: int) -> None:
-    """As one of those who write it. By that what a killed process leaves is told from what is being written; where the file system has no locks, it stays.
-    And a client of NFS that has a file to itself may write a page as a whole of which it was given a part, over what another has written there; with
-    a lock that is shared it does not."""
+    """Takes the shared lock of a writer. remove_left() treats an unlocked file as left by a killed process; without support for locks, such files
+    stay.
+
+    The lock also matters on NFS: a client that believes to be the only user of a file may write whole pages, and overwrite another client's part of
+    them.
+    """
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _link(descriptor: int, name: str, path: str) -> str:
-    """Gives the file that name, and returns the name. Where there are no links (FAT, some sandboxes), the pending file has a hidden name already."""
+    """Links the file to the name, and returns the name. If links are not supported (FAT, some sandboxes), the pending file already has a hidden name.
+    """
     own = f"/proc/self/fd/{descriptor}"
     try:
-        # With a folder given, os.link() calls linkat(), which follows the link that /proc has of the descriptor.
+        # With a folder given, os.link() calls linkat(), which follows the descriptor's link in /proc.
         os.link(own, name, src_dir_fd=descriptor, follow_symlinks=True)
         return name
     except OSError as problem:
@@ -155,7 +163,7 @@ def _link(descriptor: int, name: str, path: str) -> str:
         raise _error_of(problem.errno or 0, f"{path}: give its hidden file a name", path) from None
 
 
-# --- room on the disk
+# --- disk space
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = getattr(_libc, "fallocate64", None) or _libc.fallocate
@@ -163,7 +171,7 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 def _reserve(descriptor: int, nbytes: int, path: str) -> None:
-    """Not posix_fallocate(), which writes to every block where the file system cannot do it."""
+    """Reserves space. Not posix_fallocate(), which writes to every block if the file system does not support it."""
     number = errno.EINTR
     while number == errno.EINTR:
         number = 0 if _fallocate(descriptor, 0, 0, nbytes) == 0 else ctypes.get_errno()

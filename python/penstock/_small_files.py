@@ -1,4 +1,4 @@
-"""Small files that users name, such as an index of a model: read whole, if they are files and small."""
+"""Reads small files that users name, such as an index of a model. Rejects large files, and anything that is not a file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["open_file", "read_small_file"]
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """As os.open(), of a regular file or a block device; nobody is waited for, as with a FIFO that nobody writes to.
+    """Opens a regular file or a block device, like os.open(). Does not wait for the writer of a FIFO.
 
-    OSError: as os.open() raises; NotAFile, IsADirectory: it is something else; Error: it is a URL.
+    Raises OSError as os.open() does; NotAFile or IsADirectory for other objects; Error for a URL.
     """
     if is_url(path):
         name = _native.shown_name(path)
@@ -34,7 +34,9 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int 
 
 
 def read_small_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """Its bytes. InvalidArgument: there are more of them. penstock.Error for what the system, or open_file(), refuses."""
+    """Returns the bytes of a file. Raises InvalidArgument if there are more than the limit, and penstock.Error for errors of the system or of
+    open_file().
+    """
     name = os.fsdecode(path)
     try:
         with os.fdopen(open_file(path), "rb") as file:

@@ -221,7 +221,7 @@ def _stream_told_by(array: Any) -> int:
     return stream if isinstance(stream, int) and stream != 1 else 0  # 1 is the default stream
 
 
-# --- room for what comes
+# --- memory for received tensors
 
 def _module_for(device: Any) -> Any:
     """Returns the library that makes arrays on a GPU; None for DeviceBuffers."""

@@ -1,6 +1,7 @@
-"""Whether tensors of PyTorch have memory that bytes can be read from and written to, and why not: one set of rules for every call that takes a tensor.
+"""Checks whether bytes can be read from and written to the memory of PyTorch tensors, and why not: one set of rules for every call that takes a
+tensor.
 
-This module imports nothing of PyTorch: who has a tensor has it.
+This module does not import PyTorch, because a caller with a tensor has imported it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ __all__ = ["OVERLAP", "check_array", "check_memory", "copy_into", "is_wrapper", 
 
 
 def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
-    """Why a tensor has no bytes to read or write: the end of a sentence that begins with its name. None: it has bytes, or no elements.
+    """Returns why a tensor has no bytes to read or write, as the end of a sentence that begins with its name. None if it has bytes, or no elements.
 
-    wrappers: accept tensors that hold other tensors and answer PyTorch's operations themselves, such as DTensor.
+    `wrappers`: accept tensors that hold other tensors and answer PyTorch's operations themselves, such as DTensor.
     """
     torch = sys.modules["torch"]
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
@@ -40,13 +41,13 @@ def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
 
 
 def saved_problem_of(tensor: Any) -> str | None:
-    """Why a tensor cannot be saved in a pickle. PyTorch saves the parts of a wrapper one by one, and meta tensors without bytes."""
+    """Returns why a tensor cannot be saved in a pickle. PyTorch saves the parts of a wrapper one by one, and meta tensors without bytes."""
     torch = sys.modules["torch"]
     problem = _values_problem_of(torch, tensor)
     if problem is not None or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         return problem
     if tensor.layout == torch._mkldnn:
-        return problem_of(tensor)  # which PyTorch cannot pickle
+        return problem_of(tensor)  # PyTorch cannot pickle such tensors
     if str(tensor.dtype) in _NEVER_SAVED:
         return f"is of the type {tensor.dtype}, which PyTorch cannot save: pass view(torch.uint8)"
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
@@ -57,7 +58,9 @@ def saved_problem_of(tensor: Any) -> str | None:
 
 
 def target_problem_of(tensor: Any) -> str | None:
-    """Why a tensor cannot be filled. A tensor that wraps others can be, by its own copy_(), except for DTensors, whose copy_() takes no others."""
+    """Returns why a tensor cannot be filled. Tensors that wrap others are filled by their own copy_(), except for DTensors, whose copy_() accepts
+    only DTensors.
+    """
     problem = problem_of(tensor, wrappers=not hasattr(tensor, "full_tensor"))
     if problem is not None:
         return problem
@@ -72,11 +75,11 @@ OVERLAP = "has elements that share memory, as expand() makes them: pass a tensor
 
 
 def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
-    """Whether elements of an array may be one and the same memory. False is certain."""
+    """Returns whether elements of an array may share memory. False is certain."""
     lengths = list(shape)
     if 0 in lengths:
         return False
-    reach = 0  # of the dimensions with smaller strides, in the unit of strides
+    reach = 0  # of the dimensions with smaller strides, in units of strides
     for stride, length in sorted((abs(stride), length) for stride, length in zip(strides, lengths) if length > 1):
         if stride <= reach:
             return True
@@ -85,7 +88,7 @@ def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
 
 
 def is_wrapper(tensor: Any) -> bool:
-    """Whether its class answers PyTorch's operations itself, so that its values are not simply the bytes at an address."""
+    """Returns whether the tensor's class answers PyTorch's operations itself, so that its values are not simply the bytes at an address."""
     return type(tensor).__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__
 
 
@@ -97,7 +100,7 @@ def check_memory(tensors: Mapping[str, Any]) -> None:
 
 
 def lie_in_their_storages(tensors: Sequence[Any], sizes: Iterable[int]) -> bool:
-    """Whether contiguous tensors of so many bytes all have memory. Much quicker than problem_of() of each."""
+    """Returns whether contiguous tensors of these sizes all have memory. Much faster than problem_of() for each."""
     torch = sys.modules["torch"]
     try:
         storages = list(map(torch.Tensor.untyped_storage, tensors))
@@ -109,12 +112,14 @@ def lie_in_their_storages(tensors: Sequence[Any], sizes: Iterable[int]) -> bool:
 
 
 def plain_copy(tensor: Any) -> Any:
-    """A tensor that has its values as bytes in C's order: itself, detached, if it does, else a copy. Of one that passed problem_of()."""
+    """Returns a detached tensor with its values as bytes in C order: the same memory if possible, else a copy. The tensor must have passed
+    problem_of().
+    """
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def check_array(argument: str, array: Any, wrappers: bool = True) -> None:
-    """Raises BufferError, which names the argument, if it is a tensor without memory. Other arrays pass. wrappers: as for problem_of()."""
+    """Raises BufferError, which names the argument, for a tensor without memory. Accepts other arrays. `wrappers`: as for problem_of()."""
     torch = sys.modules.get("torch")
     problem = problem_of(array, wrappers) if torch is not None and isinstance(array, torch.Tensor) else None
     if problem is not None:
@@ -122,17 +127,17 @@ def check_array(argument: str, array: Any, wrappers: bool = True) -> None:
 
 
 def copy_into(target: Any, source: Any) -> None:
-    """target.copy_(source), for parameters and for tensors of the inference mode too."""
+    """Calls target.copy_(source), also for parameters and for tensors of inference mode."""
     torch = sys.modules["torch"]
     with torch.inference_mode(target.is_inference()), torch.no_grad():
         target.copy_(source)
 
 
 def _part_problem_of(tensor: Any, problem_of_part: Callable[[Any], str | None]) -> str | None:
-    """The problem of a part of a wrapper, if the wrapper lists its parts."""
+    """Returns the problem of a wrapper's part, if the wrapper lists its parts."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     for name in flatten()[0] if flatten is not None else ():
-        part = getattr(tensor, name)  # DTensor has a mesh among them
+        part = getattr(tensor, name)  # a DTensor's list contains a mesh
         problem = problem_of_part(part) if isinstance(part, sys.modules["torch"].Tensor) else None
         if problem is not None:
             return f"has a part, {name}, that {problem}"

@@ -1,4 +1,4 @@
-"""Files that do not tell their size: those of /proc say 0, those of /sys a page, whatever they hold."""
+"""Reads files that do not report their size: files in /proc report 0, and files in /sys a page, whatever they contain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE_BYTES = 64 << 10
 
 
 def read_to_the_end(read: Callable[[bytearray, int], int], offset: int, limit: int | None) -> bytes:
-    """The bytes from offset on, at most limit of them. read(buffer, offset) gives a short count at the end of the file, and only there."""
+    """Returns the bytes from offset on, at most limit. read(buffer, offset) returns a short count only at end of file."""
     content = bytearray()
     while limit is None or len(content) < limit:
         buffer = bytearray(_PIECE_BYTES if limit is None else min(_PIECE_BYTES, limit - len(content)))

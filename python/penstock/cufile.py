@@ -372,7 +372,7 @@ def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
 
 
 def _operations_at(address: int, count: int) -> bytes:
-    """A copy of operations in which the C library's handles stand for those of this module."""
+    """Copies operations and replaces the handles of this module by those of the C library."""
     found = bytearray(attempt(lambda: _read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations")))
     for at in range(_handle_in_operation, len(found), _operation_bytes):
         (handle,) = struct.unpack_from("=q", found, at)
@@ -398,9 +398,9 @@ def _register_buffer(base: int, size: int, flags: int) -> None:
 
 
 def _moved(move: Callable[[], int], used: RegisteredFile, address: int, *, is_write: bool, is_vector: bool = False) -> int:
-    """As attempt(), and for the statistics, where they are on: what is refused is an error there.
+    """Runs attempt(), and counts the call in the statistics if they are on; a rejected call counts as an error.
 
-    address: of a vector, that of its first piece, whose device counts for all.
+    `address`: for a vector, that of its first piece, whose device counts for the whole call.
     """
     if not _native._cufile_counts():
         return attempt(move, used)
@@ -429,16 +429,16 @@ def _features(nvfs: tuple[int, int], flags: int) -> FeatureFlags:
     return found
 
 
-_batch_bit, _streams_bit = 1 << 1, 1 << 2  # of fflags
-_most_operations = 256  # of a batch
-_operation_bytes, _handle_in_operation = 64, 40  # CUfileIOParams_t, and where its fh is
+_batch_bit, _streams_bit = 1 << 1, 1 << 2  # bits of fflags
+_most_operations = 256  # in a batch
+_operation_bytes, _handle_in_operation = 64, 40  # CUfileIOParams_t, and the offset of its fh
 _properties_struct = struct.Struct("=IIQQIIIIIIII")  # CUfileDrvProps_t
 _property_names = (
     *("major_version", "minor_version", "poll_thresh_size", "max_direct_io_size", "dstatusflags", "dcontrolflags", "fflags"),
     *("max_device_cache_size", "per_buffer_cache_size", "max_device_pinned_mem_size", "max_batch_io_size", "max_batch_io_timeout_msecs"),
 )
 
-# Names that are the same in penstock.cuda_bindings.cufile. Imported when asked for: it needs NumPy.
+# Names with the same meaning in penstock.cuda_bindings.cufile. Imported on first use, because that module needs NumPy.
 _of_bindings = (
     *("batch_io_cancel", "batch_io_destroy", "batch_io_get_status", "batch_io_set_up", "driver_set_max_cache_size"),
     *("driver_set_max_direct_io_size", "driver_set_max_pinned_mem_size", "driver_set_poll_mode", "get_bar_size_in_kb", "get_parameter_bool"),
@@ -469,7 +469,7 @@ _settable: dict[str, tuple[Any, ...]] = {
 }
 
 
-_most = 1 << 63  # sizes and offsets are 64-bit and signed
+_most = 1 << 63  # sizes and offsets are signed 64-bit numbers
 _addresses = 1 << 64
 
 
@@ -510,7 +510,7 @@ def _read_own_memory(address: int, size: int, refusal: str) -> bytes:
 
 
 def _require_memory(address: int, size: int, call: str) -> None:
-    """Memory that a result is stored in: the host's can be written, a device's is the engine's to check."""
+    """Checks memory for a result. Host memory must be writable; the engine checks device memory."""
     if not 0 < address < _addresses:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{call}: address {address:#x}")
     if is_reachable(address, size, True):
@@ -520,7 +520,7 @@ def _require_memory(address: int, size: int, call: str) -> None:
 
 
 def _check_allocation(base: int, size: int) -> None:
-    """Device memory has to be allocated. Host memory is taken as it is, as cuFile does: whether it may be touched shows when it is."""
+    """Checks that device memory is allocated. Host memory is accepted without a check, as in cuFile; errors appear when it is used."""
     facts = attempt(lambda: penstock.describe(base))
     if facts["kind"] != "device" or facts["base"] is None:
         return
@@ -537,7 +537,7 @@ def _refuse_host_memory(address: int) -> None:
 
 
 def _memory(used: RegisteredFile, base: int, size: int, file_offset: int, offset: int, is_write: bool) -> penstock.Pointer:
-    """The memory of a request, after every check that needs no engine."""
+    """Returns the memory of a request, after every check that does not need the engine."""
     for name, value in (("size", size), ("file_offset", file_offset), ("buffer offset", offset)):
         if not 0 <= value < _most:
             raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{name} is {value}")
@@ -594,14 +594,14 @@ def _scatter(
 
 
 def _path(used: RegisteredFile, memory: penstock.Pointer) -> Path | None:
-    """The path that a request insists on: the file's own, or else what the settings ask for."""
+    """Returns the path that a request must take: the file's own, or the one that the settings require."""
     return used.path or _driver.settings().path_for(memory.address)
 
 
 def _by_path(
     used: RegisteredFile, pieces: list[tuple[penstock.Pointer, int]]
 ) -> dict[Path | None, list[tuple[penstock.Pointer, int]]]:
-    """One batch for each path; nearly always one."""
+    """Groups pieces by path; there is nearly always one group."""
     groups: dict[Path | None, list[tuple[penstock.Pointer, int]]] = {}
     for piece in pieces:
         groups.setdefault(attempt(functools.partial(_path, used, piece[0]), used), []).append(piece)

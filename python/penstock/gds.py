@@ -180,7 +180,7 @@ class GdsFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        # The refusal comes after the file was made: asked to make a new one, it would find its own.
+        # The kernel refuses O_DIRECT only after it has created the file, so a second exclusive creation would find that file.
         descriptor = self._open_file(self.flags & ~os.O_EXCL)
         self.fallback_reason = f"the file system of {os.fspath(self.filename)} has no direct I/O"
         global _fallbacks
@@ -195,7 +195,7 @@ class GdsFile:
             raise RuntimeError(f"cuFileHandleRegister failed: {error}") from error
 
     def _complete(self, what: str, word: str, call: Callable[..., int], storage: Any, offset: int) -> None:
-        """word: what PyTorch names in its messages."""
+        """Transfers the whole storage, and raises if that fails. `word` is the one that PyTorch's messages use."""
         place = f"{what}: {os.fspath(self.filename)} at {offset}"
         address, nbytes = _place_of(what, storage)
         assert self._settings is not None
@@ -223,7 +223,7 @@ def _settings(what: str) -> Settings:
 
 
 def _place_of(what: str, storage: Any) -> tuple[int, int]:
-    """Address and bytes. TypeError: it is no storage. RuntimeError: its memory cannot be used."""
+    """Returns address and bytes. Raises TypeError if it is not a storage, and RuntimeError if its memory cannot be used."""
     try:
         return _native.resolve(storage, False)
     except penstock.Error as error:
@@ -231,7 +231,7 @@ def _place_of(what: str, storage: Any) -> tuple[int, int]:
 
 
 def _settle(storage: Any) -> None:
-    """Waits for the work that makes what a storage holds, as far as it is on PyTorch's current stream."""
+    """Waits for PyTorch's current stream, which may still compute the storage's content."""
     device = getattr(storage, "device", None)
     if getattr(device, "type", None) == "cuda":
         sys.modules["torch"].cuda.current_stream(device).synchronize()

@@ -26,7 +26,7 @@ from ._native import Future
 __all__ = ["Key", "Stats", "Store"]
 
 Key = str | bytes
-# For each key one buffer, or a list or tuple of them.
+# Maps each key to a buffer, or to a list or tuple of buffers.
 Items = Mapping[str, Any] | Mapping[bytes, Any] | Mapping[Key, Any] | Iterable[tuple[Key, Any]]
 
 

@@ -20,7 +20,7 @@ class Struct:
     """`size` is the number of structs. One struct has numbers as attributes, an array of structs has NumPy arrays."""
 
     dtype: ClassVar[np.dtype[Any]]
-    parts: ClassVar[dict[str, type[Struct]]] = {}  # fields that are structs
+    parts: ClassVar[dict[str, type[Struct]]] = {}  # fields that are structs themselves
 
     def __init__(self, size: int = 1) -> None:
         if size < 1:
@@ -121,7 +121,7 @@ class Struct:
         return f"<penstock.cuda_bindings.cufile.{type(self).__name__}, {len(self)} of them>"
 
 
-# Numbers that are addresses are signed, as in cuda-python.
+# Addresses are signed numbers, as in cuda-python.
 _handle_dtype = np.dtype({"names": ["fd", "handle"], "formats": ["<i4", "<i8"], "offsets": [0, 0], "itemsize": 8})
 descr_dtype = np.dtype(
     {"names": ["type", "handle", "fs_ops"], "formats": ["<i4", _handle_dtype, "<i8"], "offsets": [0, 8, 16], "itemsize": 24}

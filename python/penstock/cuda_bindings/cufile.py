@@ -424,11 +424,11 @@ def get_stats_l3(stats: int | StatsLevel3) -> None:
 _cufile_base = 5000
 _known_errors = frozenset(int(each) for each in OpError)
 _stats_grew_in = 1190
-_longest_text = 1 << 20  # of a parameter
+_longest_text = 1 << 20  # bytes of a parameter
 
 
 def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
-    """The structs are those of cuFile 1.19 and later, as in cuda-python, whatever version the library stands for."""
+    """Writes statistics in the layout of cuFile 1.19 and later, as in cuda-python, whatever version the library reports."""
     if target == 0 or get_version() >= _stats_grew_in:
         _check(call(target))
         return
@@ -446,14 +446,14 @@ def _check(status: int) -> None:
 
 
 def _cuda_name(number: int) -> str:
-    """As CUDA's driver names it, which is there where it has reported one."""
+    """Returns the CUDA driver's name for an error. If the driver has reported one, it is loaded."""
     if number == 0:
         return "CUDA_SUCCESS"
     name = ctypes.c_char_p()
     try:
         ctypes.CDLL("libcuda.so.1").cuGetErrorName(number, ctypes.byref(name))
     except (OSError, AttributeError):
-        pass  # no driver: an error that was made by hand, or came from another process
+        pass  # no driver: the error was created by hand, or came from another process
     return (name.value or b"CUresult").decode()
 
 

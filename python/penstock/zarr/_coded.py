@@ -25,8 +25,6 @@ __all__ = ["MOST_DECODED_BYTES", "Failures", "chunks_in_groups", "decode_alone",
 # The decoded bytes of one group of chunks (more only if a single chunk is larger), and the number of groups in progress: one is being read, one
 # decoded and one copied to the device. Peak memory is three times this plus the encoded bytes of three groups. Each group's encoded bytes are at most
 # a quarter more than this, because incompressible data grows a little when it is encoded.
-# decoded, one that is copied to the device. What they have in memory is three times this and the encoded bytes of three groups, a quarter more
-# than this in each at most: what cannot be compressed grows a little when it is encoded.
 MOST_DECODED_BYTES = 64 << 20
 _GROUPS_UNDER_WAY = 3
 

@@ -22,8 +22,6 @@ __all__ = ["MOST_DECODED_BYTES", "Decoder", "read_on_gpu"]
 # Decoded bytes per call of the decoder (more only if a single chunk is larger); fewer chunks leave parts of a GPU idle. GPU memory also holds the
 # result, the encoded bytes of these chunks and, for zstd, three times this for nvCOMP, and the encoded bytes of the batches that are read while
 # others are decoded. A batch has at most as many chunks as files may be open.
-# result, their encoded bytes are in GPU memory and, for zstd, three times this for nvCOMP; and the encoded bytes of the batches under way,
-# which are read while others are decoded. A batch has as many chunks as files may be open.
 MOST_DECODED_BYTES = 1 << 30
 _MOST_BATCH_BYTES = 256 << 20
 _BATCHES_UNDER_WAY = 3

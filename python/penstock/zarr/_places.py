@@ -45,7 +45,6 @@ class _Gpu(Place):
 
     def settle(self) -> None:
         # cupy reuses memory while kernels that read it are still queued on its stream, and penstock writes to it on its own streams.
-        # on streams of its own.
         self.stream.synchronize()
 
 

@@ -30,7 +30,6 @@ __all__ = [
 
 # If a chunk's rows would be scattered in pieces smaller than this, it is read whole and copied: below this size a piece costs more (about a
 # microsecond) than the copy.
-# (about a microsecond) outweighs the copy that it saves.
 SMALLEST_RUN_BYTES = 4096
 
 Int64Array = npt.NDArray[np.int64]

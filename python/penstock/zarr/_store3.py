@@ -30,7 +30,6 @@ DEFAULT_OPEN_FILES = 128
 
 # Requests of one turn of the event loop are submitted in batches, which saves most of the cost per request. Two batches are in progress, so that zarr
 # decodes the chunks of one while the other is read. Small values always share a batch, and large ones get batches of their own.
-# of one while the other is read. Small values go together anyhow, and large ones in batches of their own.
 BATCHES_UNDER_WAY = 2
 LEAST_BATCH_BYTES = 4 << 20
 MOST_BATCH_BYTES = 32 << 20
