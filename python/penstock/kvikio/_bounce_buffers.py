@@ -1,7 +1,7 @@
-"""What bounce_buffer_free() counts for programs that set bounce_buffer_size: the buffers of that size that KvikIO would hold.
+"""Computes the result of bounce_buffer_free() for programs that set bounce_buffer_size: the buffers of that size that KvikIO would hold.
 
-KvikIO keeps a buffer of bounce_buffer_size for each of its threads that was at work on device memory, and lets go of all of them when the
-size changes. Penstock's staging memory has sizes of its own: it is freed too, but counted only where the size is left at its default.
+KvikIO keeps a buffer of bounce_buffer_size for each of its threads that has worked on device memory, and frees all of them when the size changes.
+Penstock's staging memory has other sizes. It is freed too, but its bytes are returned only if the size has its default value.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.kvikio._memory import is_device_memory
 __all__ = ["free", "note_transfer"]
 
 _lock = forkable_lock()
-_size = 0  # of each buffer; guarded by _lock, as is
+_size = 0  # of each buffer; guarded by _lock, like _count
 _count = 0
 
 
 def note_transfer(buf: Any, size: int | None) -> None:
-    """size: None, all of buf. What is no buffer counts for nothing."""
+    """Counts the buffers of a transfer. `size` None means all of buf. Ignores objects that are not buffers."""
     global _size, _count
     bytes_of_each = defaults.current("bounce_buffer_size")
     if bytes_of_each == defaults.default_of("bounce_buffer_size"):
@@ -40,7 +40,7 @@ def note_transfer(buf: Any, size: int | None) -> None:
 
 
 def free() -> int:
-    """Gives idle staging memory back, and tells the bytes of KvikIO's buffers, if there would be any, else its own."""
+    """Frees idle staging memory. Returns the bytes of KvikIO's buffers if the program has set their size, else the freed bytes."""
     global _count
     freed = penstock.trim()
     with _lock:

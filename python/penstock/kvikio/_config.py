@@ -1,4 +1,4 @@
-"""What the two kinds of settings share: the forms of set(), and the context manager that it returns."""
+"""Shared by the two kinds of settings: the argument forms of set(), and the context manager that it returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ConfigContextManager:
-    """What set() returns: leaving its with block puts the earlier values back. Made by set() only."""
+    """The result of set(). At the end of a with block, it restores the earlier values. Created by set() only."""
 
     def __init__(self, apply: Callable[[dict[str, Any]], object], earlier: dict[str, Any]) -> None:
         self._apply = apply
@@ -24,7 +24,7 @@ class ConfigContextManager:
 
 
 def wanted_values(config: tuple[Any, ...]) -> dict[str, Any]:
-    """What the arguments of set() ask for: set(name, value) or set({name: value}). ValueError: neither form."""
+    """Returns the settings that the arguments of set() request: set(name, value) or set({name: value}). Raises ValueError for other arguments."""
     if len(config) == 1 and isinstance(config[0], dict):
         return dict(config[0])
     if len(config) == 2 and isinstance(config[0], str):

@@ -1,8 +1,8 @@
-"""The log that KvikIO's variables ask for: KVIKIO_LOG_LEVEL (off) says from which level on, KVIKIO_LOG_FILE (standard error) where to.
+"""The log that KvikIO's variables enable: KVIKIO_LOG_LEVEL (default: off) sets the level, KVIKIO_LOG_FILE (default: standard error) the target.
 
-Failed operations are errors, files that are opened are told at level info, operations that begin at debug. By Python's logging, as the logger
-"penstock.kvikio"; nothing is set up, and nothing is told, where KVIKIO_LOG_LEVEL is not set or names no level. A file that cannot be opened is
-told on standard error, where the log then goes.
+Failed operations are logged at level error, opened files at info, and starting operations at debug, through Python's logger "penstock.kvikio".
+Without a valid KVIKIO_LOG_LEVEL, nothing is set up or logged. If the log file cannot be opened, a message on standard error says so, and the log goes
+there.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock._forks import forkable_lock
 __all__ = ["logger", "set_up", "wants_operations"]
 
 logger = logging.getLogger("penstock.kvikio")
-logger.disabled = True  # until it is set up: a program's own logging is not asked for this
+logger.disabled = True  # until set_up(), because a program's own logging setup does not request these messages
 
-# KvikIO's words, and Python's levels.
+# Maps KvikIO's level names to Python's levels.
 _LEVELS = {
     "trace": logging.DEBUG - 5,
     "debug": logging.DEBUG,
@@ -33,7 +33,7 @@ _wants_operations = False
 
 
 def set_up() -> None:
-    """Reads the variables, once."""
+    """Reads the variables, and sets up the log on the first call."""
     global _is_set_up, _wants_operations
     if _is_set_up:
         return
@@ -51,12 +51,12 @@ def set_up() -> None:
 
 
 def wants_operations() -> bool:
-    """Whether operations that begin are told."""
+    """Returns whether starting operations are logged."""
     return _wants_operations
 
 
 def _level() -> int | None:
-    """None: nothing is told, also where the word is none of KvikIO's, as there."""
+    """Returns the level. None disables the log, also for a word that KvikIO does not know, as in KvikIO."""
     return _LEVELS.get(os.environ.get("KVIKIO_LOG_LEVEL", "off").strip().lower())
 
 
@@ -76,7 +76,7 @@ def _add_handler() -> None:
 
 
 def _file_handler(path: str) -> logging.Handler:
-    """Empties the file, and then appends: processes that share it write behind each other."""
+    """Empties the file, and then appends, so that processes that share it do not overwrite each other."""
     with open(path, "w"):
         pass
     return logging.FileHandler(path, "a")

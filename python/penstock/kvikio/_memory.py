@@ -1,4 +1,4 @@
-"""What KvikIO needs to know of a buffer beyond what Penstock checks itself."""
+"""Checks of buffers that KvikIO needs in addition to Penstock's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["is_device_memory", "require_device_memory", "settle"]
 
 
 def is_device_memory(buf: Any) -> bool:
-    """Whether buf is memory of a device; the host device counts. TypeError, ValueError: buf is no buffer."""
+    """Returns whether buf is device memory, including that of the host device. Raises TypeError or ValueError if buf is not a buffer."""
     if isinstance(buf, penstock.DeviceBuffer) or _has_device_interface(buf):
         return True
     return bool(penstock.describe(buf)["kind"] == "device")
@@ -20,18 +20,18 @@ def is_device_memory(buf: Any) -> bool:
 def _has_device_interface(buf: Any) -> bool:
     try:
         return hasattr(buf, "__cuda_array_interface__")
-    except RuntimeError:  # PyTorch 2.11 raises it for tensors without strides
+    except RuntimeError:  # raised by PyTorch 2.11 for tensors without strides
         return False
 
 
 def require_device_memory(buf: Any) -> None:
-    """ValueError, in KvikIO's words, when buf is host memory."""
+    """Raises ValueError with KvikIO's message if buf is host memory."""
     if not is_device_memory(buf):
         raise ValueError("Non-CUDA buffers not supported")
 
 
 def settle(buf: Any) -> None:
-    """Waits for work that was queued before on the default stream of an array of CuPy or PyTorch, as KvikIO does."""
+    """Waits for earlier work on the default stream of a CuPy or PyTorch array, as KvikIO does."""
     library = type(buf).__module__.partition(".")[0]
     if library == "cupy":
         with buf.device:

@@ -18,7 +18,7 @@ __all__ = ["clear_page_cache", "drop_file_page_cache", "drop_system_page_cache",
 
 File = str | os.PathLike[str] | int | io.IOBase
 
-_window_bytes = 1 << 30  # mapped at a time: a mapping of a large file would count against the memory that may be committed
+_window_bytes = 1 << 30  # mapped at a time, because mapping a large file whole would count against the commit limit
 _drop_caches_file = "/proc/sys/vm/drop_caches"
 
 
@@ -111,12 +111,12 @@ def _pages(length: int) -> int:
 
 
 def _resident_pages(descriptor: int, start: int, length: int) -> int:
-    # Writable and private only so that ctypes gives its address; nothing is written.
+    # Writable and private only because ctypes needs that to return the address; nothing is written.
     with mmap.mmap(descriptor, length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE, offset=start) as mapping:
         flags = (ctypes.c_ubyte * _pages(length))()
         first = ctypes.c_char.from_buffer(mapping)
         failed = _libc.mincore(ctypes.byref(first), ctypes.c_size_t(length), flags)
-        del first  # or the mapping could not be closed
+        del first  # otherwise the mapping could not be closed
         if failed:
             error = ctypes.get_errno()
             raise RuntimeError(f"mincore: {os.strerror(error)}")

@@ -51,7 +51,7 @@ def memory_deregister(buf: Any) -> None:
 
 
 class _Registrations:
-    """How often this module has registered each allocation since the driver was opened."""
+    """Counts how often this module has registered each allocation since the driver was opened."""
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
@@ -59,7 +59,7 @@ class _Registrations:
         self._counts: dict[int, int] = {}
 
     def add(self, base: int) -> bool:
-        """Whether it was registered already."""
+        """Counts a registration. Returns whether the allocation was registered already."""
         with self._lock:
             self._forget_stale()
             count = self._counts.get(base, 0)
@@ -67,7 +67,7 @@ class _Registrations:
             return count > 0
 
     def remove(self, base: int) -> bool:
-        """Whether that was the last one, so that it is to be deregistered."""
+        """Removes a registration. Returns whether it was the last one, so that the allocation must be deregistered."""
         with self._lock:
             self._forget_stale()
             count = self._counts.pop(base, 0)
@@ -76,7 +76,7 @@ class _Registrations:
             return count == 1
 
     def _forget_stale(self) -> None:
-        """The driver forgets all that is registered when it is closed."""
+        """Clears the counts if the driver was closed, because that deregisters everything."""
         opening = _native._cufile_opening()
         if opening != self._opening:
             self._opening = opening
@@ -92,7 +92,7 @@ _not_registered = (
 
 
 def _allocation_of(buf: Any) -> tuple[int, int]:
-    """Its base and bytes; where it consists of several mappings, up to the end of buf."""
+    """Returns base and bytes of the allocation. If it consists of several mappings, it ends with buf."""
     try:
         facts = penstock.describe(buf)
         address, nbytes = penstock._native.resolve(buf)

@@ -115,8 +115,8 @@ class CuFile:
         Raises RuntimeError ("Unable to open file") with the system's reason; if the file does not exist, this is a FileNotFoundError too. Raises
         ValueError for "a" and any other first letter.
         """
-        self._backend = ""  # for the statistics: that of the request
-        self._may_be_direct: bool | None = None  # not asked yet
+        self._backend = ""  # of this request, for the statistics
+        self._may_be_direct: bool | None = None  # None: not determined yet
         self._descriptor = -1
         self._direct_descriptor = -1
         self._closing = forkable_lock()
@@ -268,7 +268,7 @@ class CuFile:
     def _run(
         self, call: Callable[..., int], buf: Any, size: int | None, file_offset: int, dev_offset: int, threshold: int = 0
     ) -> int:
-        """threshold: smaller requests are not GPU-direct."""
+        """Runs a blocking call. Requests smaller than `threshold` are not GPU-direct."""
         _check_offsets(size, file_offset, dev_offset)
         settle(buf)
         note_transfer(buf, size)
@@ -316,7 +316,7 @@ class CuFile:
             _log.logger.debug("%s: %s of %s bytes at %s", self._name, call.__name__, "all" if size is None else size, file_offset)
 
     def _begin(self, call: Callable[..., object], buf: Any, size: int | None, dev_offset: int, threshold: int) -> Any:
-        """Tells the monitors of an operation. Mmap has a backend of its own; KvikIO's CUFILE is what goes GPU-direct."""
+        """Reports an operation to the monitors. Mmap has its own backend; KvikIO's CUFILE stands for GPU-direct operations."""
         requested = size if size is not None else max(0, _nbytes(buf) - dev_offset)
         is_write = "write" in call.__name__
         is_direct = not self._backend and self._is_direct(buf, requested, threshold, is_write)
@@ -349,9 +349,9 @@ def _open_flags(flags: str) -> int:
 
 
 def _reopen_direct(descriptor: int) -> int:
-    """The same file with O_DIRECT; -1 where it cannot be had. Through the descriptor, so that a renamed file is no other one.
+    """Opens the same file with O_DIRECT. Returns -1 if that is not supported. Opens through the descriptor, because the file may have been renamed.
 
-    OSError: there is no room for a further open file, which says nothing of this one.
+    Raises OSError if no descriptor is left, which says nothing about this file.
     """
     access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     try:
@@ -362,14 +362,14 @@ def _reopen_direct(descriptor: int) -> int:
         return -1
 
 
-_small_bytes = 128 << 10  # carried on the caller's thread; whether such a read is GPU-direct depends on the page cache
-_no_request_is_direct = 1 << 64  # a threshold
+_small_bytes = 128 << 10  # run on the calling thread; the page cache decides whether such a read is GPU-direct
+_no_request_is_direct = 1 << 64  # used as a threshold
 
 
 def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"] | None:
-    """Device memory is reached through host memory in KvikIO's compatibility mode, and by requests smaller than the threshold.
+    """Returns "staged" for device memory in KvikIO's compatibility mode, and for requests smaller than the threshold.
 
-    Otherwise the planner decides, and also if nothing would be GPU-direct anyway.
+    Otherwise the planner decides, also if nothing would be GPU-direct anyway.
     """
     if defaults.current("compat_mode") == defaults.CompatMode.ON:
         return "staged" if is_device_memory(buf) else None
@@ -378,7 +378,7 @@ def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"
     nbytes = penstock._native.resolve(buf)[1] if size is None else size
     if nbytes >= threshold:
         return None
-    # A small request takes the same time on this path, and the question would take longer.
+    # A small request takes the same time on this path, and checking for GPU-direct would take longer.
     return "staged" if nbytes <= _small_bytes or penstock.gpu_direct_status() is None else None
 
 
@@ -412,7 +412,7 @@ def _end_of(counted: Any, ended: "penstock.Future[int]") -> None:
     try:
         _count(counted, ended.result, True)
     except penstock.Error:
-        pass  # get() raises it
+        pass  # get() raises the error
 
 
 def _nbytes(buf: Any) -> int:
@@ -423,7 +423,7 @@ def _nbytes(buf: Any) -> int:
 
 
 def _count(counted: Any, call: Callable[[], Outcome], ends: bool = False) -> Outcome:
-    """Runs call. Its failure ends the operation that is counted, if any; so does its success where it ends with that."""
+    """Runs call. Its failure ends the counted operation, if there is one. Its success does so if `ends` is set."""
     if counted is None:
         return call()
     try:
@@ -440,7 +440,7 @@ def _count(counted: Any, call: Callable[[], Outcome], ends: bool = False) -> Out
 
 
 def _attempt(name: str, call: Callable[[], Outcome]) -> Outcome:
-    """Runs call. What Penstock reports becomes KvikIO's RuntimeError; ValueErrors, but for a closed file, stay."""
+    """Runs call. Converts Penstock's errors to KvikIO's RuntimeError, except ValueErrors other than that for a closed file."""
     try:
         return call()
     except penstock.Error as error:

@@ -184,7 +184,7 @@ _OWN_WAITING = "waiting threads poll briefly, then sleep"
 _OWN_MEMORY = "bytes pass through pinned host memory, which PENSTOCK_PINNED_MIB limits"
 _OWN_REGISTRATIONS = "only NVIDIA's library registers GPU memory with the kernel, and it reads cufile.json itself"
 
-# Why each changes nothing.
+# The reason why each setting changes nothing.
 _UNUSED = {
     "poll_mode": _OWN_WAITING,
     "poll_thresh_size": _OWN_WAITING,

@@ -115,7 +115,7 @@ def is_compat_mode_preferred() -> bool:
     return bool(mode == CompatMode.ON or (mode == CompatMode.AUTO and penstock.gpu_direct_status() is not None))
 
 
-# The older generation: a function for each setting. The setters take effect at once, and may be used in a with statement too.
+# The older interface: a function for each setting. The setters take effect at once, and can also be used in a with statement.
 
 
 def compat_mode() -> bool:
@@ -230,9 +230,9 @@ set_http_timeout = http_timeout_reset
 
 
 class _Setting(NamedTuple):
-    variables: tuple[str, ...]  # of the environment; all that are set must agree
+    variables: tuple[str, ...]  # environment variables; all that are set must agree
     initial: Any
-    check: Callable[[str, Any], Any]  # (name, value given to set()) -> value kept
+    check: Callable[[str, Any], Any]  # (name, value passed to set()) -> value to keep
     parse: Callable[[str, str], Any]  # (variable, its text) -> value
 
 
@@ -333,13 +333,13 @@ _OWN_SIZES = "Penstock splits a request by its size and by the bytes in the page
 _OWN_MEMORY = "PENSTOCK_PINNED_MIB limits pinned memory"
 _OWN_SERVERS = "Penstock adapts the number of connections to the server"
 
-# Why each changes nothing.
+# The reason why each setting changes nothing.
 _UNUSED = {
     "num_threads": _OWN_THREADS,
     "task_size": _OWN_SIZES,
     "bounce_buffer_size": _OWN_MEMORY,
 }
-# Variables that KvikIO has no name for in Python.
+# Variables without a name in KvikIO's Python interface.
 _UNUSED_VARIABLES = {
     "KVIKIO_REMOTE_VERBOSE": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_BACKEND": _OWN_SERVERS,
@@ -347,7 +347,7 @@ _UNUSED_VARIABLES = {
     "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _OWN_SERVERS,
 }
-# Those that have an effect, or ask for what Penstock does anyway: no warning is needed.
+# Variables that have an effect, or request what Penstock does anyway, so that no warning is needed.
 _USED_VARIABLES = (
     "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD",
     "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE",
@@ -364,7 +364,7 @@ def warn_once(name: str, why: str) -> None:
 
 
 def _level_of_the_caller() -> int:
-    """Of whoever called into penstock, for a warning that who calls this gives."""
+    """Returns the stack level of the code that called into penstock, as seen from the caller of this function, for a warning."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
         level, frame = level + 1, frame.f_back
@@ -391,7 +391,7 @@ def tell_of_unused_variables() -> None:
 
 
 _lock = forkable_lock()
-_values: dict[str, Any] = {}  # those asked for or set so far; guarded by _lock
+_values: dict[str, Any] = {}  # values that were read or set so far; guarded by _lock
 
 
 def _value(name: str) -> Any:

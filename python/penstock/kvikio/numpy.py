@@ -85,7 +85,7 @@ def fromfile(
         length = there if count == -1 else min(count, there)
         array = np.empty(length, item) if like is None else np.empty_like(like, shape=(length,), dtype=item)
         done = source.read(array, file_offset=offset) if length > 0 else 0
-    # Less where the file ended before its size.
+    # Shorter if the file ended before its size.
     return array if done == array.nbytes else array[: done // item.itemsize]
 
 
@@ -98,7 +98,7 @@ def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
     """
     check_array("ary", ary)
     array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)
-    _native.resolve(array)  # what cannot be written leaves the file as it is
+    _native.resolve(array)  # raise before the file changes if the array cannot be written
     with CuFile(_path_of(file), "w") as target:
         if array.nbytes > 0:
             target.write(array)

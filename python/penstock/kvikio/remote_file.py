@@ -72,8 +72,8 @@ def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
 
 
 def _fitting(url: str) -> list[RemoteEndpointType]:
-    """All that it may stand for, in KvikIO's order."""
-    from urllib.parse import parse_qs, urlsplit  # 2 ms, which programs without URLs need not wait for
+    """Returns all kinds that a URL may be, in KvikIO's order."""
+    from urllib.parse import parse_qs, urlsplit  # takes 2 ms, which programs without URLs should not pay
 
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url):
         raise RuntimeError(f"KvikIO: Bad scheme: {_shown(url)} is not a URL")
@@ -95,7 +95,7 @@ def _fitting(url: str) -> list[RemoteEndpointType]:
 
 
 def _shown(url: str) -> str:
-    """Without what gives access, such as the query of a presigned URL."""
+    """Returns the URL without secrets, such as the query of a presigned URL."""
     return _native.shown_name(url)[:200]
 
 
@@ -165,7 +165,7 @@ class RemoteFile:
             "region": aws_region_name,
             "access_key_id": aws_access_key_id,
             "secret_access_key": aws_secret_access_key,
-            "endpoint": aws_endpoint_url if is_by_name else None,  # another URL names its server itself
+            "endpoint": aws_endpoint_url if is_by_name else None,  # other URLs name their server themselves
             "session_token": aws_session_token,
         }
         options = {name: value for name, value in given.items() if value is not None}
@@ -236,7 +236,7 @@ class RemoteFile:
         try:
             try:
                 file = opened(ranges_only=True)
-            except OverflowError:  # all of it has to be read to know how large it is
+            except OverflowError:  # the server reports the size only with the whole object
                 file = opened()
             made = cls(file, kind, url, retries, opened)
             _log.logger.info("%s: opened", _shown(url))
@@ -296,7 +296,7 @@ class _RemoteFuture(IOFuture):
     __slots__ = ("_object", "_retries", "_whole")
 
     def __init__(self, future: penstock.Future[int], name: str, keep: RemoteFile, whole: Any) -> None:
-        """whole: the memory of a read of the whole object; None: it is of a part."""
+        """`whole`: the memory for a read of the whole object; None for a read of a part."""
         super().__init__(future, name, keep)
         self._object = keep
         self._retries = keep._retries
@@ -317,7 +317,7 @@ class _RemoteFuture(IOFuture):
             _print(self._retries)
 
 
-_FIRST_PAUSE_S = 0.5  # KvikIO's, which is doubled up to eight times
+_FIRST_PAUSE_S = 0.5  # KvikIO's first pause, doubled up to eight times
 _PRINTED_EVERY_S = 0.25
 
 
@@ -331,7 +331,7 @@ def _patience() -> dict[str, Any]:
 
 
 def _print(retries: _RemoteRetries) -> None:
-    """KvikIO's lines, on standard output as there. An output that is closed or full fails no read."""
+    """Prints KvikIO's lines on standard output, as KvikIO does. A closed or full output does not make the read fail."""
     for status, in_time, pause_ms, attempt, attempts in retries.take():
         what = f"Got HTTP code {status}" if status else "Connection error" if in_time else "Timeout error"
         with contextlib.suppress(OSError, ValueError):
@@ -339,7 +339,7 @@ def _print(retries: _RemoteRetries) -> None:
 
 
 def _attempt(call: Callable[[], Outcome]) -> Outcome:
-    """Runs call. What Penstock reports becomes KvikIO's errors, with the words that programs match on."""
+    """Runs call. Converts Penstock's errors to KvikIO's, with the words that programs match on."""
     try:
         return call()
     except penstock.Error as error:

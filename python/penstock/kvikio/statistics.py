@@ -18,7 +18,7 @@ from penstock._forks import forkable_lock
 
 __all__ = ["Summary", "SummaryMonitor", "begin"]
 
-# KvikIO's words: memory of the host, memory of a device, Mmap, and two that there are none of here.
+# KvikIO's backends: host memory, device memory, Mmap, and two that Penstock does not have.
 _BACKENDS = ("POSIX", "CUFILE", "MMAP", "REMOTE_HTTP", "REMOTE_HDFS")
 _MAGIC = b"penstock summary 1\n"
 
@@ -58,7 +58,7 @@ class Summary:
     busy_bytes_per_sec: float
     busy_fraction: float
     mean_duration_ns: int
-    # Which monitor and span this is a reading of; nothing for an interval.
+    # The monitor and span of this reading; empty for an interval.
     _span: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def since(self, previous: Summary) -> Summary:
@@ -145,7 +145,7 @@ class SummaryMonitor:
         self._number = next(_numbers)
         self._anchor = time.time_ns() - time.monotonic_ns()
         self._span = 0
-        self._span_of_work = 0  # told apart from those before by what ends: another after each reset() and stop()
+        self._span_of_work = 0  # changes with each reset() and stop(), so that operations of earlier spans are recognized at their end
         self._under_way = 0
         self._busy_since = 0
         self._stopped: int | None = None
@@ -194,7 +194,7 @@ class SummaryMonitor:
     ) -> None:
         self.stop()
 
-    # With _lock held.
+    # Call these with _lock held.
 
     def _clear(self, now: int) -> None:
         self._start = now
@@ -230,7 +230,7 @@ class SummaryMonitor:
 
 
 class _Operation:
-    """One call under way."""
+    """One running call."""
 
     def __init__(self, backend: str, is_write: bool, requested: int) -> None:
         self.backend = backend
@@ -242,7 +242,7 @@ class _Operation:
             self._told = [(each, each._begun(self.start)) for each in counting if each is not None]
 
     def end(self, moved: int, failed: bool = False) -> None:
-        """A second time does nothing."""
+        """Ends the operation. A second call does nothing."""
         with _lock:
             now = time.monotonic_ns()
             told, self._told = self._told, []
@@ -260,7 +260,7 @@ _monitors: list[weakref.ref[SummaryMonitor]] = []
 
 
 def _forget(entry: weakref.ref[SummaryMonitor]) -> None:
-    """Of a monitor that is gone. Without the lock, which the thread that is being interrupted for this may hold."""
+    """Removes a monitor that was garbage collected. Takes no lock, because the thread that this interrupts may hold it."""
     with contextlib.suppress(ValueError):
         _monitors.remove(entry)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["stream_deregister", "stream_register"]
 
-_known_flags = 0xF  # cuFile's: fixed buffer offset, fixed file offset, fixed size, page-aligned inputs
+_known_flags = 0xF  # of cuFile: fixed buffer offset, fixed file offset, fixed size, page-aligned inputs
 
 
 def stream_register(stream: Any, flags: int) -> None:

@@ -1,4 +1,4 @@
-"""Decorators and a web server for tests that KvikIO's users import."""
+"""Decorators, and a web server for tests, that KvikIO's users import."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ class LocalHttpServer:
     url: str
 
     def __init__(self, root_path: str | pathlib.Path, range_support: bool = True, max_lifetime: int = 120) -> None:
-        """- `root_path`: the folder.
+        """Prepares the server; the with statement starts it.
+
+        - `root_path`: the folder.
         - `range_support`: whether to answer range requests with the range.
         - `max_lifetime`: in seconds.
         """
@@ -115,7 +117,7 @@ class _WholeHandler(http.server.SimpleHTTPRequestHandler):
 
 
 class _RangeHandler(_WholeHandler):
-    """Knows requests for one part of a file (RFC 9110, 14)."""
+    """Handles requests for one part of a file (RFC 9110, section 14)."""
 
     protocol_version = "HTTP/1.1"
 
@@ -158,7 +160,7 @@ class _RangeHandler(_WholeHandler):
 
 
 def _part(first: str, last: str, size: int) -> tuple[int, int]:
-    """Where what is asked for begins and ends: "2-5" is the bytes 2 to 5, "2-" all from 2 on, "-5" the last five."""
+    """Returns the begin and end of a range: "2-5" is bytes 2 to 5, "2-" is everything from 2 on, "-5" is the last five bytes."""
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(int(last) + 1, size) if last else size

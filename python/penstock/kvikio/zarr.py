@@ -10,7 +10,7 @@ __all__ = ["MINIMUM_ZARR_VERSION", "GDSStore", "supported"]
 MINIMUM_ZARR_VERSION = "2.15"
 """The oldest zarr that a GDSStore works with; of zarr 3 it is 3.1."""
 
-if not TYPE_CHECKING and hasattr(penstock.zarr, "open_cupy_array"):  # with zarr 2
+if not TYPE_CHECKING and hasattr(penstock.zarr, "open_cupy_array"):  # zarr 2 is installed
     from penstock.zarr import open_cupy_array
 
     __all__ += ["open_cupy_array"]

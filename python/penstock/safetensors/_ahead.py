@@ -45,7 +45,7 @@ class Ahead:
         least_bytes: int = 0,
         sequence: Sequence | None = None,
     ) -> None:
-        """Adds a file to a sequence.
+        """Adds the file to the sequence.
 
         - `device`: a torch.device with an index.
         - `rows_of`: the rows to read of some tensors; they must be one run of bytes.
