@@ -23,7 +23,7 @@ class Choice(NamedTuple):
 
 
 def choose_library(device: Place = None, framework: str | None = None, error: type[Error] = InvalidArgument) -> Choice:
-    """The library and the device of a result. Does not import PyTorch or NumPy.
+    """Returns the library and the device of a result. Does not import PyTorch or NumPy.
 
     The first line that applies decides:
 
@@ -33,8 +33,8 @@ def choose_library(device: Place = None, framework: str | None = None, error: ty
     4. On the host: NumPy.
     5. On a GPU: CuPy if it is installed, else DeviceBuffers.
 
-    device: None is the host; for CuPy it is the current GPU.
-    Raises error for an unknown framework, and for a framework that cannot use the device; NotFound for a device that does not exist.
+    `device` None is the host; for CuPy it is the current GPU. Raises `error` for an unknown framework, and for a framework that cannot use the
+    device; NotFound for a device that does not exist.
     """
     library = _named(device, framework, error)
     if device is None:

@@ -154,7 +154,7 @@ _NAMES_ARE_FOR = "names= selects arrays of a .npz file, and tensors of safetenso
 
 
 def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """The model files of a folder, or of a URL that stands for one; empty if path is neither."""
+    """Returns the model files of a folder, or of a URL that names a folder; empty if path is neither."""
     if isinstance(path, int):
         return []
     name = os.fsdecode(path)

@@ -114,7 +114,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         return self._progress
 
     def running(self) -> bool:
-        """True until the save has ended."""
+        """Returns True until the save has ended."""
         return not self.done()
 
     def cancel(self) -> bool:

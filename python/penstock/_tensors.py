@@ -60,7 +60,7 @@ def describe(tensor: Any) -> bytes:
 
 @functools.lru_cache(4096)
 def _described(word: str, shape: tuple[int, ...]) -> bytes:
-    """Cached, because models have few shapes and many tensors of each."""
+    """Encodes a description. Cached, because models have few shapes and many tensors of each."""
     return json.dumps({"dtype": word, "shape": list(shape)}).encode()
 
 

@@ -532,7 +532,7 @@ def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:
 
 
 def _nothing(native: _native._PipeMessage, arrays: list[Any] | None) -> None:
-    """The result of a receive whose caller needs only the tensors."""
+    """Returns nothing, for a receive whose caller needs only the tensors."""
 
 
 class _finisher:

@@ -77,7 +77,7 @@ def drop_system_page_cache(reclaim_dentries_and_inodes: bool = True, sync_first:
 
 @kvikio_deprecation_notice("Use drop_system_page_cache() instead.", since="26.04")
 def clear_page_cache(reclaim_dentries_and_inodes: bool = True, clear_dirty_pages: bool = True) -> bool:
-    """The earlier name of drop_system_page_cache()."""
+    """Does the same as drop_system_page_cache(), which is its newer name."""
     return drop_system_page_cache(reclaim_dentries_and_inodes, clear_dirty_pages)
 
 

@@ -110,7 +110,7 @@ class RemoteFile:
         retries: _RemoteRetries,
         open_whole: Callable[[], penstock.File],
     ) -> None:
-        """Not for users: call open()."""
+        """Creates the object for open(). Do not call it yourself."""
         self._file = handle
         self._open_whole = open_whole
         self._retries = retries

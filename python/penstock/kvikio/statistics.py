@@ -18,7 +18,7 @@ from penstock._forks import forkable_lock
 
 __all__ = ["Summary", "SummaryMonitor", "begin"]
 
-# KvikIO's backends: host memory, device memory, Mmap, and two that Penstock does not have.
+# KvikIO's backends. CUFILE counts GPU-direct operations of CuFile, POSIX its others. The two for remote files stay zero.
 _BACKENDS = ("POSIX", "CUFILE", "MMAP", "REMOTE_HTTP", "REMOTE_HDFS")
 _MAGIC = b"penstock summary 1\n"
 
@@ -172,7 +172,7 @@ class SummaryMonitor:
             self._clear(max(time.monotonic_ns(), self._start + 1))
 
     def since(self, previous: Summary) -> Summary:
-        """The same as get().since(previous)."""
+        """Returns get().since(previous)."""
         return self.get().since(previous)
 
     def stop(self) -> None:
@@ -251,7 +251,7 @@ class _Operation:
 
 
 def begin(backend: str, is_write: bool, requested: int) -> _Operation | None:
-    """Called by penstock.kvikio when an operation begins. Returns None if there is no monitor."""
+    """Begins an operation, or returns None if there is no monitor. Called by penstock.kvikio."""
     return _Operation(backend, is_write, requested) if _monitors else None
 
 

@@ -29,7 +29,7 @@ _near = 8  # positions: a request this close after the last one was predicted, e
 
 
 def most_ahead_bytes() -> int:
-    """The limit for bytes that are read ahead on one device, over all files: PENSTOCK_SAFETENSORS_AHEAD_MIB."""
+    """Returns the limit for bytes that are read ahead on one device, over all files: PENSTOCK_SAFETENSORS_AHEAD_MIB."""
     told = os.environ.get("PENSTOCK_SAFETENSORS_AHEAD_MIB", "")
     return int(told) << 20 if told.isascii() and told.isdigit() else _default_ahead_bytes
 
@@ -119,13 +119,13 @@ class Ahead:
         return self._waiting_bytes
 
     def nbytes(self, row: int) -> int:
-        """The bytes to read of the tensor."""
+        """Returns the number of bytes to read for the tensor."""
         return self._pieces.nbytes(row)
 
     # --- with the sequence's lock held
 
     def is_to_come(self, row: int) -> bool:
-        """True if the tensor was neither requested nor read."""
+        """Returns True if the tensor was neither requested nor read."""
         return row not in self._asked and row not in self._waiting
 
     def wait_for(self, rows: Iterable[int]) -> None:

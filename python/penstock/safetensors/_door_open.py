@@ -231,7 +231,10 @@ class DoorFile:
     """A file that Penstock reads tensors from, for any GPU. Thread-safe. A tensor that may move to a GPU keeps the file open."""
 
     def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None, device: Any = None) -> None:
-        """device: the only device for its tensors; None: any device that they are moved to."""
+        """Takes the opened file.
+
+        `device`: the only device for its tensors; None: any device that they are moved to.
+        """
         self._descriptor = descriptor  # the header is read when the first tensor goes to a GPU
         self._source = source
         self._lock = threading.Lock()
@@ -276,7 +279,7 @@ class DoorFile:
             return self._source
 
     def _has_its_name(self) -> bool:
-        """True if the name still belongs to the file. The file is then opened by name, so that errors contain it."""
+        """Returns True if the name still belongs to the file. The file is then opened by name, so that errors contain it."""
         if self._descriptor is None:
             return True
         try:
@@ -295,7 +298,7 @@ class DoorFile:
     # --- tensors that were requested on the CPU
 
     def is_untouched(self, name: str) -> bool:
-        """True if nobody can have changed the tensor's CPU memory, which all tensors of this name share."""
+        """Returns True if nobody can have changed the tensor's CPU memory, which all tensors of this name share."""
         return name not in self._touched
 
     def touch(self, name: str) -> None:

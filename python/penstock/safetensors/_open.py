@@ -76,15 +76,15 @@ class safe_open:
         return self._opened
 
     def keys(self) -> list[str]:
-        """The names of the tensors, sorted."""
+        """Returns the names of the tensors, sorted."""
         return sorted(self._source.header.names)
 
     def offset_keys(self) -> list[str]:
-        """The names of the tensors, in the order of their bytes."""
+        """Returns the names of the tensors, in the order of their bytes."""
         return list(self._source.header.names)
 
     def metadata(self) -> dict[str, str] | None:
-        """The file's metadata; None if it has none."""
+        """Returns the file's metadata; None if it has none."""
         found = self._source.header.metadata
         return None if found is None else dict(found)
 
@@ -141,11 +141,11 @@ class Slice:
         self._place = place
 
     def get_shape(self) -> list[int]:
-        """The shape of the whole tensor."""
+        """Returns the shape of the whole tensor."""
         return list(self._source.header.shapes[self._row])
 
     def get_dtype(self) -> str:
-        """The type as the file spells it, such as "BF16"."""
+        """Returns the type as the file spells it, such as "BF16"."""
         return self._source.header.types[self._row]
 
     @property

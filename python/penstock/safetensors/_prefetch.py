@@ -57,14 +57,14 @@ class PrefetchLoader:
         self._ahead.begin(sorted(self._rows.values()))
 
     def names(self) -> list[str]:
-        """The names of the plan, in the order of the file."""
+        """Returns the names of the plan, in the order of the file."""
         return list(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
 
     def has_whole(self, name: str) -> bool:
-        """Whether the whole tensor can still be taken."""
+        """Returns whether the whole tensor can still be taken."""
         with self._lock:
             return self._ahead is not None and name in self._left and self._rows[name] not in self._parts
 

@@ -149,7 +149,7 @@ class Reads:
         return running
 
     def done(self) -> bool:
-        """True if no batch is in flight."""
+        """Returns True if no batch is in flight."""
         return all(each.future.done() for each in self._batches)
 
     def _start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any]) -> None:

@@ -174,7 +174,7 @@ def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
         for each in itertools.chain.from_iterable(itertools.zip_longest(*turns)):
             if each is not None:
                 reads.start(*each)
-        # A tensor that is cut later is common to all ranks.
+        # A tensor that is cut later is read whole for every rank.
         for source, ranges in ranks[0].passing.ranges:
             reads.start(source, passing[0].memory, ranges, [each.memory for each in passing[1:]])
         found = [rank.views(arena, room, plan.dims) for rank, arena, room in zip(ranks, arenas, passing)]  # while the reads run

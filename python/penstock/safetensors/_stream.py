@@ -121,7 +121,7 @@ class Stream:
         return found
 
     def __length_hint__(self) -> int:
-        """How many tensors remain, if no error occurs. `operator.length_hint()` returns it, for progress bars."""
+        """Returns how many tensors remain, if no error occurs. `operator.length_hint()` returns it, for progress bars."""
         return self._left if self._end.alive else 0
 
     def close(self) -> None:

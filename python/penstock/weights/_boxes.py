@@ -59,7 +59,7 @@ class Box(NamedTuple):
         return offset
 
     def is_run_in(self, frame: Box) -> bool:
-        """True if the box is one contiguous range of an array that holds the frame."""
+        """Returns True if the box is one contiguous range of an array that holds the frame."""
         cut = False
         for extent, full in zip(reversed(self.shape), reversed(frame.shape)):
             if cut and extent != 1:

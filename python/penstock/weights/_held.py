@@ -137,7 +137,7 @@ def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
 
 
 def _is_spread(value: Any) -> bool:
-    """True for a DTensor."""
+    """Returns True for a DTensor."""
     tensor_module = sys.modules.get("torch.distributed.tensor")
     return tensor_module is not None and isinstance(value, tensor_module.DTensor)
 

@@ -35,7 +35,7 @@ class Pending:
         try:
             return list(self._future.result())
         except (OSError, ValueError):
-            # Rare: at least one read failed. Wait for each one to find out which.
+            # Rare: at least one read failed. Repeat each one alone to find out which.
             return [_read_alone(read) for read in self._reads]
 
     def end(self) -> None:

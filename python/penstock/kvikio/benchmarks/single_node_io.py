@@ -21,33 +21,33 @@ __all__ = ["API", "main"]
 
 
 def run_cufile(args: Any) -> tuple[float, float]:
-    """One file, one array."""
+    """Measures one file and one array."""
     path = args.dir / "kvikio-single-file"
     return _roundtrip(args, [path], [_data(args.nbytes)], [0], parallel=False)
 
 
 def run_cufile_mfma(args: Any) -> tuple[float, float]:
-    """A file and an array for each thread."""
+    """Measures a file and an array per thread."""
     size = _share(args)
     return _roundtrip(args, _files(args), [_data(size) for _ in range(args.nthreads)], [0] * args.nthreads)
 
 
 def run_cufile_mf(args: Any) -> tuple[float, float]:
-    """A file for each thread, one array."""
+    """Measures a file per thread, and one array."""
     size, whole = _share(args), _data(args.nbytes)
     arrays = [whole[i * size : (i + 1) * size] for i in range(args.nthreads)]
     return _roundtrip(args, _files(args), arrays, [0] * args.nthreads)
 
 
 def run_cufile_ma(args: Any) -> tuple[float, float]:
-    """One file, an array for each thread."""
+    """Measures one file, and an array per thread."""
     size = _share(args)
     arrays = [_data(size) for _ in range(args.nthreads)]
     return _roundtrip(args, [args.dir / "kvikio-multiple-arrays"], arrays, [i * size for i in range(args.nthreads)])
 
 
 def run_posix(args: Any) -> tuple[float, float]:
-    """Python's files, and a copy to the GPU or from it; nothing of Penstock."""
+    """Measures Python's files with a copy to or from the GPU, without Penstock."""
     xp, path = utils.array_module(), args.dir / "posix-single-file"
     data = _data(args.nbytes)
     start = perf_counter()
@@ -63,7 +63,7 @@ def run_posix(args: Any) -> tuple[float, float]:
 
 
 def run_zarr(args: Any) -> tuple[float, float]:
-    """A zarr array of one chunk, uncompressed, in a GDSStore."""
+    """Measures an uncompressed zarr array of one chunk in a GDSStore."""
     import zarr
 
     from penstock.kvikio.benchmarks.zarr_io import array_like, on_gpu
@@ -95,7 +95,7 @@ API: dict[str, utils.Roundtrip] = {
 def _roundtrip(
     args: Any, paths: Sequence[Any], arrays: Sequence[Any], offsets: Sequence[int], parallel: bool = True
 ) -> tuple[float, float]:
-    """Writes all arrays and reads them back, all at once: each to a file of its own, or to its offset of the only one."""
+    """Writes all arrays at once, and then reads all of them back: each with a file of its own, or at its offset of a common file."""
     registered = [array for array in arrays if args.pre_register_buffer and hasattr(array, "__cuda_array_interface__")]
     for array in registered:
         kvikio.memory_register(array)
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--nbytes, --nruns and --nthreads are at least 1")
     args.api = utils.chosen(args, API)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # it changes nothing, which the help says
+        warnings.simplefilter("ignore", RuntimeWarning)  # num_threads changes nothing, and the help says so
         kvikio.defaults.set("num_threads", args.nthreads)
     with utils.folder_for(args.dir) as args.dir:
         print("Roundtrip benchmark\n" + "-" * 40)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: arrays, arguments and output."""
+"""Shared by the benchmarks: arrays, arguments and output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def parse_directory(text: str | None) -> pathlib.Path | None:
-    """For argparse: an existing folder. None stays None."""
+    """Checks an argument of argparse that names an existing folder. None stays None."""
     if text is None:
         return None
     folder = pathlib.Path(text)

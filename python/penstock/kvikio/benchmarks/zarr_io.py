@@ -25,7 +25,7 @@ __all__ = ["API", "main"]
 
 
 def array_like(zarr: Any, store: Any, shape: Any, chunks: Any, dtype: Any) -> Any:
-    """A new uncompressed array of that shape, of the memory that the benchmarks use, by zarr 2 or 3."""
+    """Creates an uncompressed array of this shape with zarr 2 or 3, in the benchmark's kind of memory."""
     if int(zarr.__version__.partition(".")[0]) >= 3:
         return zarr.create_array(store, shape=shape, chunks=chunks, dtype=dtype, compressors=None, filters=None)
     xp = utils.array_module()
@@ -33,7 +33,7 @@ def array_like(zarr: Any, store: Any, shape: Any, chunks: Any, dtype: Any) -> An
 
 
 def on_gpu(xp: Any) -> contextlib.AbstractContextManager[Any]:
-    """While it lasts zarr 3 hands out CuPy's arrays, where those are in use."""
+    """Makes zarr 3 return CuPy arrays during the block, if the benchmark uses CuPy."""
     import zarr
 
     switch = getattr(zarr.config, "enable_gpu", None) if hasattr(zarr, "config") and xp.__name__ == "cupy" else None
@@ -41,7 +41,7 @@ def on_gpu(xp: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def run_kvikio(args: Any) -> tuple[float, float]:
-    """Through GDSStore."""
+    """Measures GDSStore."""
     from penstock.zarr import GDSStore
 
     xp = utils.array_module()
@@ -50,12 +50,12 @@ def run_kvikio(args: Any) -> tuple[float, float]:
 
 
 def run_posix(args: Any) -> tuple[float, float]:
-    """Through zarr's own store, and a copy to the GPU or from it."""
+    """Measures zarr's own store, with a copy to or from the GPU."""
     import zarr
 
     folder = str(_emptied(args.dir / "posix"))
     xp = utils.array_module()
-    # zarr 2 has another name for it.
+    # The class has another name in zarr 2.
     kind: Any = zarr.storage
     store = getattr(kind, "LocalStore", None) or kind.DirectoryStore
     return _roundtrip(args, store(folder), xp, of_gpu=False)
