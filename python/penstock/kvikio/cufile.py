@@ -115,7 +115,7 @@ class CuFile:
         Raises RuntimeError ("Unable to open file") with the system's reason; if the file does not exist, this is a FileNotFoundError too. Raises
         ValueError for "a" and any other first letter.
         """
-        self._backend = ""  # of this request, for the statistics
+        self._backend = ""  # for the statistics; empty: chosen for each request
         self._may_be_direct: bool | None = None  # None: not determined yet
         self._descriptor = -1
         self._direct_descriptor = -1

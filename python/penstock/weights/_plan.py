@@ -100,7 +100,7 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
             problems.append(f'"{each.name}" {fitted}')
             continue
         fits.pop((each.local.key, each.box), None)
-        fits[each.local.key, each.box] = fitted  # of several names for the same memory the last counts
+        fits[each.local.key, each.box] = fitted  # if several names share memory, the last one counts
     filled = {key: each.local for key, each in fits.items()}
     together = crossing((each.local.device, *each.local.span, i) for i, each in enumerate(fits.values()) if each.local.shape is not None)
     for i, fitted in enumerate(fits.values()):
