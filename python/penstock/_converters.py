@@ -40,14 +40,15 @@ def register_converter(
 
     - `kind`: the type. A second call for the same type replaces the first. If an object is an instance of several registered types, the latest
       counts.
-    - `memory(tensor)`: returns an object with the tensor's memory that Penstock knows: one with the buffer protocol, DLPack or
-      `__cuda_array_interface__`, a PyTorch tensor, or a `penstock.Pointer`. It must keep the memory alive. The dtype and shape come from the
-      tensor's own attributes.
+    - `memory(tensor)`: returns an object with the tensor's memory, and keeps it alive: one with the buffer protocol, DLPack or
+      `__cuda_array_interface__`, a PyTorch tensor, or a `penstock.Pointer`. The dtype and shape come from the tensor's own attributes.
     - `empty(shape, dtype, device)`: makes a tensor for `receive(kind=...)` on a device such as "host" or "cuda:0". `dtype` is NumPy's ("<f4"), or
-      the sender's name if NumPy has none ("bfloat16"); "|u1" for a tensor without dtype and shape. If the library's arrays are read-only, return a
-      buffer of another library here and convert it in `finish`.
+      the sender's name if NumPy has none ("bfloat16"); "|u1" for a tensor without dtype and shape.
     - `finish(tensor)`: receives the result of `empty` once the bytes have arrived, or once `receive_on_stream()` has queued them. Its result is the
-      tensor of the message. For JAX, `memory` is the array itself, `empty` returns a CuPy array, and `finish` is `jax.dlpack.from_dlpack`.
+      tensor of the message.
+
+    If the library's arrays are read-only, `empty` returns a buffer of another library, and `finish` converts it. For JAX, `memory` is the array
+    itself, `empty` returns a CuPy array, and `finish` is `jax.dlpack.from_dlpack`.
 
     `send()` calls them on its own thread, `receive()` on any thread. Raises TypeError.
     """

@@ -296,13 +296,17 @@ class Pipe:
         - `payloads`: small buffers in host memory, at most 64 MiB in total. They arrive with the message.
         - `tensors`: buffers of any size. They must not change until the future is done; then they are in the receiver's memory. Tensors up to 16 KiB
           in total count as sent once they have left. The dtype and shape of each tensor travel with it.
-        - `devices`: where the receiver should put the tensors, in its own device names: one device for all ("cuda:1", "host:0", "host", a GPU number
-          or a `torch.device`); a sequence with one for each tensor (None: anywhere); or a mapping from a device of this process to one of the
-          receiver. Tensors on devices outside the mapping may go anywhere. The default is the map of `set_device_map()`. The receiver may decide
-          otherwise.
+        - `devices`: the receiver's devices for the tensors, in the receiver's names; see below. The receiver may choose others.
         - `timeout`: in seconds.
         - `stream`: sends GPU memory after the work that this stream holds now, instead of the current stream of each tensor. It is a stream of
           PyTorch or CuPy, an object with `__cuda_stream__`, or a handle.
+
+        Values of `devices`:
+
+        - one device for all tensors: "cuda:1", "host:0", "host", a GPU number or a `torch.device`.
+        - a sequence with one device for each tensor. None allows any device.
+        - a mapping from devices of this process to devices of the receiver. Tensors on other devices may go anywhere.
+        - None: the map of `set_device_map()`.
 
         Raises: TypeError and BufferError for objects without usable memory, InvalidArgument for devices that do not match the tensors.
 
@@ -495,14 +499,14 @@ def listen(
 
     - `url`: "unix:/path", "unix:@name" or "tcp://host:port". "unix:" chooses a name and port 0 a port; `Listener.url` has the result.
     - `channels`: the channels that may be used, best first: "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic", "cuda_basic".
-      Default: all, in this order. For each tensor Penstock takes the first channel in the receiver's list that both ends may use and that connects
-      the two kinds of memory.
+      Default: all, in this order. Each tensor uses the first channel in the receiver's list that both ends allow and that supports its memory.
     - `secret`: for tcp, at least 16 bytes. Both ends prove that they know it without sending it. Without a secret, tcp binds to loopback addresses
       only, where any process of the machine may connect. Unix sockets need no secret: they accept only processes of the same user.
     - `connections`: 1 to 16. Large tensors over tcp use this many connections at once (channel "mpt"). The smaller number of the two ends counts.
-    - `tls`: encrypts tcp. The other end must use TLS too. `Tls(certificate, key)` identifies the listener. With `ca`, connecting processes need a
-      certificate of that authority, and the listener may bind to any address without a secret. Without TLS, messages over tcp are neither encrypted
-      nor signed.
+    - `tls`: encrypts tcp. `Tls(certificate, key)` identifies the listener; the other end must use TLS too. With `ca`, connecting processes need a
+      certificate of that authority, and the listener may bind to any address without a secret.
+
+    Without TLS, messages over tcp are neither encrypted nor signed.
 
     Raises: InvalidArgument, NotFound, PermissionDenied, Error.
     """
