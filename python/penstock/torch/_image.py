@@ -23,8 +23,7 @@ class CheckpointImage:
     """The zip archive that torch.save would write, beginning at an offset in a file."""
 
     def __init__(self, folder: str, pickled: bytes, contents: Snapshot, names: Sequence[str], crc32: bool, start: int = 0) -> None:
-        """Arguments: `folder` is the archive's member folder, `names` are those of the storages for errors, `start` is a multiple of the alignment.
-        """
+        """`folder` contains the archive's members, `names` are those of the storages for errors, `start` is a multiple of the alignment."""
         alignment = setting("save", "storage_alignment") or 64
         first = {"data.pkl": pickled, ".storage_alignment": str(alignment).encode(), "byteorder": sys.byteorder.encode()}
         last = {"version": b"3\n"}
