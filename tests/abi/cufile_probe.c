@@ -1,7 +1,7 @@
-// Prints what a cufile.h declares, one name=value per line: every constant, the size of every type, offset, size and type of every
-// field, whether every function has the expected type. Compiled against our header and against NVIDIA's, the output must agree.
-// Nothing is linked: no function is called or has its address taken at run time.
-//   -DCUFILE_PROBE_ADDITIONS  prints instead what the versions after 1.17, up to 1.20, added without changing a layout
+// Prints what a cufile.h declares, one name=value per line: every constant, the size of every type, the offset, size and type of every
+// field, and whether every function has the expected type. The output for our header must match that for NVIDIA's. Links nothing: no
+// function is called, and no address is taken at run time.
+//   -DCUFILE_PROBE_ADDITIONS  instead prints what the versions after 1.17, up to 1.20, added without changing a layout
 #include <cufile.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// What is printed on standard error is printed or dropped: it throws nothing, kills nothing, and goes into no file of the program's.
+// Output to standard error is printed or dropped: it never throws, ends the process, or goes into a file of the program.
 #include "base/output.hpp"
 
 #include <fcntl.h>

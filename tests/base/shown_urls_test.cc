@@ -1,4 +1,4 @@
-// URLs as they may be shown.
+// URLs in messages: credentials are removed.
 #include "base/shown_urls.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A process that reads an object by way of a node's cache, for tests that start many of them and kill some.
-// Usage: penstock_cache_reader URL FOLDER SEED. The bytes are those of the pattern with that seed. Ends with 0 where all are right.
+// A process that reads an object through a node cache, for tests that start many of them and kill some. Usage: penstock_cache_reader URL
+// FOLDER SEED. Expects the pattern bytes of that seed. Exits with 0 if all are right.
 #include <charconv>
 #include <cstdio>
 #include <cstring>

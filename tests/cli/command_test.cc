@@ -1,4 +1,4 @@
-// The penstock command as a user meets it: what it prints where, and its exit codes.
+// The penstock command: its output streams and exit codes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

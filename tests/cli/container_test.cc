@@ -1,4 +1,4 @@
-// The command in a container with less memory than the machine, as docker run --memory and Slurm make them: in a cgroup of its own.
+// The command in a container with less memory than the machine, as made by docker run --memory or Slurm: in its own cgroup.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// How much memory a copy takes is bounded, however large the object is.
+// The memory use of a copy is bounded, however large the object is.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// The examples of help, manual pages and docs/reference/commands.md: they run, and their options exist.
+// The examples in help texts, manual pages and docs/reference/commands.md run, and their options exist.
 #include <gtest/gtest.h>
 
 #include <filesystem>

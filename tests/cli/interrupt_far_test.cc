@@ -1,5 +1,5 @@
-// One Ctrl-C or SIGTERM ends every command, whatever it waits for: a server that does not answer, one that trickles, one that asks for
-// patience, one that takes no connection, or a file that is larger than any disk. A new command or a new kind of server is one line.
+// One Ctrl-C or SIGTERM ends every command, whatever it waits for: a server that does not respond, trickles, asks for retries later or
+// accepts no connection, or a file that is larger than any disk. A new command or kind of server takes one line.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

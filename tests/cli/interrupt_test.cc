@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM while a command waits for text that never comes.
+// Ctrl-C and SIGTERM while a command waits for input that never comes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// What `penstock io` compares with, and how it counts time.
+// The reference pattern of `penstock io`, and how it measures time.
 #include <gtest/gtest.h>
 
 #include "cli/io/io_latency.hpp"

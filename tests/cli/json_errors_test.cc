@@ -1,4 +1,4 @@
-// Every command that has --json prints one document with the error when it fails, whatever fails. A new command is one line.
+// Every command with --json prints one document with the error when it fails, whatever fails. A new command takes one line.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// penstock check on machines of which there are only the files that they show.
+// penstock check on recorded machines, of which only the files exist.
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Progress as a terminal shows it. What is fast shows each phase once, at its beginning.
+// Progress in a terminal. Fast operations show each phase once, at its beginning.
 #include <gtest/gtest.h>
 
 #include <sstream>

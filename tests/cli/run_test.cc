@@ -1,4 +1,4 @@
-// penstock run: the program that it starts sees its own words, Penstock's libraries and nothing else of penstock.
+// penstock run: the started program gets its own arguments and Penstock's libraries, and nothing else from penstock.
 #include <gtest/gtest.h>
 
 #include <csignal>

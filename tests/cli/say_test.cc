@@ -1,4 +1,4 @@
-// Names and contents that a terminal would obey: no command prints them as they are, while lists and JSON stay exact.
+// Names and contents with terminal control characters: no command prints them raw, while lists and JSON stay exact.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-// The command is an executable, so its parser is compiled in here once more.
+// The command is an executable, so its parser is compiled here again.
 #include "cli/common/sizes.cc"  // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli {

@@ -1,4 +1,4 @@
-// penstock stats: what it tells of this process, whose engines are real ones, and the endpoint for Prometheus.
+// penstock stats: its output for this process, which runs real engines, and the Prometheus endpoint.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

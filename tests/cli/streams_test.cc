@@ -1,5 +1,5 @@
-// Standard streams that are closed, full or gone: every command ends with the exit code of what it did, and nothing that it says goes into
-// a file of the user's.
+// Standard streams that are closed, full or broken: every command ends with the exit code of its work, and no output goes into a file of
+// the user.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
-// Commands in odd surroundings: each works, or fails with a message. Nothing crashes, hangs or is ended by a signal. A new surrounding or
-// command is one line.
+// Commands in unusual environments: each works, or fails with a message. None crashes, hangs or is killed by a signal. A new environment or
+// command takes one line.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// penstock top: lines in a pipe; in a terminal a screen that obeys keys and leaves the terminal as it was.
+// penstock top: prints lines into a pipe; in a terminal, shows a screen that reacts to keys and restores the terminal at the end.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>

@@ -1,4 +1,4 @@
-// The screen of penstock top, of lists that a test makes: lines are whatever they are of however many processes.
+// The screen of penstock top, for given lists of processes of any length.
 #include <gtest/gtest.h>
 
 #include <algorithm>

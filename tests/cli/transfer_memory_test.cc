@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-// The command is an executable, so this part of it is compiled in here once more; sizes_test.cc has the other that it needs.
+// The command is an executable, so this part of it is compiled here again; sizes_test.cc has the other part that it needs.
 #include "cli/common/transfer_memory.cc"  // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli {

@@ -1,4 +1,4 @@
-// What the command says of a command line that it does not understand, and where it explains itself.
+// The command's messages for invalid command lines, and its help.
 #include <gtest/gtest.h>
 
 #include "cli/program.hpp"

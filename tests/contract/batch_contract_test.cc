@@ -1,4 +1,4 @@
-// Batches: requests of any mix submitted at once, each with a result of its own.
+// Batches: any mix of requests submitted at once, each with its own result.
 #include <atomic>
 #include <latch>
 #include <random>

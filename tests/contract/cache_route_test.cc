@@ -1,5 +1,5 @@
-// What a read does to the page cache, whoever asks for it: each kind of request, of each length, with io_uring and without, of ranges of
-// which nothing or a part is in the page cache. Under bypass nothing enters it; under keep all of it does.
+// The effect of a read on the page cache, for every kind of request, several lengths, with and without io_uring, and for ranges that are
+// not or only partly cached. Under bypass no bytes enter the page cache; under keep all of them do.
 #include <fcntl.h>
 #include <unistd.h>
 

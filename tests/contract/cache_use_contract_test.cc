@@ -1,5 +1,5 @@
-// What becomes of bytes that are not in the page cache: which way they are read, by how many threads, what explain() and the counters say,
-// and who decides.
+// Reads of bytes that are not in the page cache: the path, the number of threads, the output of explain() and the counters, and which
+// option decides.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Batches that read a file once for several devices: requests that are copies of earlier ones.
+// Batches that read a file once for several devices: requests that copy earlier ones.
 #include <algorithm>
 #include <atomic>
 #include <functional>

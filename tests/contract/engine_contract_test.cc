@@ -1,4 +1,4 @@
-// Engines: options, environment, being moved, shared and forked.
+// Engines: options, environment variables, moves, sharing and forks.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

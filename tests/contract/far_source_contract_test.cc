@@ -1,6 +1,6 @@
-// What holds for sources that answer late, short, out of order or never: as much is under way at once as they want, on few threads; a
-// request ends when it is stopped, though its source does not answer, and what the source brings later goes nowhere.
-//   PENSTOCK_FAR_SEED   of the random test (1)
+// The contract for sources that answer late, short, out of order or never: they get as many concurrent fills as they ask for, from few
+// threads. A cancelled request ends even if its source does not answer, and late bytes from the source are dropped.
+//   PENSTOCK_FAR_SEED   seed of the random test (1)
 #include <array>
 #include <atomic>
 #include <chrono>

@@ -1,4 +1,4 @@
-// Opening, closing and lending files, and files that are none.
+// Opening, closing and adopting files, and invalid files.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>

@@ -1,4 +1,4 @@
-// A path that the library does not know (heap_path): its name, number and counters, how it is chosen, and who follows it.
+// A path that the library does not know (heap_path): its name, number and counters, when it is chosen, and its successor.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// What reads that spare CPU time have registered stays so for the next ones, as long as nobody needs the memory, and is never anything but
-// what the file holds. With the embedded device.
+// Registrations made by reads that save CPU time stay for later reads until the memory is needed, and never hold anything but the content
+// of the file. On the host device.
 #include <sys/wait.h>
 #include <unistd.h>
 

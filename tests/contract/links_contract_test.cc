@@ -1,4 +1,4 @@
-// Several links into one device: reads over those of its neighbours too, of which some fail.
+// Several links into one device: reads that also use the links of its neighbours, some of which fail.
 #include <algorithm>
 #include <vector>
 

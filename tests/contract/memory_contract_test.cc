@@ -1,4 +1,4 @@
-// Memory that is not what it is taken for, registered memory, and copies between ranges.
+// Memory that is not what it seems, registered memory, and copies between ranges.
 #include <sys/mman.h>
 
 #include <array>

@@ -1,6 +1,6 @@
-// Requests end though nobody waits for them: whoever asked only looks now and then, has left, or has cancelled; and each ends exactly once,
-// with the right bytes. One request at a time, so that no other one brings it forward. What is measured is printed, and bounds nothing: a
-// request fails when it has not ended after so long that it never will.
+// Requests end without a waiting thread: the caller only polls, has left, or has cancelled. Each request ends exactly once, with the right
+// bytes. One request at a time, so that no other request helps it along. Times are printed but not checked: a request fails only after a
+// time that means it will never end.
 //   PENSTOCK_NOBODY_WAITS_COUNT   requests of each kind in the long suite (100000)
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Objects on servers with a cache on the node: bytes are those of the server whatever is in the folder and whoever is killed, each is
-// fetched once, and no error of the cache is one of a read.
+// Objects on servers with a cache on the node: reads return the server's bytes, whatever is in the folder and whichever process is killed.
+// Each object is fetched once, and errors of the cache never fail a read.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>

@@ -1,5 +1,5 @@
-// What every path must do, run on each by name with every kind of memory that it serves, and with sources of every kind. A path that cannot
-// run here skips, and says why.
+// The contract of every path, tested on each path by name with every kind of memory that it serves, and with every kind of source. A path
+// that cannot run on this machine is skipped with a reason.
 #include <unistd.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// file::pin(): what is pinned is read from its registration, and never anything but what the file holds. With the embedded
+// file::pin(): pinned ranges are read through their registration, and never return anything but the content of the file. On the host
 // device, over a kernel and a driver that count and fail.
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// file::prepare: what the first read into a device needs, made before that read comes. Reads are the same with it and without.
+// file::prepare: does the setup for the first read into a device ahead of that read. Reads are the same with and without it.
 #include <thread>
 
 #include "contract/contract_fixture.hpp"

@@ -1,4 +1,4 @@
-// Requests in the background: others pass them, they end all the same, and they are like any other request in all else.
+// Background requests: others overtake them, they still end, and they are like all other requests in every other way.
 #include <chrono>
 #include <condition_variable>
 #include <mutex>

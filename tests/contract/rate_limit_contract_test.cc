@@ -1,4 +1,4 @@
-// Limits of bytes a second: what is asked for takes as long as it has to, and can be stopped meanwhile.
+// Rate limits: requests take as long as the limit demands, and can be cancelled meanwhile.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Files that are declared immutable: whatever is read ahead, every call gets the bytes, the counts and the errors that it would get
-// without.
+// Files declared immutable: whatever is read ahead, every call returns the bytes, counts and errors that it would return without
+// read-ahead.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

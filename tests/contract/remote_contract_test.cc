@@ -1,5 +1,5 @@
-// Objects on servers, read by requests of every kind into memory of either kind, from a server that does what servers should not: bytes are
-// right, or there is an error that says what is wrong; nothing hangs, and nothing is asked without end.
+// Objects on servers, read by every kind of request into host and device memory, from a server that misbehaves: the bytes are right, or an
+// error says what is wrong. Nothing hangs, and no request is repeated without limit.
 #include <atomic>
 #include <cstring>
 #include <future>

@@ -1,4 +1,4 @@
-// Rows: neighbouring reads of a batch that go to many places of a device. They travel together, which nobody sees but by the clock.
+// Rows: neighbouring reads of a batch that go to many places on a device. They are transferred together, which only changes the time.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

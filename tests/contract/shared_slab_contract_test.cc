@@ -1,4 +1,4 @@
-// Small ranges that are read into one slab by several threads: the job goes on once, with the last of them, though nobody waits for it. A
+// Small ranges that several threads read into one slab: the job continues once, after the last of them, even if nobody waits for it. A
 // kernel with a gate before its reads keeps the threads apart.
 #include <array>
 #include <atomic>

@@ -1,4 +1,4 @@
-// Small asynchronous requests, which travel together when they come together. A gate before the reads of their source makes them wait.
+// Small asynchronous requests, which are grouped if they arrive together. A gate before the reads of their source makes them wait.
 #include <array>
 #include <atomic>
 #include <set>

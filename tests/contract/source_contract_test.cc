@@ -1,5 +1,5 @@
-// What holds for sources of any kind, shown on those that have no descriptor: nothing is asked of the kernel about them, and their own
-// failures are told as those of files are.
+// The contract of sources, tested on sources without a descriptor: the kernel is never asked about them, and their failures are reported
+// like those of files.
 #include <array>
 #include <atomic>
 #include <limits>

@@ -1,4 +1,4 @@
-// Requests that are to leave nothing in the page cache and go through it all the same: of host memory, which O_DIRECT would have aligned.
+// Requests that must leave nothing in the page cache but go through it: host memory that is not aligned as O_DIRECT demands.
 #include <cerrno>
 
 #include "contract/contract_fixture.hpp"

@@ -1,4 +1,4 @@
-// The list of requests under way: whoever walks it sees each of them, with values that belong together, and none that has ended.
+// The list of requests under way: an iteration sees each of them, with consistent values, and none that has ended.
 #include <sys/wait.h>
 
 #include <atomic>

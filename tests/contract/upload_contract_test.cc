@@ -1,4 +1,4 @@
-// Objects that are written by requests of every kind from memory of either kind: whole on the server or not there.
+// Objects written by every kind of request from host and device memory: they are complete on the server, or absent.
 #include <atomic>
 #include <cerrno>
 #include <memory>

@@ -1,4 +1,4 @@
-// Whether other processes keep the cores busy: what the kernel tells of them, and what follows from that.
+// Whether other processes keep the cores busy: what the kernel reports, and the decision that follows.
 #include "core/busy_cores.hpp"
 
 #include <gtest/gtest.h>

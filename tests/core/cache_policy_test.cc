@@ -1,4 +1,4 @@
-// Which way cold bytes go, and what that is decided by.
+// The path that cold bytes take, and what decides it.
 #include "core/cache/cache_policy.hpp"
 
 #include <gtest/gtest.h>

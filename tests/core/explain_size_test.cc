@@ -1,5 +1,4 @@
-// A plan of what has any size: of an object as large as its server claims, and of a file that is a hole. It takes no longer than one of 256
-// GiB.
+// Plans for any size: an object as large as its server claims, and a sparse file. They take no longer than a plan for 256 GiB.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A tool of NVTX, which a program loads that has NVTX_INJECTION64_PATH name it: writes each range of domains to the file that
-// PENSTOCK_TEST_RANGES names, a line when it begins and one when it ends.
+// An NVTX tool, loaded by a program whose NVTX_INJECTION64_PATH names it. Writes each domain range to the file named by
+// PENSTOCK_TEST_RANGES, one line at its beginning and one at its end.
 #include <nvtx3/nvToolsExt.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Ranges of NVTX, as a tool sees them that the environment names: nvtx_injection.c, which writes them down.
+// NVTX ranges, as seen by a tool that the environment names: nvtx_injection.c, which records them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

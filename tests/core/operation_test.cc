@@ -1,4 +1,4 @@
-// What a forked child may do with operations and files that it has inherited, whatever a thread of the parent held when it forked.
+// What a forked child may do with inherited operations and files, whatever locks threads of the parent held when it forked.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

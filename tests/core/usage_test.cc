@@ -1,5 +1,5 @@
-// Programs that do one thing that costs them speed, and get that advice and no other; and one that does none. Not how long anything takes
-// matters, only how often it is done: the advisor is asked with limits of nothing.
+// Programs that do one thing that makes them slow get that advice and no other; a program that does none gets no advice. Only counts
+// matter, not times: the advisor runs with all limits at zero.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// The batch behind the calls, over a kernel whose reads wait for the test, and with memory that runs out.
+// The batch behind the cuFile calls, over a kernel whose reads wait for the test, and when memory runs out.
 #include <condition_variable>
 #include <mutex>
 #include <new>

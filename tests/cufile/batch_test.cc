@@ -1,4 +1,4 @@
-// Batches of cuFile: life cycle, reuse, cancelling, time limits, and what goes wrong.
+// cuFile batches: life cycle, reuse, cancellation, timeouts and errors.
 #include <thread>
 
 #include "batch_fixture.hpp"

@@ -1,5 +1,5 @@
-// What clients of cuFile depend on, call by call: the outcomes that NVIDIA's library gives (observed of 1.15 and 1.17 in compatibility
-// mode; where the two differ, 1.17 is followed), and what its reference promises.
+// Behaviour that cuFile clients depend on, call by call: the results of NVIDIA's library (observed with 1.15 and 1.17 in compatibility
+// mode; if the two differ, 1.17 counts), and the promises of its reference.
 #include <sys/resource.h>
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
-// allow_compat_mode = false in cufile.json, on a machine that seems to have GPUDirect: GPUDirect or nothing, in whatever order files,
-// memory and transfers come.
+// allow_compat_mode = false in cufile.json, on a machine that seems to have GPUDirect: transfers use GPUDirect or fail, in any order of
+// files, memory and transfers.
 #include <cstdlib>
 #include <filesystem>
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-// In a file of its own, so that the compiler does not see one of a pair inlined and the other not.
+// In its own file, so that the compiler cannot inline one of a pair and not the other.
 void* operator new(std::size_t bytes) {
   namespace own = penstock::testing::failing_new;
   ++own::count;

@@ -1,5 +1,5 @@
-// Children that are forked at any moment, while threads of the parent are inside every kind of call: each starts afresh, and is held up by
-// nothing that those threads held.
+// Children forked at any moment, while threads of the parent are inside every kind of call: each starts afresh, and never blocks on a lock
+// that those threads held.
 #include <sys/wait.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// A client of libcufile.so.0 that ends, forks and unloads in the ways that clients do. Usage: life LIBRARY FILE MODE; life_test.py says
-// what is expected of each mode. The library is opened at run time, as most clients do.
+// A client of libcufile.so.0 that exits, forks and unloads in the ways that clients do. Usage: life LIBRARY FILE MODE; life_test.py has the
+// expected result of each mode. Opens the library at run time, as most clients do.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Transfers end though nobody waits for them: the caller only looks, cancels, or goes away. On the page cache and on the disk, small and
-// large, each entry of a batch ends with one event.
+// Transfers end without a waiting thread: the caller only polls, cancels, or leaves. On cached and uncached files, small and large: each
+// entry of a batch ends with one event.
 #include <fcntl.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Opening the library makes ready what the first transfer needs, behind the call, and only in a context that is current.
+// Opening the library prepares the first transfer in the background, and only if a CUDA context is current.
 #include <sys/wait.h>
 
 #include <thread>

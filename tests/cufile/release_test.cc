@@ -1,5 +1,5 @@
-// Who releases something of cuFile's owns the memory again when the call returns, also where another thread was releasing the same thing,
-// or was closing the library.
+// When a release call of cuFile returns, the caller owns the memory again, even if another thread was releasing the same object or closing
+// the library.
 #include <atomic>
 #include <functional>
 #include <thread>

@@ -1,4 +1,4 @@
-// The tables of docs/reference/cufile-json.md are those of the keys: PENSTOCK_UPDATE_PAGE=1 writes them into the page.
+// The tables of docs/reference/cufile-json.md match the keys in the code. PENSTOCK_UPDATE_PAGE=1 writes them into the page.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

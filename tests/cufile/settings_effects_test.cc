@@ -1,4 +1,4 @@
-// What the settings ask of the engine, and what a denylist denies.
+// The engine options that the settings produce, and what a denylist denies.
 #include "cufile/settings_effects.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Where the settings of cuFile come from.
+// The sources of cuFile's settings.
 #include "cufile/settings_sources.hpp"
 
 #include <gtest/gtest.h>

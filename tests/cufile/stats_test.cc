@@ -1,4 +1,4 @@
-// How much of a caller's memory the statistics take: what stands behind it must not be touched.
+// How much of the caller's memory the statistics fill: the bytes after it must not be touched.
 #include <sys/mman.h>
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Each function of the C interface with wrong addresses, handles, enumerations and sizes: an error, never a signal, and nothing is written.
-// A new function is one line of the table.
+// Each function of the C interface with wrong addresses, handles, enumerators and sizes: it returns an error, raises no signal, and writes
+// nothing. A new function takes one line of the table.
 #include <sys/mman.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// What every driver must do, run on each by name. A driver that finds no device skips, and says why.
+// The contract of every driver, tested on each by name. A driver that finds no device is skipped with a reason.
 #include <algorithm>
 #include <atomic>
 #include <thread>

@@ -1,4 +1,4 @@
-// Asking what memory is must not hang a child that was forked while threads of its parent asked.
+// Classifying memory must not hang a child that was forked while threads of its parent classified memory.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

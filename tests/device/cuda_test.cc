@@ -1,4 +1,4 @@
-// The cuda driver where there is no CUDA: it says why, and stays out of the way.
+// The cuda driver on a machine without CUDA: it says why, and has no other effect.
 #include <thread>
 
 #include "device/device_fixture.hpp"

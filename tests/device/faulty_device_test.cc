@@ -1,4 +1,4 @@
-// The wrapper that other tests inject failures with does what it says.
+// Tests the wrapper with which other tests inject failures.
 #include "support/faulty_device.hpp"
 
 #include "device/device_fixture.hpp"

@@ -1,4 +1,4 @@
-// What the host device promises beyond the contract of all drivers: mistakes that a GPU might let pass are seen.
+// Promises of the host device beyond the contract of all drivers: it detects mistakes that a GPU might not.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

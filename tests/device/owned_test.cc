@@ -1,4 +1,4 @@
-// Streams and events that go with their owner.
+// Streams and events that are destroyed with their owner.
 #include "device/owned.hpp"
 
 #include <gtest/gtest.h>

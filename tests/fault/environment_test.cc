@@ -1,4 +1,4 @@
-// Processes that are not allowed everything, or do everything at once, or end, or fork, in the middle of it.
+// Processes with missing permissions, and processes that run everything at once, exit, or fork in the middle of it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-// The fault loop: each public operation is run once to count the calls that it makes through its two doors; then again and again, with the
-// first of these calls failing, then the second, and so on, each in every way in which it can fail, once or from then on. Whatever fails,
-// the operation is either wholly right or ends with an error that says why and a true count of bytes; nothing leaks; the next one works.
+// The fault loop: runs each public operation once to count its kernel and device calls; then repeats it with the first of these calls
+// failing, then the second, and so on, each in every way in which it can fail, once or permanently. Whatever fails, the operation is either
+// completely right or ends with an error that says why and a true byte count; nothing leaks; the next operation works.
 //
-// A plain run tries a part of the cases, spread evenly; the long one tries all. The name of a case tells how to run it alone:
+// A plain run tries some of the cases, spread evenly; the long run tries all. The name of a case says how to run it alone:
 //   PENSTOCK_FAULT_CASE="read_1m_cold_device: ring.read 2: error 5" penstock_fault_tests --gtest_filter='*read_1m_cold_device'
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,7 @@
 #include "support/temp_dir.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
-// A ring that died is forgotten on purpose: the kernel may still use it. faulty_world counts them; the sanitizer need not.
+// A ring that failed is leaked on purpose, since the kernel may still use it. faulty_world counts such rings; the sanitizer need not.
 extern "C" [[gnu::visibility("default"), gnu::used]] const char* __lsan_default_suppressions() {
   return "leak:faulty_kernel::make_ring\nleak:faulty_ring::\n";
 }

@@ -1,5 +1,5 @@
-// An engine over doors that fail on demand, and the account of what it leaves behind. One case of a fault loop, one world; what is slow to
-// make and carries no state of the engine (the device itself, its memory, the files) is shared by all worlds of the process.
+// An engine over a kernel and a device that fail on demand, and a count of what it leaks. One world per case of a fault loop; objects that
+// are slow to make and hold no engine state (the device, its memory, the files) are shared by all worlds of the process.
 #pragma once
 
 #include <cstddef>

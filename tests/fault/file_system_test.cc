@@ -1,4 +1,4 @@
-// The file systems that files live on, and what they do when they are full, when a file shrinks under a transfer, and when it is deleted.
+// Various file systems: their behaviour when they are full, when a file shrinks during a transfer, and when it is deleted.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

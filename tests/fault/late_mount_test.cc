@@ -1,5 +1,5 @@
-// File systems whose server answers late: what is not cached comes past the page cache, many reads at once, once that is known; and what
-// else is read stays as it was.
+// File systems with a slow server: once that is detected, uncached bytes are read past the page cache with many concurrent reads. Other
+// reads do not change.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

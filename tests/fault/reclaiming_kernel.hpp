@@ -1,5 +1,5 @@
-// The real kernel, which keeps what an engine leaves behind on purpose when a ring has died: the ring, and staging memory that the ring may
-// still write to. reclaim() brings it to rest and gives it back, so that a process can go through thousands of such deaths.
+// The real kernel, which also takes over what an engine leaks on purpose after a ring failed: the ring, and staging memory that the ring
+// may still write to. reclaim() quiesces and frees it, so that a process can survive thousands of such failures.
 #pragma once
 
 #include <array>

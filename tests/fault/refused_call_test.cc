@@ -1,6 +1,6 @@
-// A system call that Penstock can do without fails no operation, whether a kernel lacks it (ENOSYS), a seccomp filter or a sandbox refuses
-// it (EPERM), or a file system does (EINVAL, EOPNOTSUPP). Each call is refused with each error, and all operations run. A new call is one
-// line.
+// A refused system call that Penstock does not need fails no operation, whether the kernel lacks it (ENOSYS), a seccomp filter or a sandbox
+// refuses it (EPERM), or a file system does (EINVAL, EOPNOTSUPP). Each call is refused with each error, and all operations run. A new call
+// takes one line.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

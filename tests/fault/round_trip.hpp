@@ -1,5 +1,5 @@
-// Writes and reads a file in every way there is and says what went wrong: what must work wherever a file can be opened, under whatever
-// limits. Reports with words rather than with GoogleTest, so that it can also be run in a child process.
+// Writes and reads a file in every possible way and reports what went wrong: all of it must work wherever a file can be opened, under any
+// limits. Returns text instead of using GoogleTest, so that it can also run in a child process.
 #pragma once
 
 #include <fmt/format.h>

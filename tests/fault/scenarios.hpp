@@ -1,5 +1,5 @@
-// Every public operation as something that can be tried with a fault armed and then judged: what a fault loop runs. Made in a world, with
-// all it needs (open files, memory) already there; destroyed before the world ends.
+// Every public operation in a form that a fault loop can run with a fault armed, and then check. Made in a world, with everything that it
+// needs (open files, memory) prepared; destroyed before the world.
 #pragma once
 
 #include <functional>

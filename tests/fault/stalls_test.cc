@@ -1,5 +1,5 @@
-// File systems that stop answering, fall short, or lie about the size of their files. Files of one that hangs hold up nobody else; what is
-// still queued behind the hang can be cancelled, and keeps its deadline; and bytes_done tells the truth about the rest.
+// File systems that stop responding, return short counts, or report wrong file sizes. Files on a hanging file system delay no others;
+// requests queued behind the hang can be cancelled and keep their deadlines; and bytes_done is true for the rest.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

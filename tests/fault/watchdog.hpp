@@ -1,5 +1,5 @@
-// Turns a hang into a failure that says where: while one lives, the process aborts with the name of the case when its time is over. The
-// time is generous, since it is no bound on speed. One at a time, on the main thread: the library's threads block all signals.
+// Turns a hang into a failure that says where: the process aborts with the name of the case when the time is over. The time is generous,
+// since it does not check speed. One at a time, on the main thread: the library's threads block all signals.
 #pragma once
 
 #include <unistd.h>

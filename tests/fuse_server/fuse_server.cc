@@ -1,7 +1,7 @@
-// Serves a FUSE mount for one test: files in memory shared with it, which hang, fail and lie as the test asks. A program of its own, so
-// that a hang cannot be one of the test's own threads, and so that the mount can be ended by killing it.
+// Serves a FUSE mount for one test: files in memory shared with the test, which hang, fail and report wrong sizes as the test asks. A
+// separate program, so that no thread of the test can hang in it, and so that killing it ends the mount.
 //   fuse_server CONTROL_DESCRIPTOR MOUNT_POINT
-// It dies with the test. A call that is held is answered with EINTR once its caller is killed: nobody stays stuck.
+// It dies with the test. When the caller of a held call is killed, the call returns EINTR, so that no process is stuck.
 #define FUSE_USE_VERSION 312
 
 #include <fcntl.h>

@@ -1,5 +1,4 @@
-// Heads of maps in a cache on the node: whatever lies in the folder, what is believed of it is within bounds, and is written as it was
-// read.
+// Heads of maps in a node cache: whatever is in the folder, accepted values are within bounds, and are written as they were read.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

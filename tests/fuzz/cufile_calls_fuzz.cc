@@ -1,5 +1,5 @@
-// Sequences of cuFile calls with hostile arguments. The input is a program: one byte says which call, the next ones what its arguments are.
-// Whatever is called, nothing may crash, hang, or write outside of what it was given.
+// Sequences of cuFile calls with hostile arguments. The input is a program: one byte selects the call, the next ones its arguments. No
+// input may cause a crash, a hang, or a write outside the given memory.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Feeds any bytes to the reader of cufile.json, and to the variables that override it. Whatever comes in, the values stay in their
-// ranges and a text that is refused changes nothing. Built with clang's -fsanitize=fuzzer, or with replay_main.cc for a replay.
+// Feeds any bytes to the parser of cufile.json, and to the variables that override it. Whatever the input, values stay in their ranges and
+// rejected text changes nothing. Built with clang's -fsanitize=fuzzer, or with replay_main.cc for a replay.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// Feeds any bytes to the reader of GGUF files: as a whole file, and as the beginning of a longer one. What is taken is whole: its tensors
-// lie in the file, one behind the other, and take the bytes that their types and shapes do. Built with clang's -fsanitize=fuzzer, or with
+// Feeds any bytes to the GGUF parser: as a whole file, and as the beginning of a longer one. An accepted file is consistent: its tensors
+// lie in the file, do not overlap, and have the sizes that their types and shapes demand. Built with clang's -fsanitize=fuzzer, or with
 // replay_main.cc for a replay.
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Feeds any bytes to the reader of model indexes. What is taken puts each tensor, once, into a file of the index's folder. Built with
+// Feeds any bytes to the parser of model indexes. An accepted index puts each tensor, once, into a file in its own folder. Built with
 // clang's -fsanitize=fuzzer, or with replay_main.cc for a replay.
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,5 @@
-// Feeds any bytes to the readers of what credentials come in: files of the AWS tools, JSON, the XML of STS, times. What is taken may stand
-// in a header; what is refused is refused in words that have nothing of it. Built with clang's -fsanitize=fuzzer, or with replay_main.cc
-// for a replay.
+// Feeds any bytes to the parsers of credentials: files of the AWS tools, JSON, the XML of STS, times. Accepted values are valid in a
+// header; error messages contain nothing of a rejected value. Built with clang's -fsanitize=fuzzer, or with replay_main.cc for a replay.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,6 +1,6 @@
-// Feeds any bytes to the parser of URLs. What is taken may stand in a request line and in a header, names no other host than it says, and
-// is the same when it is read again; what is refused is refused in printable words. Built with clang's -fsanitize=fuzzer, or with
-// replay_main.cc for a replay.
+// Feeds any bytes to the URL parser. An accepted URL is valid in a request line and in a header, names no host other than the visible one,
+// and parses to the same URL again; error messages are printable. Built with clang's -fsanitize=fuzzer, or with replay_main.cc for a
+// replay.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Feeds every file of the folders (or files) given as arguments to a fuzz target, for builds without clang's fuzzer. Prints how many; fails
-// when there is none to feed.
+// Feeds every file of the folders (or files) given as arguments to a fuzz target, for builds without clang's fuzzer. Prints their number;
+// fails if there are none.
 #include <cstdint>
 #include <cstdio>
 #include <exception>

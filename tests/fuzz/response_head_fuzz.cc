@@ -1,4 +1,5 @@
-// Answers of servers, in one piece and in two: whatever they are, they are read within bounds, alike, and no chunk has more than has come.
+// Server responses, in one piece and in two: any bytes are parsed within bounds and with the same result, and no chunk is longer than the
+// received bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

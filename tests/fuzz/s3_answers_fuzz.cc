@@ -1,5 +1,5 @@
-// Feeds any bytes to the readers of S3's answers in XML. Whatever comes in, what is shown of an error is bounded and printable, and the
-// objects of a list have keys that an object may have. Built with clang's -fsanitize=fuzzer, or with replay_main.cc for a replay.
+// Feeds any bytes to the parsers of S3's XML responses. Whatever the input, the text shown for an error is bounded and printable, and
+// listed objects have valid keys. Built with clang's -fsanitize=fuzzer, or with replay_main.cc for a replay.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

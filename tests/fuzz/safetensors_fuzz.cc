@@ -1,6 +1,6 @@
-// Feeds any bytes to the reader of safetensors files, as the beginning of a file: of just these bytes, and of one as long as its header
-// says. What is taken is whole: its tensors fill the file, and written again it says the same. Built with clang's -fsanitize=fuzzer, or
-// with replay_main.cc for a replay.
+// Feeds any bytes to the safetensors parser, as the beginning of a file: of exactly these bytes, and of one as long as its header says. An
+// accepted file is consistent: its tensors fill the file, and writing it again gives the same header. Built with clang's -fsanitize=fuzzer,
+// or with replay_main.cc for a replay.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

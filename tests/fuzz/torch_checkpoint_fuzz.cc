@@ -1,6 +1,6 @@
-// Feeds any bytes to the reader of the pickles of checkpoints, as the pickle of an archive with some storages. What is taken lies where it
-// says: each tensor in its storage. What is not is refused with a message that is fit for a terminal. Built with clang's -fsanitize=fuzzer,
-// or with replay_main.cc for a replay.
+// Feeds any bytes to the parser of checkpoint pickles, as the pickle of an archive with some storages. Each accepted tensor lies inside its
+// storage. Rejected input gives a message that is safe to print in a terminal. Built with clang's -fsanitize=fuzzer, or with replay_main.cc
+// for a replay.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

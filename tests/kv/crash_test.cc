@@ -1,5 +1,5 @@
-// A process that puts and drops all the time is killed at a random moment, again and again. Then no value has a wrong byte, and none is
-// gone that was there at a sync() whose end it told of. PENSTOCK_KV_CRASHES: how often.
+// A process that puts and drops all the time is killed at a random moment, again and again. Afterwards no value has a wrong byte, and every
+// value that was present at a completed sync() still exists. PENSTOCK_KV_CRASHES: the number of rounds.
 #include <sys/wait.h>
 #include <unistd.h>
 

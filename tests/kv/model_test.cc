@@ -1,5 +1,5 @@
-// Random calls of a store, compared with a map: of each key the value that was put last, or none where it may have been dropped to make
-// room. Prints its seed. PENSTOCK_MODEL_SEED repeats a run, PENSTOCK_MODEL_SECONDS changes how long new seeds are tried.
+// Random calls of a store, compared with a map: each key has the value that was put last, or none if it may have been evicted. Prints its
+// seed. PENSTOCK_MODEL_SEED repeats a run, PENSTOCK_MODEL_SECONDS sets how long new seeds are tried.
 #include <chrono>
 #include <cstdlib>
 #include <iostream>

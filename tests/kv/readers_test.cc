@@ -1,4 +1,4 @@
-// Other processes read while one evicts, replaces and drops: whatever they get is a value of its key, whole.
+// Other processes read while one process evicts, replaces and drops: every value that they get is complete and belongs to its key.
 #include <sys/wait.h>
 #include <unistd.h>
 

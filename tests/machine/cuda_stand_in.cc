@@ -1,4 +1,4 @@
-// In the place of NVIDIA's libcuda.so.1: two GPUs, or STAND_IN_ERROR for who starts it.
+// Replaces NVIDIA's libcuda.so.1: two GPUs, or the error that the variable STAND_IN_ERROR asks for.
 #include <cstdio>
 #include <cstdlib>
 

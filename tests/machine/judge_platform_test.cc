@@ -1,4 +1,4 @@
-// What a running kernel and the registers of PCI devices tell, and what is made of it.
+// What a running kernel and the registers of PCI devices report, and the conclusions drawn from it.
 #include <gtest/gtest.h>
 
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-// What the dynamic linker of a made-up machine would load.
+// The libraries that the dynamic linker of a made-up machine would load.
 #include <gtest/gtest.h>
 
 #include <algorithm>

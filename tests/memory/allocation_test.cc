@@ -1,6 +1,6 @@
-// Memory runs out in the middle of every call: its first allocation fails, then its second, and so on, of the calling thread or of the
-// engine's own threads, once or from then on. Whatever fails, the call is either wholly right or says out_of_memory, nothing escapes from
-// it, callbacks come exactly once, the same call works afterwards, the file closes, and no descriptor is left open.
+// Memory runs out in the middle of every call: its first allocation fails, then its second, and so on, on the calling thread or the
+// engine's threads, once or permanently. Whatever fails, the call is either completely right or returns out_of_memory; no exception
+// escapes; callbacks run exactly once; the same call works afterwards; the file closes; and no descriptor stays open.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

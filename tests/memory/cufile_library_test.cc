@@ -1,4 +1,4 @@
-// Memory runs out while the machine is asked whether it has GPUDirect.
+// Memory runs out while the library checks the machine for GPUDirect.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,6 +1,6 @@
-// Memory runs out in the middle of the calls of a key-value store: its first allocation fails, then its second, and so on, of the calling
-// thread or of the threads of engine and store. Whatever fails, a key has its old value or its new one, what failed says so, and all works
-// afterwards, also when the store is opened again.
+// Memory runs out in the middle of calls of a key-value store: the first allocation fails, then the second, and so on, on the calling
+// thread or the threads of engine and store. Whatever fails, a key has its old or its new value, the failed call returns an error, and
+// everything works afterwards, also after the store is opened again.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Requests far longer than the memory they name, or any memory: their length costs nothing before bytes are moved.
+// Requests far longer than their memory, or than any memory: their length costs nothing before bytes are moved.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

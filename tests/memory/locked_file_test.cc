@@ -1,4 +1,4 @@
-// Memory runs out while descriptors of a file that the program has locked are closed: the lock stays, and no descriptor is forgotten.
+// Memory runs out while descriptors of a file that the program has locked are closed: the lock stays, and no descriptor leaks.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

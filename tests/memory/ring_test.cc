@@ -1,4 +1,4 @@
-// Memory runs out while a ring is made: what was opened for it is closed.
+// Memory runs out while a ring is made: its descriptors and mappings are closed.
 #include <gtest/gtest.h>
 
 #include <cstdint>

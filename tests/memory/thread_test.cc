@@ -1,5 +1,5 @@
-// Threads that cannot be started, as under RLIMIT_NPROC or a container's pids limit: work is done by who waits for it, or ends with
-// out_of_memory, and nothing aborts.
+// Threads that cannot be started, as under RLIMIT_NPROC or a container's pids limit: the waiting thread does the work, or the request ends
+// with out_of_memory. Nothing aborts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Memory runs out where a request ends whose bytes were to stay out of the page cache, on a kernel that cannot see to that: the request
-// then asks why, to count its bytes, on a thread that must not throw.
+// Memory runs out at the end of a request whose bytes were to stay out of the page cache, on a kernel without support for that: the request
+// then asks for the reason, to count its bytes, on a thread that must not throw.
 #include <gtest/gtest.h>
 
 #include <cerrno>

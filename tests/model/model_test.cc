@@ -1,8 +1,8 @@
 // Random operations on a few files, compared with byte arrays: every path, every kind of memory, blocking and not, alone and in batches.
-// Prints its seed. PENSTOCK_MODEL_SEED repeats a run, PENSTOCK_MODEL_SECONDS changes how long new seeds are tried.
+// Prints its seed. PENSTOCK_MODEL_SEED repeats a run, PENSTOCK_MODEL_SECONDS sets how long new seeds are tried.
 //
-// Operations run one at a time or, in volleys, many at once on ranges that do not touch. Then every byte has a known value, but for the
-// ranges of cancelled writes: behind the bytes_done of such a write, each byte is as it was or as it was to be, until it is looked at.
+// Operations run one at a time or, in volleys, many at once on disjoint ranges. Then every byte has a known value, except in the ranges of
+// cancelled writes: after bytes_done of such a write, each byte is old or new until it is read.
 #include <unistd.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// Compiled into the stand-in libraries only: see cufile_recorder.hpp. The functions have the names and layouts of cuFile.
+// Compiled only into the stand-in libraries: see cufile_recorder.hpp. The functions have cuFile's names and layouts.
 #include "path/cufile_recorder.hpp"
 
 #include <array>

@@ -1,5 +1,5 @@
-// Requests of an engine on a machine that seems to have Linux 7.4 and a GPU that lends its memory: what the drive carries itself, what is
-// staged beside it, and what is said of it.
+// Requests on a machine that seems to have Linux 7.4 and a GPU that exports its memory: the bytes that the drive transfers itself, those
+// that are staged, and what is reported about both.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>

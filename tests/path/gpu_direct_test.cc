@@ -1,4 +1,4 @@
-// Requests of an engine on a machine that seems to have GPUDirect: what goes direct, what is staged beside it, and what is said of it.
+// Requests on a machine that seems to have GPUDirect: the bytes that go direct, those that are staged, and what is reported about both.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

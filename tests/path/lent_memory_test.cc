@@ -1,4 +1,4 @@
-// Memory that is lent to a drive, a window at a time, over a ring and a GPU that only seem to know how.
+// Memory exported to a drive, one window at a time, over an imitated ring and GPU.
 #include "path/lent_memory.hpp"
 
 #include <fcntl.h>

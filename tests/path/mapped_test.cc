@@ -1,4 +1,4 @@
-// Where a mapped read ends: at the end of the file, whatever size the kernel states.
+// A mapped read ends at the end of the file, whatever size the kernel reports.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Every call to the door to other processes may fail: whoever waits is told, nothing hangs, and nothing is left behind.
+// Every call of the peer interface may fail: waiting callers get an error, nothing hangs, and nothing leaks.
 #include <thread>
 
 #include "contract/contract_fixture.hpp"

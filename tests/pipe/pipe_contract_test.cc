@@ -1,4 +1,4 @@
-// What every pipe promises, whatever the transport and the channel.
+// The contract of every pipe, for each transport and channel.
 #include <sys/resource.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tensors in memory of devices, between processes: over the connection, and mapped from one process into the other.
+// Tensors in device memory, between processes: sent over the connection, or mapped from one process into the other.
 #include <thread>
 
 #include "pipe/device_process_fixture.hpp"

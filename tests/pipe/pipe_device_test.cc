@@ -1,5 +1,4 @@
-// Tensors in memory of devices: from and to every kind of memory, by each channel. On the first GPU where there is one, else on the host
-// device.
+// Tensors in device memory: from and to every kind of memory, over each channel. On the first GPU if there is one, else on the host device.
 #include <atomic>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Pipes over a fabric: which channel is used where, and what becomes of a message when the fabric fails. Real bytes over UCX's tcp.
+// Pipes over a fabric: the channel used in each case, and the fate of messages when the fabric fails. Real bytes over UCX's tcp.
 #include <filesystem>
 #include <fstream>
 #include <thread>

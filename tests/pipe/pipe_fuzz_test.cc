@@ -1,4 +1,4 @@
-// Whatever another process says, a pipe ends with an error or goes on, and everything that waits for it ends.
+// Whatever another process sends, a pipe fails or continues, and every waiting call ends.
 #include <algorithm>
 #include <array>
 #include <atomic>

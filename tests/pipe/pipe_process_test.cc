@@ -1,4 +1,4 @@
-// Pipes between processes, of which one is killed, stopped, or belongs to somebody else.
+// Pipes between processes, one of which is killed, is stopped, or belongs to another user.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

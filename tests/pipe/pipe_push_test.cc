@@ -1,4 +1,4 @@
-// Tensors that the sender's device writes into the targets of receives that were posted before, between processes.
+// Tensors that the sender's device writes into the targets of receives posted before, between processes.
 #include <atomic>
 #include <chrono>
 #include <deque>

@@ -1,4 +1,4 @@
-// tcp with a secret: who knows it is let in, and nobody else.
+// tcp with a secret: only peers that know it are accepted.
 #include <atomic>
 #include <thread>
 

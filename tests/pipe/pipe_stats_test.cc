@@ -1,4 +1,4 @@
-// What an engine and its board tell of pipes: what they have carried, by channel, and what is under way.
+// Statistics of pipes in an engine and on its board: bytes carried, by channel, and messages under way.
 #include <unistd.h>
 
 #include "penstock/processes.hpp"

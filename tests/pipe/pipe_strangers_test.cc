@@ -1,4 +1,4 @@
-// Those who connect and are not let in: silent, slow, lying, and many. They get nothing, keep nothing, and keep nobody out.
+// Unauthorized connections: silent, slow, lying, and many. They get no data, hold no resources, and block no authorized peer.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-// Tensors that are received in the order of streams: what a stream is given behind a receive finds the bytes, and it goes on whatever
-// becomes of them.
+// Tensors received in stream order: work queued on a stream after a receive finds the bytes, and the stream continues even if the receive
+// fails.
 #include <atomic>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// The further connections of a pipe: made, used, refused, lost and abused.
+// The additional connections of a pipe: made, used, refused, lost and abused.
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Pipes over tcp that are encrypted: who is let in, who is not and hears why, and what all others get.
+// Encrypted pipes over tcp: accepted peers, rejected peers and their errors, and what all others get.
 #include <array>
 #include <cstdlib>
 #include <cstring>

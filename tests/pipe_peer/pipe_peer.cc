@@ -1,6 +1,6 @@
-// The other process of a pipe: connects to a listener, does what it is told, and says on its standard output when it is there.
-// Usage: penstock_pipe_peer URL CHANNEL|all STEP [BYTES [DEVICE]]. Its tensors lie in memory of the device, where one is named. Ends when
-// its standard input does.
+// The other process of a pipe: connects to a listener, executes a step, and reports on standard output when it is ready. Usage:
+// penstock_pipe_peer URL CHANNEL|all STEP [BYTES [DEVICE]]. Its tensors are in memory of the device, if one is given. Exits at the end of
+// its standard input.
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// A local file as a source: its descriptors, and where it ends, which is where the kernel's own count is 0, whatever size it states.
+// A local file as a source: its descriptors, and its end, which is where the kernel returns 0 bytes, whatever size it reports.
 #include "source/local_file.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// What is next in a source, in slabs: when it is read ahead, what a reader finds, and when it is given back.
+// Read-ahead of a source into slabs: when it reads, what a reader finds, and when slabs are returned.
 #include "source/read_ahead.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How far sources are asked: what ends a fill, and how many are begun at once.
+// Fills of sources: what ends a fill, and how many are started at once.
 #include "source/turnstile.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Transfers through the page cache that leave nothing there, where the kernel can, and what becomes of them where it cannot.
+// Transfers through the page cache that leave nothing there, if the kernel supports it, and their fallback if it does not.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What is found out about a file system that answers late.
+// Detecting a file system that responds slowly.
 #include "staging/answer_times.hpp"
 
 #include <gtest/gtest.h>

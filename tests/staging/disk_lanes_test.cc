@@ -21,7 +21,7 @@
 #include "support/temp_dir.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
-// A ring that died is forgotten on purpose: the kernel may still use it.
+// A ring that failed is leaked on purpose: the kernel may still use it.
 extern "C" [[gnu::visibility("default"), gnu::used]] const char* __lsan_default_suppressions() {
   return "leak:faulty_kernel::make_ring\nleak:faulty_ring::\n";
 }

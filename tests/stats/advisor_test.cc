@@ -1,4 +1,4 @@
-// The advisor over counters alone: each finding by itself, what it costs, and where it keeps quiet.
+// The advisor over counters alone: each finding by itself, its cost, and when it gives none.
 #include <gtest/gtest.h>
 
 #include <functional>

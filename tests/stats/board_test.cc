@@ -1,4 +1,4 @@
-// Boards: what other processes see of this one, whatever becomes of the one that writes or the one that reads.
+// Boards: what other processes see of this one, even if the writer or the reader dies.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ipc.h>

@@ -1,4 +1,4 @@
-// The table of counters: each field of usage_stats that is counted has one line in it.
+// The table of counters: each counted field of usage_stats has one line in it.
 #include "stats/counters.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The rules by which the descriptors and the memory of a storm count as flat, and what is told of it.
+// The rules by which the descriptors and the memory of a storm count as flat, and the report.
 #include "storm/storm_footprint.hpp"
 
 #include <fcntl.h>

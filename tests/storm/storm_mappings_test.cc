@@ -1,4 +1,4 @@
-// What resident memory consists of, by what smaps says of it.
+// The composition of resident memory, according to smaps.
 #include "storm/storm_mappings.hpp"
 
 #include <gtest/gtest.h>

@@ -1,13 +1,13 @@
-// Everything at once: threads that do random operations of every kind beside each other, on files that they share, while allocations and
-// calls of the kernel fail, a file system stalls, and processes fork. Each thread owns a region of each file, so that it knows every byte.
-//   PENSTOCK_STORM_SEED      the seed that a run has printed (threads still race, so it makes a repeat likely, not sure)
-//   PENSTOCK_STORM_SECONDS   how long (5; long_storm 3600)
-//   PENSTOCK_STORM_LANES     what the engines believe to have (one for each core)
-//   PENSTOCK_STORM_WITHOUT   what not to do, of: allocations,faults,stalls,forks
-// A thread that makes no progress for a minute ends the process, after a dump of what each thread is doing. When all is closed the process
-// has no more descriptors than at the beginning, no slabs, its heap and its resident memory back, and meanwhile neither descriptors nor
-// memory that is no slab may grow (storm_footprint.hpp says by which rules). How resident memory went meanwhile is told; tools/soak judges
-// it over many storms. The last line, "storm figures: " and an object of JSON, is for programs.
+// Everything at once: threads run random operations of every kind side by side, on shared files, while allocations and kernel calls fail, a
+// file system stalls, and processes fork. Each thread owns a region of each file, so that it knows every byte.
+//   PENSTOCK_STORM_SEED      the seed that a run has printed (threads still race, so it makes a repeat likely, not certain)
+//   PENSTOCK_STORM_SECONDS   duration (5; long_storm 3600)
+//   PENSTOCK_STORM_LANES     engine_options::lanes of the engines (0: chosen from the cores)
+//   PENSTOCK_STORM_WITHOUT   what to leave out: allocations,faults,stalls,forks
+// If a thread makes no progress for a minute, the process prints what each thread is doing and aborts. After everything is closed, the
+// process must have no more descriptors than at the beginning, no slabs, and its initial heap and resident memory; meanwhile neither
+// descriptors nor memory other than slabs may grow (storm_footprint.hpp has the rules). The test prints the course of resident memory;
+// tools/soak judges it over many storms. The last line, "storm figures: " and a JSON object, is for programs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>

@@ -1,4 +1,4 @@
-// Folders that processes share as a cache: who may use one, what is opened in it, and who holds which range.
+// Cache folders shared by processes: who may use one, which files are opened in it, and who holds which range.
 #include "sys/cache_folder.hpp"
 
 #include <gtest/gtest.h>

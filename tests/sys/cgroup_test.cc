@@ -1,4 +1,4 @@
-// What containers let a process use, as the kernel's files say it, in each layout that Docker, Kubernetes, Slurm and systemd make of them.
+// The limits of containers, according to the kernel's files, in each layout that Docker, Kubernetes, Slurm and systemd make.
 #include "sys/cgroup.hpp"
 
 #include <gtest/gtest.h>

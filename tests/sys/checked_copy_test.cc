@@ -1,4 +1,4 @@
-// Copies into memory that may not be writable, by each of the two ways.
+// Copies into memory that may not be writable, in both ways.
 #include "sys/checked_copy.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The test kernel is tested too: a fault that does not strike would make the tests above it worthless.
+// Tests the test kernel: a fault that has no effect would make the tests that use it worthless.
 #include "support/faulty_kernel.hpp"
 
 #include <fcntl.h>

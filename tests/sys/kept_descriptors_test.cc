@@ -1,4 +1,4 @@
-// What of the program's record locks and leases is left when the kernel opens and closes descriptors of a file.
+// Which of the program's record locks and leases survive when the library opens and closes descriptors of a file.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// What a program prints, and how it ends.
+// The output and the exit status of a program.
 #include "sys/run_command.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// SHA-256 and HMAC-SHA256, against the values that FIPS 180-4's examples and RFC 4231 publish.
+// SHA-256 and HMAC-SHA256, compared with the published values of FIPS 180-4's examples and RFC 4231.
 #include "sys/secret.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Two ends of a line over UCX's tcp, in one process.
+// Both ends of a connection over UCX's tcp, in one process.
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>

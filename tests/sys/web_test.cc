@@ -1,4 +1,4 @@
-// What a door to web servers connects to, and what it does not.
+// The web interface of sys: what it connects to, and what it refuses.
 #include "sys/web.hpp"
 
 #include <arpa/inet.h>

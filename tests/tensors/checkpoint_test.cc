@@ -1,4 +1,4 @@
-// Checkpoints of torch.save: what is read, what is refused, and what is written.
+// Checkpoints of torch.save: what is read, rejected and written.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// GGUF files: what is told of them, what is refused, long headers, and models in several files.
+// GGUF files: their contents, what is rejected, long headers, and models in several files.
 #include "penstock/gguf.hpp"
 
 #include <gtest/gtest.h>

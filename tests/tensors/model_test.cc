@@ -1,4 +1,4 @@
-// Models: indexes, the files of a folder, what is promised and what is there, layouts, the parts of ranks, and loading.
+// Models: indexes, the files of a folder, promised and present tensors, layouts, the parts of ranks, and loading.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-// A user's first program: writes a file and reads it back into memory of the embedded device, with the installed headers only.
+// A user's first program: writes a file and reads it back into memory of the host device, with only the installed headers.
 #include <penstock/penstock.hpp>
 
 #include <cstdio>

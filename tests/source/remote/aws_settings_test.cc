@@ -1,4 +1,4 @@
-// No setting of the AWS tools is ignored in silence: a table says what each does, and these tests go over the table.
+// No setting of the AWS tools is ignored silently: a table says what each one does, and these tests go through the table.
 #include "source/remote/aws_settings.hpp"
 
 #include <gtest/gtest.h>

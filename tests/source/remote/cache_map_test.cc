@@ -1,4 +1,4 @@
-// Heads of maps: what is written is read again, and nothing else is.
+// Heads of maps: a written head can be read again, and anything else is rejected.
 #include "source/remote/cache_map.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// Where credentials are found, in which order, and what is refused. Wherever a secret stands it has "hush" in it, which no message may
-// show.
+// The places that are searched for credentials, their order, and what is refused. Every secret contains "hush", which no message may show.
 #include "source/remote/credential_search.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// When credentials are found again, by whom, and who waits.
+// When credentials are renewed, by which thread, and which threads wait.
 #include "source/remote/credential_source.hpp"
 
 #include <gtest/gtest.h>

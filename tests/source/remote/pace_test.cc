@@ -1,4 +1,4 @@
-// How many requests a server is asked at once, on a clock of the test's own.
+// The number of concurrent requests to a server, on a clock that the test controls.
 #include "source/remote/pace.hpp"
 
 #include <gtest/gtest.h>

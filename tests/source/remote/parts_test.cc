@@ -1,4 +1,4 @@
-// How an object is cut into parts, and what of a part has come.
+// How an object is split into parts, and which bytes of a part have arrived.
 #include "source/remote/parts.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is read in the files of the AWS tools.
+// Parsing of the files of the AWS tools.
 #include "source/remote/profiles.hpp"
 
 #include <fcntl.h>

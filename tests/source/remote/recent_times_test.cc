@@ -1,4 +1,4 @@
-// Which piece of a server is late.
+// Which piece from a server counts as late.
 #include "source/remote/recent_times.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Where answers may send their reader, and where not.
+// Where responses may redirect a reader.
 #include "source/remote/redirect.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Heads of answers: what they say, and what they may not be.
+// Response heads: their meaning, and what is rejected.
 #include "source/remote/response_head.hpp"
 
 #include <gtest/gtest.h>

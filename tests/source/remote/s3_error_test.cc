@@ -1,4 +1,4 @@
-// What is taken from S3's answers in XML, and what is not believed.
+// What is taken from S3's XML responses, and what is not trusted.
 #include "source/remote/s3_error.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Signatures, keys and answers, with servers of S3 that others wrote: what they take and what they say.
+// Signatures, keys and responses with third-party S3 servers: what they accept and return.
 #include <gtest/gtest.h>
 
 #include <algorithm>

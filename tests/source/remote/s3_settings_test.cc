@@ -1,4 +1,4 @@
-// Where S3 is, and who says so.
+// The address of S3, and the settings that determine it.
 #include "source/remote/s3_settings.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A secret is not printed, and not left behind.
+// A secret is not printed, and not left in memory.
 #include "source/remote/secret_text.hpp"
 
 #include <fmt/format.h>

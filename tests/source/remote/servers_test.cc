@@ -1,4 +1,4 @@
-// From URLs to what is asked: kinds of servers, and whom they are asked as. Over a server that notes what comes.
+// From URLs to requests: kinds of servers, and the credentials used. Over a server that records requests.
 #include "source/remote/servers.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Signatures, against those that AWS publishes: its test suite for Signature Version 4, and the examples of the S3 API reference.
+// Signatures, compared with those that AWS publishes: its test suite for Signature Version 4, and the examples of the S3 API reference.
 #include "source/remote/signature.hpp"
 
 #include <fmt/format.h>

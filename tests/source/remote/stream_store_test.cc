@@ -1,4 +1,4 @@
-// What comes in order is kept, in memory and behind that in a file.
+// Bytes that arrive in order are kept in memory and, beyond that, in a file.
 #include "source/remote/stream_store.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Objects that are written: whole on the server or not at all, whatever the server does. Over a server that keeps them in memory.
+// Written objects are complete on the server or absent, whatever the server does. Over a server that keeps them in memory.
 #include "source/remote/upload.hpp"
 
 #include <gtest/gtest.h>

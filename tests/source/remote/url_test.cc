@@ -1,4 +1,4 @@
-// What a URL is taken for, and what reaches a request line.
+// How URLs are classified, and which characters reach a request line.
 #include "source/remote/url.hpp"
 
 #include "base/printable.hpp"
