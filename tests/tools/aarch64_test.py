@@ -1,4 +1,4 @@
-"""tools/aarch64, as far as it goes without a cross compiler: what it makes of what a suite prints, and what it refuses.
+"""tools/aarch64 without a cross compiler: how it parses the output of a suite, and which arguments it rejects.
 
 Usage: aarch64_test.py
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/internals/architecture.md is short, and its table of rooms is that of tools/check_includes.py. The pages of the subsystems are short, name each
-file of core and pipe, and name every thread.
+"""docs/internals/architecture.md is short, and its table of source folders matches tools/check_includes.py. The pages of the subsystems are short, and
+name each file of core and pipe and every thread.
 
 Usage: architecture_doc_test.py [repository root]
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of tools/check_includes.py: small trees, each with one include that must or must not be refused."""
+"""Tests tools/check_includes.py on small trees, each with one include that it must reject or accept."""
 
 import subprocess
 import sys

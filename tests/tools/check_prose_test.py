@@ -1,4 +1,4 @@
-"""tools/check_prose finds what it should in each kind of file, at the right line, and its counts only fall."""
+"""Tests that tools/check_prose reports the expected lines in each kind of file, and that its counts only fall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guides/containers.md shows the files of packaging/, which are well-formed and build from this tree.
+"""Tests that docs/guides/containers.md shows the files of packaging/, and that these are well-formed and build from this tree.
 
 Usage: containers_test.py
 """

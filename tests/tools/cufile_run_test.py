@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tests that libpenstock_audit.so gives Penstock's libcufile to everyone who asks for one, and NVIDIA's to Penstock itself.
+"""Tests that libpenstock_audit.so loads Penstock's libcufile for every caller except Penstock itself, which gets NVIDIA's.
 
-The libraries are stand-ins, built here: "theirs" answers cuFileGetVersion with 1190, "ours" with 1170. With --penstock, the command
-`penstock run` and the real libcufile.so.0 are tried too.
+The libraries are stand-ins that the test builds: cuFileGetVersion returns 1190 in "theirs" and 1170 in "ours". With --penstock, also tests the
+command `penstock run` and the real libcufile.so.0.
 
 Usage: cufile_run_test.py --audit LIBPENSTOCK_AUDIT [--cc CC] [--penstock PENSTOCK]
 """

@@ -1,6 +1,6 @@
-"""The Debian packages that cpack makes of a build: what each holds and needs, and that the command runs from where they are unpacked.
+"""Tests the Debian packages that cpack makes from a build: their contents and dependencies, and that the command runs from the unpacked packages.
 
-Usage: deb_test.py CPACK BUILD_DIRECTORY [PACKAGES]   (of the preset install, built; PACKAGES: a folder of packages that cpack has made of it)
+Usage: deb_test.py CPACK BUILD_DIRECTORY [PACKAGES]   (a finished build of the preset install; PACKAGES: a folder of packages that cpack made from it)
 """
 
 from __future__ import annotations

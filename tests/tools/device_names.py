@@ -1,9 +1,9 @@
-"""Every function that takes a device takes every name of one: those of the host here, and those of a GPU, which without one is missed by all alike.
+"""Tests that every function with a device argument accepts every spelling of a device: of the host, and of a GPU. Without a GPU, all must report it missing.
 
 Usage: device_names.py
 
-Works in the current folder, with the Penstock of this Python; PyTorch, CuPy, NumPy and zarr are used where they are installed. Prints a line for each
-function and name, and exits with 1 where a name was not taken.
+Works in the current folder, with the Penstock of this Python. Uses PyTorch, CuPy, NumPy and zarr if they are installed. Prints a line for each
+function and name, and exits with 1 if a name was rejected.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Every shell command in README.md and docs runs as it stands there, on an installed Penstock.
+"""Tests that every shell command in README.md and docs runs as written, on an installed Penstock.
 
-Each page has a folder of its own. The first block of the page finds it empty; the files that later commands name (FILES) come after it.
+Each page has its own folder. It is empty for the first block of the page; the files that later commands name (FILES) are added after that.
 
 Usage: docs_commands_test.py short CMAKE BUILD_DIRECTORY PAGE
        docs_commands_test.py long CMAKE BUILD_DIRECTORY
 
-short installs the build and runs the commands of one page, but for those of MEASURING and LONG, which take longer and run with long.
+short installs the build and runs the commands of one page, except those in MEASURING and LONG, which take longer and run with long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The pages lead somewhere: on GitHub, and in the site that tools/docs_site makes of them.
+"""Tests the links between the pages, on GitHub and in the site that tools/docs_site builds.
 
 Usage: docs_site_test.py links|site
 
-links reads only the files: their links, their sentences, the length of README.md and its charts; site builds the site, and is skipped (77) where mkdocs cannot be had.
+links only reads the files: their links, their sentences, the length of README.md and its charts. site builds the site, and is skipped (77) without mkdocs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/support/faulty_proxy.py does wrong what it is told to, and nothing else."""
+"""Tests that tests/support/faulty_proxy.py injects the requested faults, and no others."""
 
 from __future__ import annotations
 

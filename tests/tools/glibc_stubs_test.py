@@ -1,4 +1,4 @@
-"""Programs that are linked with packaging/manylinux/glibc_stubs.py: what they ask for is old, and they run here. Needs g++ with glibc on x86-64 or aarch64.
+"""Tests programs linked with packaging/manylinux/glibc_stubs.py: they need only old symbol versions, and they run. Needs g++ with glibc on x86-64 or aarch64.
 
 Usage: glibc_stubs_test.py CXX
 """

@@ -3,7 +3,7 @@ check-jsonschema, which compares workflows and dependabot.yml with GitHub's sche
 
 Usage: lint_test.py ruff|codespell|shellcheck|actionlint|workflows|dependabot
 
-A linter is taken from build/venv, else from the PATH. If there is none, the test is skipped (77) and says how to install it. pyproject.toml
+Takes each linter from build/venv, else from the PATH. If it is missing, the test is skipped (77) and says how to install it. pyproject.toml
 configures ruff and codespell.
 """
 

@@ -2,11 +2,11 @@
 
 Usage: newcomer_test.py [--keep] [--root FOLDER]
 
-The root is made by debootstrap (fetched from the package mirror where it is not installed), entered by chroot within mounts of its own. Then:
-./demo builds and shows the main job; the recipe of start/install.md installs into /usr/local; the C++ program of guides/cpp.md is built against it by pkg-config
-and by CMake; the commands of README.md and reference/commands.md run; and a virtual environment with nothing in it gets the wheel that pip builds, in which the
-program of start/first-steps.md that needs no other library runs, and every function takes every name of a device.
-Needs root, unshare and a package mirror: exits with 77, and says why, where it cannot run. Takes a quarter of an hour.
+debootstrap (fetched from the package mirror if it is not installed) makes the root; the test enters it by chroot, in its own mount namespace. Then:
+./demo builds and shows the main job; the recipe of start/install.md installs into /usr/local; pkg-config and CMake build the C++ program of
+guides/cpp.md against that; the commands of README.md and reference/commands.md run; and an empty virtual environment gets the wheel that pip builds.
+In it, the program of start/first-steps.md that needs no other library runs, and every function accepts every spelling of a device.
+Needs root, unshare and a package mirror; otherwise it exits with 77 and says why. Takes a quarter of an hour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Manual pages and completions that the command makes of its own options: each of them is in all, groff and the shells take them.
+"""Tests the manual pages and completions that the command generates from its options: every option is in all of them, and groff and the shells accept them.
 
 Usage: pages_test.py PENSTOCK
 """

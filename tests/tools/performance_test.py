@@ -1,4 +1,4 @@
-"""tools/performance: the table in the docs is the one that it makes of the journal, a run with a build that is there, and what it refuses.
+"""Tests tools/performance: the table in the docs matches the journal, a run with an existing build works, and wrong arguments are rejected.
 
 Usage: performance_test.py PENSTOCK
 """

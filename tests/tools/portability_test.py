@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""No source knows one processor only: what one has, another has in its place, a page is as long as the kernel says, and folders are those of
-the machine. Words in comments do not count.
+"""Tests that no source works on only one processor architecture: code for one has a counterpart for the other, the page size comes from the kernel,
+and folder names fit the machine. Ignores comments.
 
 Usage: portability_test.py [repository root]
 """

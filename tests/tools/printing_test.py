@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Nothing prints in a way that throws, or that ends the program of a user: src/base/output.hpp and src/cli/common/say.hpp print, and nothing else.
+"""Tests that only src/base/output.hpp and src/cli/common/say.hpp print, so that printing never throws and never ends a user's program.
 
-fmt::print() and streams throw where the terminal, the disk or the pipe is gone; stdio writes into whatever file has the number of standard
-error. A line that is a program of its own (an example, a tool of the benchmarks) may print as it likes.
+fmt::print() and streams throw if the terminal, the disk or the pipe is gone; stdio writes into whatever file has the descriptor number of standard
+error. Separate programs (examples, benchmark tools) may print as they like.
 
 Usage: printing_test.py [repository root]
 """

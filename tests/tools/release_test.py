@@ -1,6 +1,6 @@
-"""What a release says of itself, and tools/release: what it refuses, its pure functions, and, with --long, a whole dry run.
+"""Tests the metadata of a release, and tools/release: what it rejects, its pure functions and, with --long, a complete dry run.
 
-Usage: release_test.py [WHEEL]   (a wheel's own metadata in place of pyproject.toml)
+Usage: release_test.py [WHEEL]   (checks the metadata of a wheel instead of pyproject.toml)
        release_test.py --long    (takes as long as four builds, and needs PyPI)
 """
 

@@ -1,4 +1,4 @@
-"""Every test that docs/reference/promises.md names exists.
+"""Tests that every test named in docs/reference/promises.md exists.
 
 Usage: reliability_doc_test.py CTEST BUILD_DIRECTORY
 """

@@ -1,8 +1,8 @@
-"""The page of `penstock bench --report`: well-formed, complete, and safe against what stands in names and saved results.
+"""Tests the page of `penstock bench --report`: it is well-formed, complete, and escapes names and saved results.
 
 Usage: report_test.py page|browser PENSTOCK
 
-browser opens it in headless Chromium, light and dark, and looks for texts that lie on each other; skipped (77) where there is no Chromium.
+browser opens it in headless Chromium, light and dark, and looks for overlapping texts; skipped (77) without Chromium.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/support/s3_server.py starts the servers that are here, with keys that they know, and ends them with its stdin."""
+"""Tests that tests/support/s3_server.py starts the installed servers with known keys, and stops them at the end of its stdin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of tests/tools/SCOPE.md names a test that exists, or says why the feature is not served."""
+"""Tests that every row of tests/tools/SCOPE.md names an existing test, or says why the feature is not supported."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Paths, channels, counters and commands are known by their registries alone: who adds one touches its own file and one line. And the Python
-module keeps to the stable ABI.
+"""Tests that only registries list paths, channels, counters and commands, so that adding one touches its own file and one line; and that the Python
+module uses only the stable ABI.
 
 Usage: seams_test.py [repository root]
 """

@@ -1,6 +1,6 @@
-"""docs/reference/settings.md lists every environment variable PENSTOCK_* that the code reads, and no other, with its range and its field of engine_options.
+"""Tests that docs/reference/settings.md lists exactly the environment variables PENSTOCK_* that the code reads, with range and field of engine_options.
 
-docs/guides/operations.md lists every code of advice, as include/penstock/facts.hpp promises.
+Also tests that docs/guides/operations.md lists every advice code, as include/penstock/facts.hpp promises.
 
 Usage: settings_page_test.py
 """

@@ -1,4 +1,4 @@
-"""tools/soak: pieces of the real storm, a restart after kill -9, pieces that fail, journals that are torn, and what the report says.
+"""Tests tools/soak: pieces of the real storm, a restart after kill -9, failing pieces, truncated journals, and the report.
 
 Usage: soak_test.py STORM_TESTS
 """

@@ -1,9 +1,9 @@
-"""A build from source says at once all that it lacks, and one by pip takes {fmt} and nlohmann/json from PyPI where the system has none.
+"""Tests that a build from source lists all missing dependencies at once, and that pip takes {fmt} and nlohmann/json from PyPI if the system lacks them.
 
 Usage: source_build_test.py short|long CMAKE COMPILER
 
-short configures only. long lets pip build the package without the command, as on a machine that has a compiler and nothing else of what
-Penstock is built with, and tries it; it is skipped where PyPI does not answer.
+short only configures. long has pip build the package without the command, as on a machine that has a compiler but no other build dependency,
+and tries it; it is skipped if PyPI does not respond.
 """
 
 from __future__ import annotations

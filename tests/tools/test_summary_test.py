@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of tools/test_summary.py, on files of the form that ctest --output-junit writes."""
+"""Tests tools/test_summary.py on files in the format of ctest --output-junit."""
 
 import subprocess
 import sys

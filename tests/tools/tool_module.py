@@ -1,4 +1,4 @@
-"""A program of tools/, which has no suffix, as a module."""
+"""Imports a program of tools/, which has no suffix, as a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/wheels makes, from this tree, a wheel for each interpreter at hand, and tries each in an empty venv. Needs PyPI, and minutes.
+"""Tests that tools/wheels builds a wheel from this tree for each installed interpreter, and tries each in an empty venv. Needs PyPI. Takes minutes.
 
 Usage: wheels_test.py
 """
