@@ -1,4 +1,4 @@
-// Memory runs out while a ring is made: its descriptors and mappings are closed.
+// Memory runs out while a ring is made: the descriptors opened for it are closed.
 #include <gtest/gtest.h>
 
 #include <cstdint>
