@@ -296,7 +296,7 @@ std::uint64_t held_memory::demand::byte_count(const std::int64_t* shape, std::si
 
 // Returns 4 for "<f4".
 std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
-  if (!PyUnicode_Check(typestr.ptr())) refuse("has a typestr that is no str");
+  if (!PyUnicode_Check(typestr.ptr())) refuse("has a typestr that is not a str");
   const std::string text = nb::str(typestr).c_str();
   std::int64_t bytes = 0;
   for (std::size_t i = 2; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) bytes = bytes * 10 + (text[i] - '0');
@@ -476,7 +476,7 @@ bool held_memory::take_cuda_array(const demand& wanted) {
   const auto& names = attribute_names::get();
   const auto found = attribute(object, names.interface);
   if (!found) return false;
-  if (!PyDict_Check(found->ptr())) wanted.refuse("has a __cuda_array_interface__ that is no dict");
+  if (!PyDict_Check(found->ptr())) wanted.refuse("has a __cuda_array_interface__ that is not a dict");
   const auto interface = nb::borrow<nb::dict>(*found);
   const auto entry = [&](nb::handle name) { return interface.contains(name) ? nb::object(interface[name]) : nb::none(); };
   for (const auto name : {names.data, names.typestr, names.shape}) {

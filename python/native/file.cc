@@ -91,7 +91,7 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   how.options.cache = parse_cache(cache);
   how.options.immutable = immutable;
   const auto limit = signed_integer(bytes_per_second, "bytes_per_second");
-  if (limit < 0) raise_invalid("bytes_per_second is " + std::to_string(limit) + ": 0 is no limit");
+  if (limit < 0) raise_invalid("bytes_per_second is " + std::to_string(limit) + ": 0 means no limit");
   how.options.bytes_per_second = static_cast<std::uint64_t>(limit);
   std::optional<remote_options> server;
   if (!storage_options.is_none()) server = parse_storage_options(storage_options);

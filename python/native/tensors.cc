@@ -168,7 +168,7 @@ tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> f
 
 // Places the tensors one after the other in memory, beginning at start.
 nb::tuple place_all(const tensor_header& header, std::uint64_t alignment, std::uint64_t start) {
-  if (!std::has_single_bit(alignment)) raise_invalid("the alignment is no power of two");
+  if (!std::has_single_bit(alignment)) raise_invalid("the alignment is not a power of two");
   std::vector<std::int64_t> starts;
   packed_ranges ranges;
   starts.reserve(header.tensors().size());

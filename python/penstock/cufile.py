@@ -1,10 +1,10 @@
-"""The cufile module of cuda-python's documentation, over Penstock: files by descriptor, memory by address.
+"""The cufile module of cuda-python's documentation, on Penstock: files by descriptor, memory by address.
 
 Pointers, streams and handles are integers. A pointer may be to host memory, to memory of a GPU, or to memory of the host device. As in C, a pointer
 keeps nothing alive: memory must stay allocated until the call, or the queued operation, has ended. Registering memory is never required. The first
 call that needs the driver opens it. Thread-safe.
 
-A call that fails raises cuFileError, whose status is one of cuFile's numbers (docs.nvidia.com/gpudirect-storage, API reference). Programs written for
+A call that fails raises cuFileError, whose status is one of cuFile's error codes (docs.nvidia.com/gpudirect-storage, API reference). Programs written for
 cuda.bindings.cufile 13.x, some of whose functions take other arguments, import penstock.cuda_bindings.cufile, or run unchanged under `penstock run`.
 
 Batches (batch_io_...), statistics (stats_..., get_stats_...), parameters (get_parameter_..., set_parameter_...), the driver's settings

@@ -149,7 +149,7 @@ class GdsFile:
         self._complete("load_storage", "cuFileRead", self._file.read_into, storage, offset)
 
     def save_storage(self, storage: Any, offset: int = 0) -> None:
-        """Writes all bytes of the storage to the file from offset (in bytes) on. Blocks and releases the GIL. Errors as for load_storage()."""
+        """Writes the whole storage to the file, starting at offset (in bytes). Blocks and releases the GIL. Errors as for load_storage()."""
         assert self._file is not None, "Cannot save data to a file that is not registered."
         _settle(storage)
         self._complete("save_storage", "cuFileWrite", self._file.write_from, storage, offset)

@@ -102,11 +102,11 @@ class Store:
     def get(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
         """Reads values into buffers. Blocks.
 
-        `items` is as for `put()`. The buffers of a key must have the length of its value in total; they may be divided differently from those of the
+        `items` is as for `put()`. The total length of a key's buffers must equal the length of its value; they may be divided differently from those of the
         put.
 
         Returns a list that says for each key whether it was found. The buffers of other keys have undefined contents. Errors are raised as by
-        `put()`: InvalidArgument if the buffers have another length; `penstock.Error` with code "io" if a value does not match its checksum, which
+        `put()`: InvalidArgument if the buffers have a different length; `penstock.Error` with code "io" if a value does not match its checksum, which
         also drops it.
         """
         return self.get_async(items, return_exceptions=return_exceptions).result()

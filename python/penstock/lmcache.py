@@ -29,7 +29,7 @@ __all__ = ["PenstockL2Adapter"]
 class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
     """Stores, finds and loads LMCache's objects, each under one key. Thread-safe.
 
-    `settings` has the "folder" of the store, and "capacity_bytes", "durable" and "checksums" as for `penstock.kv.Store`.
+    `settings` contains the store's "folder", plus "capacity_bytes", "durable" and "checksums" as for `penstock.kv.Store`.
 
     Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: an object that cannot be stored fails
     its task, one that cannot be loaded is a miss, and the logger "penstock" prints a warning.

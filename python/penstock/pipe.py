@@ -237,7 +237,7 @@ class Descriptor:
         `timeout` is in seconds.
 
         You can use the tensors of the result at once in the order of the stream. The host, and tensors in host memory, must wait for `ended`. This
-        future is done when the stream has passed the tensors. If the other end dies, withdraws the message, or the time is up, the stream continues,
+        future is done when the stream has passed the tensors. If the other end dies or withdraws the message, or if the timeout expires, the stream continues,
         the tensors hold zeros or old data, and the future raises.
 
         Channels without a GPU copy receive the tensors into host memory first, at most 1 GiB for each message, and the stream waits for them. Pass a

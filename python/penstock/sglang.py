@@ -84,7 +84,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return self.batch_set([key], [value])
 
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
-        """Stores contiguous tensors, except those that are stored already. Returns whether all are stored."""
+        """Stores contiguous tensors, skipping those that are already stored. Returns whether all are stored."""
         return all(self._stored(keys, lambda: [[_bytes_of(each)] for each in values]))
 
     def exists(self, key: str) -> bool:

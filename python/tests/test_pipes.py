@@ -289,7 +289,7 @@ def test_an_interrupt_ends_explain_at_once():
 def test_connecting_where_nobody_listens_names_the_url():
     with penstock.pipe.listen("tcp://127.0.0.1:0") as listener:
         url = listener.url
-    with pytest.raises(penstock.NotFound, match=f"nobody listens at {url}"):
+    with pytest.raises(penstock.NotFound, match=f"no process listens at {url}"):
         penstock.pipe.connect(url)
 
 

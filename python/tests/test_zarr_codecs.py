@@ -730,7 +730,7 @@ class TestFormat3:
             def to_dict(self) -> dict[str, Any]:
                 return {**array.metadata.to_dict(), "codecs": codecs}
 
-        with pytest.raises(Unsupported, match="its metadata are not understood"):
+        with pytest.raises(Unsupported, match="its metadata could not be read"):
             layout_of_metadata(Odd(), array.store, "")
 
     def test_arrays_of_groups_with_consolidated_metadata(self, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ bool json_reader::escaped_code() {
     if (!four_digits(second)) return false;
     if (second >= 0xdc00 && second < 0xe000) code = 0x10000 + ((code - 0xd800) << 10) + (second - 0xdc00);
   }
-  if (code >= 0xd800 && code < 0xe000) return fail("a string has half of a character");
+  if (code >= 0xd800 && code < 0xe000) return fail("a string has an incomplete character");
   append_utf8(code, unescaped_);
   return true;
 }
@@ -172,7 +172,7 @@ bool json_reader::skip_digits() {
 
 bool json_reader::end() {
   skip_space();
-  return at_ == text_.size() || fail(fmt::format("there is something behind {}'s last '}}'", what_));
+  return at_ == text_.size() || fail(fmt::format("there is something after {}'s last '}}'", what_));
 }
 
 bool json_reader::taken_word(std::string_view word) {

@@ -42,7 +42,7 @@ bool tells_why(const status& problem, bool secure) {
   const bool cut = secure && problem.code() == errc::io && problem.domain() == error_domain::penstock;
   return problem.code() == errc::would_block || problem.code() == errc::permission_denied || cut;
 }
-status flooded() { return {errc::io, "the other end passed more descriptors than it has told of"}; }
+status flooded() { return {errc::io, "the other end passed more descriptors than it announced"}; }
 status given_up() { return {errc::closed, "the connection was given up"}; }
 
 }  // namespace

@@ -363,7 +363,7 @@ status mapping::told_of_targets(const frame_head& head, std::span<const std::byt
   auto& tensors = facts->tensors;
   if (head.code >= permit::count || head.part >= permit::turns || tensors.empty() || !facts->payload_lengths.empty() ||
       std::any_of(tensors.begin(), tensors.end(), has_no_parts) || !owner_.over()->has_ring()) {
-    return {errc::io, "the other end told where its tensors go in a way that cannot be"};
+    return {errc::io, "the other end sent invalid targets for its tensors"};
   }
   has_come(*facts);
   if (head.message <= announced_so_far_) return {};  // that message is already on its way

@@ -143,7 +143,7 @@ class mpt_channel final : public channel {
   [[nodiscard]] bool serves(bool /*from_device*/, bool /*to_device*/) const noexcept override { return true; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& /*by*/) const override {
     if (here.connections == 0) return "a pipe within one host needs no further connections";
-    if (here.connections == 1) return "this end was told to keep to one connection";
+    if (here.connections == 1) return "this end is limited to one connection";
     if (from.connections < 2) return "the other end makes no further connections";
     return std::nullopt;
   }

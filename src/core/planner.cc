@@ -409,7 +409,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::direct_write:
       return "direct I/O, as asked for";
     case plan_reason::unaligned_edge:
-      return "an unaligned edge goes through the page cache, so that neighbours lose nothing";
+      return "an unaligned edge goes through the page cache, so that neighbouring bytes are kept";
     case plan_reason::too_little_aligned:
       return "too little of it is aligned for direct I/O: written to the page cache";
     case plan_reason::unaligned_read_edge:

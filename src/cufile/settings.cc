@@ -346,7 +346,7 @@ std::optional<log_level> parse_log_level(std::string_view word) noexcept {
 settings::settings() {
   for (const key& where : all_keys()) {
     const refusal why = store_text(where, where.standard, *this);
-    assert(why.empty() && "a default that is no value of its key");
+    assert(why.empty() && "a default that is not a value of its key");
     static_cast<void>(why);
   }
 }

@@ -631,7 +631,7 @@ result<void*> cuda_session::map_allocation(std::string_view handle, int descript
   std::size_t bytes = 0;
   const std::string text(handle.substr(mapped_prefix.size()));
   if (std::sscanf(text.c_str(), " %llx %zu", &base, &bytes) != 2 || bytes == 0 || !maps_allocations()) {
-    return status(errc::unsupported, fmt::format("cuda:{}: this is no memory of cuMemCreate that can be mapped here", ordinal_));
+    return status(errc::unsupported, fmt::format("cuda:{}: this is not memory of cuMemCreate that can be mapped here", ordinal_));
   }
   if (descriptor < 0) {
     return status(errc::unsupported, fmt::format("cuda:{}: memory of cuMemCreate needs its descriptor, and none has come", ordinal_));

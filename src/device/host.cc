@@ -180,14 +180,14 @@ result<host_session::stream_pointer> host_session::find_stream(stream handle) {
     return started;
   }
   const auto found = streams_.find(handle);
-  if (found == streams_.end()) return status(errc::invalid_argument, fmt::format("host:0: {} is no stream", handle));
+  if (found == streams_.end()) return status(errc::invalid_argument, fmt::format("host:0: {} is not a stream", handle));
   return found->second;
 }
 
 result<host_session::event_pointer> host_session::find_event(event handle) {
   const std::lock_guard guard(lock_);
   const auto found = events_.find(handle);
-  if (found == events_.end()) return status(errc::invalid_argument, fmt::format("host:0: {} is no event", handle));
+  if (found == events_.end()) return status(errc::invalid_argument, fmt::format("host:0: {} is not an event", handle));
   return found->second;
 }
 

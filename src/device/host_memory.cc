@@ -183,7 +183,7 @@ result<host_memory::allocation> host_memory::find(const void* address) const {
       return allocation{region + found->first, found->second};
     }
   }
-  return status(errc::bad_memory, fmt::format("host:0: {} lies in no live allocation", address));
+  return status(errc::bad_memory, fmt::format("host:0: {} is not in a live allocation", address));
 }
 
 result<std::byte*> host_memory::bytes_of(const void* address, std::uint64_t length) const {
@@ -211,7 +211,7 @@ result<host_memory::shared> host_memory::share(const void* address) {
   const std::lock_guard guard(lock_);
   const auto offset = static_cast<std::uint64_t>(found->base - region_.load(std::memory_order_relaxed));
   if (descriptor_ < 0 || imported_.count(offset) > 0 || ::fstat(descriptor_, &file) != 0) {
-    return status(errc::unsupported, "host:0: this memory is behind no file that another process could open");
+    return status(errc::unsupported, "host:0: this memory has no file that another process could open");
   }
   const auto into = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - found->base);
   return shared{fmt::format("host {} {} {} {}", descriptor_, file.st_ino, offset, found->bytes), into, found->bytes - into};

@@ -83,7 +83,7 @@ result<lent_memory::loan> lent_memory::window_of(const extent& of, const device:
   const auto end = (reinterpret_cast<std::uintptr_t>(in.base) + in.size) / page * page;
   const auto begins = reinterpret_cast<std::uintptr_t>(of.memory);
   if (begins < first || begins + source::direct_alignment > end)
-    return status(errc::unsupported, "the memory lies in a page of the host that is not wholly in its allocation, and cannot be lent");
+    return status(errc::unsupported, "the memory shares a page with memory outside its allocation, so it cannot be lent");
   loan made;
   const auto base = first + (begins - first) / window_bytes_ * window_bytes_;
   made.session = of.session;

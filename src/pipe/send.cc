@@ -62,7 +62,8 @@ status session::locate(send_operation& op) {
     if (!found) return found.error();
     if (found->on_device()) {
       return {errc::unsupported,
-              fmt::format("payload {} lies in memory of {}: payloads are host memory, tensors of any", i, core::name_of(*found))};
+              fmt::format("payload {} lies in memory of {}: payloads must be in host memory; tensors may be in any memory", i,
+                          core::name_of(*found))};
     }
   }
   for (std::size_t i = 0; i < op.message.tensors.size(); ++i) {

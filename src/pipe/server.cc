@@ -56,7 +56,7 @@ bool is_loopback(std::string_view host) { return host == "localhost" || host == 
 // Turns a refused connection into not_found; returns any other error unchanged.
 status nobody_listens(const std::string& url, const status& why) {
   if (why.domain() != error_domain::os || why.native() != ECONNREFUSED) return why;
-  return {errc::not_found, fmt::format("nobody listens at {}: Connection refused (os {})", url, ECONNREFUSED), error_domain::os,
+  return {errc::not_found, fmt::format("no process listens at {}: Connection refused (os {})", url, ECONNREFUSED), error_domain::os,
           ECONNREFUSED};
 }
 
@@ -265,7 +265,7 @@ bool passes(const status& why) {
          (why.domain() == error_domain::os && std::find(passing.begin(), passing.end(), why.native()) != passing.end());
 }
 
-status would_block() { return {errc::would_block, "nobody is listening"}; }
+status would_block() { return {errc::would_block, "no process listens there"}; }
 
 }  // namespace
 

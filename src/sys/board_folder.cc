@@ -147,7 +147,7 @@ result<owned_descriptor> linux_board_folder::open_folder() const {
   if (folder.get() < 0) {
     const int problem = errno;
     if (problem == ELOOP || problem == ENOTDIR)
-      return status(errc::permission_denied, fmt::format("{} is no folder: somebody has put something else there", name_));
+      return status(errc::permission_denied, fmt::format("{} is not a folder: somebody has put something else there", name_));
     return status::from_errno(problem, fmt::format("open {}", name_));
   }
   struct stat facts {};

@@ -38,7 +38,7 @@ status failed(const char* call) noexcept {
 }
 
 status not_ours(const std::string& name, const struct stat& facts) {
-  if (!S_ISDIR(facts.st_mode)) return {errc::permission_denied, fmt::format("{} is no folder", name)};
+  if (!S_ISDIR(facts.st_mode)) return {errc::permission_denied, fmt::format("{} is not a folder", name)};
   if (facts.st_uid != geteuid())
     return {errc::permission_denied, fmt::format("{} belongs to user {}, and this is user {}", name, facts.st_uid, geteuid())};
   if ((facts.st_mode & 022) != 0)

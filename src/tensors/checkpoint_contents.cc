@@ -67,7 +67,7 @@ class contents_reader {
 
  private:
   status visit(pickle_value value, std::vector<std::string>& keys) {
-    if (++visited_ > most_members) return malformed(fmt::format("its dicts have more than {} members", most_members));
+    if (++visited_ > most_members) return malformed(fmt::format("its dicts have more than {} entries", most_members));
     const pickle_node& node = pickle_.nodes[value];
     if (node.kind == pickle_kind::tensor) return add_tensor(pickle_.tensors[node.extra], keys);
     if (node.kind != pickle_kind::dict || pickle_.items_of(value).empty()) {

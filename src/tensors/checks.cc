@@ -37,7 +37,7 @@ status check_keys(const tensor_metadata& metadata) {
   for (const auto& [key, value] : metadata) keys.emplace_back(key);
   const auto twice = repeated(std::move(keys));
   if (!twice) return {};
-  return {errc::invalid_argument, fmt::format("the key {} comes twice in the metadata", tensors::quoted(*twice))};
+  return {errc::invalid_argument, fmt::format("the key {} appears twice in the metadata", tensors::quoted(*twice))};
 }
 
 status check_texts(const tensor_metadata& metadata) {

@@ -33,7 +33,7 @@ status check_gguf_keys(const gguf_header& header) {
   keys.reserve(header.metadata.size());
   for (const auto& [key, value] : header.metadata) keys.emplace_back(key);
   const auto twice = tensors::repeated(std::move(keys));
-  return twice ? no_gguf(fmt::format("the key {} comes twice in the metadata", tensors::quoted(*twice))) : status();
+  return twice ? no_gguf(fmt::format("the key {} appears twice in the metadata", tensors::quoted(*twice))) : status();
 }
 
 result<std::uint32_t> gguf_alignment(const gguf_header& header) {
@@ -61,7 +61,7 @@ result<std::vector<std::uint64_t>> shape_of_blocks(const gguf_elements& of) {
   if (of.type->plain) return shape;
   const std::uint64_t row = shape.empty() ? 1 : shape.back();
   if (row % of.type->block_elements != 0) {
-    return no_gguf(fmt::format("its rows of {} elements are no whole number of blocks of {}, which type {} has", row,
+    return no_gguf(fmt::format("its rows of {} elements are not a whole number of blocks of {}, which type {} has", row,
                                of.type->block_elements, of.type->name));
   }
   if (__builtin_mul_overflow(row / of.type->block_elements, std::uint64_t{of.type->block_bytes}, &shape.back()))
@@ -91,7 +91,7 @@ result<placed_elements> elements_of(tensors::gguf_tensor&& told) {
 status check_gguf_place(const tensor_facts& tensor, std::uint32_t alignment, std::uint64_t data_offset, std::uint64_t file_bytes) {
   if (tensor.offset % alignment != 0)
     return no_gguf(
-        fmt::format("it begins at {} of the tensors' bytes, which is no multiple of the alignment, {}", tensor.offset, alignment));
+        fmt::format("it begins at {} of the tensors' bytes, which is not a multiple of the alignment, {}", tensor.offset, alignment));
   const auto end = range_end(tensor.offset, tensor.bytes);
   const std::uint64_t there = file_bytes - std::min(file_bytes, data_offset);
   if (end && *end <= there) return {};

@@ -163,7 +163,7 @@ class gguf_reader {
     at_ = gguf_magic.size();
     if (!read(to)) return false;
     if (to == 2 || to == 3) return true;
-    if (to == 1) return fail("it is a GGUF file of version 1, which nobody writes since 2023: versions 2 and 3 are read");
+    if (to == 1) return fail("it is a GGUF file of version 1, which has been out of use since 2023: Penstock reads versions 2 and 3");
     // A small number written by a big-endian machine.
     if ((to & 0xffff) == 0 && to != 0) return fail("it is a big-endian GGUF file: only little-endian ones are read");
     return fail(fmt::format("it is a GGUF file of version {}: versions 2 and 3 are read", to));

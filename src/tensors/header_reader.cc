@@ -39,7 +39,7 @@ class header_reader {
     return json_.object([&](std::string_view key) {
       std::string name(key);
       std::string_view value;
-      if (json_.next() != '"') return json_.fail(fmt::format("the value of {} in the metadata is no string", tensors::quoted(name)));
+      if (json_.next() != '"') return json_.fail(fmt::format("the value of {} in the metadata is not a string", tensors::quoted(name)));
       if (!json_.string(value)) return false;
       to->emplace_back(std::move(name), value);
       return true;

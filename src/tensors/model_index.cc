@@ -50,7 +50,7 @@ class index_reader {
  private:
   bool read_member(std::string_view key) {
     if (key != weights_key) return json_.skip(most_model_index_depth - 1);
-    if (has_weights_) return refuse("\"weight_map\" comes twice in the index");
+    if (has_weights_) return refuse("\"weight_map\" appears twice in the index");
     has_weights_ = true;
     if (json_.next() != '{') return refuse(no_weights);
     return json_.object([&](std::string_view tensor) {
@@ -77,7 +77,7 @@ class index_reader {
                                   tensors::quoted(each.file)));
     }
     if (const auto twice = tensors::repeated(std::move(names)))
-      return no_index(fmt::format("{} comes twice in the index", tensor_called(*twice)));
+      return no_index(fmt::format("{} appears twice in the index", tensor_called(*twice)));
     return {};
   }
 

@@ -59,7 +59,7 @@ class layout_maker {
   explicit layout_maker(const layout_options& options) : options_(options) {}
 
   result<model_layout> make(const model& from) {
-    if (!std::has_single_bit(options_.alignment)) return no_layout("the alignment is no power of two");
+    if (!std::has_single_bit(options_.alignment)) return no_layout("the alignment is not a power of two");
     if (options_.rank.number >= options_.rank.count)
       return no_layout(fmt::format("rank {} of {}", options_.rank.number, options_.rank.count));
     if (options_.names) {

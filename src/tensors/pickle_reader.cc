@@ -243,7 +243,7 @@ class pickle_reader {
 
   bool stop() {
     if (!marks_.empty() || stack_.size() != 1) return fail("it stops with something left over");
-    if (at_ != pickle_.size()) return fail("there is something behind its end");
+    if (at_ != pickle_.size()) return fail("there is something after its end");
     made_.root = stack_.back();
     return stopped_ = true;
   }
@@ -294,7 +294,7 @@ class pickle_reader {
   bool name_of_texts() {
     if (!has(2)) return false;
     const pickle_value called = pop(), module = pop();
-    if (!is(called, pickle_kind::text) || !is(module, pickle_kind::text)) return fail("it asks for a name that is no text");
+    if (!is(called, pickle_kind::text) || !is(module, pickle_kind::text)) return fail("it asks for a name that is not text");
     const std::string wanted = fmt::format("{}\n{}", node(module).text, node(called).text);
     const auto found = known_name(wanted);
     if (!found)
@@ -328,14 +328,14 @@ class pickle_reader {
   bool append(std::size_t count) {
     if (!has(count + 1)) return false;
     const pickle_value value = pop(), to = stack_.back();
-    if (!is(to, pickle_kind::list)) return fail("it appends to what is no list");
+    if (!is(to, pickle_kind::list)) return fail("it appends to something that is not a list");
     items_for(to).push_back(value);
     return true;
   }
   bool set_item() {
     if (!has(3)) return false;
     const pickle_value value = pop(), key = pop(), to = stack_.back();
-    if (!is(to, pickle_kind::dict)) return fail("it sets an item of what is no dict");
+    if (!is(to, pickle_kind::dict)) return fail("it sets an item of something that is not a dict");
     auto& items = items_for(to);
     items.push_back(key);
     items.push_back(value);
@@ -424,11 +424,11 @@ class pickle_reader {
     return push_new({.kind = pickle_kind::tensor, .extra = static_cast<std::uint32_t>(made_.tensors.size() - 1)});
   }
   bool counts(pickle_value of, std::vector<std::uint64_t>& to) {
-    if (!is(of, pickle_kind::tuple)) return fail("the shape of a tensor, or its strides, are no tuple");
+    if (!is(of, pickle_kind::tuple)) return fail("the shape of a tensor, or its strides, are not a tuple");
     const auto& values = made_.items_of(of);
     if (values.size() > most_dimensions) return fail(fmt::format("a tensor has {} dimensions", values.size()));
     for (const pickle_value each : values) {
-      if (!is_count(each)) return fail("the shape of a tensor, or its strides, are no numbers");
+      if (!is_count(each)) return fail("the shape of a tensor, or its strides, are not numbers");
       to.push_back(count_of(each));
     }
     return true;
@@ -439,7 +439,7 @@ class pickle_reader {
     if (!has(2)) return false;
     const pickle_value state = pop(), of = stack_.back();
     if (is(of, pickle_kind::name) && node(of).text == made_dtype) return true;
-    if (!is(of, pickle_kind::dict) || !is(state, pickle_kind::dict)) return fail("it sets attributes of what is no dict");
+    if (!is(of, pickle_kind::dict) || !is(state, pickle_kind::dict)) return fail("it sets attributes of something that is not a dict");
     made_.states[of] = state;
     return true;
   }

@@ -56,7 +56,7 @@ result<std::uint64_t> tensor_bytes(tensor_type type, std::span<const std::uint64
   if (fits && bits % 8 == 0) return bits / 8;
   return or_no_memory([&]() -> result<std::uint64_t> {
     if (!fits) return status(errc::invalid_argument, "its shape has more bits than 64-bit numbers can count");
-    return status(errc::invalid_argument, fmt::format("its {} bits of {} are no whole number of bytes", bits, to_string(type)));
+    return status(errc::invalid_argument, fmt::format("its {} bits of {} are not a whole number of bytes", bits, to_string(type)));
   });
 }
 

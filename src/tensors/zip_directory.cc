@@ -129,7 +129,7 @@ result<std::vector<zip_member>> read_directory(const file& from) {
   std::string_view directory = *text;
   while (members.size() < place->members) {
     auto member = take_entry(directory);
-    if (!member) return damaged(fmt::format("its list breaks off after {} of {} members", members.size(), place->members));
+    if (!member) return damaged(fmt::format("its directory is truncated after {} of {} members", members.size(), place->members));
     if (status error = find_bytes(from, *size, *member); !error.ok()) return error;
     members.push_back(*std::move(member));
   }

@@ -116,7 +116,7 @@ TEST(cp, several_files_go_into_a_folder_and_keep_their_names) {
   EXPECT_EQ(text_in(directory.path() + "/to/two"), text_in(two));
   const ended_program no_folder = cp({one, two, directory.path() + "/none"});
   EXPECT_EQ(no_folder.exit_code, 1);
-  EXPECT_EQ(no_folder.err, "penstock: " + directory.path() + "/none is no folder\n");
+  EXPECT_EQ(no_folder.err, "penstock: " + directory.path() + "/none is not a folder\n");
   EXPECT_EQ(cp({one, directory.path() + "/none/"}).exit_code, 1);
 }
 

@@ -321,7 +321,7 @@ TEST(make_torch_checkpoint, refuses_what_it_cannot_keep_and_changes_nothing) {
   for (const char* name : {"a", "b", "c", "d", "e"}) too_many.push_back({name, tensor_type::u8, {std::uint64_t{1} << 60}});
   refused(too_many, "would reach past the largest file offset");
   std::vector<tensor_facts> tensors{{"a", tensor_type::u8, {1}}};
-  EXPECT_TRUE(mentions(make_torch_checkpoint(tensors, {{"k", "1"}, {"k", "2"}}).error(), "\"k\" comes twice in the metadata"));
+  EXPECT_TRUE(mentions(make_torch_checkpoint(tensors, {{"k", "1"}, {"k", "2"}}).error(), "\"k\" appears twice in the metadata"));
   EXPECT_TRUE(mentions(make_torch_checkpoint(tensors, {{"k", "\xff"}}).error(), "is not UTF-8"));
   const auto image = make_torch_checkpoint(tensors);
   ASSERT_TRUE(image);
@@ -360,10 +360,10 @@ TEST(read_pickle, tells_the_byte_at_which_it_stops_making_sense) {
   refused("\x80\x06N.", "a pickle of protocol 6: 2 to 5 are read");
   refused(pickle_of(""), "it stops with something left over");
   refused(pickle_of("NN"), "it stops with something left over");
-  refused(pickle_of("N") + "x", "there is something behind its end");
+  refused(pickle_of("N") + "x", "there is something after its end");
   refused(pickle_of("(N"), "it stops with something left over");
   refused(pickle_of("NNN\x92"), "at byte 5 of the pickle, the opcode 0x92 is not one of those that make tensors");
-  refused(pickle_of("NNN\x93"), "at byte 5 of the pickle, it asks for a name that is no text");
+  refused(pickle_of("NNN\x93"), "at byte 5 of the pickle, it asks for a name that is not text");
   refused(pickle_of("\x8c\x02os\x8c\x06system\x93"), "it asks for os.system, which is not one of the names that make tensors");
   refused(
       "\x80\x02X\xff\xff\xff\xff"
@@ -381,24 +381,24 @@ TEST(read_pickle, tells_the_byte_at_which_it_stops_making_sense) {
   refused(pickle_of("N(\x85"), "it takes more from its stack than is there");
   refused(pickle_of("q\x01"), "it takes more from its stack than is there");
   refused(pickle_of("h\x07"), "it recalls value 7, which it did not remember");
-  refused(pickle_of("NNa"), "it appends to what is no list");
-  refused(pickle_of("NNNs"), "it sets an item of what is no dict");
+  refused(pickle_of("NNa"), "it appends to something that is not a list");
+  refused(pickle_of("NNNs"), "it sets an item of something that is not a dict");
   refused(pickle_of("](NNu"), "it adds items to a value of another kind");
   refused(pickle_of("}(Nu"), "a key has no value");
   refused(pickle_of("}(NNe"), "it adds items to a value of another kind");
   refused(pickle_of("NQ"), "it refers to a storage that is not one");
   refused(pickle_of("(" + pickled_text("module") + "NNNNtQ"), "it refers to a storage that is not one");
   refused(pickle_of("N)R"), "it calls what cannot be called");
-  refused(pickle_of("}Nb"), "it sets attributes of what is no dict");
-  refused(pickle_of("N}b"), "it sets attributes of what is no dict");
+  refused(pickle_of("}Nb"), "it sets attributes of something that is not a dict");
+  refused(pickle_of("N}b"), "it sets attributes of something that is not a dict");
   const std::string storage = "(" + pickled_text("storage") + pickled_name("torch\nFloatStorage") + pickled_text("0") + pickled_text("cpu");
   refused(pickle_of(storage + "J\xff\xff\xff\xfftQ"), "it refers to a storage that is not one");
   const std::string make = pickled_name("torch._utils\n_rebuild_tensor_v2") + "(" + storage + pickled_number(9) + "tQ";
   refused(pickle_of(make + "tR"), "it makes a tensor in a way that torch.save does not");
-  refused(pickle_of(make + "K\x01" + ")NNNtR"), "the shape of a tensor, or its strides, are no tuple");
+  refused(pickle_of(make + "K\x01" + ")NNNtR"), "the shape of a tensor, or its strides, are not a tuple");
   refused(pickle_of(make + "K\x01"
                            "J\xff\xff\xff\xff\x85)NNtR"),
-          "the shape of a tensor, or its strides, are no numbers");
+          "the shape of a tensor, or its strides, are not numbers");
   refused(pickle_of(make + "K\x01" + pickled_tuple({1}) + ")NNtR"), "another number of strides than of dimensions");
   const auto many = pickled_tuple(std::vector<std::uint64_t>(65, 1));
   refused(pickle_of(make + "K\x01" + many + many + "NNtR"), "a tensor has 65 dimensions");

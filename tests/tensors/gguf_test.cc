@@ -132,7 +132,7 @@ TEST(parse_gguf, needs_no_padding_behind_the_last_tensor_and_none_without_tensor
 TEST(parse_gguf, refuses_what_is_none_and_versions_that_are_not_read) {
   expect_refused("", "a GGUF file begins with \"GGUF\"");
   expect_refused("GGUg" + std::string(100, '\0'), "a GGUF file begins with \"GGUF\"");
-  expect_refused(gguf_beginning({}, {}, 1), "version 1, which nobody writes since 2023");
+  expect_refused(gguf_beginning({}, {}, 1), "version 1, which has been out of use since 2023");
   expect_refused(gguf_beginning({}, {}, 0x03000000), "it is a big-endian GGUF file");
   expect_refused(gguf_beginning({}, {}, 4), "version 4: versions 2 and 3 are read");
   expect_refused(gguf_beginning({}, {}, 0), "version 0: versions 2 and 3 are read");
@@ -188,7 +188,7 @@ TEST(parse_gguf, refuses_arrays_that_are_nested_too_deep) {
 }
 
 TEST(parse_gguf, refuses_names_and_keys_that_come_twice_or_are_no_text) {
-  expect_refused(gguf_beginning({gguf_u32("k", 1), gguf_u32("k", 1)}, {}), "the key \"k\" comes twice in the metadata");
+  expect_refused(gguf_beginning({gguf_u32("k", 1), gguf_u32("k", 1)}, {}), "the key \"k\" appears twice in the metadata");
   expect_refused(gguf_beginning({gguf_u32("\xff", 1)}, {}), "the key \"?\" is not UTF-8");
   expect_refused(gguf_beginning({}, {gguf_tensor_info("t", {0}, 0, 0), gguf_tensor_info("t", {0}, 0, 0)}), "tensor \"t\" comes twice");
   expect_tensor_refused(gguf_tensor_info("\xff", {1}, 0, 0), "the name of tensor \"?\" is not UTF-8");
@@ -205,14 +205,14 @@ TEST(parse_gguf, refuses_alignments_that_are_none) {
 
 TEST(parse_gguf, refuses_tensors_that_do_not_fit) {
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 16),
-                        "it begins at 16 of the tensors' bytes, which is no multiple of the alignment, 32");
+                        "it begins at 16 of the tensors' bytes, which is not a multiple of the alignment, 32");
   expect_tensor_refused(gguf_tensor_info("t", {257}, 0, 0),
                         "its 1028 bytes at 0 of the tensors' do not end in a file that has 1024 of these");
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 1024), "do not end in a file");
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, ~std::uint64_t{31}), "do not end in a file");
   expect_tensor_refused(gguf_tensor_info("t", {16}, 2, 0),
-                        "its rows of 16 elements are no whole number of blocks of 32, which type Q4_0 has");
-  expect_tensor_refused(gguf_tensor_info("t", {}, 12, 0), "its rows of 1 elements are no whole number of blocks of 256");
+                        "its rows of 16 elements are not a whole number of blocks of 32, which type Q4_0 has");
+  expect_tensor_refused(gguf_tensor_info("t", {}, 12, 0), "its rows of 1 elements are not a whole number of blocks of 256");
   constexpr std::uint64_t wide = std::uint64_t{1} << 32;
   expect_tensor_refused(gguf_tensor_info("t", {wide, wide}, 0, 0), "its shape has more bits than 64-bit numbers can count");
   expect_tensor_refused(gguf_tensor_info("t", {~std::uint64_t{31}}, 9, 0), "its rows have more bytes than 64-bit numbers can count");

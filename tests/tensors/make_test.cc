@@ -70,7 +70,7 @@ TEST(make_safetensors, refuses_what_no_file_can_hold) {
   expect_unfit({{"a", tensor_type::u8, {1}}, {"b", tensor_type::f32, {1}}, {"a", tensor_type::f32, {1}}}, "tensor \"a\" comes twice");
   expect_unfit({{"__metadata__", tensor_type::u8, {1}}}, "no tensor can be called \"__metadata__\"");
   expect_unfit({{"a\xff", tensor_type::u8, {1}}}, "the name of tensor \"a?\" is not UTF-8");
-  expect_unfit({{"a", tensor_type::f4, {1}}}, "tensor \"a\": its 4 bits of F4 are no whole number of bytes");
+  expect_unfit({{"a", tensor_type::f4, {1}}}, "tensor \"a\": its 4 bits of F4 are not a whole number of bytes");
   const std::uint64_t half = std::uint64_t{1} << 60;
   expect_unfit({{"a", tensor_type::u8, {half * 2}}}, "tensor \"a\": its shape has more bits than 64-bit numbers can count");
   std::vector<tensor_facts> many(8, {"", tensor_type::u8, {half}});
@@ -85,7 +85,8 @@ TEST(make_safetensors, refuses_what_no_file_can_hold) {
 
 TEST(make_safetensors, refuses_metadata_that_no_header_can_hold) {
   std::vector<tensor_facts> none;
-  EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k", "1"}, {"k", "1"}}).error().message(), "the key \"k\" comes twice in the metadata");
+  EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k", "1"}, {"k", "1"}}).error().message(),
+            "the key \"k\" appears twice in the metadata");
   EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k", "\xff"}}).error().message(), "\"k\" in the metadata, or its value, is not UTF-8");
   EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k\xff", ""}}).error().message(), "\"k?\" in the metadata, or its value, is not UTF-8");
 }

@@ -66,8 +66,8 @@ TEST(model_index, refuses_what_is_nested_too_deep) {
 TEST(model_index, refuses_json_that_is_no_index) {
   for (const char* text : {"[]", "{}", "1", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": null}})"})
     EXPECT_EQ(parse_model_index(text).error().message(), "the index has no \"weight_map\" of tensors and files") << text;
-  EXPECT_EQ(parse_model_index(map_of(R"("a": "x", "b": "x", "a": "y")")).error().message(), "tensor \"a\" comes twice in the index");
-  EXPECT_EQ(parse_model_index(R"({"weight_map": {}, "weight_map": {}})").error().message(), "\"weight_map\" comes twice in the index");
+  EXPECT_EQ(parse_model_index(map_of(R"("a": "x", "b": "x", "a": "y")")).error().message(), "tensor \"a\" appears twice in the index");
+  EXPECT_EQ(parse_model_index(R"({"weight_map": {}, "weight_map": {}})").error().message(), "\"weight_map\" appears twice in the index");
 }
 
 TEST(model_index, files_of_an_index_at_a_url_lie_below_its_last_slash_and_have_its_query) {

@@ -94,10 +94,10 @@ TEST(parse_safetensors, refuses_what_is_no_object) {
   expect_refused("\xef\xbb\xbf{}", 0, "at byte 0 of the header, a header begins with '{'");
   expect_refused("[]", 0, "at byte 0 of the header, a header begins with '{'");
   expect_refused("{", 0, "at byte 1 of the header, '\"' is missing");
-  expect_refused("{}}", 0, "at byte 2 of the header, there is something behind the header's last '}'");
-  expect_refused(std::string("{}\0", 3), 0, "at byte 2 of the header, there is something behind the header's last '}'");
-  expect_refused("{}\xff", 0, "at byte 2 of the header, there is something behind the header's last '}'");
-  expect_refused("{}\f", 0, "at byte 2 of the header, there is something behind the header's last '}'");
+  expect_refused("{}}", 0, "at byte 2 of the header, there is something after the header's last '}'");
+  expect_refused(std::string("{}\0", 3), 0, "at byte 2 of the header, there is something after the header's last '}'");
+  expect_refused("{}\xff", 0, "at byte 2 of the header, there is something after the header's last '}'");
+  expect_refused("{}\f", 0, "at byte 2 of the header, there is something after the header's last '}'");
   expect_refused("{1:2}", 0, "at byte 1 of the header, '\"' is missing");
   expect_refused("{" + entry("a", "U8", "[1]", 0, 1) + ",}", 1, "at byte 53 of the header, '\"' is missing");
 }
@@ -114,7 +114,7 @@ TEST(parse_safetensors, refuses_strings_that_are_none) {
   for (const std::string half : {"\\ud83d", "\\ude00", "\\ud83d\\u0041", "\\ud83d\\ud83d", "\\ud83dx"}) {
     const auto header = parsed("{" + entry(half, "U8", "[1]", 0, 1) + "}", 1);
     ASSERT_FALSE(header) << half;
-    EXPECT_TRUE(header.error().message().ends_with("a string has half of a character")) << header.error().message();
+    EXPECT_TRUE(header.error().message().ends_with("a string has an incomplete character")) << header.error().message();
   }
   // Cut off, in a longer form than needed, half of a surrogate pair, beyond Unicode.
   for (const std::string bytes : {"\xc3", "\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "x\\n\xc3"}) {
@@ -159,12 +159,12 @@ TEST(parse_safetensors, refuses_numbers_that_are_not_whole_or_do_not_fit) {
 TEST(parse_safetensors, refuses_metadata_other_than_strings) {
   for (const std::string value : {"1", "null", "true", "{}", "[]"}) {
     expect_refused("{\"__metadata__\":{\"k\":" + value + "}}", 0,
-                   "at byte 21 of the header, the value of \"k\" in the metadata is no string");
+                   "at byte 21 of the header, the value of \"k\" in the metadata is not a string");
   }
   expect_refused("{\"__metadata__\":\"x\"}", 0, "at byte 16 of the header, '{' is missing");
   expect_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "at byte 34 of the header, \"__metadata__\" comes twice");
   expect_refused("{\"__metadata__\":null,\"__metadata__\":null}", 0, "at byte 36 of the header, \"__metadata__\" comes twice");
-  expect_refused("{\"__metadata__\":{\"k\":\"1\",\"j\":\"2\",\"k\":\"1\"}}", 0, "the key \"k\" comes twice in the metadata");
+  expect_refused("{\"__metadata__\":{\"k\":\"1\",\"j\":\"2\",\"k\":\"1\"}}", 0, "the key \"k\" appears twice in the metadata");
 }
 
 TEST(parse_safetensors, refuses_names_that_come_twice) {
@@ -195,7 +195,8 @@ TEST(parse_safetensors, refuses_shapes_that_do_not_fit_their_bytes) {
   expect_refused("{" + entry("a", "F32", "[2,3]", 0, 25) + "}", 25,
                  "tensor \"a\": [2, 3] of F32 takes 24 bytes, but its offsets give it 25");
   expect_refused("{" + entry("a", "F32", "[]", 0, 0) + "}", 0, "tensor \"a\": [] of F32 takes 4 bytes, but its offsets give it 0");
-  expect_refused("{" + entry("a", "F4", "[3]", 0, 2) + "}", 2, "tensor \"a\", [3] of F4: its 12 bits of F4 are no whole number of bytes");
+  expect_refused("{" + entry("a", "F4", "[3]", 0, 2) + "}", 2,
+                 "tensor \"a\", [3] of F4: its 12 bits of F4 are not a whole number of bytes");
   expect_refused("{" + entry("a", "U8", "[4294967296,4294967296]", 0, 0) + "}", 0,
                  "tensor \"a\", [4294967296, 4294967296] of U8: its shape has more bits than 64-bit numbers can count");
   expect_refused(

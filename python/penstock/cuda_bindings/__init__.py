@@ -1,4 +1,4 @@
-"""NVIDIA's cuda.bindings over Penstock: `from penstock.cuda_bindings import cufile`."""
+"""NVIDIA's cuda.bindings on Penstock: `from penstock.cuda_bindings import cufile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuda.bindings.cufile of cuda-python 13 over Penstock: `from penstock.cuda_bindings import cufile` in place of `from cuda.bindings import cufile`.
+"""cuda-python 13's cuda.bindings.cufile, implemented on Penstock: `from penstock.cuda_bindings import cufile` in place of `from cuda.bindings import cufile`.
 
 Names, signatures, structs, enumerations and numbers are those of cuda-python, and each function does what the cuFile call of its name does. Pointers,
 handles and streams are integers; a pointer keeps nothing alive.

@@ -1,4 +1,4 @@
-"""KvikIO's file handle and futures over Penstock.
+"""KvikIO's file handle and futures, implemented on Penstock.
 
 Names, arguments, defaults, exception types and the texts of messages that programs match on are those of KvikIO (rapidsai/kvikio, 26.x). Penstock is
 safer in these cases:

@@ -79,7 +79,7 @@ def set(*config: Any) -> ConfigContextManager:
     """Sets one setting with set(name, value), or several at once with set({name: value}). In a with statement, until the end of the block.
 
     All values are checked before the first is set. Raises KeyError for an unknown name, ValueError for zero if a positive integer is needed or for
-    other arguments, OverflowError for a negative value, and TypeError for a value of another type.
+    other arguments, OverflowError for a negative value, and TypeError for a value of a different type.
     """
     wanted = wanted_values(config)
     checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
@@ -372,7 +372,7 @@ def _level_of_the_caller() -> int:
 
 
 def tell_of_unused(name: str, value: Any) -> None:
-    """Warns once that a setting changes nothing, if the value differs from its current one."""
+    """Warns once that a setting has no effect, if the new value differs from the current one."""
     if name not in _warned and value != get(name):
         warn_once(name, _UNUSED[name])
 

@@ -1,4 +1,4 @@
-"""KvikIO's remote files over Penstock: objects of S3, and files of web servers and of WebHDFS.
+"""KvikIO's remote files on Penstock: objects of S3, and files of web servers and of WebHDFS.
 
 Names, arguments, defaults, exception types and the texts of messages that programs match on are those of KvikIO (rapidsai/kvikio, 26.x). In Penstock
 all reads of a file return bytes of one version of the object, or raise an error.

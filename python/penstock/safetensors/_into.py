@@ -47,7 +47,7 @@ def load_into(
     - `filename`, `slices`, `links`, `storage_options`: as for `load_file()`.
     - `target`: a `torch.nn.Module` (parameters and buffers), or a mapping of names to PyTorch tensors, NumPy or CuPy arrays or `DeviceBuffer`s.
     - `strict`: True raises `Mismatch` for names that only one side has; False returns them. For tensors that share memory, one name is enough.
-    - `convert`: True converts tensors of another type, on their device; False raises `Mismatch` for them.
+    - `convert`: True converts tensors of a different type, on their device; False raises `Mismatch` for them.
 
     A contiguous tensor of the file's type is filled directly, others through temporary memory on their device. On a GPU, the call waits for the
     current stream.

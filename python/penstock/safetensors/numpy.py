@@ -1,4 +1,4 @@
-"""The names of `safetensors.numpy` over Penstock, with the same arguments and results."""
+"""The names of `safetensors.numpy` on Penstock, with the same arguments and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of `safetensors.torch` over Penstock, with the same arguments, results and exceptions, and a few arguments more."""
+"""The names of `safetensors.torch` on Penstock, with the same arguments, results and exceptions, and a few arguments more."""
 
 from __future__ import annotations
 

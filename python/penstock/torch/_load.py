@@ -126,7 +126,7 @@ def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str 
     if _is_mapped(mmap):
         return "mmap=True asks for tensors that are read on first access"
     if str(f).endswith(".safetensors"):
-        return "a safetensors file is no checkpoint of torch.save"
+        return "a safetensors file is not a checkpoint of torch.save"
     if str(map_location) == "meta":
         return "tensors on the meta device have no bytes"
     if getattr(getattr(torch.serialization, "_serialization_tls", None), "skip_data", False):

@@ -39,7 +39,7 @@ def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
         dtype, stored, name = _stored_of(metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # zarr decides whether such metadata is wrong, and reports the error.
-        raise Unsupported(f"its metadata are not understood ({type(error).__name__}: {error})") from error
+        raise Unsupported(f"its metadata could not be read ({type(error).__name__}: {error})") from error
     path_of, open_far = _files3(store, folder)
     return ArrayLayout(
         path_of=path_of,

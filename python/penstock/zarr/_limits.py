@@ -38,7 +38,7 @@ def most_encoded(chunk_bytes: int) -> int:
 def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
     """Decodes to exactly the size of `out`, in `out` or in other memory. Raises the codec's exceptions, and ValueError if the announced size differs.
 
-    A codec from a package other than numcodecs may return another length.
+    A codec from a package other than numcodecs may return a different length.
     """
     announced = _announced(name, data)
     if announced is not None:

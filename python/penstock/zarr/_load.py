@@ -132,8 +132,8 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
 
     After an error the contents of out are undefined. Raises:
 
-    - TypeError: array is not a zarr array, out has another dtype, or only NumPy has arrays of such elements.
-    - ValueError: out has another size or shape, is not contiguous, or does not fit device.
+    - TypeError: array is not a zarr array, out has a different dtype, or only NumPy has arrays of such elements.
+    - ValueError: out has a different size or shape, is not contiguous, or does not fit device.
     - ImportError: a GPU is requested and CuPy is not installed.
     - penstock.Error: a file cannot be read.
     - InvalidArgument (a ValueError): a chunk file has the wrong size or cannot be decoded; all other chunks are in out by then. Also for an empty

@@ -290,7 +290,7 @@ status demonstrate(const demo_options& wanted, demo_report& told) {
   told.remark("penstock {} demo\n", version());
   told.remark("  device       {}\n", describe_device(*device));
   if (const std::string reason = why_no_gpu(*owner); !reason.empty())
-    told.remark("  {}\n  host:0 behaves like a device, in the memory of this machine\n", reason);
+    told.remark("  {}\n  host:0 simulates a device in the memory of this machine\n", reason);
   auto size = affordable_size(told, directory, wanted.size);
   if (!size) return size.error();
   auto sample = make_file(directory, *size);

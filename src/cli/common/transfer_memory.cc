@@ -36,7 +36,7 @@ result<device_info> choose_device(const engine& owner, const std::string& word) 
     if (name.empty() || device.name == name) return device;
   }
   const status why = owner.allocate(word, 1).error();  // the error lists the devices
-  return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is no device's name; penstock devices lists them", word)) : why;
+  return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is not the name of a device; penstock devices lists them", word)) : why;
 }
 
 result<device_info> choose_device_of_d(const engine& owner, const std::string& name) {

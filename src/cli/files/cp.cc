@@ -391,7 +391,7 @@ int copy_all(cp_options wanted) {
   const std::string to = wanted.paths.back();
   wanted.paths.pop_back();
   const bool into = is_url(to) ? to.ends_with('/') : is_folder(to);
-  if (!into && (wanted.paths.size() > 1 || to.ends_with('/'))) return fail({errc::invalid_argument, fmt::format("{} is no folder", to)});
+  if (!into && (wanted.paths.size() > 1 || to.ends_with('/'))) return fail({errc::invalid_argument, fmt::format("{} is not a folder", to)});
   auto owner = engine_for(wanted);
   if (!owner) return fail(owner.error());
   copier work(*owner, wanted);

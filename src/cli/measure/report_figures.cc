@@ -234,9 +234,9 @@ std::string report_figures(const json& report) {
 }
 
 std::string report_peers(const json& report) {
-  return beside_others(report, "hot", "others-hot", "Beside others: file in the page cache") +
-         beside_others(report, "cold", "others-cold", "Beside others: file not in the page cache") + cpu_beside_others(report) +
-         row_bars(report);
+  return beside_others(report, "hot", "others-hot", "Compared with other libraries: file in the page cache") +
+         beside_others(report, "cold", "others-cold", "Compared with other libraries: file not in the page cache") +
+         cpu_beside_others(report) + row_bars(report);
 }
 
 }  // namespace penstock::cli

@@ -34,9 +34,8 @@ void print_converted(const convert_options& wanted, const converted_file& done) 
   say("{}: {}, {}, {} in {:.3f} s, {:.2f} GB/s\n", wanted.to, done.kind, counted(done.tensors, "tensor"), format_size(done.bytes),
       done.seconds, bench::gigabytes_per_second(done.bytes, done.seconds));
   if (wanted.output.quiet) return;
-  remark_on("tensor was a view with strides, and is contiguous now", "tensors were views with strides, and are contiguous now",
-            done.strided);
-  remark_on("tensor shared a storage, and is written by itself", "tensors shared storages, and are written each by itself", done.shared);
+  remark_on("strided tensor view was made contiguous", "strided tensor views were made contiguous", done.strided);
+  remark_on("tensor shared a storage, and is written separately", "tensors shared storages, and are written separately", done.shared);
   remark_on("entry is not a tensor and was left out", "entries are not tensors and were left out", done.left_out);
 }
 

@@ -107,7 +107,7 @@ result<credentials> credential_search::run() {
     if (!*found) continue;
     return usable(std::move(**found));
   }
-  std::string message("there are no credentials. Looked at:");
+  std::string message("no credentials were found. Penstock looked at:");
   for (const auto& each : looked_at_) message += fmt::format("{} {}", &each == &looked_at_.front() ? "" : ";", each);
   message += ". For objects that anybody may read, ask for anonymous access";
   return status(errc::permission_denied, std::move(message));
@@ -210,10 +210,9 @@ finding credential_search::of_command_line(const found_profile& found, std::stri
   const bool is_plain = std::ranges::all_of(found.name, [](char c) { return c > ' ' && c < 0x7f && c != '\''; });
   if (!is_plain) return status(errc::unsupported, fmt::format("{} {}, and has a name that cannot be passed on", what, kind));
   if (!options_.allow_process || world_.run == nullptr) {
-    return status(errc::permission_denied,
-                  fmt::format("{} {}, for which `aws configure export-credentials` is started, and starting programs "
-                              "is not allowed; {}",
-                              what, kind, how_to_allow));
+    return status(errc::permission_denied, fmt::format("{} {}, which needs `aws configure export-credentials`, but running programs "
+                                                       "is not allowed; {}",
+                                                       what, kind, how_to_allow));
   }
   auto found_there = of_program(fmt::format("aws configure export-credentials --format process --profile '{}'", found.name), what);
   if (found_there) return found_there;

@@ -158,7 +158,7 @@ class asker {
     const auto after = answer ? pause_of(answer->header("retry-after")) : std::chrono::milliseconds(0);
     if (tries < how_.attempts && by_.pause(how_, told, after)) return {};
     if (by_.stopped() || (how_.stop_requested && how_.stop_requested()))
-      return {errc::cancelled, asked_for(method, what_.address) + ": stopped while the server asked for patience"};
+      return {errc::cancelled, asked_for(method, what_.address) + ": stopped while waiting for a server that asked to retry later"};
     return problem.with_context(fmt::format("after {} {}", tries, tries == 1 ? "try" : "tries"));
   }
 

@@ -424,7 +424,7 @@ verdict object::judge_error(const response_head& head, std::string_view body, fe
     const auto now = parse_unsatisfied_range(head.range);
     return for_good(
         {errc::io, now ? fmt::format("the object has become shorter while it was read: {} bytes instead of {}", *now, about_.size)
-                       : std::string("the server says that the range lies behind the end of the object; open it again")});
+                       : std::string("the server says that the range is past the end of the object; open it again")});
   }
   return judged_by_status(head);
 }
@@ -439,7 +439,7 @@ status object::other_size(std::uint64_t now) const {
 verdict object::judge_whole(const response_head& head, fetch& what) {
   const bool has_size = about_.size != unknown_bytes;
   if (head.status != 200 || !head.range.empty() || head.length == 0U)
-    return for_good({errc::io, "the server sends a part of the object where it was asked for all of it"});
+    return for_good({errc::io, "the server sent only a part of the object"});
   if (is_encoded(head) && (!has_size || head.length != about_.size)) return for_good(encoded(head));
   if (auto problem = changed(head); !problem.ok()) return for_good(std::move(problem));
   if (has_size && head.length && *head.length != about_.size) return for_good(other_size(*head.length));

@@ -63,7 +63,7 @@ result<url> redirect_target(const url& from, std::string_view location) {
   if (location.empty()) return refuse("it names none");
   const bool has_scheme = !scheme_of_reference(location).empty();
   auto to = parse_http_url(has_scheme ? std::string(location) : resolved(from, location));
-  if (!to) return refuse("it is no URL that can be followed");
+  if (!to) return refuse("it is not a URL that can be followed");
   if (from.tls && !to->tls) return refuse(fmt::format("it leads from https to http, to {}", to->host));
   const bool names_server = has_scheme || location.starts_with("//");
   if (names_server && keeps_credentials(to->host)) return refuse(fmt::format("{} is where machines keep credentials", to->host));

@@ -250,7 +250,7 @@ result<chunked_body::step> chunked_body::next(std::string_view come) {
     } else {
       auto digits = without_space(line.substr(0, line.find(';')));
       while (digits.size() > 1 && digits.starts_with('0')) digits.remove_prefix(1);
-      if (begun_ || digits.size() > 15 || !read_number(digits, left_, 16)) return wrong("the length of a chunk is none");
+      if (begun_ || digits.size() > 15 || !read_number(digits, left_, 16)) return wrong("the length of a chunk is not a number");
       last_ = left_ == 0;
       begun_ = left_ > 0;
     }

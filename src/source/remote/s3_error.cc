@@ -107,7 +107,7 @@ status list_reader::take_end() {
     std::uint64_t size = 0;
     const auto& text = xml_.text();
     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (problem != std::errc() || end != text.data() + text.size()) return bad_list("a size is no number");
+    if (problem != std::errc() || end != text.data() + text.size()) return bad_list("a size is not a number");
     size_ = size;
   }
   return {};

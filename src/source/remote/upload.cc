@@ -126,7 +126,7 @@ status upload::check_range(std::uint64_t length, std::uint64_t offset) {
     return {errc::invalid_argument, "the server was asked for the whole object already, and no byte of it can be written any more"};
   const auto most = size_.value_or(most_object_bytes);
   if (offset > most || length > most - offset) {
-    return {errc::invalid_argument, fmt::format("{} lie behind the end of the object, which has {} bytes",
+    return {errc::invalid_argument, fmt::format("{} are past the end of the object, which has {} bytes",
                                                 shown_range(offset, offset + length), size_ ? fmt::to_string(most) : "5 TiB and no more")};
   }
   written_end_ = std::max(written_end_, offset + length);

@@ -455,8 +455,8 @@ result<url> parse_http_url(std::string_view text) {
   auto authority = rest.substr(0, rest.find_first_of("/?"));
   rest.remove_prefix(authority.size());
   if (authority.find('@') != std::string_view::npos) return bad_url(text, "a user name or password does not belong into a URL");
-  if (!take_host(authority, made.host)) return bad_url(text, "its host is no name and no address");
-  if (!take_port(authority, made.port)) return bad_url(text, "its port is no number from 1 to 65535");
+  if (!take_host(authority, made.host)) return bad_url(text, "its host is neither a name nor an address");
+  if (!take_port(authority, made.port)) return bad_url(text, "its port is not a number from 1 to 65535");
   const auto question = rest.find('?');
   if (question != std::string_view::npos) made.query = url_query(made_fit(rest.substr(question + 1)));
   made.path = made_fit(rest.substr(0, question));

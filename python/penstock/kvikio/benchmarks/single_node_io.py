@@ -1,4 +1,4 @@
-"""Writes an array to files and reads it back, with KvikIO's interface over Penstock and with plain files, and prints the speed of both.
+"""Writes an array to files and reads it back, with KvikIO's interface on Penstock and with plain files, and prints the speed of both.
 
     python -m penstock.kvikio.benchmarks.single_node_io --nbytes "1 GiB" --dir /mnt/nvme --api all
 
