@@ -30,7 +30,7 @@ std::string type_of(nb::handle object) { return nb::type_name(object.type()).c_s
 std::int64_t signed_integer(nb::handle value, const char* name) {
   const auto index = integer(value, name);
   const auto number = PyLong_AsLongLong(index.ptr());
-  if (number == -1 && PyErr_Occurred() != nullptr) refuse_value(index, name, "64 bits do not hold it");
+  if (number == -1 && PyErr_Occurred() != nullptr) refuse_value(index, name, "it does not fit in 64 bits");
   return number;
 }
 
@@ -38,7 +38,7 @@ std::uint64_t unsigned_integer(nb::handle value, const char* name) {
   const auto index = integer(value, name);
   const auto number = PyLong_AsUnsignedLongLong(index.ptr());
   if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
-    refuse_value(index, name, "it lies between 0 and 2**64 - 1");
+    refuse_value(index, name, "it must be between 0 and 2**64 - 1");
   }
   return number;
 }

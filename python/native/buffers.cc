@@ -241,15 +241,15 @@ void held_memory::demand::check_tensor() const {
 
 void held_memory::demand::refuse_lazy(const char* kind, const char* method) const {
   const auto called = name.text();
-  refuse(std::string("holds other values than the tensor, which is a lazy ") + kind + " view: " +
+  refuse(std::string("stores values that differ from the tensor's, since it is a lazy ") + kind + " view: " +
          (use == memory_use::source ? "pass " + called + "." + method + "()"
                                     : "read into a plain tensor, and then " + called + ".copy_() it"));
 }
 
 void held_memory::demand::refuse_order() const {
   const auto called = name.text();
-  refuse("is in Fortran's order, columns first, and a file would hold it so: pass " + called + ".T, which is the same memory in C's order" +
-         (name.has_order ? "; or order=\"A\" to move the bytes as they lie" : "") +
+  refuse("is in Fortran's order, columns first, and the file would be too: pass " + called + ".T, which is the same memory in C's order" +
+         (name.has_order ? "; or order=\"A\" to move the bytes in memory order" : "") +
          (use == memory_use::source ? "; or numpy.ascontiguousarray(" + called + ")" : ""));
 }
 
@@ -289,7 +289,7 @@ std::uint64_t held_memory::demand::byte_count(const std::int64_t* shape, std::si
   if (std::find(shape, shape + count, 0) != shape + count) return 0;
   std::int64_t bytes = item_size;
   for (std::size_t i = 0; i < count; ++i) {
-    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse("has more bytes than 63 bits count");
+    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse("has more than 2**63 - 1 bytes");
   }
   return static_cast<std::uint64_t>(bytes);
 }
@@ -300,7 +300,7 @@ std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
   const std::string text = nb::str(typestr).c_str();
   std::int64_t bytes = 0;
   for (std::size_t i = 2; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) bytes = bytes * 10 + (text[i] - '0');
-  if (bytes <= 0) refuse("has a type string that names no size: " + text);
+  if (bytes <= 0) refuse("has a type string without a size: " + text);
   if (text[1] == 'O') refuse(has_objects);
   return bytes;
 }
@@ -309,7 +309,7 @@ std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
 std::pair<nb::object, nb::object> held_memory::demand::pair_of(nb::handle sequence, const char* what) const {
   const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
   if (!items.is_valid()) throw nb::python_error();
-  if (nb::len(items) != 2) refuse(std::string("has a ") + what + " that is no pair");
+  if (nb::len(items) != 2) refuse(std::string("has a ") + what + " that is not a pair");
   return {nb::object(items[0]), nb::object(items[1])};
 }
 

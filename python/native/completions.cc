@@ -36,7 +36,7 @@ class completions {
     try {
       made->thread_ = std::thread([running = made.get()] { running->run(); });
     } catch (const std::system_error& problem) {
-      raise(status::from_errno(problem.code().value(), "start a thread for what has ended"));
+      raise(status::from_errno(problem.code().value(), "start the thread for completions"));
     }
     current.store(made.get());
     return made.release();  // never freed: a callback may run late

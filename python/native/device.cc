@@ -179,9 +179,9 @@ nb::object dlpack(nb::handle self, nb::handle /*stream*/, nb::handle max_version
   expect_this_process(memory);
   const auto where = dlpack_place(memory);
   if (!dl_device.is_none() && two_integers(dl_device, "dl_device") != std::pair<std::int64_t, std::int64_t>(where.type, where.id)) {
-    raise_bad_memory("dl_device: the memory lies on " + memory.device + ", and is not copied to another device");
+    raise_bad_memory("dl_device: the memory lies on " + memory.device + ", and is not copied to a different device");
   }
-  if (!copy.is_none() && PyObject_IsTrue(copy.ptr()) != 0) raise_bad_memory("copy: a DeviceBuffer is shown as it is, and not copied");
+  if (!copy.is_none() && PyObject_IsTrue(copy.ptr()) != 0) raise_bad_memory("copy: a DeviceBuffer is exported in place, never as a copy");
   const bool versioned = !max_version.is_none() && two_integers(max_version, "max_version").first >= 1;
   auto* const data = where.type == dl_cpu ? cpu_address(memory) : memory.data;
   return dlpack_capsule(self, data, memory.size, where, versioned);

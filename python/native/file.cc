@@ -97,10 +97,10 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   if (!storage_options.is_none()) server = parse_storage_options(storage_options);
   const auto engine = shared_engine();
   if (PyLong_Check(path.ptr()) && !PyBool_Check(path.ptr())) {
-    if (immutable) raise_invalid("immutable: a file is opened by its name for that, not by a descriptor");
+    if (immutable) raise_invalid("immutable: needs a file opened by its path, not by a descriptor");
     if (server) raise_invalid("storage_options: they are for URLs, not for a descriptor");
     const auto number = signed_integer(path, "a descriptor");
-    if (number != static_cast<int>(number)) raise_invalid("no descriptor is " + std::to_string(number));
+    if (number != static_cast<int>(number)) raise_invalid("not a valid descriptor: " + std::to_string(number));
     auto adopted = engine.adopt(static_cast<int>(number),
                                 {.cache = how.options.cache, .bytes_per_second = how.options.bytes_per_second, .duplicate = true});
     if (!adopted) raise(adopted.error());
@@ -156,7 +156,7 @@ nb::list open_many(const nb::list& paths) {
 // --- one request
 
 void check_offset(std::int64_t offset) {
-  if (offset < 0) raise_invalid("offset is " + std::to_string(offset) + ": it counts from the beginning of the file");
+  if (offset < 0) raise_invalid("offset is " + std::to_string(offset) + ": it must be 0 or more");
 }
 
 std::uint64_t run(const python_file& self, nb::handle buffer, std::int64_t offset, optional_size size, std::int64_t buffer_offset,
@@ -361,7 +361,7 @@ void close(python_file& self) {
 // Returns the files of `given` that are still open, and marks them as closed. Raises TypeError before it marks any.
 std::vector<std::shared_ptr<file>> take_open(nb::handle given) {
   for (const nb::handle each : given) {
-    if (!nb::isinstance<python_file>(each)) throw nb::type_error(("files are of penstock.File, not " + type_of(each)).c_str());
+    if (!nb::isinstance<python_file>(each)) throw nb::type_error(("files must be penstock.File objects, not " + type_of(each)).c_str());
   }
   std::vector<std::shared_ptr<file>> taken;
   taken.reserve(nb::len(given));
@@ -431,7 +431,7 @@ std::string device_of(const engine& engine, const python_file& self, const std::
   if (!device.is_none()) {
     const auto name = device_name(device);
     if (memory && *memory != "device" && name != "host") {
-      raise_invalid("memory is '" + *memory + "', which is on no device; device is '" + name + "'");
+      raise_invalid("memory is '" + *memory + "', which is host memory, but device is '" + name + "'");
     }
     return known_device(device);
   }
@@ -464,7 +464,7 @@ explained_range range_of(const engine& engine, const python_file& self, nb::hand
     return {device_of(engine, self, memory, device), static_cast<std::uint64_t>(number)};
   }
   const held_memory buffer(size, memory_use::source, memory_order::any, {"size"});
-  if (memory || !device.is_none()) raise_invalid("the buffer lies where it lies: memory and device are for a number of bytes");
+  if (memory || !device.is_none()) raise_invalid("a buffer already has its memory: memory and device apply only to a number of bytes");
   return {device_of(engine, buffer.place()), buffer.size()};
 }
 
@@ -534,8 +534,7 @@ void add_pinned(nb::module_& module) {
   nb::class_<pinned_file_memory>(module, "PinnedRange", nb::is_weak_referenceable(),
                                  "The page cache of a range of a file, pinned for reads into device memory. From File.pin().")
       .def_prop_ro("size", &pinned_file_memory::size, "Bytes that are pinned now: 0 once it was released, or given up.")
-      .def_prop_ro("problem", &pinned_file_memory::problem,
-                   "Why it is not pinned any more, as where memory became short; None while it is.")
+      .def_prop_ro("problem", &pinned_file_memory::problem, "Why it is no longer pinned, as where memory ran short; None while it is.")
       .def("release", &pinned_file_memory::release, "Gives it back. A second time does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(

@@ -101,7 +101,7 @@ struct parsed_items {
 parsed_items parse_items(flight& keeper, nb::list keys, nb::list buffers, memory_use use) {
   parsed_items parsed{key_names(keys), {}, {}};
   const auto names = parsed.names.views();
-  if (names.size() != buffers.size()) raise_invalid("there are not as many buffers as keys");
+  if (names.size() != buffers.size()) raise_invalid("the numbers of buffers and keys differ");
   std::vector<std::size_t> counts;
   counts.reserve(names.size());
   const auto add = [&](nb::handle buffer, std::optional<std::size_t> piece) {

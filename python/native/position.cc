@@ -71,7 +71,7 @@ std::uint64_t seek(python_file& self, std::int64_t offset, int whence) {
   const std::uint64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? self.position : size_of(self);
   std::int64_t position = 0;
   if (__builtin_add_overflow(static_cast<std::int64_t>(from), offset, &position) || position < 0) {
-    raise_invalid("offset is " + std::to_string(offset) + " from " + std::to_string(from) + ": a position lies between 0 and 2**63 - 1");
+    raise_invalid("offset is " + std::to_string(offset) + " from " + std::to_string(from) + ": a position must be between 0 and 2**63 - 1");
   }
   return self.position = static_cast<std::uint64_t>(position);
 }
@@ -82,7 +82,7 @@ std::uint64_t tell(const python_file& self) {
 }
 
 std::uint64_t truncate(const python_file& self, optional_size size) {
-  if (size && *size < 0) raise_invalid("size is " + std::to_string(*size) + ": a file has at least 0 bytes");
+  if (size && *size < 0) raise_invalid("size is " + std::to_string(*size) + ": it must be 0 or more");
   const auto wanted = size ? static_cast<std::uint64_t>(*size) : self.position;
   const auto target = self.target;
   const auto done = [&] {

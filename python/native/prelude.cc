@@ -124,7 +124,7 @@ void flight::begin_second(const io_result& outcome) {
   begin();
   if (must_wait() && !prelude_->must_wait()) {
     never_began();
-    raise({errc::cancelled, "the interpreter ends: nothing can be begun any more"});
+    raise({errc::cancelled, "the interpreter is shutting down: nothing can be started any more"});
   }
   operation begun;
   try {

@@ -70,7 +70,7 @@ std::vector<std::int64_t> one_after_the_other(const std::vector<std::int64_t>& s
 }
 
 io_request make_request(const held_memory::part& memory, const file& target, std::int64_t offset, bool is_write) {
-  if (offset < 0) raise_invalid("an offset is " + std::to_string(offset) + ": it counts from the beginning of the file");
+  if (offset < 0) raise_invalid("an offset is " + std::to_string(offset) + ": it must be 0 or more");
   return {&target, memory.data, memory.size, offset, is_write};
 }
 

@@ -57,7 +57,7 @@ remote_kind kind_of(nb::handle value) {
   for (const auto& [word, kind] : words) {
     if (text == word) return kind;
   }
-  raise_invalid("storage_options[\"kind\"] is \"" + text + "\"; it is one of auto, http, s3, s3_public, s3_presigned, webhdfs");
+  raise_invalid("storage_options[\"kind\"] is \"" + text + "\"; it must be one of auto, http, s3, s3_public, s3_presigned, webhdfs");
 }
 
 // Strings and lists have indexes, not names.
@@ -89,7 +89,7 @@ std::chrono::milliseconds time_of(std::string_view name, nb::handle value) {
 
 unsigned attempts_of(nb::handle value) {
   const auto count = unsigned_integer(value, "storage_options[\"attempts\"]");
-  if (count == 0 || count > 1000) raise_invalid("storage_options[\"attempts\"] is from 1 to 1000");
+  if (count == 0 || count > 1000) raise_invalid("storage_options[\"attempts\"] must be from 1 to 1000");
   return static_cast<unsigned>(count);
 }
 
@@ -281,7 +281,7 @@ bool switch_or_text(std::string_view name, nb::handle value) {
   const auto text = in_small_letters(text_of(name, value));
   if (text == "true" || text == "1" || text == "requester") return true;
   if (text == "false" || text == "0" || text.empty()) return false;
-  raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\"; it is true or false");
+  raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\"; it must be true or false");
 }
 
 // A mapping, or S3's text form: "a=1&b=2".
@@ -311,7 +311,7 @@ std::string key_of_customer(nb::handle value) {
     const auto bytes = nb::module_::import_("base64").attr("b64decode")(value, "validate"_a = true);
     return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
   } catch (const nb::python_error&) {
-    raise_invalid("storage_options[\"sse_customer_key\"] is neither 32 bytes nor base64 of them");
+    raise_invalid("storage_options[\"sse_customer_key\"] is neither 32 bytes nor base64 of 32 bytes");
   }
 }
 
@@ -349,7 +349,7 @@ std::vector<std::string> all_names() {
 // Retries do not count the first attempt.
 unsigned attempts_with_retries(std::string_view name, nb::handle value) {
   const auto count = unsigned_integer(value, ("storage_options[\"" + std::string(name) + "\"]").c_str());
-  if (count > 999) raise_invalid("storage_options[\"" + std::string(name) + "\"] is from 0 to 999");
+  if (count > 999) raise_invalid("storage_options[\"" + std::string(name) + "\"] must be from 0 to 999");
   return static_cast<unsigned>(count) + 1;
 }
 

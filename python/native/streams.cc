@@ -58,7 +58,7 @@ memory_place stream_flight::queue(nb::handle buffer, nb::handle stream, std::int
   begin();
   if (must_wait()) {
     never_began();
-    raise_invalid("the interpreter ends: nothing can be queued onto a stream any more");
+    raise_invalid("the interpreter is shutting down: nothing can be queued onto a stream any more");
   }
   status queued;
   try {

@@ -155,7 +155,7 @@ tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> f
     const auto length = safetensors_header_bytes(bytes, whole);
     if (!length) return length.error();
     if (bytes.size() - safetensors_length_bytes < *length) {
-      return status(errc::invalid_argument, "the header has " + std::to_string(*length) + " bytes, which are not all given");
+      return status(errc::invalid_argument, "the header has " + std::to_string(*length) + " bytes, but fewer were given");
     }
     return parse_safetensors(bytes.substr(safetensors_length_bytes, *length), whole);
   }();

@@ -71,8 +71,8 @@ def _misplaced(called: str, parameters: list[_Parameter], args: list[Any], named
             return f"{called} has no argument {name!r}: {there}"
     if len(args) > len(places):
         rest = [name for name in names if name not in places]
-        more = f": {', '.join(rest)} are given by name" if rest else ""
-        return f"{called} takes {len(places)} arguments by place, not {len(args)}{more}"
+        more = f": {', '.join(rest)} are keyword-only" if rest else ""
+        return f"{called} takes {len(places)} positional arguments, not {len(args)}{more}"
     taken = set(places[: len(args)])
     for name in named:
         if name in taken:

@@ -70,7 +70,7 @@ def fromfile(
 
 def short_read(path: Path, offset: int, there: int, wanted: int) -> ShortRead:
     name = path if isinstance(path, int) else _native.shown_name(path)
-    message = f"{name}: read {there} of {wanted} bytes at offset {offset}: the file ends there; exact=False takes what there is"
+    message = f"{name}: read {there} of {wanted} bytes at offset {offset}: the file ends there; exact=False accepts a shorter array"
     return ShortRead(message, code="short_read", filename=str(name), offset=offset, bytes_done=there)
 
 

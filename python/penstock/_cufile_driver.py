@@ -328,7 +328,7 @@ class Driver:
         if fault == Status.CU_FILE_PERMISSION_DENIED:
             words = ("writes", "READ_ONLY") if is_write else ("reads", "WRITE_ONLY")
             raise cuFileError(fault, f"the buffer cannot be used for {words[0]}: it is registered {words[1]}")
-        raise cuFileError(fault, f"{size} bytes at {offset} of the buffer that is registered at {base:#x}, which ends before")
+        raise cuFileError(fault, f"{size} bytes at {offset} of the buffer that is registered at {base:#x}, which is too short")
 
 
 driver = Driver()
@@ -366,7 +366,7 @@ def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
 
 
 def _deregistered() -> cuFileError:
-    return cuFileError(Status.CU_FILE_INVALID_HANDLE, "the file was deregistered meanwhile")
+    return cuFileError(Status.CU_FILE_INVALID_HANDLE, "the file was deregistered in the meantime")
 
 
 def _check_opening(status: int) -> None:

@@ -187,7 +187,7 @@ def _check_of(kind: Any) -> Callable[[Any], Any]:
     def check(value: Any) -> int:
         number = operator.index(value)
         if not least <= number < most:
-            raise OverflowError(f"{number} is out of the range of C's type")
+            raise OverflowError(f"{number} is out of range for the C type")
         return number
 
     return check

@@ -24,7 +24,7 @@ class _Other(NamedTuple):
 _OTHERS = (
     _Other(("zarr.json", ".zarray", ".zgroup"), "a Zarr store", "penstock.zarr.load()"),
     _Other((".metadata",), "a checkpoint of torch.distributed.checkpoint", "penstock.torch.checkpoint.FileSystemReader"),
-    _Other(("saved_model.pb",), "a SavedModel of TensorFlow", "tensorflow.saved_model.load()"),
+    _Other(("saved_model.pb",), "a TensorFlow SavedModel", "tensorflow.saved_model.load()"),
 )
 
 # In order of preference. Each line has endings, and the name to use if several files have one of them.

@@ -54,7 +54,7 @@ def _named(device: Place, framework: Any, error: type[Error]) -> str | None:
     if framework is not None:
         library = _MODULES.get(framework) if isinstance(framework, str) else None
         if library is None:
-            raise error(f"framework {framework} is invalid: it is one of pt, np, cupy, bytes and None", code="invalid_argument")
+            raise error(f"framework {framework} is invalid: it must be one of pt, np, cupy, bytes and None", code="invalid_argument")
         return library
     if is_torch_device(device):
         return "torch"

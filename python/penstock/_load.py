@@ -92,7 +92,7 @@ def load(
     - `penstock.Error`: reading failed.
     """
     if offset < 0:
-        raise InvalidArgument(f"offset is {offset}: it counts from the beginning of the file", code="invalid_argument")
+        raise InvalidArgument(f"offset is {offset}: it must be 0 or more", code="invalid_argument")
     maker = maker_of("u1" if dtype is None else dtype, device, framework)
     wanted = _shape_of(shape)
     keys = _keys_of(names)

@@ -181,7 +181,7 @@ class PinnedRange:
         """Bytes that are pinned now: 0 once it was released, or given up."""
     @property
     def problem(self) -> str | None:
-        """Why it is not pinned any more, as where memory became short; None while it is."""
+        """Why it is no longer pinned, as where memory ran short; None while it is."""
     def release(self) -> None:
         """Gives it back. A second time does nothing."""
     def __enter__(self) -> PinnedRange: ...

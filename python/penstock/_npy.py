@@ -164,7 +164,7 @@ def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
     except (ValueError, SyntaxError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError) as problem:
         raise _wrong(name, f"its descr is not a dtype: {str(problem)[:100]}") from None
     if found.subdtype is not None:  # NumPy turns a subarray type into more dimensions
-        raise _wrong(name, f"its descr is of arrays in the place of elements: {found}")
+        raise _wrong(name, f"its descr has arrays as elements: {found}")
     if found.hasobject:
         raise _wrong(
             name,

@@ -54,7 +54,7 @@ def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(cast(IO[bytes], file))  # the file has the methods that this needs
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as problem:
-        raise _wrong(name, f"it begins as a zip archive and has no directory of one at its end ({problem}): it is not whole") from None
+        raise _wrong(name, f"it begins like a zip archive but has no zip directory at its end ({problem}): it is not whole") from None
 
 
 def _first_member(file: _native.File) -> str:
@@ -133,7 +133,7 @@ def _check_member(member: zipfile.ZipInfo, size: int, label: str) -> None:
         raise _wrong(label, f"it is compressed by method {member.compress_type} of zip archives: stored (0) and deflated (8) members are read")
     is_stored = member.compress_type == zipfile.ZIP_STORED
     if is_stored and member.compress_size != member.file_size:
-        raise _wrong(label, f"it is stored, and has {member.compress_size} bytes in the file and {member.file_size} of its own")
+        raise _wrong(label, f"it is stored, but has {member.compress_size} bytes in the file, not {member.file_size}")
     if not is_stored and member.file_size > (member.compress_size + 1) * _MOST_INFLATION:
         raise _wrong(label, f"{member.compress_size} compressed bytes cannot be {member.file_size}")
 

@@ -34,7 +34,7 @@ def reduce_file(file: _native.File) -> tuple[Callable[..., _native.File], tuple[
     if file.closed:
         refuse(description, "it is closed")
     if isinstance(file.name, int):
-        refuse(description, "it was opened from a descriptor, and another process cannot open that; open the file by its path")
+        refuse(description, "it was opened from a descriptor, which another process cannot open; open the file by its path")
     if file.mode[0] == "w":
         refuse(description, f'its mode is "{file.mode}", and opening it again would empty the file; open it with "r+", or "r" to read')
     if file.mode[0] == "x":

@@ -133,7 +133,7 @@ def _on_host(label: str, value: Any, shown: str) -> Any:
 
 
 def _unsupported(label: str, dtype: Any, shown: str) -> InvalidArgument:
-    problem = f"{shown}: {label} is of type {dtype}, which files of NumPy cannot hold: save it to a .safetensors or .pt file"
+    problem = f"{shown}: {label} is of type {dtype}, which NumPy files cannot hold: save it to a .safetensors or .pt file"
     return InvalidArgument(problem, code="invalid_argument", filename=shown)
 
 

@@ -72,7 +72,7 @@ def open_shared(path: str, hidden: str, nbytes: int) -> Iterator[_native.File]:
     # once.
     with _locked(path, place) as descriptor, _native.open(descriptor, "r+", direct=True) as file:
         if file.size() != nbytes:
-            problem = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is another file than the one that was made for this save"
+            problem = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is not the file that was made for this save"
             raise InvalidArgument(problem, code="invalid_argument", filename=path)
         yield file
         file.sync()
@@ -126,7 +126,7 @@ def _locked(path: str, place: str) -> Iterator[int]:
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        why = "another process that writes it has failed, or this one does not see the same folder"
+        why = "another process that was writing it failed, or does not share this folder"
         raise NotFound(f"{path}: there is no {place} to write it to: {why}", code="not_found", filename=path) from None
     except OSError as problem:
         raise _error_of(problem.errno or 0, f"{path}: open {place}", path) from None

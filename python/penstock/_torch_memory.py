@@ -29,7 +29,7 @@ def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
     if tensor.is_nested:
         return "is a nested tensor, whose parts differ in shape: pass the tensors that unbind() returns, or to_padded_tensor()"
     if tensor.layout != torch.strided:
-        return f"is of the layout {tensor.layout} and does not lie in one piece: pass to_dense()"
+        return f"is of the layout {tensor.layout} and is not contiguous: pass to_dense()"
     if tensor.device.type not in ("cpu", "cuda"):
         return f"is on the device {tensor.device.type}, which has no bytes that can be read or written: give it memory first, as with to_empty()"
     if is_wrapper(tensor):
@@ -71,7 +71,7 @@ def target_problem_of(tensor: Any) -> str | None:
 
 _NEVER_SAVED = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
 
-OVERLAP = "has elements that share memory, as expand() makes them: pass a tensor with memory for each element"
+OVERLAP = "has elements that share memory, as after expand(): pass a tensor with memory for each element"
 
 
 def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
@@ -158,7 +158,7 @@ def _values_problem_of(torch: Any, tensor: Any) -> str | None:
     if _is_fake(tensor):
         return "is a FakeTensor, which has a shape and no values"
     if _is_inside_of_a_transform(torch, tensor):
-        return "belongs to a transform of PyTorch (vmap, grad, functionalize) and has no memory of its own: pass it outside of the transform"
+        return "belongs to a PyTorch transform (vmap, grad, functionalize) and has no memory of its own: pass it outside of the transform"
     return None
 
 
@@ -173,7 +173,7 @@ def _storage_problem_of(tensor: Any) -> str | None:
         storage = tensor.untyped_storage()
         address, nbytes = storage.data_ptr(), storage.nbytes()
     except (RuntimeError, NotImplementedError) as problem:
-        return f"has no memory that an address leads to: {problem}"
+        return f"has no memory that can be addressed: {problem}"
     if not address:
         return "has no memory: its storage was freed, as untyped_storage().resize_(0) and FSDP do"
     last = tensor.storage_offset() + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))

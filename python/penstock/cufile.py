@@ -382,7 +382,7 @@ def _operations_at(address: int, count: int) -> bytes:
 
 def _handle_for_batch(used: RegisteredFile) -> int:
     if used.path is not None:
-        reason = f"batch_io_submit: {used.name} is set to the path {used.path}, and batches choose their own path"
+        reason = f"batch_io_submit: {used.name} is set to the path {used.path}, but batches choose their own path"
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
     return attempt(used.library_handle, used)
 
@@ -526,7 +526,7 @@ def _check_allocation(base: int, size: int) -> None:
         return
     end = facts["base"] + facts["nbytes"]
     if base + size > end:
-        reason = f"buf_register: {size} bytes at {base:#x}, of memory that ends at {end:#x}"
+        reason = f"buf_register: {size} bytes at {base:#x}, in memory that ends at {end:#x}"
         raise cuFileError(OpError.CU_FILE_CUDA_POINTER_RANGE_ERROR, reason)
 
 

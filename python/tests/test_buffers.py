@@ -540,7 +540,7 @@ def test_pointer_names_the_argument_that_is_wrong() -> None:
     ):
         with pytest.raises(TypeError, match=message):
             penstock.Pointer(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"nbytes is -1: it lies between 0 and 2\*\*64 - 1"):
+    with pytest.raises(ValueError, match=r"nbytes is -1: it must be between 0 and 2\*\*64 - 1"):
         penstock.Pointer(1, -1)
 
 

@@ -40,7 +40,7 @@ def test_explain_tells_what_was_asked_for(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if file.explain().cached_bytes != 0:
             pytest.skip(f"{path} stays in the page cache")
-        for cache, words in (("keep", "read through it, as asked for"), ("bypass", "direct I/O, as asked for")):
+        for cache, words in (("keep", "read through it, as requested"), ("bypass", "direct I/O, as requested")):
             reasons = {part.reason for part in file.explain(cache=cache).parts}  # type: ignore[arg-type]
             if reasons == {"the file system has no direct I/O: through the page cache"}:
                 pytest.skip(f"{path} has no direct I/O")

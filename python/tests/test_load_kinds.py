@@ -219,8 +219,8 @@ def _missing_shard(path: Path) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "torchscript": (_save_torchscript, r"x is a TorchScript archive: torch.jit.load\(\) reads it"),
-    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 4)), r"x is a pickle of Python: pickle.load\(\), for files that you trust"),
-    "old pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 2)), "x is a pickle of Python"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 4)), r"x is a Python pickle: pickle.load\(\), for files that you trust"),
+    "old pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 2)), "x is a Python pickle"),
     "hdf5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)), r"x is an HDF5 file: h5py.File\(\) reads it"),
     "lfs": (lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n"), "x is a git-lfs pointer.*git lfs pull"),
     "zarr": (_zarr_store, r"x is a Zarr store: penstock.zarr.load\(\) reads it"),
@@ -340,7 +340,7 @@ def test_a_device_or_framework_of_pytorch_gives_tensors(folder: Path, call: str,
 
 @pytest.mark.parametrize("call", CALLS)
 def test_an_unknown_framework_is_refused(folder: Path, call: str) -> None:
-    with pytest.raises(penstock.Error, match="framework tf is invalid: it is one of pt, np, cupy, bytes and None"):
+    with pytest.raises(penstock.Error, match="framework tf is invalid: it must be one of pt, np, cupy, bytes and None"):
         CALLS[call](folder, device="cpu", framework="tf")
 
 

@@ -131,7 +131,7 @@ def test_the_file_is_bytes_with_a_dtype_and_its_kind_counts_not_its_name(tmp_pat
         (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is not a dtype"),
         (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is not a dtype"),
         (npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1,)}", b"1234"), "has no bytes in a file"),
-        (npy("{'descr': ('<f4', (3,)), 'fortran_order': True, 'shape': (2, 2)}", bytes(48)), "its descr is of arrays in the place of elements"),
+        (npy("{'descr': ('<f4', (3,)), 'fortran_order': True, 'shape': (2, 2)}", bytes(48)), "its descr has arrays as elements"),
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, content: bytes, why: str) -> None:
@@ -346,7 +346,7 @@ def test_archives_that_are_damaged_are_refused(tmp_path: Path) -> None:
     entry = stored.index(b"PK\x01\x02")
     whole = stored
     refused(changed(entry + 20, struct.pack("<2L", 1 << 20, 1 << 20)), "its members have more bytes than the file")
-    refused(changed(entry + 20, struct.pack("<L", 100)), "it is stored, and has 100 bytes in the file")
+    refused(changed(entry + 20, struct.pack("<L", 100)), "it is stored, but has 100 bytes in the file")
     refused(changed(entry + 42, struct.pack("<L", 7)), "a.npy: it does not begin where the archive's list says")
     refused(changed(whole.index(b"PK\x05\x06") + 16, struct.pack("<L", 1 << 30)), "a.npy: it begins at -")
 

@@ -91,7 +91,7 @@ def test_what_is_there_stays_where_that_is_asked_for(server, bucket, options):
     url, stays = f"{bucket}/there", options | {"overwrite": False}
     penstock.tofile(SMALL, url, storage_options=stays)
     for content in (SMALL[::-1].copy(), LARGE):
-        with pytest.raises(FileExistsError, match="the object exists already"):
+        with pytest.raises(FileExistsError, match="the object already exists"):
             penstock.tofile(content, url, storage_options=stays)
     assert server.get("there")[2] == SMALL.tobytes()
     penstock.tofile(LARGE, url, storage_options=options)
@@ -195,7 +195,7 @@ def test_over_tls_an_object_is_what_was_written(server, bucket, options, tls_por
 
 def test_other_urls_are_not_written():
     for url in ("http://127.0.0.1:9/key", "https://example.org/key", "http://127.0.0.1:9/webhdfs/v1/file"):
-        with pytest.raises(penstock.Error, match="objects are written to S3 alone"):
+        with pytest.raises(penstock.Error, match="objects can be written only to S3"):
             penstock.tofile(SMALL, url)
 
 

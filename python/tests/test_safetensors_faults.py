@@ -589,14 +589,14 @@ def test_where_memory_does_not_suffice_nothing_is_read(tmp_path: Path) -> None:
 # --- files of other kinds
 
 OTHER_KINDS = {
-    "zip": (b"PK\3\4" + bytes(60), "a zip archive, such as a checkpoint of torch.save"),
+    "zip": (b"PK\3\4" + bytes(60), "a zip archive, such as a torch.save checkpoint"),
     "old checkpoint": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch 1.5 or older"),
-    "pickle 2": (pickle.dumps({"x": 1}, 2), "a pickle of Python"),
-    "pickle 4": (pickle.dumps({"x": [1] * 50}, 4), "a pickle of Python"),
+    "pickle 2": (pickle.dumps({"x": 1}, 2), "a Python pickle"),
+    "pickle 4": (pickle.dumps({"x": [1] * 50}, 4), "a Python pickle"),
     "gzip": (gzip.compress(b"x" * 99), "compressed by gzip"),
     "gzip, no time": (gzip.compress(b"x" * 99, mtime=0), "compressed by gzip"),
     "json": (b'{"error": "Invalid username or password."}', "JSON text"),
-    "npy": (b"\x93NUMPY\1\0v\0{", "an array of NumPy"),
+    "npy": (b"\x93NUMPY\1\0v\0{", "a NumPy array"),
     "gguf": (b"GGUF" + bytes(20), "a GGUF file"),
     "html": (b"<!DOCTYPE html><html></html>", "an HTML page"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "a git-lfs pointer"),

@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], type[Exception], str]] = {
     "a dict as an array": (".npy", lambda: ARRAYS, TypeError, "a .npy file holds one array, not dict: a .npz file holds a dict"),
     "a number as a name": (".npz", lambda: {1: ARRAYS["T"]}, TypeError, "the names of arrays must be str, not int"),
     "an object": (".npz", lambda: {"a": object()}, TypeError, 'array "a" is neither an array nor a tensor, but object'),
-    "an array of objects": (".npy", lambda: np.array([None]), penstock.InvalidArgument, "the array is of type object, which files of NumPy cannot hold"),
+    "an array of objects": (".npy", lambda: np.array([None]), penstock.InvalidArgument, "the array is of type object, which NumPy files cannot hold"),
     "bfloat16": (".npz", lambda: {"a": _bfloat16()}, penstock.InvalidArgument, 'array "a" is of type torch.bfloat16.*save it to a .safetensors or .pt file'),
 }
 

@@ -247,7 +247,7 @@ def test_archives_that_do_not_hold_together_are_errors_that_name_the_storage(pat
     torch.save(torch.arange(300), path)
     whole = path.read_bytes()
     rewrite(path, data_0=b"short")
-    with pytest.raises(penstock.torch.CheckpointError, match=f"{path}: storage data/0 has 5 bytes, and the pickle speaks of 2400"):
+    with pytest.raises(penstock.torch.CheckpointError, match=f"{path}: storage data/0 has 5 bytes, but the pickle expects 2400"):
         penstock.torch.load(path, mmap=mmap)
     rewrite(path, data_0=None)
     with pytest.raises(penstock.torch.CheckpointError, match=f"{path}: the archive has no record state/data/0"):

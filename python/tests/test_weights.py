@@ -608,8 +608,8 @@ def packed(*numbers):
         (b"", [], "a word that is not a JSON object"),
         (b"[" * 8000, [], "a word that is not a JSON object"),
         (b'"' + b"x" * 9000 + b'"', [], "bytes of metadata"),
-        ({"ask": "everything"}, [], "'everything', which cannot be asked for now"),
-        ({"ask": "catalog"}, [], "version of what is said"),
+        ({"ask": "everything"}, [], "'everything', which cannot be requested now"),
+        ({"ask": "catalog"}, [], "version of this protocol"),
         ({"weights": 1, "ask": "catalog", "wait_ms": "soon"}, [], "'soon' for wait_ms"),
         ({"weights": 1, "ask": "catalog", "at_least": 1 << 70}, [], "for at_least"),
     ],
@@ -668,7 +668,7 @@ def test_what_does_not_lie_together_is_bounded(monkeypatch):
     with serve_weights({"it": np.zeros((10, 10))}) as server, Raw(server.url) as stranger:
         stranger.lease()
         stranger.say({"ask": "send"}, packed(1, 0, 0, 0, 10, 5))
-        assert "400 bytes in a message that do not lie together" in stranger.hear()[0]["reason"]
+        assert "400 bytes in a message that are not contiguous" in stranger.hear()[0]["reason"]
 
 
 def test_one_receiver_too_many_is_told_so():
@@ -775,7 +775,7 @@ def catalog(names=b"it\0", words=b"float64\0", numbers=(0, 8, 1, 1, 10, 0, 10)):
         (catalog(names=b"it\0it\0", numbers=(0, 8, 1, 1, 10, 0, 10) * 2), "names a tensor twice"),
         (catalog(names=b"x" * 5000 + b"\0"), "a type or dimensions"),
         (catalog(numbers=(0, 8, 1, 1, 10, 0)), "numbers that end too early"),
-        (catalog(numbers=(0, 8, 1, 1, 10, 0, 10, 1)), "numbers behind the last"),
+        (catalog(numbers=(0, 8, 1, 1, 10, 0, 10, 1)), "numbers after the last one"),
         (catalog(numbers=(1, 8, 1, 1, 10, 0, 10)), "a type or dimensions"),
         (catalog(numbers=(0, 0, 1, 1, 10, 0, 10)), "a type or dimensions"),
         (catalog(numbers=(0, 8, 1, 1 << 40, 10, 0, 10)), "a type or dimensions"),
@@ -801,7 +801,7 @@ def test_no_memory_is_made_for_what_cannot_be():
 @pytest.mark.parametrize("word", [{"unchanged": 3}, {"version": 3}])
 def test_a_version_that_was_not_asked_for_is_refused(word):
     asked = {"at_least": 4} if "version" in word else {"newer_than": 2}
-    with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="version 3, which was not asked for"):
+    with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="version 3, which was not requested"):
         load_weights(impostor.url, {"it": np.zeros(10)}, timeout=30, **asked)
     with pytest.raises(penstock.InvalidArgument, match="at_least is 'two', which is not a version"):
         load_weights("unix:@x", at_least="two")

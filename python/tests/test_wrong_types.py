@@ -251,8 +251,8 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
         r"size\(\) has no argument 'x': it has none": lambda: anything.size(x=3),
         r"^pwrite\(\) needs the argument 'buffer'": lambda: anything.pwrite(offset=3),
         r"^read_into\(\): offset is given twice": lambda: anything.read_into(buffer, 0, offset=3),
-        r"^read_into\(\) takes 4 arguments by place, not 5: order, path, .*progress are given by name": lambda: anything.read_into(buffer, 0, 1, 0, "C"),
-        r"^sync\(\) takes 0 arguments by place, not 1$": lambda: anything.sync(1),
+        r"^read_into\(\) takes 4 positional arguments, not 5: order, path, .*progress are keyword-only": lambda: anything.read_into(buffer, 0, 1, 0, "C"),
+        r"^sync\(\) takes 0 positional arguments, not 1$": lambda: anything.sync(1),
         r"^read_into\(\): offset is an int, not str": lambda: anything.read_into(buffer, "x"),
         r"^pwrite\(\): size is an int or None, not float": lambda: anything.pwrite(buffer, size=1.5),
         r"^seek\(\): whence is an int, not NoneType": lambda: anything.seek(0, None),
@@ -279,7 +279,7 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
         "offset is 1180591620717411303424:": lambda: file.read_many([(buffer, 1 << 70)]),
         "stream is -1:": lambda: file.read_on_stream(given.memory, -1),
         "an address is -1:": lambda: penstock.describe(-1),
-        "no descriptor is 2147483648": lambda: penstock.open(1 << 31),
+        "not a valid descriptor: 2147483648": lambda: penstock.open(1 << 31),
     }.items():
         with pytest.raises(ValueError, match=words):
             call()

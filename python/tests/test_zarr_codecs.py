@@ -157,7 +157,7 @@ def test_objects_are_read_by_zarr_and_lie_in_numpy_alone(tmp_path: Path) -> None
         array = zarr.create((4,), chunks=2, dtype=object, object_codec=numcodecs.VLenUTF8(), store=GDSStore(str(tmp_path)))
     array[...] = np.array(["a", "bb", "", "dddd"], dtype=object)
     told = explain(array)
-    assert not told.direct and "not of plain elements" in told.reason
+    assert not told.direct and "not a plain data type" in told.reason
     assert list(load(array)) == ["a", "bb", "", "dddd"]
     with pytest.raises(TypeError, match="which only a NumPy array can hold"):
         load(array, device="host:0")
@@ -886,7 +886,7 @@ class TestDecodingOnADevice:
 
     def test_nvcomp_is_asked_only_for_what_it_decodes(self) -> None:
         assert _nvcomp.payload_of(_codecs_of("blosc"), 100) == "nvCOMP does not decode blosc"
-        assert _nvcomp.payload_of(_codecs_of("zstd") * 2, 100) == "2 codecs made its bytes"
+        assert _nvcomp.payload_of(_codecs_of("zstd") * 2, 100) == "2 codecs produced its bytes"
         assert "nvCOMP takes 2147483647" in str(_nvcomp.payload_of(_codecs_of("zstd"), 1 << 31))
 
 
@@ -913,7 +913,7 @@ class TestWaitingForNvcomp:
     def test_what_does_not_end_is_given_up(self, answers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
         answers.append(600)
         monkeypatch.setattr(_nvcomp, "_SECONDS_AT_LEAST", 0)
-        with pytest.raises(penstock.TimedOut, match="nvCOMP has not ended after 0 s"):
+        with pytest.raises(penstock.TimedOut, match="nvCOMP has not finished after 0 s"):
             _nvcomp._wait(SimpleNamespace(ptr=0), 3, 1000)
 
 

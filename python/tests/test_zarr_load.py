@@ -330,7 +330,7 @@ class TestOut:
             load(array, out=np.frombuffer(bytes(120000), "f4").reshape(100, 300))
 
     def test_has_to_fit_device(self, array: Any) -> None:
-        with pytest.raises(ValueError, match='out lies on host, and device is "host:0"'):
+        with pytest.raises(ValueError, match='out is on host, but device is "host:0"'):
             load(array, device="host:0", out=np.empty((100, 300), "f4"))
         out = penstock.device("host:0").empty(120000)
         assert load(array, device="host:0", out=out) is out
@@ -467,4 +467,4 @@ def test_without_zarr_the_extra_is_named(tmp_path: Path) -> None:
 def test_an_older_zarr_is_an_import_error() -> None:
     script = "import zarr; zarr.__version__ = '2.14.3'; import penstock.zarr"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 1 and "ImportError: penstock.zarr needs zarr 2.15 or newer, and this is zarr 2.14.3" in done.stderr
+    assert done.returncode == 1 and "ImportError: penstock.zarr needs zarr 2.15 or newer, but this is zarr 2.14.3" in done.stderr

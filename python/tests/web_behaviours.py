@@ -269,7 +269,7 @@ BEHAVIOURS = {
     "redirect_that_expires": Behaviour(signed(lambda word, asked: word.startswith("GET") or asked.count["GET"] < 2)),
     "redirect_that_is_never_valid": Behaviour(signed(lambda word, asked: False), "403"),
     "redirect_in_a_circle": Behaviour(lambda asked: head("302 Found", "Location: data.safetensors", "Content-Length: 0"), "redirects|too many"),
-    "redirect_to_nothing": Behaviour(lambda asked: head("302 Found", "Content-Length: 0"), "names none"),
+    "redirect_to_nothing": Behaviour(lambda asked: head("302 Found", "Content-Length: 0"), "names no address"),
     # --- no ranges
     "no_ranges": Behaviour(no_ranges, is_slow=True),
     "no_ranges_in_chunks": Behaviour(chunked, is_slow=True),

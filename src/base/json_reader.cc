@@ -61,7 +61,7 @@ bool json_reader::string(std::string_view& to) {
   bool is_ascii = true;
   for (;; ++at_) {
     while (at_ < text_.size() && plain[static_cast<unsigned char>(text_[at_])]) ++at_;
-    if (at_ == text_.size()) return fail("a string does not end");
+    if (at_ == text_.size()) return fail("a string is not terminated");
     if (static_cast<unsigned char>(text_[at_]) < 0x80) break;
     is_ascii = false;
   }
@@ -76,9 +76,9 @@ bool json_reader::string(std::string_view& to) {
 bool json_reader::escaped_string(std::size_t begin, std::string_view& to) {
   unescaped_.assign(text_.substr(begin, at_ - begin));
   for (;;) {
-    if (at_ == text_.size()) return fail("a string does not end");
+    if (at_ == text_.size()) return fail("a string is not terminated");
     const char c = text_[at_];
-    if (static_cast<unsigned char>(c) < 0x20) return fail("a control character stands in a string");
+    if (static_cast<unsigned char>(c) < 0x20) return fail("a string contains a control character");
     if (c == '"') break;
     ++at_;
     if (c != '\\') {
@@ -100,7 +100,7 @@ bool json_reader::escape() {
   ++at_;
   if (letter == 'u') return escaped_code();
   const auto found = letters.find(letter);
-  if (found == std::string_view::npos) return fail("a string has an escape that JSON does not know");
+  if (found == std::string_view::npos) return fail("a string has an escape that JSON does not define");
   unescaped_.push_back(meanings[found]);
   return true;
 }
@@ -134,7 +134,7 @@ bool json_reader::skip(int depth) {
   if (c == '-' || is_digit(c)) return skip_number();
   if (taken_word("true") || taken_word("false") || taken_null()) return true;
   if (c != '{' && c != '[') return fail("a value is missing");
-  if (depth == 0) return fail("it is nested too deep");
+  if (depth == 0) return fail("it is nested too deeply");
   return c == '[' ? skip_array(depth) : object([&](std::string_view) { return skip(depth - 1); });
 }
 
@@ -184,7 +184,7 @@ bool json_reader::taken_word(std::string_view word) {
 
 bool json_reader::take(char c) { return taken(c) || fail(fmt::format("'{}' is missing", c)); }
 
-bool json_reader::fail_at_number() { return fail("there is no whole number of 0 to 18446744073709551615"); }
+bool json_reader::fail_at_number() { return fail("there is no whole number from 0 to 18446744073709551615"); }
 
 bool json_reader::fail(std::string_view what) {
   problem_ = {errc::invalid_argument, fmt::format("at byte {} of {}, {}", std::min(at_, text_.size()), what_, what)};

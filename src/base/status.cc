@@ -167,7 +167,7 @@ namespace {
 }  // namespace
 
 bad_result::bad_result(const status& error)
-    : std::logic_error("the result has no value, and the program did not check that: " + std::string(error.message())) {}
+    : std::logic_error("the result has no value, and the program did not check for one: " + std::string(error.message())) {}
 
 void throw_bad_result(const status& error) { throw bad_result(error); }
 

@@ -91,7 +91,7 @@ result<std::shared_ptr<sys::fabric>> lines::fabric_for(const staging::place& whe
   for (const auto& each : with_.runtime->memory().devices()) {
     if (each.name == name) return with_.fabrics->of_gpu(where.via->session(), each.pci_bus_id);
   }
-  return status(errc::not_found, fmt::format("{} is not known any more", name));
+  return status(errc::not_found, fmt::format("{} is no longer known", name));
 }
 
 std::unique_ptr<sys::fabric_line> lines::make_line(sys::fabric& by, std::uint32_t number, bool receives, status& problem) {

@@ -47,7 +47,7 @@ std::optional<std::string> cannot_read(const identity& from, std::string_view wh
   std::uint64_t found = 0;
   const auto read = door.read_memory(static_cast<pid_t>(from.pid), from.probe_address, reinterpret_cast<std::byte*>(&found), sizeof(found));
   if (!read.ok()) return fmt::format("this process may not read {} memory: {}", whose, read.message());
-  if (found != from.process_token) return "the process of that number is not the one at the other end";
+  if (found != from.process_token) return "the process with that number is not the one at the other end";
   return std::nullopt;
 }
 

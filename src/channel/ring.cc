@@ -7,7 +7,7 @@ namespace penstock::channel {
 
 namespace {
 
-status broken() { return {errc::io, "the other end has broken the memory that both share"}; }
+status broken() { return {errc::io, "the other end has corrupted the memory that both ends share"}; }
 
 status would_block() { return {errc::would_block, "the ring"}; }
 

@@ -110,13 +110,13 @@ result<hello> decode_hello(std::span<const std::byte> body) {
   reader in(body);
   const auto* const first = in.take(magic.size());
   if (first == nullptr || std::memcmp(first, magic.data(), magic.size()) != 0) {
-    return status(errc::io, "the other end does not speak as a pipe of Penstock");
+    return status(errc::io, "the other end does not speak the protocol of Penstock's pipes");
   }
   hello out;
   out.version = in.number<std::uint32_t>();
   if (out.version != wire_version) {
     return status(errc::unsupported,
-                  fmt::format("the other end speaks version {} of pipes, this one version {}", out.version, wire_version));
+                  fmt::format("the other end speaks version {} of the pipe protocol, this end version {}", out.version, wire_version));
   }
   out.who.boot_id = in.text(limits::text_bytes);
   out.who.process_token = in.number<std::uint64_t>();

@@ -49,7 +49,7 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   }
   if (options.gpu_direct_piece_bytes % (std::size_t{64} << 10) != 0) {
     return status(errc::invalid_argument,
-                  fmt::format("gpu_direct_piece_bytes is {}, no multiple of 64 KiB", options.gpu_direct_piece_bytes));
+                  fmt::format("gpu_direct_piece_bytes is {}, which is not a multiple of 64 KiB", options.gpu_direct_piece_bytes));
   }
   if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
   if (options.use_nvtx && !sys::has_nvtx()) warn_that_nvtx_is_missing();

@@ -55,7 +55,7 @@ std::string of_answers(const file_core& file) {
   const auto read_ms = static_cast<double>(times.read_ns()) / 1e6;
   switch (times.advise()) {
     case verdict::unknown:
-      return "a server brings the bytes: how late it answers is found out by the first read of a part that is not in the page cache";
+      return "a server brings the bytes: the first read of a part that is not in the page cache shows how late it answers";
     case verdict::prompt:
       return fmt::format("a server brings the bytes, and answers soon: a read takes {:.2f} ms", read_ms);
     case verdict::late:
@@ -71,7 +71,7 @@ void add_uncached(plan& told, file_core& file, const staging::place& place, cons
   const auto asked = cache_of(file.asked_cache(options), what.is_write, what.length, &place);
   if (goes_past || !spares_cache(file, what.is_write, what.length, asked)) return;
   const auto stays = from.uncached_problem();
-  told.remarks.push_back(stays.ok() ? "what goes through the page cache does not stay there, where the kernel can see to that"
+  told.remarks.push_back(stays.ok() ? "what goes through the page cache does not stay there if the kernel can see to that"
                                     : fmt::format("what goes through the page cache stays there: {}", stays.message()));
 }
 
@@ -102,9 +102,9 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
                                        staging::unpacker::room_count * staging::unpacker::room_bytes >> 20));
   }
   if (const auto gone = with.pinned_pages().problem_of(from); !gone.ok())
-    told.remarks.push_back(fmt::format("what was pinned of it has been given up: {}", gone.message()));
+    told.remarks.push_back(fmt::format("what was pinned of it is no longer pinned: {}", gone.message()));
   if (from.facts().in_memory && with.pinned_pages().holds(from))
-    told.remarks.push_back("pinned, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only where CPU time is to be spared");
+    told.remarks.push_back("pinned, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only if CPU time is to be spared");
   add_limits(told, with, file);
   if (options.priority == request_priority::background) {
     told.remarks.push_back(
@@ -125,7 +125,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     told.remarks.push_back(fmt::format("penstock stats cannot see this process: {}", hidden.message()));
   }
   if (with.few_cores())
-    told.remarks.push_back(fmt::format("this process may use {} cores: copies through the CPU are bound by them", with.cores()));
+    told.remarks.push_back(fmt::format("this process may use {} cores, which limits copies through the CPU", with.cores()));
   if (spares_busy_cores(with, file, what, place, options))
     told.remarks.emplace_back("other processes keep the cores busy, so the GPU copies what is in the page cache: not with prefer=speed");
 }

@@ -34,7 +34,7 @@ class planner {
     if (in_.length == 0) return std::move(pieces_);
     if (in_.forced != path_kind::automatic) {
       if (auto refusal = take(in_.forced)) {
-        return status(errc::unsupported, fmt::format("path {} was asked for, but {}", in_.paths->name(in_.forced), *refusal));
+        return status(errc::unsupported, fmt::format("path {} was requested, but {}", in_.paths->name(in_.forced), *refusal));
       }
     } else {
       for (const auto kind : in_.paths->by_rank()) {
@@ -361,7 +361,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::small_request:
       return "at most 128 KiB: carried on the caller's thread, through the page cache";
     case plan_reason::small_request_bypass:
-      return "at most 128 KiB: carried on the caller's thread, past the page cache unless all of it is in there, as asked for";
+      return "at most 128 KiB: carried on the caller's thread, past the page cache unless all of it is in there, as requested";
     case plan_reason::declared:
       return std::string(path.reason);
     case plan_reason::declared_untried:
@@ -375,9 +375,9 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::kept:
       return "not wholly in the page cache: read through it, in file order, so that the next read finds it there";
     case plan_reason::kept_as_asked:
-      return "not wholly in the page cache: read through it, as asked for";
+      return "not wholly in the page cache: read through it, as requested";
     case plan_reason::bypass_as_asked:
-      return "not wholly in the page cache: direct I/O, as asked for";
+      return "not wholly in the page cache: direct I/O, as requested";
     case plan_reason::bypass_as_lent:
       return "not in the page cache: direct I/O, as its descriptor was opened";
     case plan_reason::bypass_shared_memory:
@@ -407,15 +407,15 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::buffered_write:
       return "written to the page cache";
     case plan_reason::direct_write:
-      return "direct I/O, as asked for";
+      return "direct I/O, as requested";
     case plan_reason::unaligned_edge:
       return "an unaligned edge goes through the page cache, so that neighbouring bytes are kept";
     case plan_reason::too_little_aligned:
       return "too little of it is aligned for direct I/O: written to the page cache";
     case plan_reason::unaligned_read_edge:
-      return "an unaligned edge: what carries the rest would pass it through a buffer of its own";
+      return "an unaligned edge: the path that carries the rest would pass it through a separate buffer";
     case plan_reason::forced:
-      return "this path was asked for";
+      return "this path was requested";
   }
   return {};
 }

@@ -137,7 +137,7 @@ bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
 void runtime::give_up_pinned_pages_where_short() noexcept {
   if (pinned_pages_.empty() || forked() || !is_short_with(pinned_pages_.used_bytes())) return;
   if (kept_pages_.trim() && !is_short_with(pinned_pages_.used_bytes())) return;  // no user asked for these
-  pinned_pages_.drop_all({errc::out_of_memory, "memory became short"});
+  pinned_pages_.drop_all({errc::out_of_memory, "memory ran short"});
 }
 
 std::uint64_t runtime::most_pinned_bytes() noexcept {
@@ -155,7 +155,7 @@ std::uint64_t runtime::most_kept_bytes() noexcept {
 
 status runtime::has_room_to_pin(std::uint64_t bytes) {
   if (!is_short_with(pinned_pages_.used_bytes() + bytes)) return {};
-  return {errc::out_of_memory, fmt::format("memory is too short to pin {} bytes", bytes)};
+  return {errc::out_of_memory, fmt::format("there is too little memory to pin {} bytes", bytes)};
 }
 
 beside_files& runtime::beside(std::unique_ptr<beside_files> (*make)(runtime& with)) {

@@ -55,10 +55,10 @@ refusal store_json_list(const key& where, const json& value, settings& target) {
   std::vector<std::string> words;
   for (const json& item : value) {
     const auto* text = item.get_ptr<const json::string_t*>();
-    if (!value.is_array() || text == nullptr) return "expected a list of texts";
+    if (!value.is_array() || text == nullptr) return "expected a list of strings";
     words.push_back(*text);
   }
-  if (!value.is_array()) return "expected a list of texts";
+  if (!value.is_array()) return "expected a list of strings";
   return where.kind == addresses ? store_addresses(where, words, target) : store_list(where, std::move(words), target);
 }
 
@@ -94,7 +94,7 @@ refusal store_json(const key& where, const json& value, settings& target) {
     case flag:
       return value.is_boolean() ? store_flag(where, *value.get_ptr<const bool*>(), target) : "expected true or false";
     case word:
-      return value.is_string() ? store_word(where, *value.get_ptr<const json::string_t*>(), target) : "expected a text";
+      return value.is_string() ? store_word(where, *value.get_ptr<const json::string_t*>(), target) : "expected a string";
     case list:
     case addresses:
       return store_json_list(where, value, target);
@@ -223,7 +223,7 @@ setting_report apply_value(const found_value& found, std::span<const found_value
   if (found.where == nullptr) return unknown_report(found);
   const std::string_view name = found.where->name;
   if (found.name != name && std::ranges::find(all, name, &found_value::name) != all.end()) {
-    return {found.name, value_text(*found.value), key_fate::refused, fmt::format("{} is given too, and counts", name)};
+    return {found.name, value_text(*found.value), key_fate::refused, fmt::format("{} is given too, and takes precedence", name)};
   }
   return stored_report(found, store_json(*found.where, *found.value, target));
 }
@@ -416,7 +416,7 @@ void settings_book::read_file(settings& target, opening& report) const {
   const errc code = lines.error().code();
   if (code == errc::not_found && !is_named) return;
   if (code == errc::not_found || (code == errc::permission_denied && !is_named)) {
-    report.remarks.push_back(fmt::format("{}; the defaults hold", lines.error().message()));
+    report.remarks.push_back(fmt::format("{}; the defaults apply", lines.error().message()));
   } else {
     report.problem = lines.error();
   }

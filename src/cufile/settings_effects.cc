@@ -82,13 +82,13 @@ std::vector<std::string> not_applied(const settings& asked, const engine_options
   if (differs(asked, "execution.max_io_threads") && threads > 0 && has.lanes != threads)
     found.push_back(fmt::format("execution.max_io_threads is {}, but the engine was made with {} threads", threads, has.lanes));
   if (wanted.pinned_budget_bytes != has.pinned_budget_bytes)
-    found.push_back(fmt::format("the pinned memory is to be {} bytes at most, but the engine was made with {}", wanted.pinned_budget_bytes,
+    found.push_back(fmt::format("pinned memory is limited to {} bytes, but the engine was made with {}", wanted.pinned_budget_bytes,
                                 has.pinned_budget_bytes));
   if (wanted.gpu_direct_piece_bytes != has.gpu_direct_piece_bytes)
-    found.push_back("properties.max_direct_io_size_kb comes too late: the engine was made before");
-  if (wanted.use_nvtx != has.use_nvtx) found.push_back("profile.nvtx comes too late: the engine was made before");
+    found.push_back("properties.max_direct_io_size_kb comes too late: the engine already exists");
+  if (wanted.use_nvtx != has.use_nvtx) found.push_back("profile.nvtx comes too late: the engine already exists");
   if (wanted.cufile.sizes != has.cufile.sizes || wanted.cufile.flags != has.cufile.flags)
-    found.push_back("what is set for NVIDIA's library comes too late for it: the engine was made before");
+    found.push_back("the settings for NVIDIA's library come too late: the engine already exists");
   return found;
 }
 

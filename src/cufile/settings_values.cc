@@ -123,7 +123,7 @@ refusal store_flag(const key& where, bool value, settings& target) {
 }
 
 refusal store_word(const key& where, std::string value, settings& target) {
-  if (value.find('\0') != std::string::npos) return "expected a text without a zero byte";
+  if (value.find('\0') != std::string::npos) return "expected a string without a zero byte";
   if (!is_choice(where, value)) return "expected " + choices_text(where);
   note(where, value, target);
   if (where.parameter >= 0) target.words[static_cast<std::size_t>(where.parameter)] = std::move(value);

@@ -601,7 +601,7 @@ bool cuda_session::maps_allocations() const noexcept {
 }
 
 result<sys::owned_descriptor> cuda_session::export_shared(const void* memory) {
-  if (!maps_allocations()) return status(errc::unsupported, "the NVIDIA driver is too old to share memory of cuMemCreate");
+  if (!maps_allocations()) return status(errc::unsupported, "the NVIDIA driver is too old to share memory from cuMemCreate");
   unsigned long long allocation = 0;
   int made = -1;
   code error = api_.mem_retain_allocation_handle(&allocation, const_cast<void*>(memory));
@@ -631,10 +631,10 @@ result<void*> cuda_session::map_allocation(std::string_view handle, int descript
   std::size_t bytes = 0;
   const std::string text(handle.substr(mapped_prefix.size()));
   if (std::sscanf(text.c_str(), " %llx %zu", &base, &bytes) != 2 || bytes == 0 || !maps_allocations()) {
-    return status(errc::unsupported, fmt::format("cuda:{}: this is not memory of cuMemCreate that can be mapped here", ordinal_));
+    return status(errc::unsupported, fmt::format("cuda:{}: this is not memory from cuMemCreate that can be mapped here", ordinal_));
   }
   if (descriptor < 0) {
-    return status(errc::unsupported, fmt::format("cuda:{}: memory of cuMemCreate needs its descriptor, and none has come", ordinal_));
+    return status(errc::unsupported, fmt::format("cuda:{}: memory from cuMemCreate needs its descriptor, but none arrived", ordinal_));
   }
   unsigned long long allocation = 0;
   cuda::address at = 0;
@@ -677,7 +677,7 @@ status cuda_session::close_shared(void* memory) {
 status cuda_session::dma_buf_problem() {
   if (can_.lends_dma_bufs) return {};
   return {errc::unsupported,
-          fmt::format("cuda:{}: NVIDIA's driver lends no GPU memory as a dma-buf, which takes its open kernel modules, 515 or later",
+          fmt::format("cuda:{}: NVIDIA's driver does not lend GPU memory as a dma-buf, which needs its open kernel modules, 515 or later",
                       ordinal_)};
 }
 

@@ -186,7 +186,7 @@ class driver {
   // Returns the CPU address of device memory, valid while the memory is allocated. Errors: unsupported (the CPU cannot access it),
   // bad_memory (the range is not within one allocation).
   virtual result<std::byte*> cpu_address(const void* /*memory*/, std::uint64_t /*length*/) {
-    return status(errc::unsupported, "the CPU does not reach memory of this device");
+    return status(errc::unsupported, "the CPU cannot access this device's memory");
   }
   // Returns the context that is current on the calling thread, if the process already uses this driver. Makes and loads nothing.
   struct current_context {

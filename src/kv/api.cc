@@ -9,7 +9,7 @@ namespace penstock::kv {
 namespace {
 
 const status& moved_away() {
-  static const status error(errc::closed, "the store was moved away");
+  static const status error(errc::closed, "the store has been moved from");
   return error;
 }
 

@@ -101,7 +101,7 @@ key_result fetch::look_at(const reading& read, std::span<const io_result> outcom
   const key_part& part = parts_[read.index];
   const value_facts& facts = read.entry->facts();
   if (facts.length != part.length) {
-    const auto why = fmt::format("its value has {} bytes, and its memory {}", facts.length, part.length);
+    const auto why = fmt::format("its value has {} bytes, but its memory has {}", facts.length, part.length);
     return failed_with({errc::invalid_argument, why}, part.key);
   }
   for (std::size_t i = read.first_request; i < read.first_request + read.requests; ++i) {

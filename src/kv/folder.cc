@@ -43,7 +43,7 @@ status check_owner(int number, const std::string& path, bool is_folder) {
   if (is_folder ? !S_ISDIR(facts.st_mode) : !S_ISREG(facts.st_mode))
     return {errc::not_a_file, fmt::format("{} is no {}", path, is_folder ? "folder" : "regular file")};
   if (facts.st_uid != ::geteuid())
-    return {errc::permission_denied, fmt::format("{} belongs to user {}, and this is user {}", path, facts.st_uid, ::geteuid())};
+    return {errc::permission_denied, fmt::format("{} belongs to user {}, but this is user {}", path, facts.st_uid, ::geteuid())};
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0)
     return {errc::permission_denied, fmt::format("{} can be written by other users (mode {:o}): chmod go-w", path, facts.st_mode & 07777)};
   return {};
@@ -118,8 +118,9 @@ class path_walk {
 
   status follow(const descriptor& link, const std::string& name, uid_t owner) {
     if (owner != 0 && owner != ::geteuid())
-      return {errc::permission_denied, fmt::format("{}: {} is a symbolic link of user {}, and this is user {}: name the folder itself",
-                                                   path_, printable_text(name), owner, ::geteuid())};
+      return {errc::permission_denied,
+              fmt::format("{}: {} is a symbolic link owned by user {}, but this is user {}: name the folder itself", path_,
+                          printable_text(name), owner, ::geteuid())};
     std::array<char, PATH_MAX> target{};
     const auto length = ::readlinkat(link.number(), "", target.data(), target.size());
     if (length >= 0 && ++links_ > most_links) errno = ELOOP;
@@ -161,7 +162,8 @@ descriptor::~descriptor() {
 }
 
 result<folder> folder::open(const std::string& path, bool create) {
-  if (path.empty() || path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a folder has a name, without zeros");
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return status(errc::invalid_argument, "a folder must have a name without zero bytes");
   auto opened = path_walk::open(path, create);
   if (!opened) return opened.error();
   folder made;

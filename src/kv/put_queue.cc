@@ -127,7 +127,7 @@ status put_queue::check(const put& next) const {
   const key_part& part = part_of(next);
   if (status stopped = next.op->stop_reason(); !stopped.ok()) return stopped;
   if (status wrong = check_key(part.key); !wrong.ok()) return wrong;
-  if (part.length == 0) return {errc::invalid_argument, "a value has one byte or more"};
+  if (part.length == 0) return {errc::invalid_argument, "a value must have at least one byte"};
   const std::uint64_t capacity = to_.capacity_bytes();
   if (part.length <= capacity) return {};
   return {errc::invalid_argument, fmt::format("a value of {} bytes is more than the capacity of {}", part.length, capacity)};

@@ -88,7 +88,7 @@ result<index_header> parse_header(std::span<const std::byte> bytes) {
     return status(errc::unsupported, "it is not the index of a store");
   if (number_at<std::uint32_t>(&bytes[8]) != index_version || number_at<std::uint32_t>(&bytes[12]) != block_bytes)
     return status(errc::unsupported,
-                  fmt::format("it is of version {}, and this is version {}", number_at<std::uint32_t>(&bytes[8]), index_version));
+                  fmt::format("it has version {}, but this is version {}", number_at<std::uint32_t>(&bytes[8]), index_version));
   if (number_at<std::uint32_t>(&bytes[header_bytes - crc_bytes]) != crc32c(bytes.first(header_bytes - crc_bytes)))
     return status(errc::io, "its header is damaged");
   const index_header header{number_at<std::uint64_t>(&bytes[16]), number_at<std::uint64_t>(&bytes[24])};

@@ -44,7 +44,7 @@ call begun(Operation* op, callback& done, std::span<const item> items, Begin&& b
 }  // namespace
 
 result<std::unique_ptr<store_core>> store_core::open(const engine& with, const std::string& folder, const store_options& options) {
-  if (with.core() == nullptr) return status(errc::closed, "the engine was moved away");
+  if (with.core() == nullptr) return status(errc::closed, "the engine has been moved from");
   if (with.core()->forked()) return status(errc::forked, "the engine belongs to the parent process");
   auto opened = volume::open(with, folder, options);
   if (!opened) return opened.error().with_context(fmt::format("store {}", folder));

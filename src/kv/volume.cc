@@ -93,7 +93,7 @@ status volume::open_data(const engine& with, bool write) {
   auto size = size_of(*data, name);
   if (!size) return size.error();
   if (*size < catalogue_->capacity_bytes())
-    return {errc::io, fmt::format("{} has {} bytes, and its index is about {}", name, *size, catalogue_->capacity_bytes())};
+    return {errc::io, fmt::format("{} has {} bytes, but its index describes {}", name, *size, catalogue_->capacity_bytes())};
   auto adopted = with.adopt(data->number(), {.direct_writes = options_.direct_writes, .name = name});
   if (!adopted) return adopted.error();
   data_file_ = *std::move(data);

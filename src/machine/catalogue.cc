@@ -96,7 +96,7 @@ constexpr known_finding entries[] = {
      "run penstock check on that machine"},
     // --- peer-to-peer
     {"p2pdma.ready", on_platform, ok, "drives can reach GPU memory by P2PDMA: the driver (RMForceStaticBar1=1) and the kernel support it"},
-    {"p2pdma.unused", on_platform, ok, "the kernel supports P2PDMA, NVIDIA's driver is not set up for it; nvidia-fs is used instead"},
+    {"p2pdma.unused", on_platform, ok, "the kernel supports P2PDMA, but NVIDIA's driver is not set up for it; nvidia-fs is used instead"},
     {"p2pdma.driver", on_platform, slow, "the kernel supports P2PDMA, but NVIDIA's driver is not set up for it",
      "add options nvidia NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1;\" to /etc/modprobe.d, with the open kernel "
      "modules, on A100, A40, L4, L40S, H100, H200, B100, B200, B300"},
@@ -163,7 +163,7 @@ constexpr known_finding entries[] = {
      "install the driver's libraries (libcuda1, nvidia-driver-cuda-libs), or start the container with --gpus all and "
      "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
     {"cuda.none", in_libraries, ok, "no libcuda.so.1, and no driver that needs it"},
-    {"cuda.mismatch", in_libraries, broken, "{file} has version {version}, but the kernel module {module}: CUDA refuses to start",
+    {"cuda.mismatch", in_libraries, broken, "{file} has version {version}, but the kernel module has {module}: CUDA refuses to start",
      "reboot after a driver update, or run rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia; restart containers"},
     {"cuda.starts", in_libraries, ok, "CUDA {version} starts and sees {count} of {all} GPUs"},
     {"cuda.fails", in_libraries, broken, "CUDA does not start: {error}",
@@ -195,7 +195,7 @@ constexpr known_finding entries[] = {
     {"settings.default", in_libraries, ok, "no {file}: cuFile uses its defaults"},
     {"settings.found", in_libraries, ok, "cuFile reads its settings from {file}"},
     {"settings.unusable", in_libraries, broken, "{why}: cuFileDriverOpen fails",
-     "correct the file, or set CUFILE_ENV_PATH_JSON to another one"},
+     "correct the file, or set CUFILE_ENV_PATH_JSON to a different one"},
     {"settings.refused", in_libraries, slow, "{why}: ignored", "correct it; penstock check --cufile-json FILE shows what each key does"},
     {"settings.value", in_libraries, ok, "{value} (from {source}; default: {standard})"},
     {"settings.no_compat", in_libraries, broken,
@@ -297,7 +297,7 @@ constexpr known_finding entries[] = {
      "NFS with remoteports {remote}, but nconnect {connections}: each connection uses one of them",
      "mount with nconnect=8 or more, a multiple of the number of remoteports"},
     {"fs.nfs_local_ports", in_file_systems, slow,
-     "NFS with remoteports but no localports: its connections use one card, and {count} RDMA ports are active",
+     "NFS with remoteports but no localports: its connections use only one card, but {count} RDMA ports are active",
      "mount with localports=ADDRESS~ADDRESS, with the addresses of all cards"},
     {"fs.nfs_tcp", in_file_systems, slow, "NFS over {proto} from {source}: no GPUDirect Storage, and the CPU copies each byte",
      "mount with -o proto=rdma,port=20049; if it must be tcp, with nconnect=16"},

@@ -107,7 +107,7 @@ void judge_nic_of(const platform_facts& known, const gpu_facts& gpu, const sys::
 std::string why_none_is_active(const platform_facts& known) {
   std::vector<std::string> states;
   for (const auto& [port, mode, rate] : known.ports) {
-    states.push_back(fmt::format("{} port {} is {}", port.device, port.port, port.state.empty() ? "in no known state" : port.state));
+    states.push_back(fmt::format("{} port {} is {}", port.device, port.port, port.state.empty() ? "in an unknown state" : port.state));
   }
   return fmt::format("no RDMA port is active: {}", fmt::join(states, ", "));
 }

@@ -282,7 +282,7 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
                         (find(image, "cuFileDriverClose_v2", to.close) || find(image, "cuFileDriverClose", to.close));
   if (!complete) return refuse(errc::unsupported, fmt::format("{} lacks functions of cuFile", file_name));
   if (shadowed(image)) {
-    return refuse(errc::unsupported, fmt::format("the program is linked with another libcufile, which would shadow {}", file_name));
+    return refuse(errc::unsupported, fmt::format("the program is linked with a different libcufile, which would shadow {}", file_name));
   }
   find(image, "cuFileSetParameterSizeT", to.set_size);
   find(image, "cuFileSetParameterBool", to.set_bool);
@@ -397,7 +397,7 @@ status cufile_library::start(bool p2pdma, const std::string& file_name) {
   if (auto allowed = forbid_compatibility_mode(file_name); !allowed.ok()) return allowed;
 
   cufile_properties properties{};
-  if (auto known = answer(fmt::format("libcufile ({}) did not tell its properties", file_name), call.get_properties(&properties));
+  if (auto known = answer(fmt::format("libcufile ({}) did not report its properties", file_name), call.get_properties(&properties));
       !known.ok()) {
     return known;
   }
@@ -416,7 +416,7 @@ status cufile_library::forbid_compatibility_mode(const std::string& file_name) {
   bool forced = false;
   if (call.get_bool != nullptr) {
     if (auto asked =
-            answer(fmt::format("libcufile ({}) did not tell its mode", file_name), call.get_bool(allow_compatibility_mode, &allowed));
+            answer(fmt::format("libcufile ({}) did not report its mode", file_name), call.get_bool(allow_compatibility_mode, &allowed));
         !asked.ok()) {
       return asked;
     }

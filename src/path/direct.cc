@@ -308,11 +308,11 @@ class direct final : public data_path {
   // Returns ok if the file ends here. After any other short read, and after a short write, whose remainder may be unaligned, the next path
   // carries on.
   static status short_count(const extent& of, std::uint64_t done, std::uint64_t missing) {
-    if (of.is_write) return at({errc::io, "libcufile wrote less than asked"}, of, done, missing);
+    if (of.is_write) return at({errc::io, "libcufile wrote less than requested"}, of, done, missing);
     const auto ended = of.file->ends_at(of.offset + done);
     if (!ended) return ended.error();
     if (*ended) return {};
-    return at({errc::io, "libcufile read less than asked, before the end of the file"}, of, done, missing);
+    return at({errc::io, "libcufile read less than requested, before the end of the file"}, of, done, missing);
   }
 
   static ending give_up(status why) { return {std::move(why), true}; }

@@ -108,7 +108,7 @@ class dma_buf final : public data_path {
     if (asked.memory->via == nullptr) return std::nullopt;
     if (auto why = asked.memory->via->session().dma_buf_problem(); !why.ok()) return std::string(why.message());
     if (auto why = verdict_on(*asked.file, *asked.memory->via); !why.ok()) return std::string(why.message());
-    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return "whole blocks alone are written this way";
+    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return "only whole blocks are written this way";
     return std::nullopt;
   }
 
@@ -147,9 +147,7 @@ class dma_buf final : public data_path {
   }
 
   status ask_kernel() {
-    const auto ask = [&] {
-      return use_io_uring_ ? sys::dma_bufs_known(*kernel_) : status(errc::unsupported, "io_uring is not to be used");
-    };
+    const auto ask = [&] { return use_io_uring_ ? sys::dma_bufs_known(*kernel_) : status(errc::unsupported, "io_uring is switched off"); };
     auto known = or_no_memory(ask);
     if (known.ok()) return {};
     if (is_passing(known) && ++passing_refusals_ < most_passing_refusals) return known;
@@ -225,15 +223,14 @@ class dma_buf final : public data_path {
       if (auto got = read_plainly(file, after); !got.ok()) return got;
       if (arrived == before) return {};
       if (before == after) {
-        give_up_all(
-            {errc::io, fmt::format("a read from {} into memory of device {} was told to be complete, and its bytes had not arrived: "
-                                   "nothing is moved this way any more",
-                                   file.name(), session.ordinal())});
+        give_up_all({errc::io, fmt::format("a read from {} into memory of device {} was reported complete, but its bytes had not arrived: "
+                                           "nothing is moved this way any more",
+                                           file.name(), session.ordinal())});
         return useless();
       }
       std::swap(before, after);
     }
-    return {errc::unsupported, "the file is being changed, so whether its drive reaches this memory does not show"};
+    return {errc::unsupported, "the file is being changed, so it cannot show whether its drive reaches this memory"};
   }
 
   status read_plainly(source::source& file, const aligned_block& into) {
@@ -262,7 +259,7 @@ class dma_buf final : public data_path {
       return give_up({errc::unsupported, "only whole blocks are moved this way"});
     const lent_memory::extent all{item.file, &item.place.via->session(), item.memory, item.offset, item.length, item.is_write};
     auto* const drive = drive_of(*all.file);
-    if (drive == nullptr) return give_up({errc::unsupported, "nobody has asked about this file"});
+    if (drive == nullptr) return give_up({errc::unsupported, "this file has not been checked"});
     while (item.moved < all.length) {
       if (auto stop = item.owner->stopped(); !stop.ok()) return {std::move(stop)};
       const auto rest = rest_of(all, item.moved);
@@ -284,10 +281,10 @@ class dma_buf final : public data_path {
 
   // Returns ok if the file ends there.
   static status short_count(const lent_memory::extent& rest) {
-    if (rest.is_write) return at({errc::io, "less was written than asked"}, rest);
+    if (rest.is_write) return at({errc::io, "less was written than requested"}, rest);
     const auto ended = rest.file->ends_at(rest.offset);
     if (!ended) return ended.error();
-    return *ended ? status() : at({errc::io, "less was read than asked, before the end of the file"}, rest);
+    return *ended ? status() : at({errc::io, "less was read than requested, before the end of the file"}, rest);
   }
 
   // No other path may write there meanwhile: the drive could overwrite it, even after the user's next write.

@@ -105,7 +105,7 @@ status lent_memory::add(unsigned slot, loan made, const source::source& file, in
   if (auto registered = ring_->register_dma_buf(slot, made.dma_buf.get(), descriptor); !registered.ok()) {
     const auto what = kernel_.describe(descriptor);
     const bool is_drive = what && what->type == sys::file_type::block_device;
-    return registered.with_context(fmt::format("{} takes no dma-bufs", is_drive ? "the drive" : "the file system"));
+    return registered.with_context(fmt::format("{} does not accept dma-bufs", is_drive ? "the drive" : "the file system"));
   }
   loans_[slot] = std::move(made);
   loans_[slot].file = &file;

@@ -46,7 +46,7 @@ class lent_memory {
   ~lent_memory() = default;
 
   // Moves the beginning of an extent. Blocks until the drive has answered. Errors: the device's, if it does not lend this memory; the
-  // kernel's, with the words "takes no dma-bufs" if the file system or the drive does not support them; io.
+  // kernel's, with the words "does not accept dma-bufs" if the file system or the drive does not support them; io.
   outcome move(const extent& of);
 
   // Unregister the memory lent to a file, the memory of the allocation that contains an address, or all of it. Each waits for its turn.

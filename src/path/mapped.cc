@@ -86,7 +86,7 @@ class mapped final : public data_path {
     if (!asked.memory->on_device()) return "the memory is the host's, which needs no mapping";
     if (asked.file->descriptors().cached < 0) return "no descriptor leads to its pages in the page cache";
     if (asked.length < least_bytes) return "registering so few pages costs more than copying them";
-    if (pinned_ == nullptr) return "nobody notes what is registered";
+    if (pinned_ == nullptr) return "nothing keeps track of what is registered";
     if (!asked.spares_cpu && !asked.memory->emulated() && slow_.is(*asked.file)) return std::string(too_slow);
     return std::nullopt;
   }
@@ -240,7 +240,7 @@ class mapped final : public data_path {
 
     status send(std::uint64_t offset, std::uint64_t bytes) {
       auto found = find(offset, bytes);
-      if (found == nullptr && gave_up_pinned_ && !item_.is_forced) return {errc::unsupported, "it is not pinned any more"};
+      if (found == nullptr && gave_up_pinned_ && !item_.is_forced) return {errc::unsupported, "it is no longer pinned"};
       const bool is_registered = found != nullptr;
       if (!is_registered) {
         auto made = register_pages(offset, bytes);

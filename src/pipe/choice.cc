@@ -17,7 +17,7 @@ using channel::frame_kind;
 
 constexpr std::size_t most_routes = 256;
 constexpr std::string_view not_used_there = "the other end does not use it";
-constexpr std::string_view not_used_here = "it is of no use to this pipe";
+constexpr std::string_view not_used_here = "this pipe does not use it";
 
 // Returns null if the list lacks the name.
 const channel::reached_channel* find(const std::vector<channel::reached_channel>& list, std::string_view name) {
@@ -42,7 +42,7 @@ status session::refuse(std::string_view to_other, std::string here) {
 }
 
 status session::challenged(std::span<const std::byte> body) {
-  if (!secret_.proof) return refuse("a secret was given, and it asks for none", "it has a secret, and none was given here");
+  if (!secret_.proof) return refuse("a secret was given, but none is required", "it has a secret, but none was given here");
   if (auto wrong = secret_.proof->challenged(body); !wrong.ok()) return wrong;
   if (connects_) return {};
   secret_.has_begun.store(true);
@@ -74,7 +74,7 @@ status session::proven(std::span<const std::byte> body) {
 
 status session::greeted(std::span<const std::byte> body) {
   if (secret_.proof && !secret_.is_proven)
-    return refuse("it asks for a secret, and none was given", "it gives no secret, and is asked for one");
+    return refuse("it requires a secret, but none was given", "it gives no secret, but one is required");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
   if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // TLS alone is the proof, if it is required
@@ -213,7 +213,7 @@ status session::choose_best(receive_operation& op, std::size_t tensor) {
   if (chosen == nullptr && !why_over().ok()) return why_over();
   if (chosen == nullptr) {
     return {errc::unsupported,
-            fmt::format("no channel leads from {} of the other end to {} of this one ({})", source, target, reasons_of(choices))};
+            fmt::format("no channel leads from {} at the other end to {} at this end ({})", source, target, reasons_of(choices))};
   }
   remember_way(from.device, to, of_all_tensors ? chosen : nullptr);
   note_route(source, target, std::move(choices));

@@ -140,10 +140,10 @@ status session::meets_posting(const channel::frame_head& head, arrived_message& 
   const bool could = op != nullptr && op->posted != nullptr && op->posted->is_given();
   if (head.code == 0) {
     if (!could || take_back(*op)) return {};
-    return {errc::io, "the other end took leave to push a message, and did not"};
+    return {errc::io, "the other end took permission to push a message, but did not push it"};
   }
   if (!could || !op->posted->by.meets(*op->posted, head.code, message.facts.tensors)) {
-    return {errc::io, "the other end pushed a message that it had no leave for"};
+    return {errc::io, "the other end pushed a message without permission"};
   }
   message.pushed = true;
   message.received = true;

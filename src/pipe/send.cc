@@ -18,19 +18,20 @@ using channel::limits;
 constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // bytes of tensors that travel with the announcement
 
 status check(const outgoing_message& message) {
-  if (message.metadata.size() > limits::metadata_bytes) return {errc::invalid_argument, "the metadata of a message are at most 1 MiB"};
+  if (message.metadata.size() > limits::metadata_bytes) return {errc::invalid_argument, "the metadata of a message may be at most 1 MiB"};
   if (message.payloads.size() > limits::parts || message.tensors.size() > limits::parts) {
-    return {errc::invalid_argument, fmt::format("a message has at most {} payloads, and as many tensors", limits::parts)};
+    return {errc::invalid_argument, fmt::format("a message has at most {} payloads and at most as many tensors", limits::parts)};
   }
   std::uint64_t bytes = 0;
   const auto check_part = [&](const outgoing_part& part, std::string_view kind, std::size_t index, bool counts) -> status {
     if (part.metadata.size() > limits::metadata_bytes) {
-      return {errc::invalid_argument, fmt::format("{} {}: its metadata are at most 1 MiB", kind, index)};
+      return {errc::invalid_argument, fmt::format("{} {}: its metadata may be at most 1 MiB", kind, index)};
     }
     if (part.length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, index)};
     if (!channel::may_name_device(part.target_device)) {
-      return {errc::invalid_argument, fmt::format("{} {}: \"{}\" names no device: that has at most {} bytes, printable and without spaces",
-                                                  kind, index, part.target_device, limits::device_bytes)};
+      return {errc::invalid_argument,
+              fmt::format("{} {}: \"{}\" is not a device name: it must have at most {} bytes, printable and without spaces", kind, index,
+                          part.target_device, limits::device_bytes)};
     }
     if (counts && !part.target_device.empty()) {
       return {errc::invalid_argument,
@@ -38,7 +39,7 @@ status check(const outgoing_message& message) {
     }
     bytes += part.metadata.size() + (counts ? part.length : 0);
     if (bytes <= limits::payload_bytes) return {};
-    return {errc::invalid_argument, "the payloads of a message, with all metadata, are at most 64 MiB together"};
+    return {errc::invalid_argument, "the payloads of a message and all its metadata may be at most 64 MiB in total"};
   };
   status wrong;
   for (std::size_t i = 0; i < message.payloads.size() && wrong.ok(); ++i) wrong = check_part(message.payloads[i], "payload", i, true);

@@ -147,7 +147,7 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
   shared.secret = options.secret;
   shared.prove_within = options.prove_within;
   if (options.close_within < 0ms || options.prove_within <= 0ms) {
-    return status(errc::invalid_argument, "close_within and prove_within are times to wait, and not negative");
+    return status(errc::invalid_argument, "close_within and prove_within are times to wait and must not be negative");
   }
   if (!options.secret.empty()) {
     if (options.secret.size() < channel::proof::least_secret) {
@@ -187,7 +187,7 @@ result<std::shared_ptr<listener>> server::listen(const std::string& url) const {
                               url));
   }
   if (!local && with_.tls != nullptr && !with_.tls->can_accept()) {
-    return status(errc::invalid_argument, fmt::format("{}: to listen with TLS takes a certificate and the key to it", url));
+    return status(errc::invalid_argument, fmt::format("{}: listening with TLS requires a certificate and its key", url));
   }
   auto socket = with_.door->listen(*at);
   if (!socket) return socket.error();

@@ -198,7 +198,7 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
       break;
     case frame_kind::of_channel: {
       auto* const by = carrier_of(head);
-      if (by == nullptr) return out_of_turn("a frame of a channel that is not in use");
+      if (by == nullptr) return out_of_turn("a frame for a channel that is not in use");
       const auto room = by->begins(head);
       if (!room) return room.error();
       body_.clear();
@@ -212,7 +212,7 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
       return status(errc::io, fmt::format("the other end sent a frame of the unknown kind {}", head.kind));
   }
   if (head.length > most)
-    return status(errc::io, fmt::format("the other end sent a frame of {} bytes, and {} is the most", head.length, most));
+    return status(errc::io, fmt::format("the other end sent a frame of {} bytes, but the limit is {}", head.length, most));
   body_.resize(head.length);
   return std::span(body_);
 }

@@ -15,7 +15,7 @@ constexpr unsigned awaited_at_once = 8;  // fills: at most this many slabs wait 
 awaited_memory::awaited_memory(std::string name, std::uint64_t length)
     : source(std::move(name)), length_(length), memory_(std::make_unique_for_overwrite<std::byte[]>(length)) {
   facts_ = {.device = far_device, .in_memory = true, .writable = false, .fills_at_once = awaited_at_once};
-  direct_problem_ = {errc::unsupported, "it lies in memory"};
+  direct_problem_ = {errc::unsupported, "it is in memory"};
 }
 
 awaited_memory::~awaited_memory() { (void)close(); }
@@ -66,7 +66,7 @@ void awaited_memory::cancel(far_fill& what) noexcept {
 }
 
 status awaited_memory::close() {
-  come({errc::closed, "nobody brings it any more"});
+  come({errc::closed, "nothing will fill it any more"});
   return {};
 }
 

@@ -26,7 +26,7 @@ constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
 
 // Created when the library is loaded: requests need it when they end, when there may be no memory for a text.
 const status stays_in_cache(errc::unsupported,
-                            "the kernel cannot drop at once what goes through the page cache of this file system (RWF_DONTCACHE)");
+                            "the kernel cannot immediately drop what goes through the page cache of this file system (RWF_DONTCACHE)");
 
 struct free_memory {
   void operator()(void* memory) const noexcept { std::free(memory); }
@@ -59,7 +59,7 @@ std::byte* streaming_block() {
 status contradiction(const std::string& path, const open_options& options) {
   if (path.empty()) return {errc::invalid_argument, "open: the path is empty"};
   if (path.find('\0') != std::string::npos) return {errc::invalid_argument, "open: the path holds a zero byte"};
-  if (!options.read && !options.write) return {errc::invalid_argument, fmt::format("open {}: neither read nor write was asked for", path)};
+  if (!options.read && !options.write) return {errc::invalid_argument, fmt::format("open {}: neither read nor write was requested", path)};
   if (!options.write && (options.create || options.truncate)) {
     return {errc::invalid_argument, fmt::format("open {}: create and truncate need write", path)};
   }

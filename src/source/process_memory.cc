@@ -18,7 +18,7 @@ class memory_of_process final : public source {
         address_(address),
         length_(length) {
     facts_ = {.in_memory = true, .writable = false};
-    direct_problem_ = {errc::unsupported, "it lies in memory"};
+    direct_problem_ = {errc::unsupported, "it is in memory"};
   }
 
   result<std::uint64_t> size() override { return length_; }

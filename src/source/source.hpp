@@ -119,7 +119,7 @@ class source {
   // answers both without a request, since plans ask them.
   virtual result<std::uint64_t> size() = 0;
   virtual status sync() = 0;  // returns when written bytes are on the device
-  virtual status truncate(std::uint64_t /*size*/) { return {errc::unsupported, "the source has a size of its own"}; }
+  virtual status truncate(std::uint64_t /*size*/) { return {errc::unsupported, "the size of the source cannot be changed"}; }
   // Bytes of the range that are cached. Error: unsupported if the source does not know.
   virtual result<std::uint64_t> resident_bytes(std::uint64_t /*offset*/, std::uint64_t /*length*/) {
     return status(errc::unsupported, "the source does not say what is in a cache");
@@ -173,7 +173,7 @@ class source {
   // The queue in which fills wait to be begun, shared with other sources of the same server. Both arguments outlive it.
   virtual std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of);
   // Begins to read what.length() bytes at what.offset() into what.target(). Does not block or fail: errors go to what.tell().
-  virtual void begin_fill(far_fill& what) noexcept { what.tell({0, {errc::unsupported, "the source begins no fills"}}); }
+  virtual void begin_fill(far_fill& what) noexcept { what.tell({0, {errc::unsupported, "the source does not support fills"}}); }
   // Abandons a fill for which begin_fill() has returned: the source calls tell() as soon as it no longer needs the memory, with any
   // outcome. Does not block. The fill stays valid until this returns. Does nothing if tell() was already called.
   virtual void cancel(far_fill& /*what*/) noexcept {}

@@ -157,11 +157,11 @@ class adviser {
     const double loss = seconds((detour + unasked) / beside_each_other());
     std::string text;
     if (use_.unaligned_pieces > 0) {
-      text = fmt::format("{} pieces ({}) were not aligned and took another way than the rest, through the page cache",
+      text = fmt::format("{} pieces ({}) were not aligned and took a different path from the rest, through the page cache",
                          number(use_.unaligned_pieces), size(use_.unaligned_bytes));
     }
     if (extra > 0) {
-      text += fmt::format("{}to read {} past the page cache, {} more were read than asked for, since blocks are read whole",
+      text += fmt::format("{}to read {} past the page cache, {} more were read than requested, because blocks are read whole",
                           text.empty() ? "" : "; ", size(use_.block_read_bytes), size(use_.block_extra_bytes));
     }
     if (text.empty()) return;
@@ -179,20 +179,20 @@ class adviser {
         fmt::format(
             "Of {} read from the disk past the page cache, {} had been read so before: keeping them in memory would save about {} of {}.",
             size(use_.cold_read_bytes), size(use_.reread_bytes), time(loss), time(seconds(spent))),
-        "Let it be kept in the page cache (cache=keep, or PENSTOCK_CACHE=keep) where memory has room for it, or keep what was read.", loss);
+        "Let it be kept in the page cache (cache=keep, or PENSTOCK_CACHE=keep) if memory has room for it, or keep what was read.", loss);
   }
 
   void nodes() {
     if (use_.far_pieces < least_times) return;
     const double far = seconds(static_cast<double>(use_.far_ns) / beside_each_other());
-    const std::string what = fmt::format("{} pieces ({}) were carried by threads on another NUMA node than the GPU or buffer",
+    const std::string what = fmt::format("{} pieces ({}) were carried by threads on a different NUMA node than the GPU or buffer",
                                          number(use_.far_pieces), size(use_.far_bytes));
     const std::string remedy =
         "Run the program on that node (numactl --cpunodebind=N --membind=N; `penstock check` names the node of each GPU).";
     if (use_.near_bytes < least_compared) {
       found_.push_back(
           {{"wrong-numa-node",
-            fmt::format("{}, which took {}; how much less it would be on the right node is not known, since next to nothing was "
+            fmt::format("{}, which took {}; how much less it would be on the right node is not known, because next to nothing was "
                         "carried there.",
                         what, time(far)),
             remedy, std::nullopt},
@@ -218,9 +218,9 @@ class adviser {
     if (use_.remote_put_offs < least_times) return;
     const double loss = seconds(static_cast<double>(use_.remote_put_off_ns));
     add("server-throttles",
-        fmt::format("Servers put off {} of {} requests, since they were asked too much: for {} at least one waited.",
+        fmt::format("Servers put off {} of {} requests because they received too many: for {} at least one waited.",
                     number(use_.remote_put_offs), number(use_.remote_requests), time(loss)),
-        "Spread the objects over several prefixes or servers, let fewer programs read at once, or keep what is read again near.", loss);
+        "Spread the objects over several prefixes or servers, let fewer programs read at once, or cache repeated reads nearby.", loss);
   }
 
   void bound_by_tls() {
@@ -229,7 +229,7 @@ class adviser {
                        fmt::format("For {}, receiving over TLS ({} in all) took all that a core can do of at least one thread; how much "
                                    "less it would be otherwise is not known.",
                                    time(bound), size(use_.remote_tls_bytes)),
-                       "Let the program have more cores, or read over plain HTTP where the network between is trusted.", std::nullopt},
+                       "Let the program have more cores, or read over plain HTTP if the network in between is trusted.", std::nullopt},
                       bound});
   }
 
@@ -237,7 +237,7 @@ class adviser {
     if (use_.remote_memory_waits < least_times) return;
     const double loss = seconds(static_cast<double>(use_.remote_memory_wait_ns));
     add("remote-reads-lack-memory",
-        fmt::format("{} times reads from a server waited since all pinned memory that such reads may use was in use, {} in all.",
+        fmt::format("{} times reads from a server waited because all pinned memory that such reads may use was taken, {} in all.",
                     number(use_.remote_memory_waits), time(loss)),
         "Raise the budget, of which they may use a quarter: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
   }

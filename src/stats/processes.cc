@@ -35,7 +35,7 @@ result<board_layout::head> head_of(sys::board_folder& folder, int pid) {
   board_layout::head head;
   std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof head);
   if (*count < sizeof head || head.magic != board_layout::magic || head.pid != pid)
-    return status(errc::invalid_argument, fmt::format("{}/{} is not a board of Penstock's", folder.name(), pid));
+    return status(errc::invalid_argument, fmt::format("{}/{} is not a Penstock board", folder.name(), pid));
   return head;
 }
 
@@ -145,7 +145,7 @@ status without_board(sys::board_folder& folder, int pid) {
   if (const auto usable = folder.list(); !usable) return usable.error();
   return {errc::not_found,
           fmt::format("process {} ({}) does not use Penstock: it has made no request yet, was started with PENSTOCK_STATS=0, or "
-                      "cannot have files in /dev/shm (`penstock check` in its place tells)",
+                      "cannot have files in /dev/shm (run `penstock check` in its environment to see)",
                       pid, sys::program_name(pid))};
 }
 

@@ -64,18 +64,18 @@ result<shared_region> attach(int segment, int flags, const std::string& name) {
   if (data == reinterpret_cast<void*>(-1)) {
     const int problem = errno;
     if (problem == EINVAL || problem == EIDRM)
-      return status(errc::invalid_argument, fmt::format("the memory that {} tells of is gone", name));
-    return status::from_errno(problem, fmt::format("attach the memory that {} tells of", name));
+      return status(errc::invalid_argument, fmt::format("the memory that {} refers to no longer exists", name));
+    return status::from_errno(problem, fmt::format("attach the memory that {} refers to", name));
   }
   shmid_ds facts{};
   if (shmctl(segment, IPC_STAT, &facts) != 0) {
     const int problem = errno;
     (void)shmdt(data);
-    return status::from_errno(problem, fmt::format("ask about the memory that {} tells of", name));
+    return status::from_errno(problem, fmt::format("query the memory that {} refers to", name));
   }
   shared_region memory(static_cast<std::byte*>(data), facts.shm_segsz);
   if (facts.shm_perm.uid != geteuid())
-    return status(errc::permission_denied, fmt::format("the memory that {} tells of is another user's", name));
+    return status(errc::permission_denied, fmt::format("the memory that {} refers to belongs to a different user", name));
   return memory;
 }
 
@@ -153,7 +153,7 @@ result<owned_descriptor> linux_board_folder::open_folder() const {
   struct stat facts {};
   if (fstat(folder.get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}", name_));
   if (facts.st_uid != geteuid())
-    return status(errc::permission_denied, fmt::format("{} belongs to user {}, and this is user {}", name_, facts.st_uid, geteuid()));
+    return status(errc::permission_denied, fmt::format("{} belongs to user {}, but this is user {}", name_, facts.st_uid, geteuid()));
   if ((facts.st_mode & 077) != 0)
     return status(errc::permission_denied, fmt::format("{} is open to other users (mode {:o}, not 700)", name_, facts.st_mode & 07777));
   return folder;
@@ -167,7 +167,7 @@ result<owned_descriptor> linux_board_folder::open_board(int pid, int flags) cons
   struct stat facts {};
   if (fstat(board.get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}", name_of(pid)));
   if (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid())
-    return status(errc::permission_denied, fmt::format("{} is no file of this user's", name_of(pid)));
+    return status(errc::permission_denied, fmt::format("{} is not a file that belongs to this user", name_of(pid)));
   return board;
 }
 
@@ -325,10 +325,10 @@ result<linux_board_folder::entry> linux_board_folder::entry_of(int pid) const {
   const auto bytes = static_cast<std::size_t>(count);
   segment_number segment = 0;
   if (bytes <= sizeof segment || bytes == found.start.size())
-    return status(errc::invalid_argument, fmt::format("{} has {} bytes, and is no board", name_of(pid), bytes));
+    return status(errc::invalid_argument, fmt::format("{} has {} bytes and is not a board", name_of(pid), bytes));
   found.start.resize(bytes - sizeof segment);
   std::memcpy(&segment, found.start.data() + found.start.size(), sizeof segment);
-  if (segment < 0 || segment > INT_MAX) return status(errc::invalid_argument, fmt::format("{} tells of no memory", name_of(pid)));
+  if (segment < 0 || segment > INT_MAX) return status(errc::invalid_argument, fmt::format("{} does not refer to any memory", name_of(pid)));
   found.segment = static_cast<int>(segment);
   return found;
 }
@@ -342,7 +342,7 @@ result<shared_region> linux_board_folder::attach_board(int pid, int flags) const
   const auto& start = named->start;
   if (memory->size() < start.size() + mark_bytes || mark_of(*memory) != mark_ ||
       std::memcmp(memory->data(), start.data(), start.size()) != 0)
-    return status(errc::invalid_argument, fmt::format("the memory that {} tells of is no board", name_of(pid)));
+    return status(errc::invalid_argument, fmt::format("the memory that {} refers to is not a board", name_of(pid)));
   return memory;
 }
 

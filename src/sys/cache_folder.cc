@@ -40,7 +40,7 @@ status failed(const char* call) noexcept {
 status not_ours(const std::string& name, const struct stat& facts) {
   if (!S_ISDIR(facts.st_mode)) return {errc::permission_denied, fmt::format("{} is not a folder", name)};
   if (facts.st_uid != geteuid())
-    return {errc::permission_denied, fmt::format("{} belongs to user {}, and this is user {}", name, facts.st_uid, geteuid())};
+    return {errc::permission_denied, fmt::format("{} belongs to user {}, but this is user {}", name, facts.st_uid, geteuid())};
   if ((facts.st_mode & 022) != 0)
     return {errc::permission_denied, fmt::format("other users may write in {} (mode {:o}; 700 is right)", name, facts.st_mode & 07777)};
   return {};
@@ -95,14 +95,14 @@ private_descriptors& privates() {
 
 result<cache_folder> cache_folder::open(const std::string& path) {
   if (!path.starts_with('/') || path.find('\0') != std::string::npos)
-    return status(errc::invalid_argument, fmt::format("\"{}\" is no absolute path of a folder", path.substr(0, path.find('\0'))));
+    return status(errc::invalid_argument, fmt::format("\"{}\" is not an absolute path of a folder", path.substr(0, path.find('\0'))));
   auto name = path;
   while (name.size() > 1 && name.ends_with('/')) name.pop_back();
   if (::mkdir(name.c_str(), 0700) != 0 && errno != EEXIST) return status::from_errno(errno, fmt::format("make the folder {}", name));
   owned_descriptor folder(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (folder.get() < 0) {
     const int problem = errno;
-    if (problem == ELOOP || problem == ENOTDIR) return status(errc::permission_denied, fmt::format("{} is a link, or no folder", name));
+    if (problem == ELOOP || problem == ENOTDIR) return status(errc::permission_denied, fmt::format("{} is a link or not a folder", name));
     return status::from_errno(problem, fmt::format("open {}", name));
   }
   struct stat facts {};
@@ -119,7 +119,7 @@ result<owned_descriptor> cache_folder::open_file(const std::string& name, openin
   struct stat facts {};
   if (::fstat(file.get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}/{}", name_, name));
   if (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid() || (facts.st_mode & 077) != 0 || facts.st_nlink > 1)
-    return status(errc::permission_denied, fmt::format("{}/{} is no file of this user's alone", name_, name));
+    return status(errc::permission_denied, fmt::format("{}/{} is not a file that belongs to this user alone", name_, name));
   return file;
 }
 
@@ -127,7 +127,7 @@ result<cache_file_facts> cache_folder::facts_of(const std::string& name) const {
   struct stat facts {};
   if (::fstatat(folder_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) != 0)
     return status::from_errno(errno, fmt::format("stat {}/{}", name_, name));
-  if (!S_ISREG(facts.st_mode)) return status(errc::permission_denied, fmt::format("{}/{} is no file", name_, name));
+  if (!S_ISREG(facts.st_mode)) return status(errc::permission_denied, fmt::format("{}/{} is not a regular file", name_, name));
   return facts_from(facts);
 }
 

@@ -345,7 +345,7 @@ class linux_peer_door final : public peer {
     struct stat facts {};
     const int seals = fcntl(by, F_GET_SEALS);
     if (seals < 0 || (seals & size_seals) != size_seals || fstat(by, &facts) != 0 || static_cast<std::size_t>(facts.st_size) != bytes) {
-      return status(errc::invalid_argument, fmt::format("the descriptor is none of shared memory of {} bytes", bytes));
+      return status(errc::invalid_argument, fmt::format("the descriptor does not refer to shared memory of {} bytes", bytes));
     }
     return map(by, bytes);
   }

@@ -59,7 +59,7 @@ std::string name_of(const rdma_port& port) { return fmt::format("{} port {}", po
 std::string states_of(const std::vector<rdma_port>& ports) {
   std::string told;
   for (const auto& each : ports) {
-    told += fmt::format("{}{} is {}", told.empty() ? "" : ", ", name_of(each), each.state.empty() ? "in no known state" : each.state);
+    told += fmt::format("{}{} is {}", told.empty() ? "" : ", ", name_of(each), each.state.empty() ? "in an unknown state" : each.state);
   }
   return told;
 }
@@ -114,7 +114,7 @@ nic_choice choose_nic(const std::string& gpu_pci_bus_id, const std::string& root
   } else if (shared == 1) {
     why = "they share a root complex, and no bridge";
   } else if (near) {
-    why = fmt::format("both are of NUMA node {}", gpu.numa_node);
+    why = fmt::format("both are on NUMA node {}", gpu.numa_node);
   } else if (!gpu_path.empty()) {
     why = "no RDMA device is nearer";
   }

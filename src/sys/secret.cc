@@ -44,7 +44,7 @@ const libcrypto& library() {
 
 status can_prove() {
   if (library().usable()) return {};
-  return {errc::unsupported, "a secret needs OpenSSL's libcrypto.so.3, which is not there"};
+  return {errc::unsupported, "a secret needs OpenSSL's libcrypto.so.3, which was not found"};
 }
 
 result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> of) {

@@ -188,12 +188,12 @@ constexpr std::array<std::uint8_t, 7> protocol_alert{21, 3, 3, 0, 2, 2, 70};
 const iovec protocol_alert_part{const_cast<std::uint8_t*>(protocol_alert.data()), protocol_alert.size()};  // only read
 
 // The socket stays readable and reports again.
-status more_later() { return {errc::would_block, "the other end says more than one call takes"}; }
+status more_later() { return {errc::would_block, "the other end sent more than one call can take"}; }
 
 status error_of_file(std::string_view what, const std::string& file, bool has_pass_phrase) {
   if (has_pass_phrase)
     return {errc::invalid_argument,
-            fmt::format("tls: the {} {} has a pass phrase, and nobody is asked for one: give a file without one, as "
+            fmt::format("tls: the {} {} has a pass phrase, but Penstock does not prompt for it: give a file without one, as "
                         "\"openssl pkey -in {} -out NEW\" writes it",
                         what, file, file)};
   return {errc::invalid_argument, fmt::format("tls: the {} {} cannot be used: {}", what, file, words_of_openssl())};
@@ -253,9 +253,9 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
 }  // namespace
 
 result<std::shared_ptr<const tls_context>> tls_context::make(const options& how) {
-  if (!ssl().usable) return status(errc::unsupported, "TLS needs OpenSSL's libssl.so.3, which is not there");
+  if (!ssl().usable) return status(errc::unsupported, "TLS needs OpenSSL's libssl.so.3, which was not found");
   if (how.certificate.empty() != how.key.empty()) {
-    return status(errc::invalid_argument, "tls: a certificate and the key to it are given together");
+    return status(errc::invalid_argument, "tls: a certificate and its key must be given together");
   }
   auto made = std::make_unique<contexts>();
   const auto connects = context_of(how, false);
@@ -273,7 +273,7 @@ tls_context::tls_context(options how, std::unique_ptr<contexts> made) : how_(std
 tls_context::~tls_context() = default;
 
 result<std::unique_ptr<tls_stream>> tls_context::accept() const {
-  if (!can_accept()) return status(errc::invalid_argument, "tls: to listen takes a certificate and the key to it");
+  if (!can_accept()) return status(errc::invalid_argument, "tls: listening requires a certificate and its key");
   return made({});
 }
 
@@ -375,7 +375,7 @@ status tls_stream::fetch(peer& door, int fd) {
   if (fetched_ == 0) is_plain_ = !begins_as_tls(std::span(bytes).first(*got));
   fetched_ += *got;
   const int kept = ssl().bio_write(state_->in, bytes.data(), static_cast<int>(*got));
-  if (kept != static_cast<int>(*got)) return fail_to_receive({errc::out_of_memory, "tls: no memory for what has come"});
+  if (kept != static_cast<int>(*got)) return fail_to_receive({errc::out_of_memory, "tls: no memory for the received bytes"});
   return {};
 }
 
@@ -400,7 +400,7 @@ status tls_stream::agree(peer& door, int fd) {
       agreed_ = true;
     } else if (why != error_want_read && is_plain_) {
       (void)door.send(fd, {&protocol_alert_part, 1});  // tells the other end why
-      return fail_to_agree({errc::permission_denied, "tls: the other end does not use TLS, and this end does"});
+      return fail_to_agree({errc::permission_denied, "tls: the other end does not use TLS, but this end does"});
     } else if (why != error_want_read) {
       const auto verified = ssl().verify_result(state_->of);
       if (verified == 0) {

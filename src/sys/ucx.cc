@@ -387,7 +387,7 @@ void cancel(line_state& line, std::uint64_t number) {
 status outcome_of(const transfer& which) {
   if (which.outcome != UCS_OK) return error_of(which.outcome, which.sends ? "ucp_tag_send_nbx" : "ucp_tag_recv_nbx");
   if (which.come == which.memory.bytes) return {};
-  return {errc::io, fmt::format("{} bytes came where {} were to", which.come, which.memory.bytes)};
+  return {errc::io, fmt::format("{} bytes came instead of {}", which.come, which.memory.bytes)};
 }
 
 void meet(line_state& line) {

@@ -171,7 +171,7 @@ result<curl_functions> open_curl(const std::string& name) {
   if (opened == nullptr) return status(errc::unsupported, fmt::format("URLs need {}, which is not there: {}", shown, install));
   curl_functions found;
   if (!find_all(opened, found)) {
-    return status(errc::unsupported, fmt::format("{} is older than 7.68, the first that URLs can be read with: {}", shown, install));
+    return status(errc::unsupported, fmt::format("{} is older than 7.68, the first version that can read URLs: {}", shown, install));
   }
   const auto* const seen = found.version_info(0);
   if (seen->version_number < oldest_version || (seen->features & version_has_tls) == 0) {

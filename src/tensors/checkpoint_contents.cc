@@ -193,7 +193,7 @@ class contents_reader {
     const bool is_untyped = storage.type == untyped_storage;
     std::uint64_t needed = 0;
     if (__builtin_mul_overflow(storage.count, is_untyped ? 1 : unit, &needed) || needed != to.storage_bytes) {
-      return malformed(fmt::format("its storage {} has {} bytes, but the pickle speaks of {} elements of {}", tensors::quoted(to.storage),
+      return malformed(fmt::format("its storage {} has {} bytes, but the pickle expects {} elements of {}", tensors::quoted(to.storage),
                                    to.storage_bytes, storage.count, is_untyped ? "1 byte" : plain_name(storage.type)));
     }
     const auto bytes = tensor_bytes(to.type, from.shape);
@@ -252,10 +252,10 @@ result<std::string> checkpoint_folder(std::span<const zip_member> members) {
     const std::string_view before = std::string_view(each.name).substr(0, each.name.size() - pickle_name.size());
     // Skip "a/b/data.pkl", which is a checkpoint packed into a larger archive.
     if (!before.empty() && before.find('/') != before.size() - 1) continue;
-    if (folder) return malformed("it holds several pickles, and a checkpoint one");
+    if (folder) return malformed("it holds several pickles, but a checkpoint has only one");
     folder = before;
   }
-  if (!folder) return malformed("a zip file, but no checkpoint of torch.save: it holds no data.pkl");
+  if (!folder) return malformed("a zip file, but not a torch.save checkpoint: it holds no data.pkl");
   return *std::move(folder);
 }
 

@@ -95,7 +95,7 @@ status check_gguf_place(const tensor_facts& tensor, std::uint32_t alignment, std
   const auto end = range_end(tensor.offset, tensor.bytes);
   const std::uint64_t there = file_bytes - std::min(file_bytes, data_offset);
   if (end && *end <= there) return {};
-  return no_gguf(fmt::format("its {} bytes at {} of the tensors' do not end in a file that has {} of these: the rest of it is missing",
+  return no_gguf(fmt::format("its {} bytes at {} of the tensors' do not fit into a file that has {} of these: the rest of it is missing",
                              tensor.bytes, tensor.offset, there));
 }
 
@@ -189,7 +189,8 @@ result<gguf_header> read_gguf_header(const file& from) {
     bool ran_out = false;
     auto header = parse_gguf_header(text, *size, ran_out);
     if (header) return header;
-    if (text.size() < wanted) return no_gguf(fmt::format("{}: the file ends at {}: it became shorter meanwhile", from.path(), text.size()));
+    if (text.size() < wanted)
+      return no_gguf(fmt::format("{}: the file ends at {}: it became shorter in the meantime", from.path(), text.size()));
     if (!ran_out) return tensors::known_stand_in(from.path(), text, "GGUF").value_or(header.error().with_context(from.path()));
   }
 }

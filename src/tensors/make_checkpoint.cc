@@ -178,7 +178,7 @@ status check_tensors(const std::vector<tensor_facts>& all) {
     }
     if (each.type == tensor_type::f4 && (each.shape.empty() || each.shape.back() % 2 != 0)) {
       return {errc::unsupported,
-              fmt::format("{} is of type F4, and its last dimension is odd: PyTorch has pairs", tensor_called(each.name))};
+              fmt::format("{} is of type F4, and its last dimension is odd: PyTorch stores pairs", tensor_called(each.name))};
     }
     names.emplace_back(each.name);
   }

@@ -31,7 +31,7 @@ result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank ra
   const auto axis = static_cast<std::size_t>(dimension < 0 ? dimension + dimensions : dimension);
   const std::uint64_t length = tensor.shape[axis];
   if (length % rank.count != 0)
-    return no_part(tensor, fmt::format("{} rows of dimension {} do not go to {} alike", length, dimension, rank.count));
+    return no_part(tensor, fmt::format("{} rows of dimension {} cannot be divided evenly among {}", length, dimension, rank.count));
   tensor_part part = all_of(tensor);
   part.shape[axis] = length / rank.count;
   if (tensor.bytes == 0) return tensor_part{std::move(part.shape), 0, 0, 0, 0};

@@ -112,7 +112,7 @@ result<tensor_header> read_header(const file& from) {
     if (status error = tensors::read_beginning(from, beginning, end); !error.ok()) return error;
   }
   if (beginning.size() < end) {
-    return wrong(fmt::format("{}: the file ends at {}, inside of its header, which ends at {}: it became shorter meanwhile", from.path(),
+    return wrong(fmt::format("{}: the file ends at {}, inside its header, which ends at {}: it became shorter in the meantime", from.path(),
                              beginning.size(), end));
   }
   auto header = parse_safetensors(std::string_view(beginning).substr(safetensors_length_bytes, *header_bytes), *size);
@@ -135,7 +135,7 @@ result<std::uint64_t> safetensors_header_bytes(std::string_view beginning, std::
                                most_safetensors_header_bytes));
     }
     if (length > file_bytes || file_bytes - length < safetensors_length_bytes) {
-      return wrong(fmt::format("a header of {} bytes does not end in a file of {}: the rest of it is missing", length, file_bytes));
+      return wrong(fmt::format("a header of {} bytes does not fit into a file of {}: the rest of it is missing", length, file_bytes));
     }
     return length;
   });

@@ -375,7 +375,7 @@ result<pending_file> pending_file::create(const std::string& path, const pending
       if (!by) return by.error();
       return create(*by, path, options);
     }
-    if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path has no zeros in it");
+    if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path must not contain zero bytes");
     const bool in_folder = options.folder >= 0;
     const std::string plain = file_path(path);
     auto target = in_folder ? look_in_folder(options.folder, plain) : look_at_target(plain);

@@ -211,7 +211,7 @@ class pickle_reader {
   }
   // Only values above the last mark may be popped.
   [[nodiscard]] std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  bool has(std::size_t count) { return stack_.size() - floor() >= count || fail("it takes more from its stack than is there"); }
+  bool has(std::size_t count) { return stack_.size() - floor() >= count || fail("it pops more values than its stack holds"); }
   pickle_value pop() {
     const pickle_value value = stack_.back();
     stack_.pop_back();
@@ -242,7 +242,7 @@ class pickle_reader {
   // --- opcodes
 
   bool stop() {
-    if (!marks_.empty() || stack_.size() != 1) return fail("it stops with something left over");
+    if (!marks_.empty() || stack_.size() != 1) return fail("it stops with values left over");
     if (at_ != pickle_.size()) return fail("there is something after its end");
     made_.root = stack_.back();
     return stopped_ = true;
@@ -262,7 +262,7 @@ class pickle_reader {
   bool long_integer() {
     std::uint64_t count = 0;
     if (!number(1, count)) return false;
-    return count <= 8 ? signed_integer(count) : fail("a whole number has more than 64 bits");
+    return count <= 8 ? signed_integer(count) : fail("an integer has more than 64 bits");
   }
   bool real() {
     std::string_view ignored;
@@ -344,7 +344,7 @@ class pickle_reader {
   bool append_to_mark(pickle_kind kind) {
     std::vector<pickle_value> values;
     if (!pop_to_mark(values) || !has(1)) return false;
-    if (!is(stack_.back(), kind)) return fail("it adds items to a value of another kind");
+    if (!is(stack_.back(), kind)) return fail("it adds items to a value of the wrong kind");
     if (kind == pickle_kind::dict && values.size() % 2 != 0) return fail("a key has no value");
     if (values.empty()) return true;
     auto& items = items_for(stack_.back());
@@ -378,12 +378,12 @@ class pickle_reader {
   bool persistent() {
     if (!has(1)) return false;
     const pickle_value id = pop();
-    if (!is(id, pickle_kind::tuple)) return fail("it refers to a storage that is not one");
+    if (!is(id, pickle_kind::tuple)) return fail("it has an invalid reference to a storage");
     const auto& parts = made_.items_of(id);
     const bool fits = parts.size() == 5 && is(parts[0], pickle_kind::text) && node(parts[0]).text == "storage" &&
                       is(parts[1], pickle_kind::name) && is_type(node(parts[1]).text) && is(parts[2], pickle_kind::text) &&
                       is_count(parts[4]);
-    if (!fits) return fail("it refers to a storage that is not one");
+    if (!fits) return fail("it has an invalid reference to a storage");
     made_.storages.push_back({node(parts[1]).text, node(parts[2]).text, count_of(parts[4])});
     return push_new({.kind = pickle_kind::storage, .extra = static_cast<std::uint32_t>(made_.storages.size() - 1)});
   }
@@ -391,7 +391,7 @@ class pickle_reader {
   bool reduce() {
     if (!has(2)) return false;
     const pickle_value arguments = pop(), callee = pop();
-    if (!is(callee, pickle_kind::name) || !is(arguments, pickle_kind::tuple)) return fail("it calls what cannot be called");
+    if (!is(callee, pickle_kind::name) || !is(arguments, pickle_kind::tuple)) return fail("it calls something that is not callable");
     const std::string_view name = node(callee).text;
     const auto& values = made_.items_of(arguments);
     if (name == ordered_dict && values.empty()) return push_new({.kind = pickle_kind::dict});
@@ -415,7 +415,7 @@ class pickle_reader {
     made.storage = node(values[0]).extra;
     made.offset = count_of(values[1]);
     if (!counts(values[2], made.shape) || !counts(values[3], made.strides)) return false;
-    if (made.shape.size() != made.strides.size()) return fail("a tensor has another number of strides than of dimensions");
+    if (made.shape.size() != made.strides.size()) return fail("a tensor has a different number of strides than dimensions");
     if (has_type) made.type = node(values[6]).text;
     // {"conj": True}
     made.is_deferred = values.size() > least && !is(values[least], pickle_kind::none) &&

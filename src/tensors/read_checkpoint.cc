@@ -28,11 +28,11 @@ status no_checkpoint(std::string message) { return {errc::invalid_argument, std:
 result<std::string> text_of_member(const file& from, const zip_member& member, std::uint64_t most) {
   const auto called = tensors::quoted(member.name);
   if (!member.stored || member.bytes != member.packed_bytes) return status(errc::unsupported, fmt::format("{} is packed", called));
-  if (member.bytes > most) return no_checkpoint(fmt::format("{} has {} bytes, more than the {} that are read", called, member.bytes, most));
+  if (member.bytes > most) return no_checkpoint(fmt::format("{} has {} bytes, more than the limit of {}", called, member.bytes, most));
   std::string text(member.bytes, '\0');
   const io_result done = from.read(text.data(), text.size(), static_cast<std::int64_t>(member.offset));
   if (!done.ok()) return done.error;
-  if (done.bytes_done < text.size()) return no_checkpoint(fmt::format("{} is cut off: the file became shorter meanwhile", called));
+  if (done.bytes_done < text.size()) return no_checkpoint(fmt::format("{} is cut off: the file became shorter in the meantime", called));
   return text;
 }
 
@@ -89,7 +89,7 @@ status check_all_storages(const file& from, std::span<const zip_member> members,
       missing.push_back(std::move(name));
     } else if (const auto needed = bytes_of(each); needed && found->second < *needed) {
       return no_checkpoint(
-          fmt::format("its storage {} has {} bytes, but the pickle speaks of {}", tensors::quoted(name), found->second, *needed));
+          fmt::format("its storage {} has {} bytes, but the pickle expects {}", tensors::quoted(name), found->second, *needed));
     }
   }
   if (missing.empty()) return {};

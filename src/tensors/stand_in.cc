@@ -15,18 +15,18 @@ namespace {
 struct kind_by_magic {
   std::string_view magic, name, advice;
 };
-constexpr std::string_view load_checkpoint = ": penstock.torch.load reads it, and `penstock convert` makes a safetensors file of it";
+constexpr std::string_view load_checkpoint = ": penstock.torch.load reads it, and `penstock convert` converts it to a safetensors file";
 constexpr std::array<kind_by_magic, 11> kinds{{
-    {"PK\3\4", "a zip archive, such as a checkpoint of torch.save", load_checkpoint},
+    {"PK\3\4", "a zip archive, such as a torch.save checkpoint", load_checkpoint},
     {"\x80\2\x8a\nl\xfc\x9c\x46\xf9\x20", "a checkpoint of PyTorch 1.5 or older", ": load it with PyTorch and save it again"},
-    {"\x80\2", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
-    {"\x80\3", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
-    {"\x80\4\x95", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
-    {"\x80\5\x95", "a pickle of Python", ": a pickle can run any code, and Penstock does not read it"},
+    {"\x80\2", "a Python pickle", ": a pickle can run arbitrary code, so Penstock does not read it"},
+    {"\x80\3", "a Python pickle", ": a pickle can run arbitrary code, so Penstock does not read it"},
+    {"\x80\4\x95", "a Python pickle", ": a pickle can run arbitrary code, so Penstock does not read it"},
+    {"\x80\5\x95", "a Python pickle", ": a pickle can run arbitrary code, so Penstock does not read it"},
     {"\x1f\x8b\b", "compressed by gzip", ": decompress it first"},
     {"\x28\xb5\x2f\xfd", "compressed by zstd", ": decompress it first"},
     {"BZh", "compressed by bzip2", ": decompress it first"},
-    {"\x93NUMPY", "an array of NumPy (.npy)", ": penstock.load reads it"},
+    {"\x93NUMPY", "a NumPy array (.npy)", ": penstock.load reads it"},
     {"\x89HDF\r\n", "an HDF5 file", ""},
 }};
 

@@ -47,7 +47,7 @@ result<directory_place> place64(const file& from, std::string_view tail, std::si
   const std::uint64_t offset = number(tail, end_at - locator_bytes + 8, 8);
   const auto size = from.size();
   if (!size) return size.error();
-  if (offset > *size || *size - offset < end64_bytes) return damaged("its last record lies outside of it");
+  if (offset > *size || *size - offset < end64_bytes) return damaged("its last record is outside the file");
   const auto record = read_exactly(from, offset, end64_bytes);
   if (!record) return record.error();
   if (number(*record, 0, 4) != end64_mark) return damaged("its last record is invalid");
@@ -61,7 +61,7 @@ result<directory_place> find_directory(const file& from, std::uint64_t size) {
   const std::string_view tail = *read;
   for (std::size_t at = tail.size() < end_bytes ? 0 : tail.size() - end_bytes + 1; at-- > 0;) {
     if (number(tail, at, 4) != end_mark || number(tail, at + 20, 2) != tail.size() - at - end_bytes) continue;
-    if (number(tail, at + 8, 2) != number(tail, at + 10, 2)) return damaged("it is one part of an archive in several: join them first");
+    if (number(tail, at + 8, 2) != number(tail, at + 10, 2)) return damaged("it is one part of a split archive: join the parts first");
     return place64(from, tail, at, {number(tail, at + 16, 4), number(tail, at + 12, 4), number(tail, at + 10, 2)});
   }
   return damaged("its list of members is missing");
@@ -88,7 +88,7 @@ bool take_wide_numbers(std::string_view extra, zip_member& member) {
 // The data of a member follows its own header, and only that header has its length.
 status find_bytes(const file& from, std::uint64_t size, zip_member& member) {
   if (member.offset > size || size - member.offset < local_bytes)
-    return damaged(fmt::format("{} lies outside of it", printable_text(member.name)));
+    return damaged(fmt::format("{} is outside the file", printable_text(member.name)));
   const auto header = read_exactly(from, member.offset, local_bytes);
   if (!header) return header.error();
   if (number(*header, 0, 4) != local_mark) return damaged(fmt::format("{} does not begin where it should", printable_text(member.name)));
@@ -121,7 +121,7 @@ result<std::vector<zip_member>> read_directory(const file& from) {
   const auto place = find_directory(from, *size);
   if (!place) return place.error();
   if (place->bytes > most_directory_bytes || place->offset > *size || *size - place->offset < place->bytes) {
-    return damaged("its list of members lies outside of it");
+    return damaged("its list of members is outside the file");
   }
   const auto text = read_exactly(from, place->offset, place->bytes);
   if (!text) return text.error();

@@ -178,7 +178,7 @@ TEST_F(convert_test, refuses_files_and_names_that_do_not_fit) {
   const std::string plain = place("plain.safetensors");
   ASSERT_EQ(convert({from, plain, "--key", "model"}).exit_code, 0);
   expect_refused({place("missing.pt"), plain}, "missing.pt: No such file");
-  expect_refused({from, from}, "are one file");
+  expect_refused({from, from}, "are the same file");
   expect_refused({from, place("x.pt")}, "names another format");
   expect_refused({plain, place("x.safetensors")}, "names another format");
   expect_refused({plain, place("x.pt"), "--flatten"}, "--key, --flatten and --tensors-only are for checkpoints");

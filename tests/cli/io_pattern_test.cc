@@ -61,7 +61,7 @@ TEST(pattern_checker, what_memory_and_file_disagree_on_is_wrong_and_placed) {
   moved[5000] ^= std::byte{1};
   const status error = file.checker.check(moved, 0);
   EXPECT_EQ(error.code(), errc::internal);
-  EXPECT_EQ(error.message(), "WRONG BYTES at 5000: what was moved and what the file holds differ");
+  EXPECT_EQ(error.message(), "WRONG BYTES at 5000: the bytes moved and those in the file differ");
   EXPECT_EQ(file.checker.verified_bytes(), 4096U);
 }
 

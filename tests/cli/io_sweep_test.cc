@@ -162,7 +162,7 @@ TEST_F(sweep_test, lists_that_mean_nothing_are_usage_errors) {
   }
   std::string many = "1";
   for (int i = 2; i <= 600; ++i) many += "," + std::to_string(i);
-  EXPECT_TRUE(contains(sweep({"--sweep-threads", many}).err, "512 are the most"));
+  EXPECT_TRUE(contains(sweep({"--sweep-threads", many}).err, "at most 512 are allowed"));
   EXPECT_EQ(run({"io", "-f", file_, "-d", "host:0", "--csv", "x"}).exit_code, 2) << "of a sweep alone";
   EXPECT_EQ(run({"io", "--sweep", "-D", directory_.path(), "-d", "host:0"}).exit_code, 2) << "one file";
 }

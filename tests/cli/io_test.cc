@@ -143,7 +143,7 @@ TEST(io, a_file_that_it_did_not_write_is_not_written_over) {
   write_text(path, "precious");
   const ended_program refused = io({"-f", path, "-I", "1", "-s", "64K", "-d", "host:0"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_EQ(refused.err, "penstock: " + path + " holds something that penstock io did not write; --force writes over it\n");
+  EXPECT_EQ(refused.err, "penstock: " + path + " holds something that penstock io did not write; --force overwrites it\n");
   EXPECT_EQ(text_of(path), "precious");
   EXPECT_EQ(io({"-f", path, "-I", "1", "-s", "64K", "-d", "host:0", "--force"}).exit_code, 0);
   EXPECT_EQ(io({"-f", path, "-I", "1", "-s", "64K", "-d", "host:0"}).exit_code, 0) << "now it is its own";
@@ -358,7 +358,7 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
       {"[global\n", ":1: a section ends with ]"},
       {"xfer_type=0\n", ":1: before the first section"},
       {"[global]\nxfer_type\n", ":2: expected KEY=VALUE"},
-      {"[global]\nrw=read\n", " has no section of a job, like [job1]"},
+      {"[global]\nrw=read\n", " has no job section, such as [job1]"},
       {"[job1]\nnum_threads=0\nfilename=x\n", "at least one thread"},
       {"[job1]\nnum_threads=1\n", "either a file or a folder"}};
   for (const auto& [text, said] : mistakes) {
@@ -391,7 +391,7 @@ TEST(io, requests_larger_than_memory_are_refused_and_leave_no_file) {
     // 2^62 bytes four times are 2^64.
     const ended_program ended = io({"-f", path, "-d", "host:0", "-x", "6", "-B", "4", "-i", "4194304T", "-m", memory});
     EXPECT_EQ(ended.exit_code, 2) << ended.err;
-    EXPECT_TRUE(contains(ended.err, "-i 4194304 TiB: 4 requests at once are more than memory can hold")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "-i 4194304 TiB: 4 requests at once do not fit in memory")) << ended.err;
   }
 }
 
@@ -420,7 +420,7 @@ TEST(io, jobs_that_write_to_the_same_bytes_are_refused) {
   for (const char* other : {"/data", "/link"}) {
     const ended_program ended = io(joined(common, {"-f", path, "-f", directory.path() + other}));
     EXPECT_EQ(ended.exit_code, 1);
-    EXPECT_TRUE(contains(ended.err, directory.path() + other + " is written to by another job too")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, directory.path() + other + " is also written by another job")) << ended.err;
     EXPECT_EQ(text_of(path), before);
   }
   EXPECT_EQ(io({"-d", "host:0", "-f", path, "-f", path}).exit_code, 0) << "reads do not meet";
@@ -504,7 +504,7 @@ TEST(io, a_size_beyond_the_end_of_a_file_runs_over_what_is_there_and_says_so) {
     const auto ended = io(words);
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_TRUE(contains(ended.out, "DataSetSize: 3072/3072(KiB)")) << ended.out;
-    EXPECT_TRUE(contains(ended.err, "data ends at 3 MiB: the run goes over 3 MiB, not 10 GiB\n")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "data ends at 3 MiB: the run covers 3 MiB, not 10 GiB\n")) << ended.err;
   }
   EXPECT_EQ(io({"-f", file, "-d", "host:0", "-s", "1G", "-o", "1M", "--json"}).exit_code, 0);
 }

@@ -116,7 +116,7 @@ TEST_F(top_command, shows_only_the_processes_that_are_asked_for) {
   const auto seen = run({"top", "--once", "-p", other + "," + own_, "--interval", "0.05"});
   EXPECT_EQ(std::count(seen.out.begin(), seen.out.end(), '\n'), 2) << seen.out;
   EXPECT_TRUE(contains(seen.out, own_ + " penstock_cli_tests ")) << seen.out;
-  EXPECT_EQ(run({"top", "--once", "-p", other, "--interval", "0.05"}).out, "no process of this user with these numbers uses Penstock\n");
+  EXPECT_EQ(run({"top", "--once", "-p", other, "--interval", "0.05"}).out, "no process of this user with these PIDs uses Penstock\n");
   EXPECT_EQ(run({"top", "--once", "-p", "0"}).exit_code, 2);
 }
 

@@ -162,7 +162,7 @@ TEST(top_view, a_history_is_kept_while_the_process_is_seen) {
 
 TEST(top_view, says_of_whom_there_are_none) {
   EXPECT_TRUE(any_has(top_lines({}, {}, {}), "  no process of this user uses Penstock"));
-  EXPECT_TRUE(any_has(top_lines({}, {}, {.of_those_named = true}), "  no process of this user with these numbers uses Penstock"));
+  EXPECT_TRUE(any_has(top_lines({}, {}, {.of_those_named = true}), "  no process of this user with these PIDs uses Penstock"));
 }
 
 TEST(top_view, fits_whatever_screen_there_is) {

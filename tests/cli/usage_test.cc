@@ -57,7 +57,7 @@ TEST(usage, reads_past_the_end_of_a_file_say_so) {
   const auto file = directory.make_file("data", 1000);
   EXPECT_TRUE(
       contains(run({"read", file, "--device", "host", "--offset", "2000"}).err, "data ends at 1000 bytes: there is nothing to read"));
-  EXPECT_TRUE(contains(run({"read", file, "--device", "host", "--length", "2000"}).err, "1000 of the 2000 bytes are there"));
+  EXPECT_TRUE(contains(run({"read", file, "--device", "host", "--length", "2000"}).err, "1000 of the 2000 bytes exist"));
   EXPECT_EQ(run({"read", file, "--device", "host", "--length", "1000"}).err, "");
 }
 

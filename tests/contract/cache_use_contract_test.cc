@@ -233,7 +233,7 @@ TEST_F(cache_use_contract, a_read_that_is_stopped_leaves_what_has_not_begun) {
 TEST_F(cache_use_contract, bypass_leaves_nothing_in_the_page_cache_and_reads_there_what_is_in_it) {
   const io_options how{.cache = cache_use::bypass};
   const auto from = open();
-  expect_reason(from, "direct I/O, as asked for", how);
+  expect_reason(from, "direct I/O, as requested", how);
   read_all(from, how);
   EXPECT_EQ(resident(), 0U);
   EXPECT_EQ(usage().cold_read_bytes, size);
@@ -258,17 +258,17 @@ TEST_F(cache_use_contract, bypass_leaves_nothing_in_the_page_cache_and_reads_the
 }
 
 TEST_F(cache_use_contract, what_is_asked_of_a_request_comes_before_what_is_asked_of_its_file_and_of_the_engine) {
-  expect_reason(open({.cache = cache_use::bypass}), "direct I/O, as asked for");
-  expect_reason(open({.cache = cache_use::keep}), "read through it, as asked for");
-  expect_reason(open({.cache = cache_use::bypass}), "read through it, as asked for", {.cache = cache_use::keep});
-  expect_reason(open({.cache = cache_use::keep}), "direct I/O, as asked for", {.cache = cache_use::bypass});
+  expect_reason(open({.cache = cache_use::bypass}), "direct I/O, as requested");
+  expect_reason(open({.cache = cache_use::keep}), "read through it, as requested");
+  expect_reason(open({.cache = cache_use::bypass}), "read through it, as requested", {.cache = cache_use::keep});
+  expect_reason(open({.cache = cache_use::keep}), "direct I/O, as requested", {.cache = cache_use::bypass});
   auto asked = options();
   asked.cache = cache_use::bypass;
   open_house other(asked, doors_of(kernel_));
   for (const auto of_file : {cache_use::automatic, cache_use::keep}) {
     const auto plan = other.engine().explain(open_in(other.engine(), {.cache = of_file}), "host:0", size, 0);
     ASSERT_TRUE(plan.ok()) << told(plan.error());
-    const auto* const words = of_file == cache_use::keep ? "read through it, as asked for" : "direct I/O, as asked for";
+    const auto* const words = of_file == cache_use::keep ? "read through it, as requested" : "direct I/O, as requested";
     EXPECT_NE(plan->parts.at(0).reason.find(words), std::string::npos) << plan->parts.at(0).reason;
   }
 }
@@ -290,7 +290,7 @@ TEST_F(cache_use_contract, a_file_that_memory_has_no_room_for_goes_past_the_cach
   expect_reason(open(), "memory has no room for the whole file");
   read_all(open());
   EXPECT_EQ(resident(), 0U);
-  expect_reason(open(), "as asked for", {.cache = cache_use::keep});
+  expect_reason(open(), "as requested", {.cache = cache_use::keep});
 }
 
 TEST_F(cache_use_contract, where_the_kernel_does_not_tell_of_memory_nothing_is_kept) {
@@ -309,7 +309,7 @@ TEST_F(cache_use_contract, a_descriptor_that_was_opened_with_o_direct_stays_past
     expect_reason(*lent, "as its descriptor was opened");
     read_all(*lent);
     EXPECT_EQ(resident(), 0U);
-    expect_reason(*lent, "read through it, as asked for", {.cache = cache_use::keep});
+    expect_reason(*lent, "read through it, as requested", {.cache = cache_use::keep});
   }
   ::close(fd);
 }

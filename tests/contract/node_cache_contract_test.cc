@@ -348,7 +348,7 @@ TEST_F(node_cache, a_folder_that_is_a_link_or_cannot_be_made_is_refused_in_words
   fs::create_directory(dir_.file("real"));
   fs::create_directory_symlink(dir_.file("real"), folder());
   const std::vector<std::pair<std::string, std::string>> wrong{
-      {folder(), "is a link, or no folder"}, {dir_.file("a/b/c"), "make the folder"}, {"cache", "no absolute path"}};
+      {folder(), "is a link or not a folder"}, {dir_.file("a/b/c"), "make the folder"}, {"cache", "not an absolute path"}};
   for (const auto& [name, words] : wrong) {
     reader with(name);
     const auto from = with.open(server_.url());
@@ -451,7 +451,7 @@ TEST_F(node_cache, a_block_that_is_changed_while_an_object_is_open_is_fetched_an
   for (int i = 0; i < 2; ++i) with.expect(from, std::span(content_).first(3 * mib));
   EXPECT_GE(bytes_asked(server_), before + block);
   EXPECT_LE(bytes_asked(server_), before + 3 * mib);
-  EXPECT_EQ(with.remarks(from).find("read past the node cache"), std::string::npos) << with.remarks(from);
+  EXPECT_EQ(with.remarks(from).find("read without the node cache"), std::string::npos) << with.remarks(from);
 }
 
 INSTANTIATE_TEST_SUITE_P(all, damaged_files, ::testing::Range<std::size_t>(0, damages().size()),
@@ -463,7 +463,7 @@ TEST_F(node_cache, data_that_becomes_short_while_it_is_read_is_fetched_past_the_
   with.expect(from, std::span(content_).first(3 * mib));
   fs::resize_file(files(".data").front(), 1000);
   with.expect(from, content_);
-  EXPECT_NE(with.remarks(from).find("read past the node cache"), std::string::npos) << with.remarks(from);
+  EXPECT_NE(with.remarks(from).find("read without the node cache"), std::string::npos) << with.remarks(from);
 }
 
 // What is on the disk of an object that was not sealed is not known after the machine has been started anew.

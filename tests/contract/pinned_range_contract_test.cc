@@ -242,7 +242,7 @@ TEST_F(pinned_ranges, are_given_up_where_memory_is_short_and_that_is_said) {
   EXPECT_EQ(pinned.problem().code(), errc::out_of_memory) << told(pinned.problem());
   EXPECT_EQ(owner().stats().pinned_file_bytes, 0U);
   EXPECT_EQ(owner().stats().pinned_file_drops, 1U);
-  EXPECT_TRUE(remarks_say(from, "memory became short"));
+  EXPECT_TRUE(remarks_say(from, "memory ran short"));
   const auto before = mapped();
   read_all(from);
   EXPECT_EQ(mapped(), before);

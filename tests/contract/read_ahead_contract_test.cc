@@ -355,7 +355,7 @@ TEST_F(read_ahead_contract, explain_says_whether_it_will_serve) {
   EXPECT_NE(told_of(from, spares).find("immutable, but not read ahead: CPU time is to be spared"), std::string::npos);
   io_options by_map;
   by_map.path = path_kind::mapped;
-  EXPECT_NE(told_of(from, by_map).find("immutable, but not read ahead: another path was asked for"), std::string::npos);
+  EXPECT_NE(told_of(from, by_map).find("immutable, but not read ahead: a different path was requested"), std::string::npos);
   PENSTOCK_SKIP_IF(lacks_reads_of_processes());
   const auto kept = from.pin();
   ASSERT_TRUE(kept.ok()) << told(kept.error());

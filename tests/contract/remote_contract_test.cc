@@ -226,7 +226,7 @@ std::vector<kind_of_fault> all_faults() {
       {"always_cut_at_once", cut_after(0), "before the end"},
       {"always_closed", replies(""), "before it answered"},
       {"endless_headers", endless_headers, "longer than 64 KiB"},
-      {"redirect_without_an_address", replies("HTTP/1.1 302 Found\r\n" + no_body), "it names none"},
+      {"redirect_without_an_address", replies("HTTP/1.1 302 Found\r\n" + no_body), "it names no address"},
       {"redirect_to_where_credentials_are", replies("HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest\r\n" + no_body),
        "keep credentials"},
       {"redirect_in_a_circle", replies("HTTP/1.1 307 Found\r\nLocation: /data\r\n" + no_body), "too many"},

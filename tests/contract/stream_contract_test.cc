@@ -610,7 +610,7 @@ TEST_P(stream_contract, reads_that_were_promised_slabs_are_in_nobodys_way) {
 
 // The last of so many reads is not brought before the file is cut off: earlier ones have all the slabs.
 TEST_P(stream_contract, what_a_fixed_read_does_not_find_any_more_is_left_or_comes_as_zeros) {
-  if (GetParam() != file_home::disk) GTEST_SKIP() << "the source has a size of its own";
+  if (GetParam() != file_home::disk) GTEST_SKIP() << "the size of the source cannot be changed";
   constexpr std::size_t length = 9 * mib;
   constexpr std::size_t reads = 7;
   for (const std::size_t left : {std::size_t{0}, 64 * kib + 5, 5 * mib + 77}) {

@@ -171,7 +171,7 @@ TEST(restricted_process, a_data_set_of_somebody_else_is_read_past_the_page_cache
     const auto told = made->explain(*lent, "host:0", 32 * mib, 0);
     if (!told) return std::string(told.error().message());
     if (told->cached_bytes != 0U) return told->cached_bytes ? "it seems to be cached" : "it is not known whether it is cached";
-    if (told->parts.size() != 1 || told->parts[0].reason.find("direct I/O, as asked for") == std::string::npos)
+    if (told->parts.size() != 1 || told->parts[0].reason.find("direct I/O, as requested") == std::string::npos)
       return told->parts[0].reason;
     auto memory = made->allocate("host:0", 32 * mib);
     const auto read = lent->read(memory->data(), 32 * mib, 0);

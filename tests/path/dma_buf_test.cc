@@ -199,7 +199,7 @@ TEST_F(dma_buf_engine, an_engine_that_is_to_use_no_io_uring_uses_none) {
   engine_options without;
   without.use_io_uring = false;
   restart(without);
-  expect_staged_because("not to be used");
+  expect_staged_because("is switched off");
 }
 
 TEST_F(dma_buf_engine, a_driver_that_lends_nothing_is_named) {
@@ -209,9 +209,9 @@ TEST_F(dma_buf_engine, a_driver_that_lends_nothing_is_named) {
 
 TEST_F(dma_buf_engine, a_file_system_that_takes_none_is_named_and_not_asked_again) {
   world().file_refuses = EOPNOTSUPP;
-  expect_staged_because("the file system takes no dma-bufs");
+  expect_staged_because("the file system does not accept dma-bufs");
   world().file_refuses = 0;
-  expect_staged_because("the file system takes no dma-bufs");
+  expect_staged_because("the file system does not accept dma-bufs");
   restart();
   EXPECT_EQ(remark(), "") << "a new engine asks";
 }

@@ -386,10 +386,10 @@ TEST_F(pipe_strangers, who_has_the_wrong_secret_hears_which_and_where) {
     return std::string(there->next(never).wait().error.message());
   };
   EXPECT_EQ(error_of("a secret of somebody else"), listener_.url() + " does not accept the secret that was given here");
-  EXPECT_EQ(error_of(""), listener_.url() + " refused the connection: it asks for a secret, and none was given");
+  EXPECT_EQ(error_of(""), listener_.url() + " refused the connection: it requires a secret, but none was given");
   const auto asks_none = context({});
   open_door(asks_none);
-  EXPECT_EQ(error_of(known_secret), listener_.url() + " refused the connection: a secret was given, and it asks for none");
+  EXPECT_EQ(error_of(known_secret), listener_.url() + " refused the connection: a secret was given, but none is required");
 }
 
 // As where a seccomp profile or a sandbox denies process_vm_readv.

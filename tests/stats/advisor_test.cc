@@ -150,7 +150,7 @@ TEST(advisor, whole_blocks_lose_the_share_that_nobody_asked_for) {
   EXPECT_EQ(found.code, "unaligned");
   EXPECT_NEAR(*found.loss_seconds, 1, 1e-6);
   EXPECT_EQ(found.text,
-            "To read 300 MiB past the page cache, 100 MiB more were read than asked for, since blocks are read whole: about 1.0 s lost.");
+            "To read 300 MiB past the page cache, 100 MiB more were read than requested, because blocks are read whole: about 1.0 s lost.");
 }
 
 TEST(advisor, reading_again_from_the_disk_loses_all_but_the_copying) {

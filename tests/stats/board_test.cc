@@ -269,7 +269,7 @@ TEST_F(boards, of_the_gone_that_name_memory_which_is_no_board_only_the_file_goes
   head.namespace_inode = sys::identify_own_process()->namespace_inode;
   head.pid = 5'000'000;
   tell_of(head.pid, head, foreign);
-  EXPECT_NE(why_not(head.pid).message().find("is no board"), std::string_view::npos) << why_not(head.pid).message();
+  EXPECT_NE(why_not(head.pid).message().find("is not a board"), std::string_view::npos) << why_not(head.pid).message();
   const timespec long_ago[] = {{0, UTIME_OMIT}, {std::time(nullptr) - 601, 0}};
   ASSERT_EQ(utimensat(AT_FDCWD, board_name(head.pid).c_str(), long_ago, 0), 0);
   (void)stats::observe_processes(*folder(), false);

@@ -75,7 +75,7 @@ TEST_F(rdma_test, one_of_the_same_socket_comes_before_one_of_the_other) {
   add_nic("pci0000:17/0000:17:01.0/0000:18:00.0", "mlx5_0", {up}, 0);
   add_nic("pci0000:a0/0000:a0:01.0/0000:a1:00.0", "mlx5_1", {up}, 1);
   EXPECT_EQ(choose("0000:81:00.0").device, "mlx5_1");
-  EXPECT_NE(choose("0000:81:00.0").reason.find("both are of NUMA node 1"), std::string::npos) << choose("0000:81:00.0").reason;
+  EXPECT_NE(choose("0000:81:00.0").reason.find("both are on NUMA node 1"), std::string::npos) << choose("0000:81:00.0").reason;
   add_nic("pci0000:80/0000:80:03.0/0000:85:00.0", "mlx5_2", {up}, 1);
   EXPECT_EQ(choose("0000:81:00.0").device, "mlx5_2");
   EXPECT_NE(choose("0000:81:00.0").reason.find("root complex"), std::string::npos) << choose("0000:81:00.0").reason;

@@ -140,8 +140,8 @@ TEST_F(checkpoint_test, refuses_tensors_that_do_not_lie_in_their_storage) {
   refused({"0", 6, {2, 2}, {huge, huge * 2 - 1}}, "reaches beyond it");
   refused({"0", 6, {1}, {1}, huge * 2 - 1}, "reaches beyond it");
   refused({"0", 6, {huge, huge}, {0, 0}}, "more bits than 64-bit numbers can count");
-  refused({"0", 7, {1}, {1}}, "has 24 bytes, but the pickle speaks of 7 elements of torch.FloatStorage");
-  refused({"0", huge, {1}, {1}}, "but the pickle speaks of 4611686018427387904 elements");
+  refused({"0", 7, {1}, {1}}, "has 24 bytes, but the pickle expects 7 elements of torch.FloatStorage");
+  refused({"0", huge, {1}, {1}}, "but the pickle expects 4611686018427387904 elements");
   refused({"1", 6, {6}, {1}}, "its storage \"m/data/1\" is not in the archive");
   refused({"../0", 6, {6}, {1}}, "is not in the archive");
 }
@@ -172,7 +172,7 @@ TEST_F(checkpoint_test, archives_with_missing_parts_are_refused) {
     return made;
   };
   ASSERT_TRUE(read(whole));
-  expect_refused(read(changed(8, 1)), "it is one part of an archive in several");
+  expect_refused(read(changed(8, 1)), "it is one part of a split archive");
   std::string counted = changed(8, 2);
   counted[end + 10] = 2;
   expect_refused(read(counted), "its list has more members than the 2 that its last record counts");
@@ -186,11 +186,10 @@ TEST_F(checkpoint_test, a_storage_shorter_than_its_pickle_says_is_not_opened) {
   const std::string pickle = pickle_of(pickled_dict({{"v", pickled_tensor_of({"0", 6, {6}, {1}})}}));
   for (const std::size_t bytes : {0U, 4U, 23U}) {
     expect_refused(read(zip_of({{"m/data.pkl", pickle}, {"m/data/0", std::string(bytes, '1')}}, false)),
-                   "but the pickle speaks of 6 elements");
+                   "but the pickle expects 6 elements");
     const auto opened = model::open(engine_, {path_});
     ASSERT_FALSE(opened) << bytes;
-    EXPECT_EQ(opened.error().message(),
-              fmt::format("{}: its storage \"m/data/0\" has {} bytes, but the pickle speaks of 24", path_, bytes));
+    EXPECT_EQ(opened.error().message(), fmt::format("{}: its storage \"m/data/0\" has {} bytes, but the pickle expects 24", path_, bytes));
   }
 }
 
@@ -358,10 +357,10 @@ TEST(read_pickle, tells_the_byte_at_which_it_stops_making_sense) {
   };
   refused("", "it does not begin as a pickle of protocol 2 or newer");
   refused("\x80\x06N.", "a pickle of protocol 6: 2 to 5 are read");
-  refused(pickle_of(""), "it stops with something left over");
-  refused(pickle_of("NN"), "it stops with something left over");
+  refused(pickle_of(""), "it stops with values left over");
+  refused(pickle_of("NN"), "it stops with values left over");
   refused(pickle_of("N") + "x", "there is something after its end");
-  refused(pickle_of("(N"), "it stops with something left over");
+  refused(pickle_of("(N"), "it stops with values left over");
   refused(pickle_of("NNN\x92"), "at byte 5 of the pickle, the opcode 0x92 is not one of those that make tensors");
   refused(pickle_of("NNN\x93"), "at byte 5 of the pickle, it asks for a name that is not text");
   refused(pickle_of("\x8c\x02os\x8c\x06system\x93"), "it asks for os.system, which is not one of the names that make tensors");
@@ -377,29 +376,29 @@ TEST(read_pickle, tells_the_byte_at_which_it_stops_making_sense) {
   refused(pickle_of(pickled_text("\xff")), "a text is not UTF-8");
   refused(pickle_of("\x8a\x09" + std::string(9, 'x')), "more than 64 bits");
   refused(pickle_of("t"), "a mark is missing");
-  refused(pickle_of("N\x86"), "it takes more from its stack than is there");
-  refused(pickle_of("N(\x85"), "it takes more from its stack than is there");
-  refused(pickle_of("q\x01"), "it takes more from its stack than is there");
+  refused(pickle_of("N\x86"), "it pops more values than its stack holds");
+  refused(pickle_of("N(\x85"), "it pops more values than its stack holds");
+  refused(pickle_of("q\x01"), "it pops more values than its stack holds");
   refused(pickle_of("h\x07"), "it recalls value 7, which it did not remember");
   refused(pickle_of("NNa"), "it appends to something that is not a list");
   refused(pickle_of("NNNs"), "it sets an item of something that is not a dict");
-  refused(pickle_of("](NNu"), "it adds items to a value of another kind");
+  refused(pickle_of("](NNu"), "it adds items to a value of the wrong kind");
   refused(pickle_of("}(Nu"), "a key has no value");
-  refused(pickle_of("}(NNe"), "it adds items to a value of another kind");
-  refused(pickle_of("NQ"), "it refers to a storage that is not one");
-  refused(pickle_of("(" + pickled_text("module") + "NNNNtQ"), "it refers to a storage that is not one");
-  refused(pickle_of("N)R"), "it calls what cannot be called");
+  refused(pickle_of("}(NNe"), "it adds items to a value of the wrong kind");
+  refused(pickle_of("NQ"), "it has an invalid reference to a storage");
+  refused(pickle_of("(" + pickled_text("module") + "NNNNtQ"), "it has an invalid reference to a storage");
+  refused(pickle_of("N)R"), "it calls something that is not callable");
   refused(pickle_of("}Nb"), "it sets attributes of something that is not a dict");
   refused(pickle_of("N}b"), "it sets attributes of something that is not a dict");
   const std::string storage = "(" + pickled_text("storage") + pickled_name("torch\nFloatStorage") + pickled_text("0") + pickled_text("cpu");
-  refused(pickle_of(storage + "J\xff\xff\xff\xfftQ"), "it refers to a storage that is not one");
+  refused(pickle_of(storage + "J\xff\xff\xff\xfftQ"), "it has an invalid reference to a storage");
   const std::string make = pickled_name("torch._utils\n_rebuild_tensor_v2") + "(" + storage + pickled_number(9) + "tQ";
   refused(pickle_of(make + "tR"), "it makes a tensor in a way that torch.save does not");
   refused(pickle_of(make + "K\x01" + ")NNNtR"), "the shape of a tensor, or its strides, are not a tuple");
   refused(pickle_of(make + "K\x01"
                            "J\xff\xff\xff\xff\x85)NNtR"),
           "the shape of a tensor, or its strides, are not numbers");
-  refused(pickle_of(make + "K\x01" + pickled_tuple({1}) + ")NNtR"), "another number of strides than of dimensions");
+  refused(pickle_of(make + "K\x01" + pickled_tuple({1}) + ")NNtR"), "a different number of strides than dimensions");
   const auto many = pickled_tuple(std::vector<std::uint64_t>(65, 1));
   refused(pickle_of(make + "K\x01" + many + many + "NNtR"), "a tensor has 65 dimensions");
 }

@@ -124,7 +124,7 @@ TEST(parse_gguf, needs_no_padding_behind_the_last_tensor_and_none_without_tensor
   const std::string info = gguf_tensor_info("t", {1}, 24, 0);
   const std::string file = gguf_file(gguf_beginning({}, {info}), "x");
   EXPECT_TRUE(parse_gguf(file, file.size()));
-  expect_refused(file, file.size() - 1, "its 1 bytes at 0 of the tensors' do not end in a file that has 0 of these");
+  expect_refused(file, file.size() - 1, "its 1 bytes at 0 of the tensors' do not fit into a file that has 0 of these");
 }
 
 // --- what is refused
@@ -207,9 +207,9 @@ TEST(parse_gguf, refuses_tensors_that_do_not_fit) {
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 16),
                         "it begins at 16 of the tensors' bytes, which is not a multiple of the alignment, 32");
   expect_tensor_refused(gguf_tensor_info("t", {257}, 0, 0),
-                        "its 1028 bytes at 0 of the tensors' do not end in a file that has 1024 of these");
-  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 1024), "do not end in a file");
-  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, ~std::uint64_t{31}), "do not end in a file");
+                        "its 1028 bytes at 0 of the tensors' do not fit into a file that has 1024 of these");
+  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 1024), "do not fit into a file");
+  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, ~std::uint64_t{31}), "do not fit into a file");
   expect_tensor_refused(gguf_tensor_info("t", {16}, 2, 0),
                         "its rows of 16 elements are not a whole number of blocks of 32, which type Q4_0 has");
   expect_tensor_refused(gguf_tensor_info("t", {}, 12, 0), "its rows of 1 elements are not a whole number of blocks of 256");

@@ -56,11 +56,11 @@ TEST(model_index, refuses_what_is_nested_too_deep) {
   };
   EXPECT_TRUE(parse_model_index(nested(most_model_index_depth - 1)));
   for (const std::size_t depth : {std::size_t{most_model_index_depth}, std::size_t{10'000'000}})
-    EXPECT_TRUE(contains(parse_model_index(nested(depth)).error().message(), "it is nested too deep"));
-  EXPECT_TRUE(contains(parse_model_index(std::string(1'000'000, '[')).error().message(), "it is nested too deep"));
+    EXPECT_TRUE(contains(parse_model_index(nested(depth)).error().message(), "it is nested too deeply"));
+  EXPECT_TRUE(contains(parse_model_index(std::string(1'000'000, '[')).error().message(), "it is nested too deeply"));
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
-  EXPECT_TRUE(contains(parse_model_index(objects).error().message(), "it is nested too deep"));
+  EXPECT_TRUE(contains(parse_model_index(objects).error().message(), "it is nested too deeply"));
 }
 
 TEST(model_index, refuses_json_that_is_no_index) {
@@ -306,7 +306,7 @@ TEST_F(layout_test, refuses_what_makes_no_sense) {
   EXPECT_EQ(lay_out(from, {.rank = {2, 2}}).error().code(), errc::invalid_argument);
   EXPECT_EQ(lay_out(from, {.rank = {0, 0}}).error().code(), errc::invalid_argument);
   const auto odd = lay_out(from, {.rank = {0, 4}, .dimension = [](const tensor_facts&) { return 0; }});
-  EXPECT_TRUE(contains(odd.error().message(), "tensor \"b\" of shape [2, 3]: 2 rows of dimension 0 do not go to 4 alike"))
+  EXPECT_TRUE(contains(odd.error().message(), "tensor \"b\" of shape [2, 3]: 2 rows of dimension 0 cannot be divided evenly among 4"))
       << odd.error().message();
   EXPECT_EQ(ranges_of(*lay_out(from), 0).error().code(), errc::invalid_argument);
 }
@@ -364,7 +364,7 @@ TEST(model_part, refuses_cuts_that_there_are_not) {
   refused(tensor, -3, {0, 2}, "it has no dimension -3");
   refused(tensor, 0, {2, 2}, "there is no rank 2 of 2");
   refused(tensor, 0, {0, 0}, "there is no rank 0 of 0");
-  refused(tensor, 1, {0, 4}, "6 rows of dimension 1 do not go to 4 alike");
+  refused(tensor, 1, {0, 4}, "6 rows of dimension 1 cannot be divided evenly among 4");
   refused({"t", tensor_type::u8, {}, 0, 1}, 0, {0, 1}, "it has no dimension 0");
   refused({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {0, 4}, "do not begin at bytes");
   refused({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}, "it takes 24 bytes, not 23");

@@ -103,12 +103,12 @@ TEST(parse_safetensors, refuses_what_is_no_object) {
 }
 
 TEST(parse_safetensors, refuses_strings_that_are_none) {
-  expect_refused("{\"a", 0, "at byte 3 of the header, a string does not end");
-  expect_refused("{\"a\\", 0, "at byte 4 of the header, a string has an escape that JSON does not know");
-  expect_refused("{\"a\\\"", 0, "at byte 5 of the header, a string does not end");
-  expect_refused("{\"a\x1f\":1}", 0, "at byte 3 of the header, a control character stands in a string");
-  expect_refused("{\"\\n\n\":1}", 0, "at byte 4 of the header, a control character stands in a string");
-  expect_refused("{\"\\q\":1}", 0, "at byte 4 of the header, a string has an escape that JSON does not know");
+  expect_refused("{\"a", 0, "at byte 3 of the header, a string is not terminated");
+  expect_refused("{\"a\\", 0, "at byte 4 of the header, a string has an escape that JSON does not define");
+  expect_refused("{\"a\\\"", 0, "at byte 5 of the header, a string is not terminated");
+  expect_refused("{\"a\x1f\":1}", 0, "at byte 3 of the header, a string contains a control character");
+  expect_refused("{\"\\n\n\":1}", 0, "at byte 4 of the header, a string contains a control character");
+  expect_refused("{\"\\q\":1}", 0, "at byte 4 of the header, a string has an escape that JSON does not define");
   expect_refused("{\"\\u00g0\":1}", 0, "at byte 6 of the header, four hexadecimal digits follow \\u");
   expect_refused("{\"\\u00", 0, "at byte 6 of the header, four hexadecimal digits follow \\u");
   for (const std::string half : {"\\ud83d", "\\ude00", "\\ud83d\\u0041", "\\ud83d\\ud83d", "\\ud83dx"}) {
@@ -149,11 +149,11 @@ TEST(parse_safetensors, refuses_numbers_that_are_not_whole_or_do_not_fit) {
                                    "18446744073709551616", "99999999999999999999999"}) {
     const auto header = parsed("{" + entry("a", "U8", "[" + number + "]", 0, 1) + "}", 1);
     ASSERT_FALSE(header) << number;
-    EXPECT_TRUE(header.error().message().ends_with("there is no whole number of 0 to 18446744073709551615")) << header.error().message();
+    EXPECT_TRUE(header.error().message().ends_with("there is no whole number from 0 to 18446744073709551615")) << header.error().message();
     EXPECT_TRUE(header.error().message().starts_with("tensor \"a\": ")) << header.error().message();
   }
   expect_refused("{" + entry("a", "U8", "[1,]", 0, 1) + "}", 1,
-                 "tensor \"a\": at byte 30 of the header, there is no whole number of 0 to 18446744073709551615");
+                 "tensor \"a\": at byte 30 of the header, there is no whole number from 0 to 18446744073709551615");
 }
 
 TEST(parse_safetensors, refuses_metadata_other_than_strings) {
@@ -251,7 +251,7 @@ TEST(safetensors_header_bytes, are_the_first_number_of_the_file) {
   const std::string beginning = testing::with_length("{}");
   EXPECT_EQ(safetensors_header_bytes(beginning, 10).value_or(0), 2U);
   EXPECT_EQ(safetensors_header_bytes(beginning, 9).error().message(),
-            "a header of 2 bytes does not end in a file of 9: the rest of it is missing");
+            "a header of 2 bytes does not fit into a file of 9: the rest of it is missing");
   EXPECT_EQ(safetensors_header_bytes(beginning.substr(0, 7), 7).error().message(),
             "not a safetensors file: it has 7 bytes, and the length of the header alone takes 8");
   EXPECT_EQ(safetensors_header_bytes("", 0).error().code(), errc::invalid_argument);

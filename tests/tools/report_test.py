@@ -194,7 +194,7 @@ class Page(Pages):
 
     def test_without_a_python_that_runs_the_others_are_absent(self) -> None:
         for python, said, temporary in (("no-such-python", "no-such-python: No such file", "/var/tmp"), ("/bin/false", "/bin/false: exit code 1", "/var/tmp"),
-                                        ("/bin/true", "the program wrote no figures", "/var/tmp"), (sys.executable, "no folder for temporary files", "/no/such/folder")):  # fmt: skip
+                                        ("/bin/true", "the program wrote no figures", "/var/tmp"), (sys.executable, "no temporary folder", "/no/such/folder")):  # fmt: skip
             ended = penstock("bench", "--quick", "--size", "64MiB", "--repeats", 1, "--rows", "start", "--sizes", "1MiB", "--device", "host:0", "--report", "x.html",
                              "--python", python, cwd=self.folder, TMPDIR=temporary)  # fmt: skip
             self.assertEqual(ended.returncode, 0, ended.stderr)

@@ -99,7 +99,7 @@ class Summary:
             f"KvikIO I/O summary, by Penstock: {self.wall_ns / 1e9:.3f} s, busy {self.busy_fraction:.1%} of them",
             f"  operations: {self.num_ops} ({self.num_reads} reads, {self.num_writes} writes, {self.num_errors} failed)",
             f"  bytes: {self.bytes_transferred} of {self.bytes_requested} ({self.bytes_read} read, {self.bytes_written} written)",
-            f"  while busy: {self.busy_bytes_per_sec / 1e9:.3f} GB/s, {self.mean_duration_ns / 1e3:.1f} us an operation",
+            f"  while busy: {self.busy_bytes_per_sec / 1e9:.3f} GB/s, {self.mean_duration_ns / 1e3:.1f} us per operation",
         ]
         for name, of in self.by_backend.items():
             lines.append(f"  {name}: {of['num_ops']} operations, {of['bytes_transferred']} bytes, {of['num_errors']} failed")

@@ -282,7 +282,7 @@ class _Torch(_Library):
         if word != "F4":
             return shape
         if not shape or shape[-1] % 2:
-            raise ValueError("PyTorch has two of them in a byte, and its last dimension is not even")
+            raise ValueError("PyTorch has two of them in a byte, but its last dimension is odd")
         return *shape[:-1], shape[-1] // 2
 
     def unsettled_arena(self, nbytes: int) -> Arena:

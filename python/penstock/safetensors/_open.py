@@ -160,7 +160,7 @@ class Slice:
         shape = check_type(self._source.name, name, word, self._source.header.shapes[self._row], place, place.dtype(word))
         picks = picks_of(index, shape)
         if not place.indexes and (picks is None or BITS[word] % 8):
-            raise SafetensorError(f'tensor "{name}": {index!r} of type {word} is nothing that can be read without a library', code="invalid_argument")
+            raise SafetensorError(f'tensor "{name}": {index!r} of type {word} cannot be read without a library', code="invalid_argument")
         if picks is None:
             return read_part(self._source, self._row, place, None)[index]
         part = part_of(shape, max(1, BITS[word] // 8), picks, not place.indexes, place.device in ("host", "cpu"))

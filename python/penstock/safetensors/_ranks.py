@@ -162,10 +162,10 @@ def _urls(address: str | Sequence[str], rank: int, world: int) -> list[str]:
     if not isinstance(address, str):
         urls = list(address)
         if len(urls) < world - 1:
-            raise InvalidArgument(f"address has {len(urls)} URLs for {world} ranks: each but the last listens", code="invalid_argument")
+            raise InvalidArgument(f"address has {len(urls)} URLs for {world} ranks: every rank but the last listens", code="invalid_argument")
         return urls
     if not address.startswith("unix:") or len(address) < 7:
-        raise InvalidArgument(f"address {address!r}: one URL for all is unix:@name or unix:/path; of others each rank has its own", code="invalid_argument")
+        raise InvalidArgument(f"address {address!r}: a single URL for all ranks must be unix:@name or unix:/path; otherwise each rank has its own", code="invalid_argument")
     return [f"{address}.{each}" for each in range(world)]
 
 
@@ -210,7 +210,7 @@ _Going = collections.deque["_native.Future[int]"]
 
 
 def unlike(first: int, second: int) -> InvalidArgument:
-    return InvalidArgument(f"ranks {first} and {second} do not load the same: other files, shard, names, world or framework", code="invalid_argument")
+    return InvalidArgument(f"ranks {first} and {second} do not load the same thing: their files, shard, names, world or framework differ", code="invalid_argument")
 
 
 class Failed(Closed):
@@ -359,7 +359,7 @@ class _Chain:
 
     def _of_strangers(self) -> str:
         refused = self._listener.refused if self._listener is not None else 0
-        return f" ({refused} that came to {self._urls[self.rank]} did not know its secret)" if refused else ""
+        return f" ({refused} that connected to {self._urls[self.rank]} did not know its secret)" if refused else ""
 
     def _look_behind(self) -> None:
         """Accepts the next rank if it has connected, so that its messages are received while this rank waits for the previous one."""

@@ -101,7 +101,7 @@ class Stream:
 
     def __next__(self) -> tuple[str, Any]:
         if not self._turn.acquire(blocking=False):
-            problem = "another call takes a tensor of this stream at this moment: one thread at a time may use it"
+            problem = "another call is taking a tensor from this stream: only one thread at a time may use it"
             raise InvalidArgument(problem, code="invalid_argument")
         try:
             return self._take()

@@ -45,7 +45,7 @@ class Archive:
             with zipfile.ZipFile(file) as directory:
                 members = directory.infolist()
         except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as error:
-            raise self.broken(f"it begins as a zip archive and has no directory of one at its end ({error}): it is not whole") from error
+            raise self.broken(f"it begins like a zip archive but has no zip directory at its end ({error}): it is not whole") from error
         if not members:
             raise self.broken("the zip archive is empty")
         self._prefix = members[0].filename.partition("/")[0] + "/"

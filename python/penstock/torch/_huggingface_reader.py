@@ -154,9 +154,9 @@ def _check_is_whole(metadata: Any, folder: str) -> None:
         there, wanted = sum(math.prod(chunk.sizes) for chunk in each.chunks), math.prod(each.size)
         if there != wanted:
             problem = f'the files have {there} elements of tensor "{name}" of shape {list(each.size)}, which has {wanted}'
-            raise of_file(folder, f"{problem}: files are missing, or of another checkpoint")
+            raise of_file(folder, f"{problem}: files are missing, or belong to a different checkpoint")
         if not _lie_apart(each.chunks):
-            raise of_file(folder, f'parts of tensor "{name}" in the files overlap, and others are missing: files are of different checkpoints')
+            raise of_file(folder, f'parts of tensor "{name}" in the files overlap, and others are missing: the files come from different checkpoints')
 
 
 def _lie_apart(chunks: list[Any]) -> bool:
@@ -196,7 +196,7 @@ def _offsets_of(source: Source, saved: dict[str, Any], name: str, shape: tuple[i
     offsets = told.get(_hf_utils.SAVED_OFFSETS_KEY) if isinstance(told, dict) else None
     if not isinstance(offsets, list) or len(offsets) != len(shape) or not all(_is_offset(*each) for each in zip(offsets, shape)):
         shown = f"{told!r:.100}"
-        raise of_file(source.name, f'{_hf_utils.CUSTOM_METADATA_KEY} says {shown} of tensor "{name}" of shape {list(shape)}, which is no place for it')
+        raise of_file(source.name, f'{_hf_utils.CUSTOM_METADATA_KEY} says {shown} of tensor "{name}" of shape {list(shape)}, which is not a valid place for it')
     return offsets
 
 

@@ -106,7 +106,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             return
         save, self._save = self._save, None
         if save is None:
-            raise _wrong("this save was given up: another one with the same writer has begun since")
+            raise _wrong("this save was abandoned: a newer save with the same writer has begun")
         with contextlib.closing(save):
             save.check([each.storage_data for of_rank in results for each in of_rank])
             save.publish()
@@ -128,7 +128,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
     def _check_is_together(self, plans: Sequence[Any]) -> None:
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         if not getattr(self, "use_collectives", True) and world > 1 and len(plans) == 1:
-            raise _wrong("use_collectives=False: the ranks write the same files and have to know of each other; save_distributed=True alone gives each its own")
+            raise _wrong("use_collectives=False: the ranks write the same files and must know about each other; save_distributed=True alone gives each rank its own files")
 
     def _metadata_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         if self.enable_consolidation:
@@ -186,7 +186,7 @@ def _tensor(item: Any, planner: Any) -> Tensor:
     data, name, planned = planner.resolve_data(item).detach(), item.index.fqn, item.tensor_data
     if tuple(data.size()) != tuple(planned.chunk.sizes) or data.dtype != planned.properties.dtype:
         is_ = f"is {data.dtype} of {list(data.size())}"
-        raise _wrong(f'tensor "{name}" {is_} by now, and {planned.properties.dtype} of {list(planned.chunk.sizes)} in the plan')
+        raise _wrong(f'tensor "{name}" {is_} now, but {planned.properties.dtype} of {list(planned.chunk.sizes)} in the plan')
     return tensor_of(name, data if reaches(data.device) else data.cpu())
 
 

@@ -124,13 +124,13 @@ def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str 
     if not isinstance(f, (str, os.PathLike)):
         return f"{type(f).__name__} is not the path of a file"
     if _is_mapped(mmap):
-        return "mmap=True asks for tensors that are read on first access"
+        return "mmap=True requests tensors that are read on first access"
     if str(f).endswith(".safetensors"):
-        return "a safetensors file is not a checkpoint of torch.save"
+        return "a safetensors file is not a torch.save checkpoint"
     if str(map_location) == "meta":
         return "tensors on the meta device have no bytes"
     if getattr(getattr(torch.serialization, "_serialization_tls", None), "skip_data", False):
-        return "torch.serialization.skip_data() asks for tensors without their bytes"
+        return "torch.serialization.skip_data() requests tensors without their bytes"
     if torch._guards.detect_fake_mode(None) is not None:
         return "fake tensors have no bytes"
     return None
@@ -154,7 +154,7 @@ def _record_of(archive: Archive, storage: Wanted) -> Record:
     """Returns the record of a storage. Raises CheckpointError if it is missing or too short."""
     record = archive.record(f"data/{storage.key}")
     if storage.nbytes > record.nbytes:
-        raise archive.broken(f"storage {record.name} has {record.nbytes} bytes, and the pickle speaks of {storage.nbytes}")
+        raise archive.broken(f"storage {record.name} has {record.nbytes} bytes, but the pickle expects {storage.nbytes}")
     return record
 
 

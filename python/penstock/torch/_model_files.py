@@ -84,7 +84,7 @@ def check_plans(plans: Sequence[Any], indexes: Mapping[str, int] | None) -> None
     """Raises InvalidArgument if a plan has items that are not tensors, such as a number, or a tensor without a file."""
     objects = sorted({item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO})
     if objects:
-        raise _wrong(f"safetensors files have tensors only, and no objects of Python: {listed(objects)}")
+        raise _wrong(f"safetensors files can hold only tensors, not Python objects: {listed(objects)}")
     if indexes is not None:
         for name in {item.index.fqn for plan in plans for item in plan.items}:
             _index_of(indexes, name)
@@ -106,7 +106,7 @@ def _tensors_of(plans: Sequence[Any]) -> dict[str, _Tensor]:
 def _index_of(indexes: Mapping[str, int], name: str) -> int:
     number = indexes.get(name)
     if not isinstance(number, int) or number < 1:
-        raise _wrong(f'fqn_to_index_mapping gives tensor "{name}" the file {number!r}, which is no number from 1 on')
+        raise _wrong(f'fqn_to_index_mapping gives tensor "{name}" the file {number!r}, which is not a whole number of 1 or more')
     return number
 
 

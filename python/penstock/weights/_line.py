@@ -55,7 +55,7 @@ class Line:
             unchanged = "unchanged" in word
             self.version = number_in(word, "unchanged" if unchanged else "version")
             if self.version < max(0, at_least) or unchanged is not (self.version <= newer_than):
-                raise malformed(f"version {self.version}, which was not asked for")
+                raise malformed(f"version {self.version}, which was not requested")
             if unchanged:
                 return
             if payloads:

@@ -195,7 +195,7 @@ def _take_facts(local: Local, array: Any) -> None:
     local.itemsize, local.nbytes = array.dtype.itemsize, array.nbytes
     local.is_contiguous = array.flags.c_contiguous
     local.repeats = not local.is_contiguous and may_overlap(array.shape, array.strides)
-    local.problem = "has elements of no bytes" if not local.itemsize else mask_problem_of(array)
+    local.problem = "has elements of zero bytes" if not local.itemsize else mask_problem_of(array)
 
 
 class _OfBuffer(Local):

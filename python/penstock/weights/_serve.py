@@ -65,7 +65,7 @@ def serve_weights(
 
 def _check_version(version: Any) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 53:
-        raise InvalidArgument(f"version is {version!r}, which is not a whole number from 0 on", code="invalid_argument")
+        raise InvalidArgument(f"version is {version!r}, which is not a whole number of 0 or more", code="invalid_argument")
 
 
 class WeightsServer:

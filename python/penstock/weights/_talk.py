@@ -59,11 +59,11 @@ class Talk:
         elif ask == "done":
             self.release()
         else:
-            raise malformed(f"{str(ask)[:100]!r}, which cannot be asked for now")
+            raise malformed(f"{str(ask)[:100]!r}, which cannot be requested now")
 
     def _tell_catalog(self, word: dict[str, Any], coming: _native.Future[pipe.Descriptor]) -> None:
         if word.get("weights") != PROTOCOL:
-            raise malformed(f"{str(word.get('weights'))[:100]!r} for its version of what is said here, which is {PROTOCOL}")
+            raise malformed(f"{str(word.get('weights'))[:100]!r} for the version of this protocol, which is {PROTOCOL}")
         self.release()
         deadline = until(min(max(0, number_in(word, "wait_ms", 0)) / 1000, _most_wait))
         coming.add_done_callback(lambda _: self._versions.wake())
@@ -85,7 +85,7 @@ class Talk:
         if payloads:
             self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
         elif self._digest != version.catalog.digest:
-            raise malformed("no pieces, and there are none that it asked for before")
+            raise malformed("no pieces, but it has not requested any before")
         sending = _Sending(self._pipe, version, self._deadline)
         last = self._deadline + _last_words
         try:
@@ -142,7 +142,7 @@ class _Sending:
         rows = self._version.catalog.rows
         gathered = sum(each.box.size * rows[each.row].itemsize for each, found in zip(batch, memory) if found is None)
         if gathered > GATHERED_BYTES:
-            raise malformed(f"a request for {gathered} bytes in a message that do not lie together")
+            raise malformed(f"a request for {gathered} bytes in a message that are not contiguous")
         while self._going and (len(self._going) == _most_under_way or self._gathered + gathered > _most_gathered):
             self._finish_one()
         return gathered

@@ -112,7 +112,7 @@ def problem_for_catalog(name: str, dims: int) -> str | None:
     except UnicodeEncodeError:
         named = False
     if not named:
-        return f"its name is empty, no Unicode, has a zero byte or is longer than {_most_name} bytes"
+        return f"its name is empty, is not Unicode, has a zero byte or is longer than {_most_name} bytes"
     return f"it has more than {_most_dims} dimensions" if dims > _most_dims else None
 
 
@@ -283,4 +283,4 @@ class _Numbers:
 
     def end(self) -> None:
         if self:
-            raise malformed("numbers behind the last")
+            raise malformed("numbers after the last one")

@@ -20,7 +20,7 @@ except ImportError as error:
     raise ImportError('penstock.zarr needs zarr: pip install "penstock[zarr]"', name="zarr") from error
 
 if tuple(int(number) for number in _zarr.__version__.split(".")[:2]) < (2, 15):
-    raise ImportError(f"penstock.zarr needs zarr 2.15 or newer, and this is zarr {_zarr.__version__}", name="zarr")
+    raise ImportError(f"penstock.zarr needs zarr 2.15 or newer, but this is zarr {_zarr.__version__}", name="zarr")
 
 from penstock.zarr._layouts import ZARR_MAJOR
 from penstock.zarr._load import Explanation, explain, load

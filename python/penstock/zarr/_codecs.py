@@ -66,7 +66,7 @@ def stored3(codecs: Sequence[dict[str, Any]], shape: tuple[int, ...], dtype: np.
         else:
             byte_codecs.append(_byte_codec3(name, config))
     if stored is None:
-        raise Unsupported("no codec of it makes bytes")
+        raise Unsupported("none of its codecs produces bytes")
     return Stored(shape, stored, axes, tuple(byte_codecs), None)
 
 
@@ -154,7 +154,7 @@ def decode(codecs: Sequence[ByteCodec], data: Any, out: Any) -> Any:
             raise ValueError(f"{codec.name} cannot decode {_nbytes(data)} bytes: {error}") from error
     found = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
     if len(found) != len(out):
-        raise ValueError(f"they decode to {len(found)} bytes, a chunk of this array is {len(out)}")
+        raise ValueError(f"they decode to {len(found)} bytes, but a chunk of this array has {len(out)}")
     return found
 
 
@@ -169,7 +169,7 @@ def _without_checksum(data: Any) -> Any:
     body, (told,) = data[:-_CHECKSUM_BYTES], struct.unpack("<I", data[-_CHECKSUM_BYTES:].tobytes())
     found = crc32c(body)
     if found != told:
-        raise ValueError(f"their CRC-32C is {found:08x}, they were stored with {told:08x}")
+        raise ValueError(f"their CRC-32C is {found:08x}, but they were stored with {told:08x}")
     return body
 
 

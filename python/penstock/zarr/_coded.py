@@ -227,7 +227,7 @@ class _Group:
                 raise outcome
             try:
                 if outcome != chunk.size:
-                    raise ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes")
+                    raise ValueError(f"it was truncated while it was read: {outcome} of {chunk.size} bytes")
                 self._decode_one(number, chunk)
             except ValueError as error:
                 failed.append((chunk, error))

@@ -92,7 +92,7 @@ def _plain_dtype(dtype: Any) -> np.dtype[Any]:
     """Raises Unsupported if elements are not plain bytes of one size."""
     found: np.dtype[Any] = np.dtype(dtype)
     if found.kind not in _PLAIN_KINDS or found.hasobject or found.itemsize == 0:
-        raise Unsupported(f"its dtype {found} is not of plain elements")
+        raise Unsupported(f"its dtype {found} is not a plain data type")
     return found
 
 
@@ -134,7 +134,7 @@ def _layout2(array: Any) -> ArrayLayout:
 
     plain: Any = GDSStore.__base__  # DirectoryStore
     if getattr(array, "_version", 2) != 2:
-        raise Unsupported("it is of zarr 2's experimental format 3")
+        raise Unsupported("it uses zarr 2's experimental format 3")
     store = array.chunk_store
     readers = (plain.__getitem__, GDSStore.__getitem__)
     if not (isinstance(store, plain) and type(store).__getitem__ in readers):

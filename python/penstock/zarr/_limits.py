@@ -43,7 +43,7 @@ def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
     announced = _announced(name, data)
     if announced is not None:
         if announced != len(out):
-            raise ValueError(f"they announce {announced} bytes, a chunk of this array is {len(out)}")
+            raise ValueError(f"they announce {announced} bytes, but a chunk of this array has {len(out)}")
         codec.decode(data, out)
         return out
     framed = _with_size(data, len(out)) if name == "zstd" else None
@@ -61,7 +61,7 @@ def decode_up_to(name: str, codec: Any, data: Any, most: int) -> Any:
         # zstd joins the output of such frames in growing memory, so the bound is computed from their blocks.
         announced = _most_of_zstd(data, most)
     if announced is not None and announced > most:
-        raise ValueError(f"they announce {announced} bytes, and {most} at most may come of them")
+        raise ValueError(f"they announce {announced} bytes, but at most {most} are allowed")
     limited = _LIMITED.get(name)
     if limited is None:
         return codec.decode(data)
@@ -83,7 +83,7 @@ def _zlib(codec: Any, data: Any, count: int) -> bytes:
     stream = zlib.decompressobj()
     found = stream.decompress(data, count)
     if not stream.eof and len(found) < count:
-        raise ValueError("they are cut")
+        raise ValueError("they are truncated")
     return found
 
 
@@ -121,7 +121,7 @@ def _announced_by_blosc(data: Any) -> int | None:
     # end of truncated data.
     view = _view_of(data)
     if len(view) < 16 or len(view) < int.from_bytes(view[12:16], "little"):
-        raise ValueError("they are cut")
+        raise ValueError("they are truncated")
     return int.from_bytes(view[4:8], "little")
 
 

@@ -60,12 +60,12 @@ _PAYLOADS = {
 def payload_of(codecs: Sequence[ByteCodec], chunk_bytes: int) -> Payload | str:
     """Returns the part of such chunks that nvCOMP decodes, or the reason why it cannot decode them."""
     if len(codecs) != 1:
-        return f"{len(codecs)} codecs made its bytes"
+        return f"{len(codecs)} codecs produced its bytes"
     found = _PAYLOADS.get(codecs[0].name)
     if found is None:
         return f"nvCOMP does not decode {codecs[0].name}"
     if chunk_bytes > _LARGEST_CHUNK:
-        return f"a chunk has {chunk_bytes} bytes, and nvCOMP takes {_LARGEST_CHUNK}"
+        return f"a chunk has {chunk_bytes} bytes, but nvCOMP takes at most {_LARGEST_CHUNK}"
     return found
 
 
@@ -184,11 +184,11 @@ def _wait(stream: Any, count: int, chunk_bytes: int) -> None:
         elapsed = time.monotonic() - began
         if elapsed > most:
             raise penstock.TimedOut(
-                f"nvCOMP has not ended after {elapsed:.0f} s of decoding {what}. The GPU is busy with it until this process ends. {then}",
+                f"nvCOMP has not finished after {elapsed:.0f} s of decoding {what}. The GPU is busy with it until this process ends. {then}",
                 code="timed_out",
             )
         time.sleep(min(1e-3, elapsed / 32))
     if status != 0:
         raise penstock.Error(
-            f"nvCOMP has failed at {what}, and CUDA cannot be used in this process any more (error {status}). {then}", domain="cuda", native=status
+            f"nvCOMP failed to decode {what}, so CUDA cannot be used in this process any more (error {status}). {then}", domain="cuda", native=status
         )

@@ -153,7 +153,7 @@ class _Work:
             chunk = batch.chunks[number]
             encoded = _Encoded(chunk, batch.encoded, int(batch.starts[number]), batch.payloads[number])
             if outcome != chunk.size:
-                self.failures.add(chunk, ValueError(f"it was cut while it was read: {outcome} of {chunk.size} bytes"))
+                self.failures.add(chunk, ValueError(f"it was truncated while it was read: {outcome} of {chunk.size} bytes"))
             elif whole[number]:
                 self._ready.append(encoded)
             else:

@@ -96,7 +96,7 @@ class CodecPipeline(BatchedCodecPipeline):
         layout = self._known_layout()
         first, spec = batch[0][0], batch[0][1]
         if not isinstance(first, StorePath) or first.store is not self.origin[1]:
-            raise Unsupported("its chunks come from another store")
+            raise Unsupported("its chunks come from a different store")
         if not getattr(spec.config, "read_missing_chunks", True):
             raise Unsupported("its configuration forbids missing chunks")
         array = out.as_ndarray_like()

@@ -111,4 +111,4 @@ class _Window:
             if isinstance(outcome, BaseException):
                 raise outcome
             if outcome != read.size:
-                raise damaged(f"chunk file {chunk.path} was cut while it was read: {outcome} of {read.size} bytes at {read.offset}", chunk.path)
+                raise damaged(f"chunk file {chunk.path} was truncated while it was read: {outcome} of {read.size} bytes at {read.offset}", chunk.path)

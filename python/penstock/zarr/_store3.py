@@ -270,7 +270,7 @@ def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
 _ARGUMENTS_OF_ZARR2 = {
     "normalize_keys": "zarr 3 does not change keys; write them in lower case yourself",
     "dimension_separator": 'with zarr 3 it is a property of the array: zarr.create_array(..., chunk_key_encoding={"name": "default", "separator": "/"}), '
-    "and existing arrays have theirs",
+    "and existing arrays keep theirs",
 }
 
 

@@ -163,7 +163,7 @@ class ChunkFiles:
                 raise outcome
             path = opened[name][0]
             if outcome != read.size:
-                raise damaged(f"shard {path} was cut while it was read", path)
+                raise damaged(f"shard {path} was truncated while it was read", path)
             found[name] = _Shard(path, read.file, read.file.size(), _index_of(path, read.buffer, shards))
         return found
 
@@ -191,7 +191,7 @@ def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarr
     if shards.index_checked:
         told, computed = int.from_bytes(data[-4:].tobytes(), "little"), crc32c(entries)
         if told != computed:
-            raise damaged(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, it was stored with {told:08x}", path)
+            raise damaged(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, but it was stored with {told:08x}", path)
     return entries.view(shards.index_dtype).reshape(-1, 2)
 
 

@@ -57,7 +57,7 @@ def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) 
         import cupy
     except ImportError as error:
         raise ImportError(
-            f'device="{device}" gives a cupy array, and cupy is not installed: pip install "penstock[cupy]", or pass out='
+            f'device="{device}" gives a cupy array, but cupy is not installed: pip install "penstock[cupy]", or pass out='
         ) from error
     with cupy.cuda.Device(number_of(device)):
         array = cupy.empty(shape, dtype=dtype)
@@ -133,7 +133,7 @@ def _check_device(out: Any, device: Place) -> None:
         return
     found, name = penstock.describe(out)["device"] or "host", known_device(device)
     if found != name:
-        raise ValueError(f'out lies on {found}, and device is "{name}"')
+        raise ValueError(f'out is on {found}, but device is "{name}"')
 
 
 class Target:

@@ -203,7 +203,7 @@ class bundle_maker {
  private:
   void put(const std::string& name, const std::string& what, std::string shown) {
     if (total_ + shown.size() > most_of_all)
-      return made_.unread.push_back(fmt::format("{}: left out, since the rest is {} already", name, format_size(total_)));
+      return made_.unread.push_back(fmt::format("{}: left out, since the rest is already {}", name, format_size(total_)));
     total_ += shown.size();
     made_.entries.push_back({name, what, std::move(shown)});
   }

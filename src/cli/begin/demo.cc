@@ -244,7 +244,7 @@ status show_cold(const stage& on) {
     for (const auto& each : limits) sum += each.value;
     most = limit{fmt::format("the disk by O_DIRECT, mean of {}", limits.size()), sum / static_cast<double>(limits.size())};
   } else {
-    on.told.remark("(no ceiling of the disk: {})\n", no_limit.message());
+    on.told.remark("(the disk's ceiling is unknown: {})\n", no_limit.message());
   }
   return print_runs("from the disk to the device", on, std::move(runs), most);
 }

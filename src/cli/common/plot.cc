@@ -149,7 +149,7 @@ std::string draw_x_axis(const frame& in) {
   }
   for (const auto& [percent, text] : {std::pair(0.0, "least"), {50.0, "50 %"}, {90.0, "90 %"}, {99.0, "99 %"}, {99.9, "99.9 %"}})
     tick(percent, text);
-  return out + text_at((left + right) / 2, bottom + 40, "middle", "part of the calls that took no longer", "axis");
+  return out + text_at((left + right) / 2, bottom + 40, "middle", "share of calls that took no longer", "axis");
 }
 
 // --- names at the ends of lines

@@ -60,7 +60,7 @@ class copy_pipeline {
     slot& next = slots_[added_ % slots_.size()];
     if (status error = end_of_write(next); !error.ok()) return error;
     if (next.memory == nullptr) next.memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, copy_piece)));
-    if (next.memory == nullptr) return {errc::out_of_memory, "no memory for a piece of a copy"};
+    if (next.memory == nullptr) return {errc::out_of_memory, "not enough memory for a copy buffer"};
     next.offset = offset;
     next.length = length;
     next.under_way = source_.read_async(next.memory.get(), length, static_cast<std::int64_t>(offset));

@@ -235,7 +235,7 @@ class copier {
     if (!may_make(from.url, target.path)) return std::nullopt;
     if (!targets_.insert(target.path).second)
       return refuse(
-          {errc::invalid_argument, fmt::format("{} would be copied to {}, as another object is", shown_name(from.url), target.path)});
+          {errc::invalid_argument, fmt::format("{} would be copied to {}, like another object", shown_name(from.url), target.path)});
     return target;
   }
 

@@ -111,8 +111,8 @@ void remark_on_end(const read_options& wanted, const std::string& name, std::uin
   const bool is_cut = wanted.length != to_the_end && wanted.length > size - std::min(size, wanted.offset);
   if (wanted.output.quiet || (!begins_past && !is_cut)) return;
   complain("penstock: {} ends at {} bytes: {}\n", name, size,
-           begins_past ? fmt::format("there is nothing to read from {} on", wanted.offset)
-                       : fmt::format("{} of the {} bytes are there", size - wanted.offset, wanted.length));
+           begins_past ? fmt::format("there is nothing to read at or after {}", wanted.offset)
+                       : fmt::format("{} of the {} bytes exist", size - wanted.offset, wanted.length));
 }
 
 figures failed(const status& error) {

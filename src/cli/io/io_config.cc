@@ -191,7 +191,7 @@ result<io_plan> read_io_config(const std::string& path, std::vector<std::string>
   for (std::string text; std::getline(file, text);) {
     if (status error = lines.line(text); !error.ok()) return error;
   }
-  if (lines.plan.jobs.empty()) return status(errc::invalid_argument, fmt::format("{} has no section of a job, like [job1]", path));
+  if (lines.plan.jobs.empty()) return status(errc::invalid_argument, fmt::format("{} has no job section, such as [job1]", path));
   return std::move(lines.plan);
 }
 

@@ -89,7 +89,7 @@ status pattern_checker::judge(std::span<const std::byte> bytes, std::uint64_t of
   const auto differs = std::mismatch(bytes.begin(), bytes.end(), file.begin()).first;
   if (differs != bytes.end()) {
     const auto at = offset + static_cast<std::uint64_t>(differs - bytes.begin());
-    return {errc::internal, fmt::format("WRONG BYTES at {}: what was moved and what the file holds differ", at)};
+    return {errc::internal, fmt::format("WRONG BYTES at {}: the bytes moved and those in the file differ", at)};
   }
   if (only_) return {errc::internal, fmt::format("WRONG BYTES at {}: the file does not hold what was written", offset)};
   if (!all_zero(bytes) && !partly_written(bytes, offset))

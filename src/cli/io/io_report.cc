@@ -33,7 +33,7 @@ std::string cache_of(const io_figures& run) {
 
 std::string verified_of(const io_figures& run) {
   std::string text = fmt::format("verified {}", format_size(run.verified_bytes));
-  if (run.unwritten_bytes > 0) text += fmt::format(", and {} that nothing was written to", format_size(run.unwritten_bytes));
+  if (run.unwritten_bytes > 0) text += fmt::format(", and {} that were never written", format_size(run.unwritten_bytes));
   return text;
 }
 

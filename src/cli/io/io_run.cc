@@ -69,7 +69,7 @@ std::uint64_t length_of(const io_plan& plan, const io_job& job, const io_target&
   if (is_write(plan.io)) return wanted.value_or(written_by_default);
   const std::uint64_t size = target.before().size, there = size - std::min(size, job.offset);
   if (wanted && *wanted > there && there > 0) {
-    remarks.push_back(fmt::format("{} ends at {}: the run goes over {}, not {}", target.path(), format_size(size), format_size(there),
+    remarks.push_back(fmt::format("{} ends at {}: the run covers {}, not {}", target.path(), format_size(size), format_size(there),
                                   format_size(*wanted)));
   }
   return std::min(wanted.value_or(there), there);
@@ -85,7 +85,7 @@ status open_targets(const engine& owner, const io_plan& plan, prepared_job& job,
   for (io_target& target : job.targets) {
     const std::uint64_t length = length_of(plan, *job.job, target, remarks);
     if (length == 0)
-      return {errc::invalid_argument, fmt::format("{}: there is nothing to move from {} on", target.path(), job.job->offset)};
+      return {errc::invalid_argument, fmt::format("{}: there is nothing to move at or after {}", target.path(), job.job->offset)};
     job.data.push_back({&target, job.job->offset, length});
   }
   return {};
@@ -102,7 +102,7 @@ result<std::uint64_t> generation_for(const io_plan& plan, const prepared_job& jo
   for (const io_target& target : job.targets) {
     const auto there = target.before().generation;
     if (there && *there != fixed_generation) {
-      return status(errc::invalid_argument, fmt::format("{} holds an earlier writing by blocks of 4 KiB, and these requests would cut into "
+      return status(errc::invalid_argument, fmt::format("{} holds earlier data in blocks of 4 KiB, and these requests would cut into "
                                                         "blocks: it could not be verified; remove it first",
                                                         target.path()));
     }
@@ -364,7 +364,7 @@ status check_apart(const std::vector<prepared_job>& jobs) {
     return a.device == b.device && a.file == b.file && b.first - a.first < a.length;
   });
   if (met == all.end()) return {};
-  return {errc::invalid_argument, fmt::format("{} is written to by another job too, at {}", (met + 1)->target->path(), (met + 1)->first)};
+  return {errc::invalid_argument, fmt::format("{} is also written by another job, at {}", (met + 1)->target->path(), (met + 1)->first)};
 }
 
 status prepare(const engine& owner, const io_plan& plan, std::uint64_t io_size, std::vector<prepared_job>& jobs,
@@ -443,11 +443,11 @@ status check_plan(const io_plan& plan) {
     if (job.threads == 0) return wrong("a job has at least one thread");
     if (is_by_host(plan.transfer) && job.memory > buffer_type::mapped_device)
       return wrong("memory of the host (-m 2, 3, 4) is for the transfer types 0, 5, 6 and 7");
-    if (job.io_size == std::uint64_t{0}) return wrong("a request of no bytes moves nothing");
+    if (job.io_size == std::uint64_t{0}) return wrong("a request of 0 bytes moves nothing");
     const std::uint64_t size = job.io_size.value_or(plan.sizes.most);
     const unsigned at_once = plan.depth > 0 ? plan.depth : is_batch(plan.transfer) ? job.threads : 2;
     if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / 2 / at_once)
-      return wrong(fmt::format("-i {}: {} requests at once are more than memory can hold", format_size(size), at_once));
+      return wrong(fmt::format("-i {}: {} requests at once do not fit in memory", format_size(size), at_once));
   }
   return {};
 }

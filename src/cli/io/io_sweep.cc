@@ -83,7 +83,7 @@ status parse_list(const char* option, std::string_view list, Parse parse, std::v
 
 result<std::uint64_t> size_in(std::string_view text) {
   auto size = parse_gdsio_size(text);
-  if (size && *size == 0) return status(errc::invalid_argument, "a request of no bytes moves nothing");
+  if (size && *size == 0) return status(errc::invalid_argument, "a request of 0 bytes moves nothing");
   return size;
 }
 
@@ -344,7 +344,7 @@ result<sweep_plan> parse_sweep(const sweep_options& wanted) {
   if (error.ok()) error = parse_list("--sweep-transfers", or_else(wanted.transfers, "0"), transfer_in, plan.transfers);
   if (!error.ok()) return error;
   if (plan.runs() > most_runs)
-    return status(errc::invalid_argument, fmt::format("--sweep: {} runs, and {} are the most", plan.runs(), most_runs));
+    return status(errc::invalid_argument, fmt::format("--sweep: {} runs, but at most {} are allowed", plan.runs(), most_runs));
   std::ranges::sort(plan.sizes);
   return plan;
 }

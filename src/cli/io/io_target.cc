@@ -118,7 +118,7 @@ result<io_target> io_target::open(const engine& owner, const std::string& path, 
   if (!facts) return facts.error();
   if (!facts->exists && !how.write) return status::from_errno(ENOENT, fmt::format("open {}", path));
   if (how.write && facts->size > 0 && !facts->generation && !how.force) {
-    return status(errc::invalid_argument, fmt::format("{} holds something that penstock io did not write; --force writes over it", path));
+    return status(errc::invalid_argument, fmt::format("{} holds something that penstock io did not write; --force overwrites it", path));
   }
   io_target made(path, *facts);
   if (status error = made.open_descriptors(owner, how); !error.ok()) {

@@ -147,7 +147,7 @@ status io_worker::move() {
     case transfer_type::gpu_batch_stream:
       return move_on_stream();
   }
-  return {errc::internal, "a transfer type without a way to move"};
+  return {errc::internal, "no way to move data for this transfer type"};
 }
 
 status io_worker::move_blocking() {

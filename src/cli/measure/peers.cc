@@ -101,7 +101,7 @@ std::vector<std::string> command_line(const peer_request& wanted, const std::str
 
 result<json> run_peers(const peer_request& wanted) {
   const scratch_folder folder;
-  if (folder.path().empty()) return status(errc::not_found, "no folder for temporary files could be made (TMPDIR)");
+  if (folder.path().empty()) return status(errc::not_found, "no temporary folder could be made (TMPDIR)");
   std::ofstream(folder.path() + "/report_peers.py") << peers_program;
   if (status error = run_program(command_line(wanted, folder.path()), folder.path() + "/errors"); !error.ok()) return error;
   std::ifstream file(folder.path() + "/peers.json");

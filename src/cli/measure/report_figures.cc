@@ -139,7 +139,7 @@ std::string cpu_figure(const json& report) {
 std::string fraction_figure(const json& report) {
   bar_plot plot{"fractions",
                 "How near each row comes to its ceiling",
-                "Part of the raw speed that was measured in the same run; what the ceiling is stands beside the bar. A long bar is good.",
+                "Part of the raw speed that was measured in the same run; the ceiling is named beside the bar. A long bar is good.",
                 {}};
   for (const json& row : list_in(report, "rows")) {
     const double part = number_in(row, "fraction");
@@ -171,8 +171,8 @@ std::string beside_others(const json& report, const std::string& series, const s
   line_plot plot{
       id,
       title,
-      "Each subject reads the same sizes from a file of its own kind, in a process of its own, one call after the other; what each call is "
-      "stands in the table of others. Both axes are logarithmic.",
+      "Each subject reads the same sizes from a file of its own kind, in a process of its own, one call after the other; the calls "
+      "are listed in the table of other libraries. Both axes are logarithmic.",
       "GB/s",
       x_axis::bytes,
       "GB/s",

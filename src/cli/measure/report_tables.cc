@@ -56,7 +56,7 @@ html_table sizes_table(const json& report) {
 }
 
 html_table latency_table(const json& report) {
-  html_table table{"Latency in us, by the part of the calls that took no longer", {"calls", "size"}, {}, 2, 0};
+  html_table table{"Latency in us, by the share of calls that took no longer", {"calls", "size"}, {}, 2, 0};
   std::vector<double> percents;
   for (const json& point : list_in(report, "sizes")) {
     for (const json& pair : list_in(point, "latency_us")) {
@@ -99,7 +99,7 @@ html_table ceilings_table(const json& report) {
 }
 
 html_table peers_table(const json& report) {
-  html_table table{"Others: who was measured, and how to have those that were not",
+  html_table table{"Other libraries: which were measured, and how to install the rest",
                    {"library", "state", "version", "what was called, or why it was not", "how to install it"},
                    {},
                    5,
@@ -114,7 +114,7 @@ html_table peers_table(const json& report) {
 }
 
 html_table peer_figures_table(const json& report) {
-  html_table table{"Figures of others", {"library", "what", "GB/s", "us", "CPU s/GB"}, {}, 2, 0};
+  html_table table{"Figures of other libraries", {"library", "what", "GB/s", "us", "CPU s/GB"}, {}, 2, 0};
   for (const json& peer : list_in(report, "peers")) {
     for (const json& point : list_in(peer, "points")) {
       table.rows.push_back({text_in(peer, "name"),

@@ -177,7 +177,7 @@ class converter {
     const bool is_checkpoint = is_zip(from_);
     if (!is_checkpoint && is_bare_pickle()) {
       return {errc::unsupported,
-              fmt::format("{}: a checkpoint in the format of PyTorch 1.5 and older, which is no zip archive: load it with "
+              fmt::format("{}: a checkpoint in the format of PyTorch 1.5 and older, which is not a zip archive: load it with "
                           "PyTorch, and save it again",
                           from_name_)};
     }
@@ -196,7 +196,7 @@ class converter {
     namespace fs = std::filesystem;
     const auto wrong = [](std::string message) { return status(errc::invalid_argument, std::move(message)); };
     std::error_code ignored;
-    if (fs::equivalent(from_name_, to_name_, ignored)) return wrong(fmt::format("{} and {} are one file", from_name_, to_name_));
+    if (fs::equivalent(from_name_, to_name_, ignored)) return wrong(fmt::format("{} and {} are the same file", from_name_, to_name_));
     std::string ending = fs::path(to_name_).extension().string();
     std::ranges::transform(ending, ending.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     const bool means_safetensors = ending == ".safetensors";
@@ -211,7 +211,7 @@ class converter {
       return wrong(fmt::format("{} is not a checkpoint and becomes one, but the ending of {} names another format", from_name_, to_name_));
     const bool is_selecting = !wanted_.key.empty() || wanted_.flatten || wanted_.tensors_only;
     if (!is_checkpoint && is_selecting)
-      return wrong("--key, --flatten and --tensors-only are for checkpoints, and this is not one").with_context(from_name_);
+      return wrong("--key, --flatten and --tensors-only are for checkpoints, but this is not one").with_context(from_name_);
     return {};
   }
 

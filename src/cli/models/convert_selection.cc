@@ -98,8 +98,8 @@ class selector {
     }
     std::string wrong;
     if (!nested_.empty()) {
-      wrong =
-          fmt::format("these are dicts of tensors: {}; --key NAME takes one of them, --flatten joins the names by dots", dicts_of(nested_));
+      wrong = fmt::format("these are dicts of tensors: {}; --key NAME takes one of them, --flatten joins the names with dots",
+                          dicts_of(nested_));
     }
     if (!made_.left_out.empty() && !wanted_.tensors_only) {
       wrong +=

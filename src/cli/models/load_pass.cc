@@ -102,7 +102,7 @@ class loader {
       needed[each.name] += bytes_needed_;
       const std::uint64_t room = room_of(each);
       if (needed[each.name] <= room || room == 0) continue;
-      return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, and there is {}", each.name,
+      return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, but there is only {}", each.name,
                                                format_size(needed[each.name]), format_size(room))};
     }
     return {};

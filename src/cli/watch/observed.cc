@@ -114,7 +114,7 @@ std::string describe(const channel_stats& of) {
 std::string describe_servers(const usage_stats& of) {
   const auto tls = of.remote_tls_bytes == 0 ? "" : fmt::format(" ({} over TLS)", format_size(of.remote_tls_bytes));
   const auto redirects = of.remote_redirects == 0 ? "" : ", " + counted(of.remote_redirects, "redirect", "redirects");
-  return fmt::format("{} received{} by {} over {}, {} asked again, {} put off by the server{}", format_size(of.remote_bytes), tls,
+  return fmt::format("{} received{} by {} over {}, {} retried, {} delayed by the server{}", format_size(of.remote_bytes), tls,
                      counted(of.remote_requests, "request", "requests"), counted(of.remote_connections, "connection", "connections"),
                      of.remote_retries, of.remote_put_offs, redirects);
 }
@@ -148,7 +148,7 @@ std::string ended_line(std::span<const int> pids, std::string_view how_to_see_th
 }
 
 std::string_view no_processes(bool of_those_named) {
-  return of_those_named ? "no process of this user with these numbers uses Penstock" : "no process of this user uses Penstock";
+  return of_those_named ? "no process of this user with these PIDs uses Penstock" : "no process of this user uses Penstock";
 }
 
 std::string advice_codes(const engine_stats& stats) {

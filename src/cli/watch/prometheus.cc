@@ -123,17 +123,15 @@ std::string exposition(const process_list& seen) {
   per_path(to, seen, {"penstock_written_bytes_total", "counter", "Bytes written, by path."}, [](path of) { return of.written_bytes; });
   per_path(to, seen, {"penstock_pieces_total", "counter", "Pieces of requests carried, by path."}, [](path of) { return of.operations; });
   per_path(to, seen, {"penstock_piece_errors_total", "counter", "Pieces that failed, by path."}, [](path of) { return of.errors; });
-  per_path(to, seen, {"penstock_fallbacks_total", "counter", "Pieces that a path handed to another."},
+  per_path(to, seen, {"penstock_fallbacks_total", "counter", "Pieces that one path handed to another."},
            [](path of) { return of.fallbacks; });
   per_path(to, seen, {"penstock_active_seconds_total", "counter", "Time with at least one piece under way, by path."},
            [](path of) { return static_cast<double>(of.active_ns) / 1e9; });
-  per_device(to, seen, {"penstock_device_reads_total", "counter", "Read requests ended, by whose memory it was."},
-             [](device of) { return of.reads; });
-  per_device(to, seen, {"penstock_device_writes_total", "counter", "Write requests ended, by whose memory it was."},
+  per_device(to, seen, {"penstock_device_reads_total", "counter", "Read requests ended, by device."}, [](device of) { return of.reads; });
+  per_device(to, seen, {"penstock_device_writes_total", "counter", "Write requests ended, by device."},
              [](device of) { return of.writes; });
-  per_device(to, seen, {"penstock_device_read_bytes_total", "counter", "Bytes read, by whose memory it was."},
-             [](device of) { return of.read_bytes; });
-  per_device(to, seen, {"penstock_device_written_bytes_total", "counter", "Bytes written, by whose memory it was."},
+  per_device(to, seen, {"penstock_device_read_bytes_total", "counter", "Bytes read, by device."}, [](device of) { return of.read_bytes; });
+  per_device(to, seen, {"penstock_device_written_bytes_total", "counter", "Bytes written, by device."},
              [](device of) { return of.written_bytes; });
   per_channel(to, seen, {"penstock_channel_sent_tensors_total", "counter", "Tensors sent over pipes, by channel."},
               [](channel of) { return of.sent_tensors; });
@@ -169,7 +167,7 @@ std::string exposition(const process_list& seen) {
     if (each.requests) to.add(under_way.name, labels_of(each), std::uint64_t{each.requests->size() + each.requests_not_shown});
   }
   latencies(to, seen);
-  const metric unreadable{"penstock_unreadable_boards", "gauge", "Processes whose counters cannot be read (another version, say)."};
+  const metric unreadable{"penstock_unreadable_boards", "gauge", "Processes whose counters cannot be read (a different version, say)."};
   to.begin(unreadable);
   auto text = to.take();
   text += fmt::format("{} {}\n", unreadable.name, seen.problems.size());

@@ -30,7 +30,7 @@ std::optional<std::string> ahead_call::refuses(runtime& with, file_core& file, c
   if (file.ahead() == nullptr) return "it was not declared immutable";
   if (auto problem = file.ahead()->problem(); !problem.ok()) return std::string(problem.message());
   if (with.preference_of(options) == preference::cpu) return "CPU time is to be spared";
-  if (!suits(with, place, options)) return with.few_cores() ? "cores are few" : "another path was asked for";
+  if (!suits(with, place, options)) return with.few_cores() ? "cores are few" : "a different path was requested";
   if (with.pinned_pages().holds(file.source())) return "it is pinned";
   if (with.forced_path(options, true) != path_kind::automatic || place.via == nullptr) return std::nullopt;
   const auto* const better = carrier_of_whole(with, file, place, 0, source::read_ahead::piece_bytes, options);

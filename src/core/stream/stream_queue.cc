@@ -15,7 +15,7 @@ namespace {
 status check_path(const runtime& with) {
   const auto forced = with.forced_path({}, true);
   if (forced == path_kind::automatic || forced == with.paths().base(true)) return {};
-  return {errc::unsupported, fmt::format("path {} was asked for, but requests in the order of a stream are staged", to_string(forced))};
+  return {errc::unsupported, fmt::format("path {} was requested, but requests in the order of a stream are staged", to_string(forced))};
 }
 
 // Runs the request on the calling thread once the stream is idle. is_told: ended has been called, and only the bytes are missing.

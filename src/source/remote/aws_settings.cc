@@ -16,7 +16,7 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr std::string_view off = "false 0";
-constexpr std::string_view of_botocore = "it is about the data files and the argument checks of botocore";
+constexpr std::string_view of_botocore = "it concerns botocore's data files and argument checks";
 constexpr std::string_view of_command = "only the commands of the AWS CLI use it";
 constexpr std::string_view of_other_services = "S3 does not use it";
 constexpr std::string_view of_transfers = "Penstock finds its own number of connections and its own part size";
@@ -70,8 +70,8 @@ constexpr std::array all_aws_settings{
     checked("defaults_mode", "AWS_DEFAULTS_MODE", "legacy standard in-region cross-region mobile auto",
             "it must be legacy, standard, in-region, cross-region, mobile or auto (Penstock has one set of time limits)"),
     checked("s3.signature_version", "", "s3v4 v4", "only version 4 (s3v4) is supported"),
-    idle("auth_scheme_preference", "AWS_AUTH_SCHEME_PREFERENCE", "S3 is asked with signatures of version 4"),
-    idle("sigv4a_signing_region_set", "AWS_SIGV4A_SIGNING_REGION_SET", "S3 is asked with signatures of version 4"),
+    idle("auth_scheme_preference", "AWS_AUTH_SCHEME_PREFERENCE", "requests to S3 are signed with version 4"),
+    idle("sigv4a_signing_region_set", "AWS_SIGV4A_SIGNING_REGION_SET", "requests to S3 are signed with version 4"),
     idle("sdk_ua_app_id", "AWS_SDK_UA_APP_ID", "it is a name for the server's log"),
     idle("", "AWS_EXECUTION_ENV", "it is a name for the server's log"),
     idle("tcp_keepalive", "BOTOCORE_TCP_KEEPALIVE", "a connection that is silent is replaced"),
@@ -103,7 +103,7 @@ constexpr std::array all_aws_settings{
     idle("", "AWS_LOGIN_CACHE_DIRECTORY", of_program),
     served("", "AWS_CREDENTIAL_FILE"),
     served("", "BOTO_CONFIG"),
-    idle("", "AWS_CREDENTIAL_EXPIRATION", "keys that S3 calls expired are looked for again"),
+    idle("", "AWS_CREDENTIAL_EXPIRATION", "keys that S3 reports as expired are looked up again"),
     idle("aws_account_id", "AWS_ACCOUNT_ID", of_other_services),
     served("", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
     served("", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),

@@ -112,7 +112,7 @@ status cache_entry::store(std::span<const std::byte> from, std::uint64_t first) 
   for (auto offset = first * cache_block_bytes; !from.empty();) {
     auto put = or_no_memory([&] { return around_.kernel.pwrite(data_.get(), from.data(), from.size(), offset); });
     if (!put) return put.error();
-    if (*put == 0) return {errc::no_space, "its file takes no more"};
+    if (*put == 0) return {errc::no_space, "no more can be written to its file"};
     from = from.subspan(*put);
     offset += *put;
     // Blocks before this offset are complete, whatever happens to the rest.

@@ -384,13 +384,13 @@ void cached_object::stop(const far_fill* what) noexcept {
 
 std::string cached_object::told() const {
   if (entry_->is_given_up())
-    return fmt::format("it is read past the node cache in {}: {}; {}", cache_->folder(), entry_->problem().message(), behind_->told());
+    return fmt::format("it is read without the node cache in {}: {}; {}", cache_->folder(), entry_->problem().message(), behind_->told());
   const auto counts = cache_->counts();
   const auto others = entry_->is_stored() ? std::string("others stay there once they have been read")
                                           : fmt::format("no more are kept: {}", entry_->problem().message());
   return fmt::format(
       "{} of its {} bytes are in the node cache in {}, and {} ({} bytes came from there in this "
-      "engine, {} from servers, and {} from servers past it, for want of room or for what others held up); {}",
+      "engine, {} from servers, and {} from servers without it, for lack of space or because others delayed it); {}",
       entry_->bytes_there(), entry_->head().size, cache_->folder(), others, counts.read_bytes, counts.fetched_bytes, counts.passed_bytes,
       behind_->told());
 }

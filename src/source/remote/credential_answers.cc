@@ -44,7 +44,7 @@ result<credentials> checked(raw_credentials raw, std::string_view what) {
                    .found_in = std::string(what)};
   if (raw.expiration.empty()) return made;
   made.expires_at = parse_time(raw.expiration);
-  if (!made.expires_at) return bad_answer(what, "its answer says no time at which the keys expire");
+  if (!made.expires_at) return bad_answer(what, "its answer has no valid expiration time for the keys");
   return made;
 }
 

@@ -36,7 +36,7 @@ result<unsigned> number_of(std::string_view text, std::string_view name, unsigne
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), made);
   if (text.empty() || (problem == std::errc() && end == text.data() + text.size() && made >= 1 && made <= most)) return made;
   return status(errc::invalid_argument,
-                fmt::format("{} is '{}'; it is a number from 1 to {}", name, printable_text(std::string(text.substr(0, 60))), most));
+                fmt::format("{} is '{}'; it must be a number from 1 to {}", name, printable_text(std::string(text.substr(0, 60))), most));
 }
 
 // Returns the first line, without its end.
@@ -118,8 +118,7 @@ result<credentials> credential_search::usable(credentials found) const {
   const bool fits = fits_header(found.access_key_id) && fits_header(found.secret_access_key.reveal()) &&
                     (found.session_token.empty() || fits_header(found.session_token.reveal()));
   if (!fits)
-    return status(errc::invalid_argument,
-                  fmt::format("the keys of {} are empty, or have a blank or the end of a line in them", found.found_in));
+    return status(errc::invalid_argument, fmt::format("the keys of {} are empty, or contain a space or a line break", found.found_in));
   if (options_.for_google &&
       (found.access_key_id.starts_with("AKIA") || found.access_key_id.starts_with("ASIA") || !found.session_token.empty()))
     return status(
@@ -127,8 +126,7 @@ result<credentials> credential_search::usable(credentials found) const {
         fmt::format("the keys of {} are Amazon's; Google Cloud Storage needs an HMAC key (GOOG...) in their place, or anonymous access",
                     found.found_in));
   if (found.access_key_id.starts_with("ASIA") && found.session_token.empty())
-    return status(errc::invalid_argument,
-                  fmt::format("the keys of {} are temporary ones (ASIA...), and lack their session token", found.found_in));
+    return status(errc::invalid_argument, fmt::format("the keys of {} are temporary (ASIA...), but have no session token", found.found_in));
   if (found.expires_at && *found.expires_at <= world_.now())
     return status(errc::permission_denied, fmt::format("the keys of {} expired at {}, by the clock of this machine", found.found_in,
                                                        signing_time(*found.expires_at)));
@@ -177,7 +175,7 @@ finding credential_search::of_profile(const found_profile& found) {
   profile_.settings = values.settings;
   profile_.service_endpoints = values.service_endpoints;
   const auto what = fmt::format("the profile '{}'", printable_text(found.name));
-  if (values.needs_another) return of_command_line(found, "takes a role by way of other credentials");
+  if (values.needs_another) return of_command_line(found, "assumes a role with other credentials");
   if (!values.role_arn.empty() && !values.web_identity_token_file.empty()) {
     auto made = assume_role(values.role_arn, values.role_session_name, values.web_identity_token_file);
     if (!made) return made.error().with_context(what);
@@ -193,7 +191,7 @@ finding credential_search::of_profile(const found_profile& found) {
                                      .found_in = what});
   }
   if (!values.credential_process.empty()) return of_process(found, values.credential_process);
-  if (values.signs_on) return of_command_line(found, "signs on at a browser");
+  if (values.signs_on) return of_command_line(found, "signs in through a browser");
   return std::optional<credentials>();
 }
 
@@ -208,7 +206,7 @@ finding credential_search::of_process(const found_profile& found, const std::str
 finding credential_search::of_command_line(const found_profile& found, std::string_view kind) {
   const auto what = fmt::format("the profile '{}'", printable_text(found.name));
   const bool is_plain = std::ranges::all_of(found.name, [](char c) { return c > ' ' && c < 0x7f && c != '\''; });
-  if (!is_plain) return status(errc::unsupported, fmt::format("{} {}, and has a name that cannot be passed on", what, kind));
+  if (!is_plain) return status(errc::unsupported, fmt::format("{} {}, but its name cannot be passed to the AWS CLI", what, kind));
   if (!options_.allow_process || world_.run == nullptr) {
     return status(errc::permission_denied, fmt::format("{} {}, which needs `aws configure export-credentials`, but running programs "
                                                        "is not allowed; {}",
@@ -279,8 +277,7 @@ result<url> credential_search::sts_address() const {
   if (options_.region.empty())
     return parse_http_url(options_.use_fips ? "https://sts-fips.us-east-1.amazonaws.com/" : "https://sts.amazonaws.com/");
   if (!is_region(options_.region))
-    return status(errc::invalid_argument,
-                  fmt::format("'{}' is not an AWS region, where credentials are asked for", shown_text(options_.region)));
+    return status(errc::invalid_argument, fmt::format("'{}' is not an AWS region, so it has no STS endpoint", shown_text(options_.region)));
   return parse_http_url(
       fmt::format("https://sts{}.{}.amazonaws.com{}/", kind, options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
 }
@@ -330,7 +327,7 @@ result<url> credential_search::container_address() const {
   auto address = parse_http_url(variable("AWS_CONTAINER_CREDENTIALS_FULL_URI").value_or(""));
   if (!address) return address.error().with_context("AWS_CONTAINER_CREDENTIALS_FULL_URI");
   if (may_hand_out_credentials(*address)) return address;
-  return status(errc::invalid_argument, fmt::format("AWS_CONTAINER_CREDENTIALS_FULL_URI: {} is asked by https only", address->authority()));
+  return status(errc::invalid_argument, fmt::format("AWS_CONTAINER_CREDENTIALS_FULL_URI: {} must use https", address->authority()));
 }
 
 result<std::vector<header>> credential_search::container_headers() {
@@ -346,7 +343,7 @@ result<std::vector<header>> credential_search::container_headers() {
   if (token.empty()) return headers;
   // A scheme and a token: may contain spaces, but no line end.
   if (!std::ranges::all_of(token, [](char c) { return c >= ' ' && c < 0x7f; }))
-    return status(errc::invalid_argument, "the token for the container's credentials has a character that none may have");
+    return status(errc::invalid_argument, "the token for the container's credentials has a character that is not allowed");
   headers.push_back({"Authorization", std::move(token)});
   return headers;
 }

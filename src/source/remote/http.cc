@@ -77,14 +77,14 @@ status check_headers(const std::vector<header>& headers) {
     const bool is_name =
         !each.name.empty() &&
         each.name.find_first_not_of("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == std::string::npos;
-    if (!is_name) return {errc::invalid_argument, fmt::format("\"{}\" is no name of a header", printable_text(each.name.substr(0, 60)))};
+    if (!is_name) return {errc::invalid_argument, fmt::format("\"{}\" is not a header name", printable_text(each.name.substr(0, 60)))};
     const bool is_value =
         std::all_of(each.value.begin(), each.value.end(), [](char c) { return c == '\t' || static_cast<unsigned char>(c) >= ' '; }) &&
         each.value.find('\x7f') == std::string::npos;
     if (!is_value) return {errc::invalid_argument, fmt::format("the value of header {} has control characters", each.name)};
     const header none{each.name, {}};
     if (std::any_of(own.begin(), own.end(), [&](std::string_view name) { return header_value({none}, name).has_value(); }))
-      return {errc::invalid_argument, fmt::format("header {} is Penstock's own", each.name)};
+      return {errc::invalid_argument, fmt::format("header {} is set by Penstock itself", each.name)};
   }
   return {};
 }
@@ -201,7 +201,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
     const auto& answer = told->answer;
     if (answer.status >= 300 && answer.status < 400) {
       auto to = redirect_target(at, answer.header("location"));
-      if (!to) return to.error().with_context(fmt::format("{}: the server sends its reader to another address", made.name));
+      if (!to) return to.error().with_context(fmt::format("{}: the server sends a redirect", made.name));
       at = *std::move(to);
       by.tell_of(network_listener::event::redirect);
       ++moves;

@@ -322,7 +322,7 @@ line::step line::take_end() {
 }
 
 line::step line::body_is_too_long() {
-  const status why(errc::io, fmt::format("{} sends more than the {} bytes that it was to send", to_->host(), body_bytes_));
+  const status why(errc::io, fmt::format("{} sends more than the {} bytes that were expected", to_->host(), body_bytes_));
   if (!ends_with_body_) return end(again(why), false);
   what_->done = 0;  // none of these bytes are the requested ones
   return end({.then = verdict::kind::refused, .error = why}, false);
@@ -394,7 +394,7 @@ line::step line::error_is_there() {
   const bool is_success = head_.status >= 200 && head_.status < 300;
   if (is_success && sent_bytes_ < what_->sends_bytes)
     return broken(
-        {errc::io, fmt::format("{} took a request of which it had {} of {} bytes", to_->host(), sent_bytes_, what_->sends_bytes)});
+        {errc::io, fmt::format("{} accepted a request after only {} of its {} bytes", to_->host(), sent_bytes_, what_->sends_bytes)});
   // A server that rejects a request may not have read its whole body, and would read the next request as the rest of it.
   const bool has_read_all = is_success || what_->sends_bytes == 0;
   const bool goes_on = has_read_all && !head_.closes && head_.length && text_.size() == body_left_;

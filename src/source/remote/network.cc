@@ -331,7 +331,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   const bool too_often = of.tokens_ < tokens_of_a_retry;
   const auto& patient = patience_with(what);
   if (++what.tries >= patient.attempts || too_often || stop_.stopped()) {
-    const auto words = too_often ? "; the server has failed so often that nothing is asked again for now" : "";
+    const auto words = too_often ? "; the server has failed so often that no request is repeated for now" : "";
     how = refused(or_no_memory(
         [&] { return how.error.with_context(fmt::format("after {} {}{}", what.tries, what.tries == 1 ? "try" : "tries", words)); }));
     return;

@@ -91,7 +91,7 @@ result<std::shared_ptr<cache_entry>> node_cache::enter(cache_map_head wanted) {
     const cache_entry::surroundings around{*kernel_, threads_, forget};
     return std::make_shared<cache_entry>(around, std::move(there.head), std::move(there.map), std::move(there.data));
   }
-  return status(errc::would_block, fmt::format("another process does not let go of {}/{}", folder(), *name));
+  return status(errc::would_block, fmt::format("another process keeps {}/{} locked", folder(), *name));
 }
 
 result<std::optional<node_cache::opened>> node_cache::try_enter(const sys::cache_folder& in, const std::string& name,
@@ -158,7 +158,7 @@ result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_fol
   if (!about) return about.error();
   if (about->from_server) {
     remove(in, name);
-    return status(errc::unsupported, fmt::format("{} is on a file system that a server brings, where it serves no purpose", folder()));
+    return status(errc::unsupported, fmt::format("{} is on a network file system, where it serves no purpose", folder()));
   }
   auto head = wanted;
   head.data_inode = about->inode;

@@ -18,7 +18,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-const status made_when_loaded(errc::cancelled, "nobody waits for it any more");
+const status made_when_loaded(errc::cancelled, "nothing is waiting for it any more");
 constexpr std::chrono::milliseconds look_for_stop{50};
 constexpr unsigned most_moves = 5;     // redirects of one piece
 constexpr unsigned most_renewals = 2;  // of one piece: retries at the address before the redirects
@@ -34,7 +34,7 @@ bool is_encoded(const response_head& head) noexcept {
 }
 
 status encoded(const response_head& head) {
-  return {errc::unsupported, fmt::format("the server sends the object as {}, which is not the stored bytes whose length it gave",
+  return {errc::unsupported, fmt::format("the server sends the object as {}, not as the stored bytes whose length it gave",
                                          printable_text(head.encoding.substr(0, 40)))};
 }
 
@@ -114,7 +114,7 @@ object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, ob
   facts_.writable = false;
   facts_.fills_at_once = origin_->fills_wanted();
   note_version();
-  direct_problem_ = {errc::unsupported, "it lies on a server"};
+  direct_problem_ = {errc::unsupported, "it is on a server"};
 }
 
 object::~object() { (void)close(); }
@@ -127,12 +127,12 @@ std::shared_ptr<turnstile> object::turns(staging::lanes& by, turnstile::share& o
 
 std::string object::told() const {
   const auto seen = seen_version();
-  const auto kept =
-      seen.has_strong_etag()        ? fmt::format("of the version with ETag {}", printable_text(seen.etag.substr(0, 80)))
-      : !seen.last_modified.empty() ? "of the version that was last changed at " + printable_text(seen.last_modified.substr(0, 40)) +
-                                          " (the server sends no strong ETag: a change within that second goes unnoticed)"
-      : seen.known() ? fmt::format("of the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
-                     : std::string("of whatever version the server has: it names none, so only a change of the size is noticed");
+  const auto kept = seen.has_strong_etag() ? fmt::format("of the version with ETag {}", printable_text(seen.etag.substr(0, 80)))
+                    : !seen.last_modified.empty()
+                        ? "of the version that was last changed at " + printable_text(seen.last_modified.substr(0, 40)) +
+                              " (the server sends no strong ETag: a change within that second goes unnoticed)"
+                    : seen.known() ? fmt::format("of the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
+                                   : std::string("of an unknown version: the server names none, so only a change of the size is noticed");
   const auto counts = network_->counts();
   {
     const std::lock_guard guard(lock_);
@@ -505,10 +505,10 @@ url object::asked_address(const fetch& what) const {
 
 verdict object::judge_redirect(const response_head& head, fetch& what) {
   const auto refuse = [&](std::string_view why) {
-    return for_good({errc::io, fmt::format("the server sends status {} and another address: {}", head.status, why)});
+    return for_good({errc::io, fmt::format("the server sends status {}, a redirect: {}", head.status, why)});
   };
-  if (!protocol_->follows()) return refuse("it is not followed, since requests are signed for this one");
-  if (++what.moves > most_moves) return refuse("and so did those before; there are too many");
+  if (!protocol_->follows()) return refuse("it is not followed, since requests are signed for this address");
+  if (++what.moves > most_moves) return refuse("there were too many redirects before it");
   const auto to = redirect_target(asked_address(what), head.location);
   if (!to) return refuse(to.error().message());
   what.at = network_->origin_of(*to);

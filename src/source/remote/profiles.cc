@@ -236,7 +236,8 @@ result<std::string> read_small_file(sys::kernel& kernel, const std::string& path
   };
   const auto facts = kernel.describe(*fd);
   if (!facts) return refused(facts.error());
-  if (facts->type != sys::file_type::regular) return refused({errc::not_a_file, fmt::format("{} is no file", printable_text(path))});
+  if (facts->type != sys::file_type::regular)
+    return refused({errc::not_a_file, fmt::format("{} is not a regular file", printable_text(path))});
   constexpr std::size_t step = 4096;
   std::string text;
   text.reserve(std::min<std::size_t>(facts->size_bytes, most_bytes) + 2 * step);  // avoids reallocation, which would copy secrets

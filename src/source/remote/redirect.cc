@@ -60,7 +60,7 @@ status refuse(std::string_view why) { return {errc::invalid_argument, std::strin
 }  // namespace
 
 result<url> redirect_target(const url& from, std::string_view location) {
-  if (location.empty()) return refuse("it names none");
+  if (location.empty()) return refuse("it names no address");
   const bool has_scheme = !scheme_of_reference(location).empty();
   auto to = parse_http_url(has_scheme ? std::string(location) : resolved(from, location));
   if (!to) return refuse("it is not a URL that can be followed");

@@ -56,7 +56,7 @@ void keep_first(std::string& to, std::string_view value) {
 
 // Rejects two different ranges, with which the bytes of one response could be taken for others.
 status take_range(std::string_view value, response_head& into) {
-  if (!into.range.empty() && into.range != value) return wrong("it has two headers content-range");
+  if (!into.range.empty() && into.range != value) return wrong("it has two different Content-Range headers");
   keep_first(into.range, value);
   return {};
 }
@@ -101,7 +101,7 @@ status take_transfer_encoding(std::string_view value, response_head& into) {
 
 status parse_line(std::string_view line, response_head& into) {
   const auto colon = line.find(':');
-  if (colon == std::string_view::npos) return wrong(fmt::format("\"{}\" is no header", shown(line)));
+  if (colon == std::string_view::npos) return wrong(fmt::format("\"{}\" is not a header", shown(line)));
   const auto name = without_space(line.substr(0, colon));
   const auto value = without_space(line.substr(colon + 1));
   if (same_name(name, "content-length")) return take_length(value, into);
@@ -244,7 +244,7 @@ result<chunked_body::step> chunked_body::next(std::string_view come) {
     made.skip += length;
     if (last_) {  // trailers, until an empty line
       ended_ = line.empty();
-      if (++trailers_ > most_trailers) return wrong("it has too many headers behind its body");
+      if (++trailers_ > most_trailers) return wrong("it has too many headers after its body");
     } else if (begun_ && line.empty()) {  // after a chunk
       begun_ = false;
     } else {

@@ -99,7 +99,7 @@ result<std::vector<header>> s3_account::sign(std::string_view method, const url&
 result<std::vector<header>> s3_account::sign_now(const signed_request& request) {
   if (keys_->is_due()) renew_aside();
   const auto by = keys_->kept();
-  if (by == nullptr) return status(errc::would_block, "the credentials have expired, and others are not found yet");
+  if (by == nullptr) return status(errc::would_block, "the credentials have expired, and no new ones have been found yet");
   return sign_by(by, request);
 }
 

@@ -72,7 +72,7 @@ class list_reader {
 result<object_list> list_reader::read() {
   for (;;) {
     const auto event = xml_.next();
-    if (event == xml_event::broken || (event == xml_event::done && !is_list_)) return bad_list("that is none");
+    if (event == xml_event::broken || (event == xml_event::done && !is_list_)) return bad_list("it is not one");
     if (event == xml_event::done) break;
     if (event == xml_event::begin) {
       take_begin();
@@ -81,7 +81,7 @@ result<object_list> list_reader::read() {
     }
   }
   if (!is_truncated_) made_.continuation_token.clear();
-  if (is_truncated_ && made_.continuation_token.empty()) return bad_list("there is a next one, but nothing to ask for it with");
+  if (is_truncated_ && made_.continuation_token.empty()) return bad_list("it is truncated, but has no continuation token");
   if (auto problem = decode_keys(); !problem.ok()) return problem;
   return std::move(made_);
 }
@@ -133,12 +133,12 @@ status list_reader::take_folder() {
 status list_reader::decode_keys() {
   for (auto& one : made_.folders) {
     auto key = key_of_list(std::move(one), is_encoded_);
-    if (!key || !check_key(*key).ok() || !key->ends_with('/')) return bad_list("a folder is none that keys may begin with");
+    if (!key || !check_key(*key).ok() || !key->ends_with('/')) return bad_list("a folder is not a valid prefix of keys");
     one = std::move(*key);
   }
   for (auto& one : made_.objects) {
     auto key = key_of_list(std::move(one.key), is_encoded_);
-    if (!key || !check_key(*key).ok()) return bad_list("a key is none that an object may have");
+    if (!key || !check_key(*key).ok()) return bad_list("a key is not a valid object key");
     one.key = std::move(*key);
   }
   return {};

@@ -46,7 +46,7 @@ class s3_lister {
       const bool is_new = tokens.insert(std::hash<std::string>{}(token)).second;
       if (!is_new || empty > most_empty_pages || tokens.size() > most_pages + count / keys_of_a_page)
         return status(errc::io, fmt::format("{}: the server's list goes on without end: {} pages have {} objects{}", what_.name,
-                                            tokens.size(), count, is_new ? "" : ", and the next page is one of them"));
+                                            tokens.size(), count, is_new ? "" : ", and the next page repeats one of them"));
     }
   }
 
@@ -80,8 +80,7 @@ class s3_lister {
     return folder == page.folders.end() ? status() : outside(*folder);
   }
   static status outside(const std::string& key) {
-    return {errc::io,
-            fmt::format("the server lists the key {}, which does not begin so", printable_text(key.substr(0, most_bytes_of_key)))};
+    return {errc::io, fmt::format("the server lists the key {}, which lacks the prefix", printable_text(key.substr(0, most_bytes_of_key)))};
   }
 
   // Moves to the bucket's region; nullopt if the response names no other region.

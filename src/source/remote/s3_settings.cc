@@ -126,7 +126,7 @@ class settings_search {
     made_.style = *style;
     if (!made_.endpoint || (!made_.fips && !made_.dualstack)) return {};
     return {errc::invalid_argument,
-            fmt::format("{} asks for an endpoint of Amazon's {}, and another endpoint is configured: {}",
+            fmt::format("{} asks for an Amazon endpoint {}, but a different endpoint is configured: {}",
                         made_.fips ? fips.from : dualstack.from, made_.fips ? "for FIPS" : "with IPv4 and IPv6", made_.endpoint->shown())};
   }
 
@@ -155,7 +155,7 @@ class settings_search {
   status find_certificates() {
     made_.ca_bundle = first_setting(options_.ca_bundle, {"AWS_CA_BUNDLE"}, lookup_, {}).value;
     if (!made_.ca_bundle.empty() || profile_.setting("ca_bundle").empty()) return {};
-    return {errc::unsupported, "the profile has a ca_bundle, which is not taken from there: set AWS_CA_BUNDLE to it"};
+    return {errc::unsupported, "the profile has a ca_bundle, which is not read from there: set AWS_CA_BUNDLE to it"};
   }
 
   const s3_options& options_;

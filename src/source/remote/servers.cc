@@ -96,7 +96,7 @@ result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
   constexpr std::array kinds{url_kind::http, url_kind::s3, url_kind::s3_public, url_kind::s3_presigned, url_kind::webhdfs};
   const auto asked = kinds[static_cast<std::size_t>(how.kind) - 1];
   if (fits(what, asked)) return asked;
-  return status(errc::invalid_argument, fmt::format("{} is no URL of kind {}", what.shown(), to_string(asked)));
+  return status(errc::invalid_argument, fmt::format("{} is not a URL of kind {}", what.shown(), to_string(asked)));
 }
 
 // Removes the parameters that change each time a URL is signed.
@@ -136,7 +136,7 @@ result<std::string> version_text(const version& of) {
   auto made = of.has_strong_etag()        ? of.etag
               : !of.last_modified.empty() ? fmt::format("last changed {}; {}", of.last_modified, of.etag)
                                           : std::string();
-  if (made.empty()) return status(errc::unsupported, "the server names no version by which it could be known again");
+  if (made.empty()) return status(errc::unsupported, "the server names no version by which to recognize it");
   if (made.size() > most_cache_text_bytes) return status(errc::unsupported, "the name of its version is too long");
   return made;
 }
@@ -189,7 +189,7 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   const auto kind = kind_of(*parsed, how);
   if (!kind) return kind.error();
   if (*kind != url_kind::s3 && !how.sse_customer_key.empty())
-    return status(errc::invalid_argument, fmt::format("{}: the option sse_customer_key is for objects of S3, and this is a URL of kind {}",
+    return status(errc::invalid_argument, fmt::format("{}: the option sse_customer_key is for objects of S3, but this is a URL of kind {}",
                                                       parsed->shown(), to_string(*kind)));
   auto found = find(*parsed, *kind, how);
   if (!found) return found.error();
@@ -392,7 +392,7 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   const auto parsed = parse_s3_prefix(text);
   if (!parsed) return parsed.error();
   if (how.kind != remote_kind::automatic && how.kind != remote_kind::s3 && how.kind != remote_kind::s3_public)
-    return refuse("only buckets of S3 can be listed");
+    return refuse("only S3 buckets can be listed");
   auto asking = how;
   asking.sse_customer_key.clear();  // a listing has no contents to decrypt
   if (how.kind == remote_kind::s3_public) asking.anonymous = true;
@@ -478,8 +478,8 @@ result<servers::s3_way> servers::find_way(const remote_url& what, const remote_o
   const auto& settings = by->settings;
   if (!what.by_name && settings.fips && !is_fips_host(what.address.host)) {
     return status(errc::invalid_argument,
-                  fmt::format("{}: the use of FIPS endpoints is set, and the URL names another one; name the object as {}", what.shown(),
-                              printable_text(what.object.name_of(what.object.key))));
+                  fmt::format("{}: the use of FIPS endpoints is set, but the URL names a different one; name the object as {}",
+                              what.shown(), printable_text(what.object.name_of(what.object.key))));
   }
   s3_way made{.region = settings.region, .settings = settings, .address_in = {}, .account_in = {}};
   // An endpoint from the environment or a profile applies to s3:// names only. A URL with a host is requested from that host, with its own
@@ -526,9 +526,9 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
   if (!kind) return kind.error();
   if (*kind != url_kind::s3)
     return status(errc::unsupported,
-                  fmt::format("{}: objects are written to S3 alone, and this is a URL of kind {}", what->shown(), to_string(*kind)));
+                  fmt::format("{}: objects can be written only to S3, but this is a URL of kind {}", what->shown(), to_string(*kind)));
   if (!what->by_name && !what->address.query.empty())
-    return status(errc::unsupported, fmt::format("{}: it has a query, and objects are written to URLs without one", what->shown()));
+    return status(errc::unsupported, fmt::format("{}: it has a query, but objects are written only to URLs without one", what->shown()));
   if (what->object.at_google && !how.overwrite)
     return status(errc::unsupported, fmt::format("{}: overwrite=False needs If-None-Match, which the S3 interface of Google Cloud Storage "
                                                  "does not have for writing",

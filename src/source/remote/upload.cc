@@ -114,7 +114,7 @@ status upload::set_size(std::uint64_t bytes) {
   if (bytes < written_end_)
     return {errc::invalid_argument, fmt::format("the object cannot have {} bytes, since {} were written", bytes, written_end_)};
   if (size_ && written_end_ > 0)
-    return {errc::invalid_argument, fmt::format("the object is one of {} bytes, and some were written", *size_)};
+    return {errc::invalid_argument, fmt::format("the object was begun with {} bytes, and some were written", *size_)};
   if (written_end_ == 0) plan_ = *plan;  // else keep the part sizes that were begun with
   size_ = bytes;
   return {};
@@ -122,8 +122,7 @@ status upload::set_size(std::uint64_t bytes) {
 
 status upload::check_range(std::uint64_t length, std::uint64_t offset) {
   const std::lock_guard guard(lock_);
-  if (was_to_end_)
-    return {errc::invalid_argument, "the server was asked for the whole object already, and no byte of it can be written any more"};
+  if (was_to_end_) return {errc::invalid_argument, "the server was already asked to complete the object, so no more of it can be written"};
   const auto most = size_.value_or(most_object_bytes);
   if (offset > most || length > most - offset) {
     return {errc::invalid_argument, fmt::format("{} are past the end of the object, which has {} bytes",
@@ -211,7 +210,7 @@ std::optional<status> upload::give_memory(part& to) {
   if (!fits && held_bytes_ + length > 2 * room_bytes()) {
     if (copying_ > 0) return std::nullopt;
     return status(errc::out_of_memory,
-                  fmt::format("{} MiB are held of parts of which bytes are still missing, and no part can be sent; an upload has to be "
+                  fmt::format("{} MiB are held for parts with bytes still missing, and no part can be sent; an upload has to be "
                               "written in about the order of its bytes",
                               held_bytes_ >> 20));
   }
@@ -443,7 +442,7 @@ verdict upload::judge(const response_head& head, std::string_view body, fetch& w
   if (one.about == request::kind::look && is_an_answer) return taken();
   if (one.conditional && (head.status == 409 || head.status == 412))
     return refused_for(status::from_errno(
-        EEXIST, head.status == 409 ? "another object is being written there at the same time" : "the object exists already, and was kept"));
+        EEXIST, head.status == 409 ? "a different write to the same key is in progress" : "the object already exists and was kept"));
   auto known = judged_by_s3(*account(), head, body, what);
   return as_wanted_by_user(known ? *std::move(known) : judged_by_status(head), head, how_);
 }
@@ -451,7 +450,7 @@ verdict upload::judge(const response_head& head, std::string_view body, fetch& w
 verdict upload::judge_success(const response_head& head, std::string_view body, request& one) {
   switch (one.about) {
     case request::kind::part:
-      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server accepted it and returned no ETag"});
+      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server accepted it but returned no ETag"});
       one.told = head.etag;
       break;
     case request::kind::create:
@@ -459,7 +458,7 @@ verdict upload::judge_success(const response_head& head, std::string_view body, 
         one.told = *std::move(id);
         break;
       }
-      return refused_for({errc::io, "the server began an upload and returned no upload ID"});
+      return refused_for({errc::io, "the server began an upload but returned no upload ID"});
     case request::kind::complete: {
       if (says_completed(body)) break;
       // An error may follow a status that was sent before the work began ("CompleteMultipartUpload", Amazon S3 API reference).
@@ -533,7 +532,7 @@ status upload::check_holes(std::uint64_t total) const {
                      : !found->second->is_sent ? found->second->come.first_gap(length)
                                                : std::nullopt;
     if (gap) {
-      return {errc::invalid_argument, fmt::format("{} of {} were never written, and an object has no holes",
+      return {errc::invalid_argument, fmt::format("{} of {} were never written, but an object cannot have holes",
                                                   shown_range(where.offset + gap->first, where.offset + gap->second), total)};
     }
     at = where.offset + length;
@@ -644,7 +643,7 @@ status upload::check_free() {
   request one(request::kind::look, "HEAD", {});
   one.bodiless = true;
   if (!perform(one, for_ever).ok() || one.status_code != 200 || one.told == mark_) return {};
-  return status::from_errno(EEXIST, "the object exists already, and was kept");
+  return status::from_errno(EEXIST, "the object already exists and was kept");
 }
 
 void upload::stop_parts(lock& guard) noexcept {
@@ -696,7 +695,7 @@ class upload_source final : public source {
   status truncate(std::uint64_t bytes) override { return to_->set_size(bytes); }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= to_->size(); }
   io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
-    return {0, {errc::unsupported, "what is being uploaded cannot be read"}};
+    return {0, {errc::unsupported, "an upload in progress cannot be read"}};
   }
   io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
     return to_->write(memory, length, offset);

@@ -251,7 +251,7 @@ result<access_point> parse_access_point(std::string_view arn) {
   const auto [word, partition, service, region, account] = fields;
   const auto refused = [](std::string_view why) { return status(errc::unsupported, std::string(why)); };
   constexpr std::string_view kind = "accesspoint";
-  if (service != "s3") return refused("of the names that begin with arn:, only those of S3's buckets and access points are read");
+  if (service != "s3") return refused("of the names that begin with arn:, only those of S3's buckets and access points are supported");
   if (!arn.starts_with(kind) || arn.size() < kind.size() + 2)
     return refused("an ARN is arn:aws:s3:::BUCKET/KEY or arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/KEY");
   if (region.empty()) return refused("multi-region access points need signatures of version 4A, which are not supported");
@@ -306,7 +306,7 @@ result<s3_object> read_by_name(std::string_view text) {
                  .region = {},
                  .at_google = at_google};
   if (made.bucket.find_first_of("@:") != std::string::npos)
-    return bad_url(text, "the bucket's name has a character that none may have; credentials do not belong into a URL");
+    return bad_url(text, "the bucket's name has a character that is not allowed; do not put credentials in a URL");
   if (auto problem = check_bucket(made.bucket, false); !problem.ok()) return bad_url(text, problem.message());
   return made;
 }
@@ -338,8 +338,8 @@ result<url> address_at_endpoint(const std::string& bucket, const std::string& ke
   }
   made.host = fmt::format("{}.{}", in_small_letters(bucket), made.host);
   if (is_ipv6(place.endpoint->host) || looks_like_ipv4(place.endpoint->host) || !is_host_name(made.host)) {
-    return status(errc::invalid_argument, fmt::format("the addressing style is virtual, and {} is no name of a host: choose the style path",
-                                                      shown_text(made.host)));
+    return status(errc::invalid_argument,
+                  fmt::format("the addressing style is virtual, but {} is not a host name: choose the style path", shown_text(made.host)));
   }
   made.path += fmt::format("/{}", key);
   return made;
@@ -364,7 +364,7 @@ result<url> address_of_access_point(const std::string& arn, const std::string& k
     auto made = address_at_endpoint(point->label, key, place);
     if (made) return made;
     return status(errc::invalid_argument,
-                  fmt::format("an access point is asked at {}.ENDPOINT, and the host of the endpoint is no name: {}", point->label,
+                  fmt::format("an access point is addressed as {}.ENDPOINT, but the endpoint's host is not a name: {}", point->label,
                               place.endpoint->shown()));
   }
   place.region = point->region;
@@ -454,7 +454,7 @@ result<url> parse_http_url(std::string_view text) {
   rest = rest.substr(0, rest.find('#'));
   auto authority = rest.substr(0, rest.find_first_of("/?"));
   rest.remove_prefix(authority.size());
-  if (authority.find('@') != std::string_view::npos) return bad_url(text, "a user name or password does not belong into a URL");
+  if (authority.find('@') != std::string_view::npos) return bad_url(text, "a URL must not contain a user name or password");
   if (!take_host(authority, made.host)) return bad_url(text, "its host is neither a name nor an address");
   if (!take_port(authority, made.port)) return bad_url(text, "its port is not a number from 1 to 65535");
   const auto question = rest.find('?');
@@ -486,8 +486,8 @@ result<remote_url> parse_remote_url(std::string_view text) {
   const auto scheme = scheme_of(text);
   if (is_scheme_of_s3(scheme) || is_scheme_of_google(scheme)) return parse_by_name(text);
   if (const auto cut = scheme_with_one_slash(text); !cut.empty())
-    return bad_url(
-        text, fmt::format("it has one slash behind its scheme; write {}://, and as a str, since pathlib.Path takes a slash away", cut));
+    return bad_url(text,
+                   fmt::format("it has one slash after its scheme; write {}://, and pass a str, since pathlib.Path removes a slash", cut));
   if (scheme.empty()) return bad_url(text, "its scheme is not http, https, s3, gs or hf");
   if (scheme == "hf")
     return status(errc::unsupported, fmt::format("{}: files of the Hugging Face Hub are opened for reading only", shown_text(text)));
@@ -582,8 +582,8 @@ status check_bucket(std::string_view bucket, bool is_amazons) {
   const auto may_be = [&](char c) {
     return is_small_letter(c) || is_url_digit(c) || c == '.' || c == '-' || (!is_amazons && (is_alphanumeric(c) || c == '_'));
   };
-  if (!std::ranges::all_of(bucket, may_be)) return refused("it has a character that none may have");
-  if (bucket.find_first_not_of('.') == std::string_view::npos) return refused("it has nothing but dots");
+  if (!std::ranges::all_of(bucket, may_be)) return refused("it has a character that is not allowed");
+  if (bucket.find_first_not_of('.') == std::string_view::npos) return refused("it consists only of dots");
   if (!is_amazons) return {};
   if (!is_alphanumeric(bucket.front()) || !is_alphanumeric(bucket.back()))
     return refused("it does not begin and end with a letter or digit");
@@ -596,7 +596,7 @@ status check_key(std::string_view key) {
   if (key.empty()) return {errc::invalid_argument, "it names no key in the bucket"};
   if (key.size() > most_key_bytes) return {errc::invalid_argument, fmt::format("its key is longer than {} bytes", most_key_bytes)};
   if (!is_utf8(key)) return {errc::invalid_argument, "its key is not UTF-8"};
-  if (key.find('\0') != std::string_view::npos) return {errc::invalid_argument, "its key has a zero in it"};
+  if (key.find('\0') != std::string_view::npos) return {errc::invalid_argument, "its key contains a zero byte"};
   return {};
 }
 

@@ -52,7 +52,7 @@ result<file_status> parse_file_status(std::string_view text) {
     return json.object([&](std::string_view member) { return read_member(json, member, made); });
   });
   if (!read || !json.end()) return json.problem();
-  if (!made.length) return status(errc::io, "its answer says no length");
+  if (!made.length) return status(errc::io, "its answer gives no length");
   return made;
 }
 

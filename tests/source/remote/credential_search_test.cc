@@ -120,7 +120,7 @@ TEST_F(credential_search_test, keys_that_no_header_can_have_are_refused) {
 TEST_F(credential_search_test, temporary_keys_need_their_token) {
   set_keys();
   outside.variables["AWS_ACCESS_KEY_ID"] = "ASIAENV";
-  EXPECT_EQ(refusal(errc::invalid_argument), "the keys of the environment are temporary ones (ASIA...), and lack their session token");
+  EXPECT_EQ(refusal(errc::invalid_argument), "the keys of the environment are temporary (ASIA...), but have no session token");
   outside.variables["AWS_SESSION_TOKEN"] = "tokenhush";
   EXPECT_EQ(find().access_key_id, "ASIAENV");
 }
@@ -356,7 +356,7 @@ TEST_F(credential_search_test, other_names_of_settings_are_read_or_refused) {
   EXPECT_EQ(find().session_token.reveal(), "oldhush");
   outside.write(".aws/credentials", "");
   outside.write(".aws/config", "[default]\nlogin_session = arn:aws:iam::1:user/x\n");
-  EXPECT_NE(refusal(errc::permission_denied).find("signs on at a browser"), std::string::npos);
+  EXPECT_NE(refusal(errc::permission_denied).find("signs in through a browser"), std::string::npos);
   outside.write(".aws/config", "");
   for (const auto* name : {"AWS_CREDENTIAL_FILE", "BOTO_CONFIG"}) {
     outside.variables = {{"HOME", outside.variables["HOME"]}, {name, "/etc/keys"}};

@@ -173,8 +173,7 @@ TEST_F(s3_settings_test, what_the_program_says_comes_first) {
 TEST_F(s3_settings_test, an_endpoint_with_a_password_is_refused_without_showing_it) {
   outside.variables["AWS_ENDPOINT_URL"] = "http://u:hush@h";
   const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);
-  EXPECT_EQ(refused.error().message(),
-            "the endpoint of AWS_ENDPOINT_URL: URL http://...: a user name or password does not belong into a URL");
+  EXPECT_EQ(refused.error().message(), "the endpoint of AWS_ENDPOINT_URL: URL http://...: a URL must not contain a user name or password");
 }
 
 TEST_F(s3_settings_test, certificates_may_be_in_a_file) {

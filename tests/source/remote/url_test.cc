@@ -146,7 +146,7 @@ TEST(remote_url, what_may_not_stand_in_a_path_is_encoded_and_what_is_encoded_sta
 }
 
 TEST(remote_url, bad_urls_are_refused_in_words) {
-  EXPECT_EQ(refusal_of("http://u:hidden@h/x"), "URL http://...: a user name or password does not belong into a URL");
+  EXPECT_EQ(refusal_of("http://u:hidden@h/x"), "URL http://...: a URL must not contain a user name or password");
   EXPECT_EQ(refusal_of("http:///x"), "URL http:///x: its host is neither a name nor an address");
   EXPECT_EQ(refusal_of("http://h:0/x"), "URL http://h:0/x: its port is not a number from 1 to 65535");
   EXPECT_EQ(refusal_of("http://h/a\r\nHost: x"), "URL http://h/a??Host: x: it has a control character");

@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--api", nargs="+", default=["cufile", "posix"], choices=[*API, "all"], help="(default: cufile posix)")
     args = parser.parse_args(arguments)
     if args.nbytes < 1 or args.nruns < 1 or args.nthreads < 1:
-        parser.error("--nbytes, --nruns and --nthreads are at least 1")
+        parser.error("--nbytes, --nruns and --nthreads must be at least 1")
     args.api = utils.chosen(args, API)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # num_threads changes nothing, and the help says so

@@ -82,7 +82,7 @@ def _roundtrip(args: Any, store: Any, xp: Any, of_gpu: bool) -> tuple[float, flo
     back = xp.asarray(array[:])
     read = perf_counter() - start
     if not bool((back == source).all()):
-        raise RuntimeError("what was read is not what was written")
+        raise RuntimeError("the data read differs from the data written")
     return read, wrote
 
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--drop-vm-cache", action="store_true", help="empty the page cache before each write and read; needs root")
     args = parser.parse_args(arguments)
     if min(args.nruns, args.nthreads, args.nbytes, args.chunksize) < 1:
-        parser.error("--nbytes, --chunksize, --nruns and --nthreads are at least 1")
+        parser.error("--nbytes, --chunksize, --nruns and --nthreads must be at least 1")
     if args.nbytes % args.dtype.itemsize or args.chunksize % args.dtype.itemsize:
         parser.error(f"--nbytes and --chunksize have to be multiples of the {args.dtype.itemsize} bytes of {args.dtype}")
     args.api = utils.chosen(args, API)
