@@ -283,6 +283,9 @@ foreach(linter ruff codespell shellcheck actionlint workflows dependabot)
   set_tests_properties(tools.${linter}_finds_nothing PROPERTIES LABELS tools TIMEOUT 120 SKIP_RETURN_CODE 77)
 endforeach()
 
+add_test(NAME tools.long_clang_tidy_of_changed_files COMMAND ${PROJECT_SOURCE_DIR}/tools/check_tidy)
+set_tests_properties(tools.long_clang_tidy_of_changed_files PROPERTIES LABELS long TIMEOUT 4500 SKIP_RETURN_CODE 77)
+
 # What the release build leaves out to be quick: each source and each header compiled alone, which shows whether it includes what it uses.
 if(PROJECT_IS_TOP_LEVEL AND PENSTOCK_SANITIZE STREQUAL "none")
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)

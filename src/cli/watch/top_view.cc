@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <tuple>
@@ -317,7 +318,7 @@ std::string sparkline(std::span<const double> speeds, double top, std::size_t co
   std::string line(columns - shown.size(), ' ');
   for (const double each : shown) {
     const double part = top > 0 ? std::clamp(each / top, 0.0, 1.0) : 0;
-    const auto level = static_cast<std::size_t>(part * (blocks.size() - 1) + 0.5);
+    const auto level = static_cast<std::size_t>(std::lround(part * static_cast<double>(blocks.size() - 1)));
     line += has_blocks ? blocks[level] : letters[level];
   }
   return line;
@@ -326,7 +327,7 @@ std::string sparkline(std::span<const double> speeds, double top, std::size_t co
 std::string bar(double value, double top, std::size_t columns, bool has_blocks) {
   constexpr std::array<std::string_view, 8> ends{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const double part = top > 0 ? std::clamp(value / top, 0.0, 1.0) : 0;
-  const auto eighths = static_cast<std::size_t>(part * static_cast<double>(columns * ends.size()) + 0.5);
+  const auto eighths = static_cast<std::size_t>(std::lround(part * static_cast<double>(columns * ends.size())));
   const auto whole = has_blocks ? eighths / ends.size() : (eighths + ends.size() / 2) / ends.size();
   std::string line;
   for (std::size_t i = 0; i < whole; ++i) line += has_blocks ? "█" : "#";
