@@ -15,7 +15,7 @@ int main() {
   namespace kv = penstock::kv;
   auto store = kv::store::open(*engine, "kv-cache", {.capacity_bytes = 1 << 24});
   if (!store) return fail(store.error());
-  // Of the host here; memory of a GPU, from wherever it is, is named likewise.
+  // Host memory here; pass GPU memory, however allocated, in the same way.
   std::vector<float> keys(131072, 1.0F), values(131072, 2.0F);
   const kv::memory_piece block[] = {{keys.data(), 524288}, {values.data(), 524288}};
   const auto stored = store->put({{"block-17", block}});  // many keys at once
