@@ -6,6 +6,7 @@ The table `KINDS` has one line for each kind. The content of a file decides its 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -193,12 +194,18 @@ def _load_checkpoint(content: Content, request: Request) -> Any:
     except (pickle.UnpicklingError, EOFError) as problem:
         if isinstance(problem, Error):
             raise
-        said = str(problem).strip().partition("\n")[0]
+        said = _cause_of(str(problem))
         problem_of_file = (
             f"{content.name} is a checkpoint of torch.save: it is damaged, or holds more than tensors and plain values ({said}); "
             "penstock.torch.load(path, weights_only=False) loads a file that you trust"
         )
         raise InvalidArgument(problem_of_file, code="invalid_argument", filename=content.name) from problem
+
+
+def _cause_of(problem: str) -> str:
+    """Returns the reason in the text of an unpickling error, without PyTorch's advice around it."""
+    reason = re.search(r"WeightsUnpickler error: (.*?)(?:\. Please|$)", problem, re.MULTILINE)
+    return reason[1] if reason else problem.strip().partition("\n")[0]
 
 
 def _load_index(content: Content, request: Request) -> Any:

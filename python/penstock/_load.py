@@ -16,7 +16,7 @@ from ._folders import files_of_folder, files_of_url
 from ._kinds import ENDINGS, Content, Kind, Request, find_kind
 from ._makers import maker_of
 from ._unsized import read_to_the_end
-from ._urls import is_url
+from ._urls import is_url, local_path
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -97,11 +97,18 @@ def load(
     wanted = _shape_of(shape)
     keys = _keys_of(names)
     by_kind = dtype is None and shape is None and offset == 0
+    if is_url(path) and _native.shown_name(path).endswith("/"):  # a folder, even if the server has an object of this name to mark it
+        files = _files_at(path, storage_options) if by_kind else []
+        if files:
+            return _load_files(files, Request(_text_of(path), device, framework, keys, storage_options))
     try:
         opened = _native.open(path, storage_options=storage_options)
     except (NotAFile, NotFound, PermissionDenied):
         files = _files_at(path, storage_options) if by_kind else []
         if not files:
+            if not by_kind and _is_folder(path):
+                problem = f"{_name_of(path)} is a folder: load it without dtype, shape and offset, which are for files of plain data"
+                raise InvalidArgument(problem, code="invalid_argument", filename=_name_of(path)) from None
             raise
         return _load_files(files, Request(_text_of(path), device, framework, keys, storage_options))
     with opened as file:
@@ -160,7 +167,11 @@ def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str
     name = os.fsdecode(path)
     if is_url(name):
         return files_of_url(name, storage_options)
-    return files_of_folder(name) if os.path.isdir(name) and os.access(name, os.R_OK) else []
+    return files_of_folder(local_path(name)) if _is_folder(name) and os.access(local_path(name), os.R_OK) else []
+
+
+def _is_folder(path: Path) -> bool:
+    return not isinstance(path, int) and not is_url(path) and os.path.isdir(local_path(os.fsdecode(path)))
 
 
 def _load_files(files: Sequence[str], request: Request) -> Any:

@@ -117,6 +117,9 @@ def test_a_file_is_loaded_by_its_content(tmp_path: Path, kind: str, name: str) -
 def test_a_folder_is_its_model(tmp_path: Path, kind: str) -> None:
     FOLDERS[kind](tmp_path)
     assert same(penstock.load(tmp_path))
+    assert same(penstock.load(tmp_path.as_uri()))
+    with pytest.raises(penstock.InvalidArgument, match="is a folder: load it without dtype, shape and offset"):
+        penstock.load(tmp_path, "f4")
     for index in tmp_path.glob("*.index.json"):
         assert same(penstock.load(index))
 
@@ -265,8 +268,10 @@ def test_a_checkpoint_is_of_pytorch(tmp_path: Path, wrong: dict[str, str]) -> No
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     torch.save({"a": Path("x")}, tmp_path / "x")
-    with pytest.raises(penstock.InvalidArgument, match="x is a checkpoint of torch.save: .*weights_only=False"):
+    with pytest.raises(penstock.InvalidArgument, match="x is a checkpoint of torch.save: .*weights_only=False") as refused:
         penstock.load(tmp_path / "x")
+    assert "(Unsupported global: GLOBAL pathlib." in str(refused.value)
+    assert str(refused.value).isprintable()
 
 
 # --- the library of the result

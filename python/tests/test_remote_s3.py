@@ -175,3 +175,14 @@ def test_a_model_is_found_in_a_folder(server, options, tmp_path):
     url = f"s3://{server.facts()['bucket']}/model"
     loaded = penstock.safetensors.numpy.load_file(url, storage_options=options)
     numpy.testing.assert_array_equal(loaded["weight"], tensors["weight"])
+
+
+def test_a_url_with_a_slash_at_its_end_is_a_folder_even_if_an_object_marks_it(server, options, tmp_path):
+    """The AWS console marks folders with empty objects."""
+    tensors = {"weight": numpy.arange(12, dtype=numpy.float32)}
+    penstock.safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    server.put("marked/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
+    if server.kind == "moto":  # the others keep folders
+        server.put("marked/", b"")
+    loaded = penstock.load(f"s3://{server.facts()['bucket']}/marked/", storage_options=options)
+    numpy.testing.assert_array_equal(loaded["weight"], tensors["weight"])
