@@ -97,7 +97,7 @@ def load(
     wanted = _shape_of(shape)
     keys = _keys_of(names)
     by_kind = dtype is None and shape is None and offset == 0
-    if is_url(path) and _native.shown_name(path).endswith("/"):  # a folder, even if the server has an object of this name to mark it
+    if not isinstance(path, int) and is_url(path) and _native.shown_name(path).endswith("/"):  # a folder, even if the server has an object of this name to mark it
         files = _files_at(path, storage_options) if by_kind else []
         if files:
             return _load_files(files, Request(_text_of(path), device, framework, keys, storage_options))
