@@ -58,7 +58,7 @@ class Containers(unittest.TestCase):
             self.assertTrue((ROOT / name).exists(), f"{IGNORED.name} names {name}, which is not here")
         named = re.search(r"^sdist.include = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
         self.assertIsNotNone(named)
-        folders = set(re.findall(r'"([^"]+)"', named.group(1)))  # type: ignore[union-attr]
+        folders = set(re.findall(r'"/?([^"]+)"', named.group(1)))  # type: ignore[union-attr]
         self.assertLessEqual(folders | {"CMakeLists.txt", "CMakePresets.json", "LICENSE", "NOTICE", "README.md", "pyproject.toml"}, sent)
 
     def test_the_pod_is_a_pod_that_runs_without_privileges(self) -> None:
