@@ -47,44 +47,44 @@ def load(
 ) -> Any:
     """Loads a file, a folder or a URL: a model's tensors, NumPy arrays, or the bytes of any other file. Blocks.
 
-    Without `dtype`, `shape` and `offset`, the content of the file decides what you get:
+    Without `dtype`, `shape` and `offset`, the file's content determines what you get:
 
     - safetensors files, and the index of a model in several files: a dict of tensors by name, as `penstock.safetensors.load_file()` returns it.
     - GGUF files: a dict of tensors by name, as `penstock.gguf.open(path).load()` returns it.
     - PyTorch checkpoints (.pt, .bin): the result of `penstock.torch.load(path, device, weights_only=True)`. This needs PyTorch.
-    - .npy files: the array with its own dtype and shape. An array in Fortran order is the transpose of one in C order (on "host:0": the bytes
-      as they are in the file). Text, dates, records and foreign byte orders load only as NumPy arrays on the host.
-    - .npz files: a dict of arrays by name. The CPU decompresses members of `numpy.savez_compressed` and checks their checksums. Stored members
-      are read directly, and their checksums are not checked. A member that is not an array is left out with a warning.
+    - .npy files: the array with its own dtype and shape. An array in Fortran order is the transpose of one in C order (on "host:0": the bytes as they
+      are in the file). Strings, dates, records and non-native byte orders load only as NumPy arrays on the host.
+    - .npz files: a dict of arrays by name. The CPU decompresses members written by `numpy.savez_compressed` and verifies their checksums. Stored
+      members are read directly, without verification. Members that are not arrays are skipped with a warning.
     - a folder: the model in it, with or without an index.
     - any other file: its bytes (dtype "u1").
 
     Arguments:
 
-    - `dtype`: a dtype of NumPy or PyTorch, or its name. With `dtype`, `shape` or `offset`, the file is an array of this type, whatever its kind;
-      `dtype="u1"` loads the bytes of any file.
-    - `shape`: an int or a sequence of ints. One of them may be -1, which stands for as many items as the file has. None is -1.
-    - `device`: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a `torch.device`; "host:0", the simulated GPU.
+    - `dtype`: a dtype of NumPy or PyTorch, or its name. With `dtype`, `shape` or `offset`, any file is read as a raw array of this type; `dtype="u1"`
+      loads the bytes of any file.
+    - `shape`: an int or a sequence of ints. One of them may be -1, meaning as many items as the file has. None means -1.
+    - `device`: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a `torch.device`; or "host:0", the simulated GPU.
     - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None; see below.
-    - `offset`: where the array begins in the file, in bytes.
+    - `offset`: where the array starts in the file, in bytes.
     - `exact`: True raises `ShortRead` if the file ends before the array does, or within an item. False returns fewer rows (first axis).
     - `names`: the tensors of a safetensors or GGUF file, or the arrays of a .npz file, to read. None reads all.
     - `storage_options`: how to reach the server of a URL and where to cache its data, as for `penstock.open()`.
 
-    If `framework` is None, the first line that applies decides the library of the result:
+    If `framework` is None, the first rule that applies determines the result's library:
 
-    1. The device belongs to a library: a `torch.device` gives PyTorch, a CuPy device CuPy, "host:0" `DeviceBuffer`.
-    2. The program has imported PyTorch, or `dtype` is PyTorch's: PyTorch.
+    1. The device implies a library: a `torch.device` gives PyTorch, a CuPy device CuPy, and "host:0" a `DeviceBuffer`.
+    2. The program has imported PyTorch, or `dtype` is a PyTorch dtype: PyTorch.
     3. The device is the host: NumPy.
-    4. The device is a GPU: CuPy if it is installed, else `DeviceBuffer`.
+    4. The device is a GPU: CuPy if installed, else `DeviceBuffer`.
 
-    On a GPU, the call waits for the current stream of the library, because its allocator may hand out memory that is still in use there. You may
-    use the result in any stream.
+    On a GPU, the call waits for the library's current stream, because the allocator may hand out memory that is still in use there. You may use the
+    result on any stream.
 
     Raises:
 
-    - `InvalidArgument`: a dtype that the library does not support, a damaged file, a file whose name claims another kind, or a kind that needs
-      another reader (TorchScript, HDF5, pickles, Zarr stores); the message names the reader.
+    - `InvalidArgument`: a dtype that the library does not support, a damaged file, a file whose extension does not match its content, or a format
+      that needs another reader (TorchScript, HDF5, pickles, Zarr stores); the message names the reader.
     - `NotFound`: no such file, or a folder without a model.
     - `ShortRead`: see `exact`.
     - `ImportError`: the library is not installed.

@@ -1,4 +1,4 @@
-"""save(): writes tensors and arrays to a file whose ending decides the format."""
+"""save(): writes tensors and arrays to a file in the format that its extension selects."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _Options = Mapping[str, Any] | None
 def save(
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes], obj: Any, *, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes an object to a file, which appears whole and durable under its name, or not at all. Blocks. `penstock.load(path)` loads it.
+    """Writes an object to a file atomically and durably. Blocks. `penstock.load(path)` loads it.
 
-    The ending of `path` decides the format:
+    The extension of `path` selects the format:
 
     - .safetensors: a dict of tensors by name, as for `penstock.safetensors.save_file()`.
     - .pt, .pth, .ckpt: any object that `torch.save` takes, as for `penstock.torch.save()`. This needs PyTorch.
@@ -33,17 +33,17 @@ def save(
     Arguments:
 
     - `path`: the name of the file, or the URL of an S3 object.
-    - `obj`: tensors of PyTorch, arrays of NumPy or CuPy, `DeviceBuffer`s, or a dict of them by name.
+    - `obj`: a PyTorch tensor, a NumPy or CuPy array, a `DeviceBuffer`, or a dict of them by name; for a checkpoint, any object.
     - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
 
-    To write only the bytes of an array, to a file of any name, use `penstock.tofile(array, path)`.
+    To write only an array's bytes, to a file with any name, use `penstock.tofile(array, path)`.
 
     Raises:
 
-    - `InvalidArgument`: another ending, or an array of a type that the format cannot hold.
+    - `InvalidArgument`: a different extension, or an array whose type the format cannot hold.
     - `TypeError`: an object of the wrong kind for the format.
     - `ImportError`: a checkpoint needs PyTorch, which is not installed.
-    - `penstock.Error`: writing failed; an older file of that name is unchanged.
+    - `penstock.Error`: writing failed; an existing file of that name is unchanged.
     """
     text = os.fsdecode(path)
     shown = _native.shown_name(text)

@@ -1,11 +1,12 @@
 """The cufile module of cuda-python's documentation, on Penstock: files by descriptor, memory by address.
 
-Pointers, streams and handles are integers. A pointer may be to host memory, to memory of a GPU, or to memory of the host device. As in C, a pointer
-keeps nothing alive: memory must stay allocated until the call, or the queued operation, has ended. Registering memory is never required. The first
-call that needs the driver opens it. Thread-safe.
+Pointers, streams and handles are integers. A pointer may point to host memory, GPU memory, or memory of the host device. As in C, a pointer keeps
+nothing alive: memory must stay allocated until the call, or the queued operation, has finished. Registering memory is never required. The first call
+that needs the driver opens it. Thread-safe.
 
-A call that fails raises cuFileError, whose status is one of cuFile's error codes (docs.nvidia.com/gpudirect-storage, API reference). Programs written for
-cuda.bindings.cufile 13.x, some of whose functions take other arguments, import penstock.cuda_bindings.cufile, or run unchanged under `penstock run`.
+A call that fails raises cuFileError, whose status is one of cuFile's error codes (docs.nvidia.com/gpudirect-storage, API reference). Some functions
+of cuda.bindings.cufile 13.x take different arguments: programs written for it import penstock.cuda_bindings.cufile, or run unchanged under `penstock
+run`.
 
 Batches (batch_io_...), statistics (stats_..., get_stats_...), parameters (get_parameter_..., set_parameter_...), the driver's settings
 (driver_set_...), streams (stream_register), and their structs and enumerations come from penstock.cuda_bindings.cufile. They are imported on first
@@ -13,7 +14,7 @@ use and need NumPy. Batches use the handles of this module. Statistics count the
 
 Settings are read when the driver opens: first set_parameter_...(), then the CUFILE_ variables, then cufile.json (CUFILE_ENV_PATH_JSON, else
 /etc/cufile.json). This module obeys properties.allow_compat_mode, force_compat_mode and allow_system_memory, execution.parallel_io and
-max_io_threads, profile.cufile_stats, and the settings of the log. The page "cufile.json and variables" says what they do.
+max_io_threads, profile.cufile_stats, and the log settings. The page "cufile.json and variables" describes them.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class IOVec:
 
     - `ptr`: an address.
     - `size`: in bytes.
-    - `file_offset`: in bytes, added to that of the call.
+    - `file_offset`: in bytes, added to the call's file_offset.
     - `buf_offset`: in bytes, added to ptr.
     """
 
@@ -102,13 +103,13 @@ class IOVec:
 def driver_open() -> None:
     """Opens the driver, as cuFileDriverOpen does. Never required. Calls may be nested: each needs a driver_close().
 
-    Raises cuFileError with CU_FILE_DRIVER_INVALID_PROPS if cufile.json cannot be read or is not valid; the first use of the driver does so too.
+    Raises cuFileError with CU_FILE_DRIVER_INVALID_PROPS if cufile.json is unreadable or invalid, as does the first use of the driver.
     """
     _driver.open()
 
 
 def driver_close() -> None:
-    """Undoes one driver_open(), or the automatic opening by the first use.
+    """Undoes one driver_open(), or the automatic opening on first use.
 
     The last call deregisters every file and buffer, and waits for their operations. Raises cuFileError with CU_FILE_DRIVER_NOT_INITIALIZED if the
     driver is not open.
@@ -117,12 +118,12 @@ def driver_close() -> None:
 
 
 def use_count() -> int:
-    """Returns how often the driver is open, counting this module, penstock.gds, penstock.kvikio and penstock.cuda_bindings."""
+    """Returns the driver's use count, which includes penstock.gds, penstock.kvikio and penstock.cuda_bindings."""
     return calls.use_count()
 
 
 def driver_get_properties(props: int = 0) -> dict[str, Any]:
-    """Returns the properties of the driver as a dict. Opens the driver if it is not open.
+    """Returns the driver's properties as a dict. Opens the driver if it is not open.
 
     - `props`: an address to which the properties are also written as a CUfileDrvProps_t (56 bytes); 0 writes nothing.
 
@@ -157,7 +158,7 @@ def handle_register(descr: int) -> int:
     Raises cuFileError with:
 
     - CU_FILE_INVALID_VALUE: not an open descriptor.
-    - CU_FILE_IO_NOT_SUPPORTED: another kind of struct, or allow_compat_mode is false and the file cannot be GPU-direct.
+    - CU_FILE_IO_NOT_SUPPORTED: an unsupported struct type, or allow_compat_mode is false and the file cannot use GPU-direct I/O.
     - CU_FILE_INVALID_FILE_TYPE: not a regular file or block device.
     - CU_FILE_INVALID_FILE_OPEN_FLAG: O_APPEND.
     - CU_FILE_HANDLE_ALREADY_REGISTERED.
@@ -166,23 +167,23 @@ def handle_register(descr: int) -> int:
 
 
 def handle_deregister(fh: int) -> None:
-    """Releases a handle after its running operations. Your descriptor stays open. Raises cuFileError with CU_FILE_INVALID_HANDLE."""
+    """Releases a handle once its operations have finished. Your descriptor stays open. Raises cuFileError with CU_FILE_INVALID_HANDLE."""
     counted("handle_deregister", lambda: _driver.remove_file(fh))
 
 
 def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803 - the documented name
-    """Registers size bytes of memory at devPtr_base, and the directions they may be used for. Never required.
+    """Registers size bytes of memory at devPtr_base for the directions in flags. Never required.
 
     Device memory is looked up once instead of for each request, and the first GPU-direct transfer registers it with NVIDIA's library. It must stay
-    allocated until buf_deregister(). Host memory is only checked and remembered.
+    allocated until buf_deregister(). Host memory is only checked and recorded.
 
-    - `flags`: CU_FILE_BUF_REGISTER_FLAGS_NONE, _READ_ONLY (only reads of files) or _WRITE_ONLY (only writes).
+    - `flags`: CU_FILE_BUF_REGISTER_FLAGS_NONE, _READ_ONLY (only file reads) or _WRITE_ONLY (only file writes).
 
     Raises cuFileError with:
 
-    - CU_FILE_INVALID_VALUE: null, no bytes, or unknown flags.
+    - CU_FILE_INVALID_VALUE: null, zero size, or unknown flags.
     - CU_FILE_MEMORY_ALREADY_REGISTERED: the same base.
-    - CU_FILE_CUDA_POINTER_RANGE_ERROR: more bytes than the device allocation has.
+    - CU_FILE_CUDA_POINTER_RANGE_ERROR: the range exceeds the device allocation.
     - CU_FILE_CUDA_POINTER_INVALID: nothing is allocated there.
     - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, and allow_system_memory is false.
     """
@@ -205,10 +206,10 @@ def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset
     - CU_FILE_INVALID_VALUE: null or a negative number.
     - CU_FILE_INVALID_FILE_OPEN_FLAG: the file is open for writing only.
     - CU_FILE_PERMISSION_DENIED: the buffer is registered for writes only.
-    - CU_FILE_INVALID_MAPPING_RANGE: the range leaves the registered buffer.
-    - CU_FILE_CUDA_POINTER_INVALID: the range leaves its allocation, or is not memory.
+    - CU_FILE_INVALID_MAPPING_RANGE: the range exceeds the registered buffer.
+    - CU_FILE_CUDA_POINTER_INVALID: the range exceeds its allocation, or is not memory.
     - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, and allow_system_memory is false.
-    - CU_FILE_IO_ERROR, or CU_FILE_OP_PARTIAL_COMPLETION if some bytes were moved; bytes_done has their number.
+    - CU_FILE_IO_ERROR, or CU_FILE_OP_PARTIAL_COMPLETION if some bytes were transferred; bytes_done is their number.
     """
     pread(fh, buf_ptr_base, size, file_offset, buf_ptr_offset)
 
@@ -221,7 +222,7 @@ def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
 
 
 def pread(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """Like read(), but returns the number of bytes read: fewer than size at end of file, 0 after it."""
+    """Like read(), but returns the number of bytes read: fewer than size at end of file, 0 beyond it."""
     used = _driver.find_file(fh)
 
     def move() -> int:
@@ -245,16 +246,16 @@ def pwrite(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offs
 def read_async(
     fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int, bytes_read_ptr: int, stream: int
 ) -> None:
-    """Queues a read on a stream of the device that owns the memory: after its earlier work, before its later work. Does not block.
+    """Queues a read, in stream order, on a stream of the device that owns the memory. Does not block.
 
-    - `bytes_read_ptr`: the address, in host or device memory, of 8 bytes that are set before later work of the stream starts: to the bytes read, or
-      to -1 if the read failed. 0 writes nothing. The buffer and the 8 bytes must stay allocated until then.
+    - `bytes_read_ptr`: the address, in host or device memory, of 8 bytes that are set before later work on the stream starts: to the number of bytes
+      read, or to -1 if the read failed. 0 writes nothing. The buffer and the 8 bytes must stay allocated until then.
     - `stream`: a CUstream; 0 is the default stream.
 
     Raises cuFileError if nothing was queued, with the codes of read() and:
 
     - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, which has no stream.
-    - CU_FILE_ASYNC_NOT_SUPPORTED: the settings allow no stream-ordered calls, or set_file_properties() selected a path other than "staged".
+    - CU_FILE_ASYNC_NOT_SUPPORTED: the settings disable stream-ordered calls, or set_file_properties() selected a path other than "staged".
     """
     used = _driver.find_file(fh)
     memory = _memory(used, buf_ptr_base, size, file_offset, buf_ptr_offset, False)
@@ -273,7 +274,7 @@ def write_async(
 def synchronize(stream: int = 0) -> None:
     """Waits for everything that read_async() and write_async() queued on a stream. Raises nothing for failed operations: see their result pointers.
 
-    cuda-python does not have this call. For streams of a GPU you may use CUDA's own call; the host device has no other.
+    cuda-python does not have this call. For GPU streams you may use CUDA's own call; for the host device there is no alternative.
     """
     _driver.wait_for(stream)
 
@@ -285,15 +286,15 @@ def readv(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, 
       in memory.
     - `bytes_read_ptr`: the address, in host or device memory, of 8 bytes for the total; 0 writes nothing.
 
-    Pieces at end of file are short without an error. Raises cuFileError with CU_FILE_INVALID_VALUE if iovcnt is larger than iov, else as read() for
-    the first piece that failed, with its bytes_done; the total is not written then.
+    A piece at end of file may be short without an error. Raises cuFileError with CU_FILE_INVALID_VALUE if iovcnt exceeds the length of iov; otherwise
+    as read() does for the first piece that failed, with its bytes_done, and without writing the total.
     """
     used = _driver.find_file(fh)
     _scatter(used, iov, iovcnt, file_offset, bytes_read_ptr, False)
 
 
 def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, bytes_written_ptr: int) -> None:
-    """Writes many pieces, as readv() reads them. Pieces must not overlap in the file."""
+    """Writes many pieces, like readv(). Pieces must not overlap in the file."""
     used = _driver.find_file(fh)
     _scatter(used, iov, iovcnt, file_offset, bytes_written_ptr, True)
 
@@ -301,12 +302,12 @@ def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int,
 def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
     """Starts nr operations of a batch from batch_io_set_up() without waiting for them; batch_io_get_status() waits.
 
-    - `iocbp`: IOParams, or the address of the first; fh is a handle of this module. Memory must stay allocated until the operation's event.
+    - `iocbp`: IOParams, or the address of the first; fh is a handle from this module. Memory must stay allocated until the operation's event.
 
-    Raises cuFileError if nothing was started. An operation with wrong memory, range or direction is started and fails in its event.
+    An operation with invalid memory, range or direction is started, and its event reports the failure. Raises cuFileError if nothing was started:
 
     - CU_FILE_INVALID_HANDLE.
-    - CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR: no such batch, no room in it, or no operations.
+    - CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR: no such batch, too many operations for it, or none.
     - CU_FILE_INVALID_VALUE: flags other than 0.
     - CU_FILE_IO_NOT_SUPPORTED: set_file_properties() selected a path for a file.
     """
@@ -338,27 +339,27 @@ def get_file_properties(fh: int) -> dict[str, Any]:
     - `name`; `size` in bytes; `file_system` and `mount`, as in /proc/self/mountinfo.
     - `direct_io_alignment`: the alignment in bytes that O_DIRECT requires of memory and of offsets; (0, 0) if O_DIRECT is not supported.
     - `residency`: the bytes in the page cache.
-    - `read_paths`, `write_paths`: how the whole file would move to and from device memory, as (offset, length, path, reason), for the directions that
-      the file is open for. With path "posix": to and from host memory.
+    - `read_paths`, `write_paths`: how the whole file would be transferred to and from device memory, as (offset, length, path, reason), for the
+      directions that the file is open for. With path "posix": to and from host memory.
     - `remarks`: what keeps the file from a faster path.
-    - `nvidia_fs`: the version of the kernel module, or "" if it is not loaded. `gpu_direct`: whether this file may be GPU-direct.
+    - `nvidia_fs`: the version of the kernel module, or "" if it is not loaded. `gpu_direct`: whether this file may use GPU-direct I/O.
     - `path`, `direct_io`, `priority`: the values of set_file_properties().
     """
     return _driver.find_file(fh).properties()
 
 
 def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
-    """Changes how a file is used from now on. All values are checked before the first is set.
+    """Changes how a file is used from now on. All values are checked before any is set.
 
     - `path`: "automatic", or one of "posix", "staged", "mapped", "direct" and "dma_buf". A forced path that cannot serve a request makes it fail.
     - `direct_io`: True lets large aligned writes bypass the page cache.
     - `priority`: "automatic", "speed", or "cpu" for the least CPU time per byte.
 
-    They apply to read(), write(), readv(), writev() and their variants. Stream-ordered calls accept only the paths "automatic" and "staged", batches
-    only "automatic"; neither has a priority.
+    They apply to read(), write(), readv(), writev() and their variants. Stream-ordered calls accept only the paths "automatic" and "staged", and
+    batches only "automatic"; neither uses the priority.
 
-    Raises cuFileError with CU_FILE_INVALID_VALUE (an unknown key or a value out of range, which it names), CU_FILE_IO_NOT_SUPPORTED (direct_io, and
-    the file system does not support it), or CU_FILE_INVALID_HANDLE.
+    Raises cuFileError with CU_FILE_INVALID_VALUE (an unknown key or an out-of-range value, which it names), CU_FILE_IO_NOT_SUPPORTED (the file system
+    does not support direct_io), or CU_FILE_INVALID_HANDLE.
     """
     used = _driver.find_file(fh)
     for key, value in props.items():

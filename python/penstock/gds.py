@@ -37,7 +37,7 @@ __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer
 
 
 class Fallbacks(NamedTuple):
-    """How many files this process opened without O_DIRECT, and why the latest one was; the reason is empty if there was none."""
+    """How many files this process opened without O_DIRECT, and the reason for the latest; empty if there was none."""
 
     files: int
     reason: str
@@ -50,7 +50,7 @@ def direct_io_fallbacks() -> Fallbacks:
 
 
 def is_available() -> bool:
-    """Returns whether a GdsFile can use storages on a GPU: a GPU is usable, and cufile.json can be read.
+    """Returns whether a GdsFile can use GPU storages: a GPU is usable, and cufile.json can be read.
 
     As in PyTorch 2.11 and later, this does not say whether bytes bypass the CPU. penstock.gpu_direct_status() does.
     """
@@ -63,7 +63,7 @@ def is_available() -> bool:
 def gds_register_buffer(s: Any) -> None:
     """Registers a storage that you use repeatedly, as penstock.cufile.buf_register() does. Never required.
 
-    The memory must stay allocated until gds_deregister_buffer(): the registration does not keep it.
+    The memory must stay allocated until gds_deregister_buffer(): the registration does not keep it alive.
 
     Raises RuntimeError if memory at this address is already registered, the storage is empty, the storage is in host memory and cufile.json forbids
     that, or cufile.json cannot be read.
@@ -81,14 +81,14 @@ def gds_register_buffer(s: Any) -> None:
 
 
 def gds_deregister_buffer(s: Any) -> None:
-    """Undoes gds_register_buffer() and waits for GPU-direct transfers of the memory. Raises RuntimeError if it is not registered."""
+    """Undoes gds_register_buffer() and waits for the memory's GPU-direct transfers. Raises RuntimeError if it is not registered."""
     address, _ = _place_of("gds_deregister_buffer", s)
     if address == 0 or calls.buf_deregister(address) != 0:
         raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
 
 
 class GdsFile:
-    """A file that whole storages are loaded from and saved to. A context manager. Thread-safe, except for close().
+    """A file for loading and saving whole storages. A context manager. Thread-safe, except for close().
 
     - `filename`, `flags`: the arguments.
     - `fd`: the descriptor; -1 once closed.
@@ -117,7 +117,7 @@ class GdsFile:
 
         - AssertionError: the file is already registered.
         - RuntimeError: it is not a regular file or block device, it was opened with O_APPEND, cufile.json cannot be read, or cufile.json allows only
-          GPU-direct transfers and the file cannot use them.
+          GPU-direct transfers, which the file cannot use.
         """
         assert self.handle is None, "Cannot register a handle that is already registered."
         self._settings = _settings("cuFileHandleRegister")
@@ -133,14 +133,14 @@ class GdsFile:
         self.handle = next(_handles)
 
     def deregister_handle(self) -> None:
-        """Undoes register_handle() and waits for running transfers. Raises AssertionError if the file is not registered."""
+        """Undoes register_handle() and waits for transfers in progress. Raises AssertionError if the file is not registered."""
         assert self.handle is not None, "Cannot deregister a handle that is not registered."
         file, self._file, self.handle = self._file, None, None
         if file is not None:
             file.close()
 
     def load_storage(self, storage: Any, offset: int = 0) -> None:
-        """Fills the storage with bytes of the file from offset (in bytes) on. Blocks and releases the GIL.
+        """Fills the storage from the file, starting at offset (in bytes). Blocks and releases the GIL.
 
         - AssertionError: the file is not registered.
         - RuntimeError: the storage was not filled, for example at end of file. The message says how many bytes were read.
@@ -155,7 +155,7 @@ class GdsFile:
         self._complete("save_storage", "cuFileWrite", self._file.write_from, storage, offset)
 
     def close(self) -> None:
-        """Deregisters and closes the file. Does nothing if it is closed. In PyTorch only the destructor closes a file."""
+        """Deregisters and closes the file. Does nothing if it is already closed. In PyTorch, only the destructor closes a file."""
         if self.handle is not None:
             self.deregister_handle()
         if self.fd >= 0:

@@ -1,4 +1,4 @@
-"""GGUF files, the models of llama.cpp: their metadata, and their tensors, read into a GPU or the host.
+"""GGUF files, the model format of llama.cpp: reads their metadata, and their tensors into GPU or host memory.
 
     from penstock import gguf
 
@@ -6,8 +6,8 @@
         print(file.metadata["general.architecture"], file.tensors["output.weight"])
         weights = file.load(device="cuda:0", framework="pt")
 
-Tensors that are not quantized become tensors of their own type. Quantized tensors arrive as the file has them: blocks of bytes, for kernels
-that compute with them. Penstock does not dequantize.
+Unquantized tensors keep their type. Quantized tensors are loaded as stored: blocks of bytes, for kernels that compute with them. Penstock does not
+dequantize.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "UnknownTensor", "open"]
 
 
 class GGUFError(Error):
-    """The file is not a GGUF file, is damaged, or lacks the tensor that you asked for. A `penstock.Error`, and so an `OSError`."""
+    """The file is not a GGUF file, is damaged, or lacks the requested tensor. A `penstock.Error`, and so an `OSError`."""
 
 
 class TensorInfo(NamedTuple):
@@ -43,8 +43,8 @@ class TensorInfo(NamedTuple):
     - `shape`: in elements, with the contiguous dimension last, as in NumPy and PyTorch. (The file lists the dimensions in reverse order.)
     - `block_size`: elements in a block; 1 if the type is not quantized.
     - `block_nbytes`: bytes in a block.
-    - `nbytes`: bytes of the whole tensor.
-    - `offset`: where the tensor begins in the file, in bytes.
+    - `nbytes`: bytes in the whole tensor.
+    - `offset`: where the tensor starts in the file, in bytes.
     - `file`: the name of the file.
     """
 
@@ -65,11 +65,11 @@ class TensorInfo(NamedTuple):
 
 
 class UnknownTensor(NamedTuple):
-    """A tensor whose type this version does not know and cannot load.
+    """A tensor whose type this version does not recognize and cannot load.
 
-    - `type`: ggml's number of the type.
+    - `type`: ggml's number for the type.
     - `shape`: in elements, as in `TensorInfo`.
-    - `offset`: where the tensor begins in the file, in bytes.
+    - `offset`: where the tensor starts in the file, in bytes.
     - `file`: the name of the file.
     """
 
@@ -82,15 +82,15 @@ class UnknownTensor(NamedTuple):
 class GGUFFile:
     """An open GGUF model: one file, or several named like "name-00001-of-00003.gguf". Pass any of them.
 
-    A context manager. Thread-safe. A file that belongs to a model in several files and has another name is rejected.
+    A context manager. Thread-safe. A file of a split model with any other name is rejected.
 
     - `path`: a file name or a URL.
     - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
 
     Raises:
 
-    - `GGUFError`: the file is not a whole GGUF file.
-    - `NotFound`: files of the model are missing; the message names them.
+    - `GGUFError`: the file is not a complete GGUF file.
+    - `NotFound`: some of the model's files are missing; the message names them.
     - `penstock.Error`: reading failed.
     """
 
@@ -139,7 +139,8 @@ class GGUFFile:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """Metadata by key, in the order of the file: int, float, bool, str, and lists of these. For a model in several files, that of the first.
+        """Metadata by key, in the order of the file: int, float, bool, str, and lists of these. For a model in several files, the first file's
+        metadata.
 
         If a str is not valid UTF-8, its bytes appear as surrogates: `text.encode(errors="surrogateescape")` restores them.
         """
@@ -147,7 +148,7 @@ class GGUFFile:
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """The tensors by name, in the order of the files and of their bytes in each."""
+        """The tensors by name, in file order and by position in each file."""
         return {
             name: TensorInfo(word, shape, block_size, block_nbytes, nbytes, offset, each.name)
             for each in self._sources
@@ -156,7 +157,7 @@ class GGUFFile:
 
     @cached_property
     def unknown(self) -> dict[str, UnknownTensor]:
-        """Tensors whose type this version does not know, by name. They are not in `tensors`."""
+        """Tensors whose type this version does not recognize, by name. They are not in `tensors`."""
         return {
             name: UnknownTensor(number, shape, offset, each.name)
             for each in self._sources
@@ -168,15 +169,15 @@ class GGUFFile:
     ) -> dict[str, Any]:
         """Returns tensors by name, in the order of `tensors`. Blocks; KeyboardInterrupt stops it.
 
-        - `names`: the tensors to load. None is all of them; tensors of unknown types are then left out with a warning that names them.
+        - `names`: the tensors to load. None loads all, except tensors of unknown types, which a warning names.
         - `device`, `framework`, `links`: as for `penstock.safetensors.load_file()`.
 
         F32, F16, BF16, F64, I8, I16, I32 and I64 keep their type and have the shape `TensorInfo.shape`. All other types become uint8 tensors of the
-        shape `TensorInfo.loaded_shape`. The tensors of one device are views of one allocation, which lives as long as any of them.
+        shape `TensorInfo.loaded_shape`. All tensors on a device are views of one allocation, which lives as long as any of them.
 
         Raises:
 
-        - `GGUFError`: a name is missing or of an unknown type, or the library lacks a type (NumPy supports BF16 if ml_dtypes is installed).
+        - `GGUFError`: a tensor is missing or has an unknown type, or the library lacks a type (NumPy supports BF16 if ml_dtypes is installed).
         - `ShortRead`: the file was truncated after it was opened.
         - `Closed`: the file is closed.
         - `penstock.Error`: reading failed.
@@ -208,7 +209,7 @@ class GGUFFile:
 
 
 def open(path: Path, *, storage_options: Mapping[str, Any] | None = None) -> GGUFFile:
-    """Opens a GGUF model and reads its metadata. Blocks. Arguments and errors are those of `GGUFFile`."""
+    """Opens a GGUF model and reads its metadata. Blocks. The arguments and errors are those of `GGUFFile`."""
     return GGUFFile(path, storage_options=storage_options)
 
 
