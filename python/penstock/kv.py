@@ -1,4 +1,4 @@
-"""A key-value store in a folder, for caches whose blocks move from GPU or host memory to a disk and back.
+"""A key-value store in a folder, for caches whose blocks move between GPU or host memory and a disk.
 
     import numpy
     from penstock import kv
@@ -9,7 +9,7 @@
         found = store.get({"block-17": layers, "block-18": layers})    # [True, False]
 
 Buffers are NumPy and CuPy arrays, PyTorch tensors, `DeviceBuffer`s and objects with the buffer protocol. Wait for the GPU work that fills a buffer
-before you call `put()`. The guide docs/guides/kv-cache.md says what survives when a process or a machine fails.
+before you call `put()`. The guide docs/guides/kv-cache.md describes what survives the failure of a process or machine.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Stats(NamedTuple):
     """The contents of a store, and its counters since it was opened.
 
     - `keys`: number of keys.
-    - `bytes`: bytes of all values.
-    - `capacity_bytes`: bytes that the store can hold.
+    - `bytes`: total bytes of all values.
+    - `capacity_bytes`: bytes that the store can hold in total.
     - `wasted_bytes`: unused bytes in the last block (4096 bytes) of each value.
-    - `hits`, `misses`: keys that gets found or did not find.
-    - `evicted`: values that were dropped to make room.
+    - `hits`, `misses`: keys that gets found and did not find.
+    - `evicted`: values dropped to make room.
     - `damaged`: values that did not match their checksum.
-    - `put_bytes_under_way`: bytes of puts that are being written.
-    - `put_bytes_waiting`: bytes of puts that wait for their turn.
+    - `put_bytes_under_way`: bytes of puts in progress.
+    - `put_bytes_waiting`: bytes of queued puts.
     """
 
     keys: int
@@ -57,17 +57,17 @@ class Stats(NamedTuple):
 
 
 class Store:
-    """A key-value store in a folder. Thread-safe, except that `close()` needs the store to be otherwise unused.
+    """A key-value store in a folder. Thread-safe, except that nothing else may use the store during `close()`.
 
     Arguments:
 
-    - `folder`: created if it is missing; otherwise it must be empty or a store. The folder and its files must belong to your user.
-    - `capacity_bytes`: for all values together. None takes the capacity of an existing store. A larger number makes the store grow.
+    - `folder`: created if missing; otherwise it must be empty or a store. The folder and its files must belong to your user.
+    - `capacity_bytes`: for all values together. None keeps an existing store's capacity. A larger number grows the store.
     - `read_only`: opens a store that another process may be writing. One process writes at a time.
-    - `checksums`: keeps checksums of values put from host memory, and compares them in gets into host memory.
-    - `durable`: each put is on the disk when it completes.
+    - `checksums`: stores checksums of values put from host memory, and verifies them in gets into host memory.
+    - `durable`: each put is on disk when it completes.
     - `direct`: writes bypass the page cache if the file system supports it.
-    - `max_put_bytes`: bytes of puts that are written at a time; further puts wait.
+    - `max_put_bytes`: the most bytes of puts written at a time; further puts wait.
 
     Raises: InvalidArgument, NotFound, PermissionDenied; `penstock.Error` with code "would_block" if another process writes to the store, or
     "no_space".
@@ -89,12 +89,12 @@ class Store:
         self._native = _native.open_kv(folder, capacity_bytes or 0, read_only, checksums, durable, direct, max_put_bytes)
 
     def put(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
-        """Stores values under keys and replaces existing ones. Blocks.
+        """Stores values under keys, replacing existing ones. Blocks.
 
         `items` is a dict from keys to buffers, or an iterable of such pairs. A key is a str or 1 to 512 bytes. A value is one buffer, or a list of
-        buffers whose bytes follow each other. If the store is full, the least recently used values are dropped.
+        buffers that are concatenated. If the store is full, the least recently used values are dropped.
 
-        Returns a list with True for each key. If a key fails, its old value stays, the other keys are still stored, and the call raises the key's
+        Returns a list with True for each key. If a key fails, it keeps its old value, the other keys are still stored, and the call raises the key's
         `penstock.Error`; with `return_exceptions=True`, the list contains the error instead.
         """
         return self.put_async(items, return_exceptions=return_exceptions).result()
@@ -102,17 +102,17 @@ class Store:
     def get(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
         """Reads values into buffers. Blocks.
 
-        `items` is as for `put()`. The total length of a key's buffers must equal the length of its value; they may be divided differently from those of the
-        put.
+        `items` is as for `put()`. The total length of a key's buffers must equal the length of its value; the value may be split differently than in
+        the put.
 
-        Returns a list that says for each key whether it was found. The buffers of other keys have undefined contents. Errors are raised as by
+        Returns a list that says for each key whether it was found. The buffers of missing keys have undefined contents. Errors are raised as by
         `put()`: InvalidArgument if the buffers have a different length; `penstock.Error` with code "io" if a value does not match its checksum, which
         also drops it.
         """
         return self.get_async(items, return_exceptions=return_exceptions).result()
 
     def put_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
-        """Starts `put()` and returns a future. Keep the buffers unchanged until it is done. `cancel()` stops keys whose writing has not begun."""
+        """Starts `put()` and returns a future. Keep the buffers unchanged until it is done. `cancel()` skips keys that are not being written yet."""
         return self._native.put(*_keys_and_buffers(items), return_exceptions)
 
     def get_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
@@ -120,7 +120,7 @@ class Store:
         return self._native.get(*_keys_and_buffers(items), return_exceptions)
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
-        """Returns for each key whether it has a value. This counts as use. A read-only store sees the current state of the writer. Raises
+        """Returns for each key whether it has a value. This counts as use. A read-only store sees the writer's current state. Raises
         `penstock.Error`.
         """
         return [size is not None for size in self.sizes(keys)]
@@ -130,7 +130,7 @@ class Store:
         return self._native.sizes(_all_keys(keys))
 
     def drop(self, keys: Iterable[Key]) -> list[bool]:
-        """Drops values. Returns for each key whether it had one. Raises `penstock.Error`."""
+        """Drops values. Returns for each key whether it had a value. Raises `penstock.Error`."""
         return self._native.drop(_all_keys(keys))
 
     def sync(self) -> None:
@@ -138,7 +138,7 @@ class Store:
         self._native.sync()
 
     def stats(self) -> Stats:
-        """Returns the contents and counters of the store."""
+        """Returns the store's contents and counters."""
         return Stats(*self._native.stats())
 
     @property
@@ -147,7 +147,8 @@ class Store:
         return self._closed
 
     def close(self) -> None:
-        """Waits for calls in progress, syncs, and lets other processes write. A second call does nothing. Raises `penstock.Error` if syncing fails.
+        """Waits for calls in progress, syncs, and unlocks the store for other writers. A second call does nothing. Raises `penstock.Error` if syncing
+        fails.
         """
         if not self._closed:
             self._closed = True

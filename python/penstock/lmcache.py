@@ -1,4 +1,4 @@
-"""Stores the objects of LMCache's server in a key-value store (`penstock.kv`). This is an L2 adapter of the type "plugin".
+"""Stores the objects of LMCache's server in a key-value store (`penstock.kv`). This is an L2 adapter of type "plugin".
 
     lmcache server ... --l2-adapter '{"type": "plugin", "module_path": "penstock.lmcache", "class_name": "PenstockL2Adapter",
                                       "adapter_params": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
@@ -29,10 +29,10 @@ __all__ = ["PenstockL2Adapter"]
 class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
     """Stores, finds and loads LMCache's objects, each under one key. Thread-safe.
 
-    `settings` contains the store's "folder", plus "capacity_bytes", "durable" and "checksums" as for `penstock.kv.Store`.
+    `settings` contains the store's "folder", plus "capacity_bytes", "durable" and "checksums", as for `penstock.kv.Store`.
 
     Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: an object that cannot be stored fails
-    its task, one that cannot be loaded is a miss, and the logger "penstock" prints a warning.
+    its task, one that cannot be loaded counts as a miss, and the logger "penstock" logs a warning.
     """
 
     def __init__(self, settings: dict[str, Any], l1_memory_desc: Any = None) -> None:
@@ -54,8 +54,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._loads.fd
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        """Stores each object whose key does not have a value of the same length yet. Returns the number of the task. LMCache's keys are hashes of
-        the content.
+        """Stores each object whose key has no value of the same length yet. Returns the task number. LMCache's keys are content hashes.
         """
         new: list[tuple[Any, int]] = []
 
@@ -73,8 +72,8 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._stores.pop_all()
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: dict[int, Any]) -> int:
-        """Looks up keys in the store's index, which is in memory. Returns the number of the task. Nothing is locked: if a value is dropped before it
-        is loaded, the load is a miss.
+        """Looks up keys in the store's in-memory index. Returns the task number. Nothing is locked: if a value is dropped before it is loaded, the
+        load is a miss.
         """
         task = next(self._numbers)
         self._lookups.end(task, _tried("look keys up", lambda: _bitmap(self._store.exists([_name(key) for key in keys])), Bitmap(len(keys))))
@@ -88,7 +87,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         """Does nothing: lookups lock nothing."""
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        """Loads each object whose value has the object's length. Returns the number of the task."""
+        """Loads each object whose value has the object's length. Returns the task number."""
 
         def start() -> Future[list[Any]]:
             return self._store.get_async([(_name(key), _memory(each)) for key, each in zip(keys, objects, strict=True)], return_exceptions=True)
@@ -112,11 +111,11 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
             self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
 
     def get_usage(self) -> Any:
-        """Returns the bytes of the store's values, without counts by cache_salt, because LMCache would not notice what the store drops."""
+        """Returns the total bytes of the store's values, without counts per cache_salt, because LMCache would not notice what the store drops."""
         return AdapterUsage(_tried("count what is stored", lambda: self._store.stats().bytes, 0), 0)
 
     def report_status(self) -> dict[str, Any]:
-        """Returns the health, the folder and the counters of the store."""
+        """Returns the store's health, folder and counters."""
         counts = {} if self._store.closed else _tried("count what is stored", lambda: self._store.stats()._asdict(), {})
         return {"is_healthy": bool(counts), "type": type(self).__name__, "folder": self._store.folder, **counts}
 

@@ -1,4 +1,4 @@
-"""Pipes send messages with tensors from one process to another, on one machine or over a network.
+"""Pipes send messages with tensors between processes, on one machine or over a network.
 
     # one process
     listener = penstock.pipe.listen("unix:@trainer")
@@ -10,11 +10,11 @@
     message = pipe.receive().result()
     message.metadata, message.tensors[0]        # b"step 3", an array like weights
 
-Tensors are NumPy and CuPy arrays, PyTorch tensors and other objects with memory on the host or a GPU. `Pipe.explain()` shows how their bytes travel,
-and why Penstock does not use a faster way.
+Tensors are NumPy and CuPy arrays, PyTorch tensors and other objects with memory on the host or a GPU. `Pipe.explain()` shows how their bytes are
+transferred, and why Penstock does not use a faster method.
 
-GPU memory is read and written after the work that its current stream holds when you make the call: the current stream of PyTorch or CuPy, and the
-default stream for other objects. `stream=` names another one. Neither the stream nor the caller waits. To queue GPU work behind a receive, use
+GPU memory is read and written after the work that is queued on its current stream when you make the call: PyTorch's or CuPy's current stream, or the
+default stream for other objects. `stream=` selects a different one. Neither the stream nor the caller waits. To queue GPU work behind a receive, use
 `Descriptor.receive_on_stream()`.
 
 Operations return a `penstock.Future` with `result()`, `add_done_callback()` and `await`.
@@ -71,10 +71,10 @@ class ChannelChoice(NamedTuple):
 
 
 class Route(NamedTuple):
-    """How tensors were received from one kind of memory into another.
+    """How tensors were received from one device's memory into another's.
 
-    - `source`: the sender's device, in the sender's words, or "host".
-    - `target`: a device of this process, or "host".
+    - `source`: the sender's device, as the sender names it, or "host".
+    - `target`: one of this process's devices, or "host".
     - `channels`: in the receiver's order of preference.
     """
 
@@ -87,11 +87,11 @@ class Route(NamedTuple):
 
 
 class PipePlan(NamedTuple):
-    """How tensors travel through a pipe. Channels are in the receiver's order of preference. `str()` prints all of it.
+    """How tensors travel through a pipe. Channels are in the receiver's order of preference. `str()` formats the whole plan.
 
     - `transport`: "unix", "tcp" or "tls".
     - `peer`: the process at the other end.
-    - `sending`, `receiving`: the channels of this end; the chosen one is for tensors between host memory.
+    - `sending`, `receiving`: this end's channels; the chosen one is for tensors that go from host memory to host memory.
     - `received`: one `Route` for each pair of devices that tensors have used so far.
     - `connections`: the number of connections between the ends.
     """
@@ -115,9 +115,9 @@ def _indented(each_of: Sequence[object]) -> list[str]:
 
 
 class ChannelStats(NamedTuple):
-    """Counts the tensors and bytes that this end has sent and received by one channel.
+    """Counts the tensors and bytes that this end has sent and received through one channel.
 
-    `pushed_tensors` counts tensors, in both directions, that the sender's GPU wrote into a buffer that the receiver had posted before.
+    `pushed_tensors` counts tensors, in both directions, that the sender's GPU wrote into a buffer posted by the receiver in advance.
     """
 
     name: str
@@ -168,7 +168,7 @@ class Message:
 
     @property
     def facts(self) -> list[TensorFacts]:
-        """The sender's description of each tensor: its dtype, shape and device, and the device that it was sent to (`target_device`)."""
+        """The sender's description of each tensor: its dtype, shape, device, and destination device (`target_device`)."""
         return [facts_of(*each) for each in self._told]
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class StreamedMessage(Message):
 
 
 class Descriptor:
-    """A message that has arrived, without its tensors. If you drop it before you receive the tensors, the sender's operation fails.
+    """A message that has arrived without its tensors. If you drop it before receiving the tensors, the sender's operation fails.
 
     - `metadata`, `payloads`: as in `Message`.
     - `tensors`: a `TensorFacts` for each tensor.
@@ -209,7 +209,7 @@ class Descriptor:
         stream: _Stream | None = None,
         kind: type | None = None,
     ) -> Future[Message]:
-        """Receives the tensors into buffers or new arrays. You can call this once.
+        """Receives the tensors into buffers or new arrays. Call it only once.
 
         Arguments, result and errors are those of `Pipe.receive()`.
         """
@@ -230,20 +230,20 @@ class Descriptor:
         stream: _Stream | None = None,
         kind: type | None = None,
     ) -> StreamedMessage:
-        """Queues the receive on a GPU stream and returns. Kernels and copies that you queue on that stream afterwards see the tensors. You can call
-        this once.
+        """Queues the receive on a GPU stream and returns. Kernels and copies that you queue on that stream afterwards see the tensors. Call it only
+        once.
 
         `into`, `device` and `kind` are those of `Pipe.receive()`. `stream` is the stream for all tensors; default: the current stream of each.
         `timeout` is in seconds.
 
-        You can use the tensors of the result at once in the order of the stream. The host, and tensors in host memory, must wait for `ended`. This
-        future is done when the stream has passed the tensors. If the other end dies or withdraws the message, or if the timeout expires, the stream continues,
-        the tensors hold zeros or old data, and the future raises.
+        You can use the resulting tensors at once in stream order. The host, and users of tensors in host memory, must wait for `ended`. This future
+        is done when the stream has moved past the tensors. If the other end dies or withdraws the message, or if the timeout expires, the stream
+        continues, the tensors contain zeros or old data, and the future raises.
 
-        Channels without a GPU copy receive the tensors into host memory first, at most 1 GiB for each message, and the stream waits for them. Pass a
+        Channels without a GPU copy receive the tensors into host memory first, at most 1 GiB per message, and the stream waits for them. Pass a
         timeout.
 
-        Raises the errors of `Pipe.receive()`, and of its future if they occur before anything is on the stream.
+        Raises the errors of `Pipe.receive()`, and those of its future that occur before anything is queued on the stream.
         """
         buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
@@ -269,8 +269,7 @@ class Pipe:
     def set_device_map(self, devices: Mapping[_Device, _Device] | None) -> None:
         """Sets the device map for messages that you send without `devices=`.
 
-        It maps devices of this process to devices of the receiver, as `set_device_map()` of `torch.distributed.rpc` does for a worker. None removes
-        the map.
+        It maps this process's devices to the receiver's, as `set_device_map()` in `torch.distributed.rpc` does for a worker. None removes the map.
 
         Raises: TypeError, NotFound.
         """
@@ -288,24 +287,24 @@ class Pipe:
         timeout: float | None = None,
         stream: _Stream | None = None,
     ) -> Future[int]:
-        """Sends a message. Messages arrive in the order of the calls. Returns a future of the number of bytes of the tensors.
+        """Sends a message. Messages arrive in the order of the calls. Returns a future of the tensors' total bytes.
 
         Arguments:
 
         - `metadata`: at most 1 MiB.
         - `payloads`: small buffers in host memory, at most 64 MiB in total. They arrive with the message.
-        - `tensors`: buffers of any size. They must not change until the future is done; then they are in the receiver's memory. Tensors up to 16 KiB
-          in total count as sent once they have left. The dtype and shape of each tensor travel with it.
-        - `devices`: the receiver's devices for the tensors, in the receiver's names; see below. The receiver may choose others.
+        - `tensors`: buffers of any size. They must not change until the future is done, which means that they are in the receiver's memory. Tensors
+          of up to 16 KiB in total count as sent once they have left. Each tensor's dtype and shape are sent along.
+        - `devices`: the receiver's devices for the tensors, as the receiver names them; see below. The receiver may choose others.
         - `timeout`: in seconds.
-        - `stream`: sends GPU memory after the work that this stream holds now, instead of the current stream of each tensor. It is a stream of
-          PyTorch or CuPy, an object with `__cuda_stream__`, or a handle.
+        - `stream`: sends GPU memory after the work queued on this stream, instead of on each tensor's current stream. A PyTorch or CuPy stream, an
+          object with `__cuda_stream__`, or a handle.
 
         Values of `devices`:
 
         - one device for all tensors: "cuda:1", "host:0", "host", a GPU number or a `torch.device`.
         - a sequence with one device for each tensor. None allows any device.
-        - a mapping from devices of this process to devices of the receiver. Tensors on other devices may go anywhere.
+        - a mapping from this process's devices to the receiver's. Tensors on other devices may go anywhere.
         - None: the map of `set_device_map()`.
 
         Raises: TypeError and BufferError for objects without usable memory, InvalidArgument for devices that do not match the tensors.
@@ -338,24 +337,24 @@ class Pipe:
 
         Arguments:
 
-        - `into`: writable buffers, one for each tensor and as long as it. You get them back as the tensors of the message.
-        - `device`: the device of new arrays: "host", "cuda:N" or N, "host:0", or a `torch.device`. Default: the device that the sender asked for,
+        - `into`: writable buffers, one for each tensor and of the same length. You get them back as the message's tensors.
+        - `device`: the device for new arrays: "host", "cuda:N" or N, "host:0", or a `torch.device`. Default: the device that the sender requested,
           else the host.
         - `timeout`: in seconds.
-        - `stream`: GPU memory is written after the work that this stream holds now, instead of the current stream of each buffer. See `send()`.
-        - `kind`: a type that you passed to `register_converter()`; the new arrays have this type.
+        - `stream`: GPU memory is written after the work queued on this stream, instead of on each buffer's current stream. See `send()`.
+        - `kind`: the type of the new arrays; one that you passed to `register_converter()`.
 
         New arrays have the sender's dtype and shape. On the host they are NumPy arrays. "cuda:N" gives CuPy arrays; without CuPy, PyTorch tensors if
-        the program has imported torch, else `penstock.DeviceBuffer`s. "host:0" gives DeviceBuffers and a `torch.device` PyTorch tensors. A tensor
-        that was sent without dtype and shape, or with a dtype that the library lacks, becomes a one-dimensional array of bytes.
+        the program has imported torch, else `penstock.DeviceBuffer`s. "host:0" gives DeviceBuffers, and a `torch.device` gives PyTorch tensors. A
+        tensor sent without a dtype and shape, or with a dtype that the library lacks, becomes a one-dimensional array of bytes.
 
-        If you pass GPU buffers before the message is sent, the sender's GPU may write to them at once. From then on you cannot cancel, and the
-        timeout does not apply.
+        If you pass GPU buffers before the message is sent, the sender's GPU may write to them at once. From then on you cannot cancel the receive,
+        and the timeout does not apply.
 
         Raises: TypeError, NotFound for an unknown device, ValueError for both `into` and `device`.
 
-        Errors of the future: NotFound (the sender asked for a device that does not exist: pass `device`), InvalidArgument (`into` does not match the
-        message), Closed, Cancelled, TimedOut, Error (no channel leads to that memory).
+        Errors of the future: NotFound (the sender requested a device that does not exist: pass `device`), InvalidArgument (`into` does not match the
+        message), Closed, Cancelled, TimedOut, Error (no channel reaches that memory).
         """
         buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
@@ -379,7 +378,7 @@ class Pipe:
         return self._native.next(seconds_of(timeout), Descriptor)
 
     def explain(self) -> PipePlan:
-        """Returns which channels carry tensors, and why others do not. Waits up to 10 s until both ends know each other."""
+        """Returns which channels carry tensors, and why others do not. Waits up to 10 s for the ends to finish their handshake."""
         transport, peer, sending, receiving, received, connections = self._native.explain()
         routes = [Route(source, target, _choices(channels)) for source, target, channels in received]
         return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes, connections)
@@ -400,7 +399,7 @@ class Pipe:
 
 
 class Listener:
-    """Accepts connections. Thread-safe. Dropping it closes it; its pipes stay open.
+    """Accepts connections. Thread-safe. Dropping the listener closes it; its pipes stay open.
 
     `url` is the address that other processes connect to.
     """
@@ -419,7 +418,7 @@ class Listener:
         return self._native.accept(seconds_of(timeout), Pipe)
 
     def close(self) -> None:
-        """Stops listening. Pipes that were accepted stay open."""
+        """Stops listening. Accepted pipes stay open."""
         self._native.close()
 
     def __enter__(self) -> Listener:
@@ -467,11 +466,11 @@ def _text_of(url: str) -> str:
 class Tls(NamedTuple):
     """TLS 1.3 for pipes over tcp. All fields except `server_name` are names of PEM files.
 
-    - `certificate`: this end's certificate, with the certificates between it and the authority. A listener needs one.
-    - `key`: the key of the certificate, without a pass phrase.
-    - `ca`: the authorities that sign the other ends' certificates. A listener with `ca` accepts only processes with such a certificate. For a
-      connecting process the default is the authorities that the system trusts.
-    - `server_name`: for a connecting process, the name that the listener's certificate must have. Default: the host of the URL.
+    - `certificate`: this end's certificate, with any intermediate certificates. A listener needs one.
+    - `key`: the certificate's key, without a passphrase.
+    - `ca`: the CAs that sign the other end's certificate. A listener with `ca` accepts only processes with such a certificate. A connecting process
+      uses the system's trusted CAs by default.
+    - `server_name`: for a connecting process, the name that the listener's certificate must have. Default: the host in the URL.
     """
 
     certificate: str = ""
@@ -497,14 +496,14 @@ def listen(
 
     Arguments:
 
-    - `url`: "unix:/path", "unix:@name" or "tcp://host:port". "unix:" chooses a name and port 0 a port; `Listener.url` has the result.
+    - `url`: "unix:/path", "unix:@name" or "tcp://host:port". "unix:" chooses a name, and port 0 a free port; `Listener.url` has the result.
     - `channels`: the channels that may be used, best first: "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic", "cuda_basic".
       Default: all, in this order. Each tensor uses the first channel in the receiver's list that both ends allow and that supports its memory.
-    - `secret`: for tcp, at least 16 bytes. Both ends prove that they know it without sending it. Without a secret, tcp binds to loopback addresses
-      only, where any process of the machine may connect. Unix sockets need no secret: they accept only processes of the same user.
-    - `connections`: 1 to 16. Large tensors over tcp use this many connections at once (channel "mpt"). The smaller number of the two ends counts.
+    - `secret`: for tcp, at least 16 bytes. Both ends prove that they have it without sending it. Without a secret, tcp binds only to loopback
+      addresses, to which any process on the machine may connect. Unix sockets need no secret: they accept only the same user's processes.
+    - `connections`: 1 to 16. Large tensors over tcp use this many connections at once (channel "mpt"). The smaller of the two ends' numbers applies.
     - `tls`: encrypts tcp. `Tls(certificate, key)` identifies the listener; the other end must use TLS too. With `ca`, connecting processes need a
-      certificate of that authority, and the listener may bind to any address without a secret.
+      certificate from that CA, and the listener may bind to any address without a secret.
 
     Without TLS, messages over tcp are neither encrypted nor signed.
 
@@ -519,12 +518,12 @@ def connect(
 ) -> Pipe:
     """Connects to a listening process. Returns a `Pipe`.
 
-    `channels`, `secret` and `connections` are those of `listen()`, for this end. `tls` encrypts tcp: `Tls(ca=FILE)` names the authority that signs
-    the listener's certificate, and True stands for the authorities that the system trusts. Pass `certificate` and `key` if the listener asks for
-    them. The certificate must have the host of the URL, or `server_name`.
+    `channels`, `secret` and `connections` are those of `listen()`, for this end. `tls` encrypts tcp: `Tls(ca=FILE)` names the CA that signs the
+    listener's certificate, and True means the system's trusted CAs. Pass `certificate` and `key` if the listener requires them. The listener's
+    certificate must match the URL's host, or `server_name`.
 
-    Over tcp the call waits for the connection for up to 100 ms. The first future raises later errors, for example PermissionDenied for a wrong
-    secret.
+    Over tcp, the call waits up to 100 ms for the connection. Later errors, such as PermissionDenied for a wrong secret, are raised by the first
+    future.
 
     Raises: InvalidArgument, NotFound (no such host or path, or nobody listens there), Error.
     """

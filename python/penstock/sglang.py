@@ -1,4 +1,4 @@
-"""Stores the KV pages of SGLang's HiCache in a key-value store (`penstock.kv`). This is a storage back end of the type "dynamic".
+"""Stores the KV pages of SGLang's HiCache in a key-value store (`penstock.kv`). This is a storage backend of type "dynamic".
 
     python3 -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
         --hicache-storage-backend-extra-config '{"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache",
@@ -26,13 +26,13 @@ __all__ = ["PenstockHiCache"]
 
 
 class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
-    """Stores, finds and fetches the pages of one rank. Each rank has its own store below the folder. Thread-safe. Calls block.
+    """Stores, finds and fetches the pages of one rank. Each rank has its own store inside the folder. Thread-safe. Calls block.
 
-    The settings are "store" in SGLang's extra config: "folder", and "capacity_bytes" of each rank, "durable" and "checksums" as for
-    `penstock.kv.Store`. Ranks that hold the same pages (MLA) share the store of the rank that writes.
+    The settings are under "store" in SGLang's extra config: "folder", plus "capacity_bytes" (per rank), "durable" and "checksums", as for
+    `penstock.kv.Store`. Ranks that hold the same pages (MLA) share the writing rank's store.
 
     Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: calls return False or None, and the
-    logger "penstock" prints a warning.
+    logger "penstock" logs a warning.
     """
 
     def __init__(self, storage_config: Any, options: Any = None) -> None:
@@ -50,7 +50,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
             self._opened()
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Makes the layout, dtype and page size of the host's pool part of the keys, so that pages of another layout are not found."""
+        """Adds the host pool's layout, dtype and page size to the keys, so that pages with a different layout are not found."""
         super().register_mem_pool_host(mem_pool_host)
         self._kind += f"@{mem_pool_host.layout}@{mem_pool_host.dtype}@{mem_pool_host.page_size}"
 
@@ -61,12 +61,12 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Fetches each page into its place in the host's pool. Returns for each key whether it was found."""
+        """Fetches each page into its place in the host pool. Returns for each key whether it was found."""
         return self._fetched(keys, lambda: self._pages(keys, host_indices))
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores each page from its place in the host's pool, except pages that are stored already. SGLang's keys are hashes of the content. Returns
-        for each key whether it is stored.
+        """Stores each page from its place in the host pool, except pages that are already stored. SGLang's keys are content hashes. Returns for each
+        key whether it is stored.
         """
         return self._stored(keys, lambda: self._pages(keys, host_indices))
 
@@ -75,7 +75,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """Fetches each page into its contiguous tensor. Returns a list with the tensor, or None if the page was not found."""
+        """Fetches each page into its contiguous tensor. Returns a list with each page's tensor, or None if it was not found."""
         found = self._fetched(keys, lambda: [[_bytes_of(each)] for each in target_locations])
         return [target if is_found else None for target, is_found in zip(target_locations, found)] if any(found) else [None] * len(keys)
 
@@ -92,12 +92,12 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        """Returns how many keys, counted from the first one without a gap, are stored."""
+        """Returns how many keys are stored, counting from the first key up to the first missing one."""
         found = self._tried("look pages up", lambda store: store.exists(self._names(keys)), [])
         return next((index for index, is_there in enumerate(found) if not is_there), len(found))
 
     def clear(self) -> bool:
-        """Drops all pages of the store, and returns whether they are dropped. On a rank that only reads, it does nothing and returns False."""
+        """Drops all pages in the store, and returns whether they were dropped. On a rank that only reads, does nothing and returns False."""
         return self._writes and bool(self._tried("drop all pages", self._emptied, False))
 
     def close(self) -> None:
