@@ -1,4 +1,4 @@
-"""The safetensors API on Penstock: tensor files to and from GPUs and the host.
+"""The safetensors API on Penstock: reads tensor files into GPU or host memory, and writes them.
 
     from penstock.safetensors import load_file, load_into, safe_open, stream
     from penstock.safetensors.torch import save_file
@@ -12,8 +12,8 @@
 
     install()                                                     # Penstock in place of the safetensors library
 
-The submodules torch and numpy have the names of safetensors.torch and safetensors.numpy; cupy has the same for CuPy. PyTorch is
-imported only by the submodule torch and by calls that return PyTorch objects.
+The submodules torch and numpy have the names of safetensors.torch and safetensors.numpy; cupy does the same for CuPy. PyTorch is imported only by the
+submodule torch and by calls that return PyTorch objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads tensors of files ahead: each batch of reads includes the next tensors before the program asks for them."""
+"""Reads tensors ahead: each batch of reads includes the next tensors before the program requests them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _near = 8  # positions: a request this close after the last one was predicted, e
 
 
 def most_ahead_bytes() -> int:
-    """Returns the limit for bytes that are read ahead on one device, over all files: PENSTOCK_SAFETENSORS_AHEAD_MIB."""
+    """Returns the limit on bytes read ahead per device, across all files: PENSTOCK_SAFETENSORS_AHEAD_MIB."""
     told = os.environ.get("PENSTOCK_SAFETENSORS_AHEAD_MIB", "")
     return int(told) << 20 if told.isascii() and told.isdigit() else _default_ahead_bytes
 
 
 class Ahead:
-    """The read-ahead of one file into one PyTorch device. Thread-safe."""
+    """Read-ahead from one file to one PyTorch device. Thread-safe."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Ahead:
         """Adds the file to the sequence.
 
         - `device`: a torch.device with an index.
-        - `rows_of`: the rows to read of some tensors; they must be one run of bytes.
+        - `rows_of`: the rows to read of some tensors; they must be contiguous bytes.
         - `least_bytes`: smaller tensors are not read ahead.
-        - `sequence`: the sequence that the file belongs to; None for a file on its own.
+        - `sequence`: the sequence that the file belongs to; None for a standalone file.
         """
         self.source = source
         self._device = device
@@ -85,26 +85,26 @@ class Ahead:
         return tensor
 
     def take_all(self, rows: Numbers[int]) -> dict[int, Any]:
-        """Returns several tensors, which are read in one batch."""
+        """Returns several tensors, read in one batch."""
         with self._lock:
             batch = self._start(rows)
         batch.wait()
         return batch.tensors
 
     def begin(self, rows: Numbers[int]) -> None:
-        """Starts to read these tensors, and no others. take() returns each of them."""
+        """Starts reading these tensors and no others. take() returns each of them."""
         with self._lock:
             self._asked.update(set(range(len(self.source.header))).difference(rows))
             self.wait_for([row for row in rows if row not in self._waiting])
 
     def forget(self, row: int) -> None:
-        """Drops a tensor that this device will not be asked for."""
+        """Drops a tensor that will not be requested on this device."""
         with self._lock:
             self._drop(row)
             self._asked.add(row)
 
     def drop(self) -> None:
-        """Drops all tensors that are read ahead."""
+        """Drops all tensors read ahead."""
         with self._lock:
             self.drop_all()
 
@@ -136,7 +136,7 @@ class Ahead:
                 self._waits_for(self._pieces.nbytes(row))
 
     def drop_all(self) -> int:
-        """Drops all tensors that are read ahead, and returns their bytes."""
+        """Drops all tensors read ahead, and returns their bytes."""
         nbytes = self._waiting_bytes
         for row in list(self._waiting):
             self._drop(row)
@@ -177,7 +177,7 @@ class Ahead:
 
 
 class Sequence:
-    """The tensors of files that belong together, in the orders in which a program may ask for them. Does not keep a file open."""
+    """The tensors of files that belong together, in the orders in which a program may request them. Does not keep files open."""
 
     def __init__(self, device: Any) -> None:
         self.lock = threading.Lock()
@@ -197,7 +197,7 @@ class Sequence:
         _Neighbours.of(device).add(self)
 
     def add(self, file: Ahead) -> int:
-        """Adds a file, and returns the number of its first tensor. Add files that are opened together in the order of their names."""
+        """Adds a file, and returns the number of its first tensor. Add files that are opened together in name order."""
         with self.lock:
             start = len(self._file_of)
             self._file_of += [len(self._files)] * len(file.source.header)
@@ -214,7 +214,7 @@ class Sequence:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of tensors that are read, or being read, and were not requested."""
+        """The bytes of tensors that have been or are being read, but have not been requested."""
         return self._waiting_bytes
 
     def _lose(self, _: weakref.ref[Ahead]) -> None:

@@ -38,7 +38,7 @@ class Places:
                 self._place(where)  # report an unknown device before anything is read
 
     def devices(self) -> list[str]:
-        """Returns the devices that are known so far, without the host."""
+        """Returns the devices known so far, excluding the host."""
         return [each.device for each in self._by_name.values() if ":" in each.device]
 
     def of(self, name: str) -> Framework:

@@ -37,7 +37,7 @@ class Explanation:
     - `installed`: whether Penstock is in place of the safetensors library.
     - `library`: the version of the safetensors library; None if it is not installed.
     - `replaced`: the names that were replaced ("module.name"), in order.
-    - `counts`: tensors and bytes that Penstock has read into a GPU, and tensors and files that it left to the library, by reason.
+    - `counts`: tensors and bytes that Penstock has read into GPU memory, and tensors and files that it left to the library, by reason.
     """
 
     installed: bool
@@ -55,15 +55,15 @@ class Explanation:
 
 
 def install() -> Installed:
-    """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads the tensors that go to a GPU.
+    """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads tensors loaded onto a GPU.
 
-    The library's `load_file()`, `load_model()` and everything else that opens files with `safe_open` then use Penstock too. All other names of the
+    The library's `load_file()`, `load_model()` and everything else that opens files with `safe_open` then use Penstock too. All other names in the
     library stay. If the installed version lacks newer names (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice), they are added. A second call
     does nothing. `uninstall()` undoes it, as does the end of a block: `with install(): ...`.
 
-    A module that refuses the change keeps the library's `safe_open`.
+    A module that rejects the change keeps the library's `safe_open`.
 
-    Raises `ImportError` if the safetensors library is missing, damaged or unknown; nothing is replaced then.
+    Raises `ImportError`, and replaces nothing, if the safetensors library is missing, damaged or unrecognized.
     """
     library = importlib.import_module("safetensors")
     with _lock:
@@ -121,7 +121,7 @@ def _called(library: ModuleType) -> str:
 
 
 def uninstall() -> None:
-    """Restores the safetensors library. Files that were opened through Penstock stay open and valid."""
+    """Restores the safetensors library. Files opened through Penstock stay open and valid."""
     with _lock:
         _put_back()
         from ._door_open import safe_open as ours

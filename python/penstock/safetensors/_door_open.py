@@ -1,7 +1,7 @@
 """The safe_open that replaces the safetensors library's while Penstock is installed.
 
-Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads the tensors that go
-to a GPU. The library handles everything that Penstock does not support.
+Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads tensors loaded onto
+a GPU. The library handles everything that Penstock does not support.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def _count(what: str, number: int = 1) -> None:
 
 
 class safe_open:
-    """safetensors.safe_open, except that Penstock reads the tensors that go to a GPU.
+    """safetensors.safe_open, except that Penstock reads tensors loaded onto a GPU.
 
-    All arguments are those of the library, in any of its versions. backend is accepted even if the library lacks it.
+    The arguments are the library's, in any of its versions. backend is accepted even if the library lacks it.
     """
 
     def __init__(self, filename: Any, framework: Any, device: Any = None, **options: Any) -> None:
@@ -91,11 +91,11 @@ class safe_open:
         return list(self._inner.keys())
 
     def offset_keys(self) -> list[str]:
-        """Returns the names of the tensors, in the order of their bytes."""
+        """Returns the names of the tensors, in file order."""
         return list(self._inner.offset_keys())
 
     def metadata(self) -> dict[str, str] | None:
-        """Returns the metadata of the file."""
+        """Returns the file's metadata."""
         found: dict[str, str] | None = self._inner.metadata()
         return found
 
@@ -111,7 +111,7 @@ class safe_open:
             return file.take(row, self._device)
 
     def get_tensors(self) -> dict[str, Any]:
-        """Returns all tensors by name, in the order of their bytes. Blocks."""
+        """Returns all tensors by name, in file order. Blocks."""
         if self._file is None or self._closed:
             every = getattr(self._inner, "get_tensors", None)
             found = dict(every()) if every is not None else {name: self._inner.get_tensor(name) for name in self._inner.offset_keys()}
@@ -129,7 +129,7 @@ class safe_open:
         return inner if file is None or row is None else Slice(inner, file, row, self._device)
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
-        """Returns type, shape and offsets of a tensor from the header, as safetensors 0.9 does. Reads nothing."""
+        """Returns a tensor's type, shape and offsets from the header, as safetensors 0.9 does. Reads nothing."""
         theirs = getattr(self._inner, "get_tensor_meta", None)
         if theirs is not None:
             found: TensorMeta = theirs(name)
@@ -139,10 +139,10 @@ class safe_open:
         return tensor_meta(source.header, source.row(name))
 
     def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
-        """Starts to read tensors, or rows of them, into a GPU, as safetensors 0.9 does. Returns the loader that hands them out.
+        """Starts reading tensors, or rows of them, into GPU memory, as safetensors 0.9 does. Returns the loader that hands them out.
 
-        device: None is the device that the file was opened for. threads is ignored: Penstock has its own threads.
-        Raises SafetensorError if the GPU does not exist, or the file lacks a tensor or rows of the plan.
+        device: None is the device that the file was opened for. threads is ignored: Penstock has its own threads. Raises SafetensorError if the GPU
+        does not exist, or the file lacks a tensor or rows in the plan.
         """
         gpu, reason = (self._device, "") if device is None else _gpu_of("pt", device)
         if gpu is None:
@@ -188,7 +188,7 @@ class _LibrarySlice:
 
 
 class SliceOnTheWay(_LibrarySlice):
-    """The result of get_slice() for a file that is opened for the CPU, if there is a GPU."""
+    """The result of get_slice() for a file opened for the CPU, if there is a GPU."""
 
     def __init__(self, inner: Any, file: DoorFile, name: str) -> None:
         super().__init__(inner)
@@ -208,7 +208,7 @@ class SliceOnTheWay(_LibrarySlice):
 
 
 class Slice(_LibrarySlice):
-    """The result of get_slice() for a file that is read into a GPU."""
+    """The result of get_slice() for a file opened for a GPU."""
 
     def __init__(self, inner: Any, file: DoorFile, row: int, device: Any) -> None:
         super().__init__(inner)
@@ -262,7 +262,7 @@ class DoorFile:
 
     @classmethod
     def on_the_way(cls, filename: Any) -> DoorFile | None:
-        """Wraps a file that the library has opened, and keeps using this file even if the name is reused. Returns None if the file is gone."""
+        """Wraps a file that the library has opened, and keeps using it even if the name is reused. Returns None if the file is gone."""
         try:
             name = os.fsdecode(filename)
             # If the name now belongs to a pipe, do not wait for a writer.
@@ -288,7 +288,7 @@ class DoorFile:
             return False
 
     def row(self, name: str) -> int | None:
-        """Returns the row of a tensor, or None for an unknown name or a type that PyTorch lacks; the library raises the error."""
+        """Returns a tensor's row, or None for an unknown name or a type that PyTorch lacks; the library raises the error."""
         header = self.source.header
         if self._rows is None:
             self._rows = {each: row for row, each in enumerate(header.names)}
@@ -376,7 +376,7 @@ class DoorFile:
         return found
 
     def join(self, device: Any) -> None:
-        """Adds the tensors to the read-ahead of the device, if the program may ask for them there. Raises the errors of source."""
+        """Adds the tensors to the device's read-ahead, if the program may request them there. Raises the errors of source."""
         if self._only_device not in (None, device):
             return
         source = self.source
@@ -385,7 +385,7 @@ class DoorFile:
                 self._aheads[device] = Ahead(source, device, least_bytes=self._least_bytes, sequence=_sequence_of(self.folder, device))
 
     def stop_reading_on(self) -> None:
-        """Drops all tensors that were read ahead and not requested."""
+        """Drops all tensors that were read ahead but not requested."""
         for each in list(self._aheads.values()):
             each.drop()
 

@@ -1,4 +1,4 @@
-"""The errors of tensor files, in addition to those of penstock."""
+"""Errors for tensor files, in addition to penstock's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Mismatch", "SafetensorError", "listed", "meant", "of_file"]
 
 
 class SafetensorError(Error):
-    """The file is not a safetensors file, or lacks what you asked for. A `penstock.Error`, and so an `OSError`."""
+    """The file is not a safetensors file, or lacks what you requested. A `penstock.Error`, and so an `OSError`."""
 
 
 class Mismatch(SafetensorError, RuntimeError):
-    """The tensors of the files and the target do not fit. Also a RuntimeError, like that of `torch.nn.Module.load_state_dict()`."""
+    """The tensors in the files do not match the target. Also a RuntimeError, like that of `torch.nn.Module.load_state_dict()`."""
 
 
 for _kind in (SafetensorError, Mismatch):

@@ -1,4 +1,4 @@
-"""The libraries whose arrays tensors become: NumPy, PyTorch, CuPy, or none (device memory).
+"""The libraries in whose arrays tensors are returned: NumPy, PyTorch, CuPy, or none (device memory).
 
 Each library makes one allocation for many tensors (an Arena), and the tensors are views of it.
 """
@@ -38,16 +38,16 @@ class Arena(Protocol):
         """Adds the tensors to found, by name. Thousands of tensors take a few milliseconds."""
 
     def settled(self) -> bool:
-        """Returns True if the memory may be written to: the work that the current stream held at the allocation has ended."""
+        """Returns True if the memory may be written to: the work queued on the current stream at allocation has finished."""
 
     def settle(self) -> None:
         """Waits until settled() is true."""
 
     def use(self) -> None:
-        """Tells the library's allocator that the tensors are used in the current stream from now on."""
+        """Tells the library's allocator that the tensors are used on the current stream from now on."""
 
     def held(self) -> Callable[[], bool]:
-        """Returns a function that tells whether the memory is still referenced; it holds no reference itself. Call it before views()."""
+        """Returns a function that returns whether the memory is still referenced, and holds no reference itself. Call this before views()."""
 
 
 class _Memory:
@@ -80,15 +80,15 @@ class Framework(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the library in messages."""
+        """The library's name in messages."""
 
     @property
     def device(self) -> str:
-        """The name of the device. Each device has its own arena."""
+        """The device's name. Each device has its own arena."""
 
     @property
     def indexes(self) -> bool:
-        """True if the arrays can be indexed, and so cut after they are read."""
+        """True if the arrays can be indexed, and so sliced after they are read."""
 
     def dtype(self, word: str) -> Any:
         """Returns the library's type for a safetensors type, or None if it lacks the type."""
@@ -106,7 +106,7 @@ class Framework(Protocol):
         """Returns a contiguous copy in its own memory."""
 
     def copied_into(self, arena: Arena, array: Any) -> Any:
-        """Returns a copy in an arena of this many bytes. On a GPU, the current stream makes the copy, so the arena need not be settled."""
+        """Returns a copy in an arena of this many bytes. On a GPU, the copy is made on the current stream, so the arena need not be settled."""
 
 
 class _Library:

@@ -1,7 +1,7 @@
 """load_rank() over a process group of torch.distributed.
 
-Each rank reads a share of the common tensors, by the number of the piece, and broadcasts pass the pieces on in order. A rank that cannot read a
-piece keeps taking part, and reports its error at the end; otherwise the other ranks would wait for its broadcasts.
+Each rank reads a share of the common tensors, by piece number, and the pieces are broadcast in order. A rank that cannot read a piece keeps
+participating and reports its error at the end; otherwise the other ranks would wait for its broadcasts.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ __all__ = ["Header", "header_of_bytes", "read_header"]
 
 
 class Header:
-    """The tensors of a header in the order of their bytes, as columns.
+    """The tensors in a header, in file order, as columns.
 
-    A column is made when it is first used, because for thousands of tensors this takes about as long as reading them.
+    A column is built on first use, because for thousands of tensors this takes about as long as reading them.
     """
 
     def __init__(self, told: _native.TensorHeader) -> None:
@@ -39,7 +39,7 @@ class Header:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Bytes from the beginning of the file."""
+        """Bytes from the start of the file."""
         return self.told.offsets()
 
     @cached_property

@@ -1,7 +1,7 @@
 """PyTorch tensors on the CPU that remember their place in a file, so that Penstock can read them into a GPU.
 
-The library maps files, so a tensor on the CPU costs nothing until its first byte is used. Such a tensor keeps the memory, strides and storage of the
-library; only its class differs, and records the file and the byte range. When the tensor is moved to a GPU, or copied into a tensor there, Penstock
+The library maps files, so a tensor on the CPU costs nothing until its first byte is used. Such a tensor keeps the library's memory, strides and
+storage; only its class differs, which records the file and the byte range. When the tensor is moved to a GPU, or copied into a tensor there, Penstock
 reads the file into GPU memory. Any other operation first turns it into an ordinary torch.Tensor (or Parameter), for good: values that a program may
 have changed in memory are never read from the file again.
 """
@@ -45,7 +45,7 @@ class _Origin:
 
 
 def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None, shape: tuple[int, ...] | None = None) -> Any:
-    """Returns the tensor as one that knows its file, or unchanged if that is of no use. `index` selects the part; `shape` is that of the whole
+    """Returns the tensor as one that records its file, or unchanged if that is of no use. `index` selects the part; `shape` is that of the whole
     tensor.
     """
     if type(tensor) is not torch.Tensor or tensor.nbytes < LEAST_BYTES or tensor.is_inference() or not file.is_untouched(name):
@@ -74,7 +74,7 @@ class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
     """The result of torch.nn.Parameter() for a TensorInFile or ParameterInFile."""
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
-        """Makes an ordinary torch.nn.Parameter; only a tensor of a file can have this class."""
+        """Makes an ordinary torch.nn.Parameter; only a tensor from a file can have this class."""
         return torch.nn.Parameter(data, requires_grad)
 
     def __deepcopy__(self, memo: Any) -> Any:

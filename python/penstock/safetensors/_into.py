@@ -1,4 +1,4 @@
-"""load_into(): loads tensors of files into tensors that a program already has."""
+"""load_into(): loads tensors from files into existing tensors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["LoadResult", "load_into"]
 
 
 class LoadResult(NamedTuple):
-    """The names that only one side has, as `torch.nn.Module.load_state_dict()` returns them.
+    """The names that are on one side only, as `torch.nn.Module.load_state_dict()` returns them.
 
-    - `missing_keys`: names of the target that are not in the files.
+    - `missing_keys`: names in the target that are not in the files.
     - `unexpected_keys`: names in the files that are not in the target.
     """
 
@@ -40,22 +40,22 @@ def load_into(
     links: Links | None = None,
     storage_options: StorageOptions | None = None,
 ) -> LoadResult:
-    """Loads tensors of safetensors files into tensors that you already have. Blocks.
+    """Loads tensors from safetensors files into existing tensors. Blocks.
 
     Arguments:
 
     - `filename`, `slices`, `links`, `storage_options`: as for `load_file()`.
     - `target`: a `torch.nn.Module` (parameters and buffers), or a mapping of names to PyTorch tensors, NumPy or CuPy arrays or `DeviceBuffer`s.
-    - `strict`: True raises `Mismatch` for names that only one side has; False returns them. For tensors that share memory, one name is enough.
-    - `convert`: True converts tensors of a different type, on their device; False raises `Mismatch` for them.
+    - `strict`: True raises `Mismatch` for names on one side only; False returns them. For tensors that share memory, one name is enough.
+    - `convert`: True converts tensors of a different type on their device; False raises `Mismatch` for them.
 
-    A contiguous tensor of the file's type is filled directly, others through temporary memory on their device. On a GPU, the call waits for the
+    Contiguous tensors of the file's type are filled directly, others through temporary memory on their device. On a GPU, the call waits for the
     current stream.
 
     Raises:
 
-    - `Mismatch`: names, shapes or types do not fit; the message lists them all, and no tensor was changed.
-    - `SafetensorError` and other errors of the files: no tensor was changed.
+    - `Mismatch`: names, shapes or types do not match; the message lists them all, and no tensor was changed.
+    - `SafetensorError` and other file errors: no tensor was changed.
     - `penstock.Error`: reading failed or was interrupted; the content of the tensors is then undefined.
     """
     with Sources(filename, storage_options=storage_options) as sources:

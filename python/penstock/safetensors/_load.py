@@ -1,4 +1,4 @@
-"""load_file(): loads tensors of one or many files onto one or many devices, whole or in part."""
+"""load_file(): loads tensors from one or more files onto one or more devices, whole or in part."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def load_file(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
-    """Loads the tensors of safetensors files, by name, in the order of the file. Blocks; KeyboardInterrupt stops it.
+    """Loads tensors from safetensors files, by name, in file order. Blocks; KeyboardInterrupt stops it.
 
     Arguments:
 
-    - `filename`: a file; a list of files; an index (model.safetensors.index.json), with its shards; or a folder that holds one. Each may be a URL.
+    - `filename`: a file; a list of files; an index (model.safetensors.index.json), with its shards; or a folder that contains one. Each may be a URL.
     - `device`: "cpu", "cuda:1", the number of a GPU, a `torch.device`, or "host:0". None is the host; for `framework="cupy"`, the current GPU.
-    - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None for the rule of `penstock.load()`.
-    - `device_map`: devices by the names of modules or tensors, or a function of the name. The longest key decides that is the tensor's name, or
-      its beginning up to a dot; "" stands for all others. Tensors without an entry go to `device`.
+    - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None to choose as `penstock.load()` does.
+    - `device_map`: devices by module or tensor name, or a function of the name. The longest key that is the tensor's name, or a prefix of it up to a
+      dot, applies; "" matches all names. Tensors without an entry go to `device`.
     - `slices`: the parts to load, by tensor name: `(dim, rank, world)` for one rank's part, or a tuple of slices; or a function of name and shape
-      that returns one, or None for the whole tensor. Only the bytes of the parts are read, and short gaps between them.
+      that returns one of these, or None for the whole tensor. Only the parts, and short gaps between them, are read.
     - `names`: the tensors to load. None loads all.
-    - `links`: how many PCIe links may load one GPU, 1 to 8: its own, and those of GPUs with direct access to it. Each uses 32 MiB of its GPU's
-      memory and creates a context there. None and "auto": the links of GPUs that the program uses through the library anyway.
-    - `max_host_bytes`: how many bytes are read at once, at least 1 MiB. On the way to a GPU they occupy pinned staging buffers of a pool that
-      the whole process shares. None: as many as the pool allows.
+    - `links`: how many PCIe links may load one GPU, 1 to 8: its own, and those of GPUs with direct access to it. Each uses 32 MiB of its GPU's memory
+      and creates a context there. None or "auto": the links of GPUs that the program already uses through the library.
+    - `max_host_bytes`: how many bytes are read at once, at least 1 MiB. On the way to a GPU they occupy pinned staging buffers from a process-wide
+      pool. None: as many as the pool allows.
     - `storage_options`: how to reach the servers of URLs, as for `penstock.open()`.
 
-    The tensors of one device are views of one allocation from the library, which lives as long as any of them. On a GPU, the call waits for the
-    current stream, because the allocator may hand out memory that is still in use there. You may use the tensors in any stream.
+    All tensors on a device are views of one allocation from the library, which lives as long as any of them. On a GPU, the call waits for the current
+    stream, because the allocator may hand out memory that is still in use there. You may use the tensors on any stream.
 
     Raises:
 
@@ -80,7 +80,7 @@ def read_tensors(
     links: Links | None = None,
     most_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Reads the tensors of open files. `most_bytes` limits the bytes in flight."""
+    """Reads tensors from open files. `most_bytes` limits the bytes in flight."""
     files = list(sources)
     check_wanted(files, names, slices)
     layouts = _Layouts()
@@ -185,14 +185,14 @@ class Layout:
         return itertools.chain.from_iterable(each.rows() for each in self._blocks)
 
     def started(self, reads: Reads) -> Arena:
-        """Allocates the memory and starts to read into it."""
+        """Allocates the memory and starts reading into it."""
         arena = self.place.arena(self.nbytes)
         for source, ranges in self.ranges:
             reads.start(source, arena.memory, ranges)
         return arena
 
     def taken_ranges(self) -> list[tuple[Source, Ranges]]:
-        """Returns the ranges that were added so far; the caller reads them."""
+        """Returns the ranges added so far; the caller reads them."""
         taken, self.ranges = self.ranges, []
         return taken
 
@@ -265,7 +265,7 @@ def _help_for(word: str, library: str) -> str:
 
 
 def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: Framework, dtype: Any) -> tuple[int, ...]:
-    """Returns the shape of the tensor in the library. Raises SafetensorError if the library lacks the type or the shape."""
+    """Returns the tensor's shape in the library. Raises SafetensorError if the library does not support the type or the shape."""
     if dtype is None:
         problem = f'tensor "{name}" is of type {word}, which {place.name} does not support: {_help_for(word, place.name)}'
         raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)

@@ -1,4 +1,4 @@
-"""load(): reads the tensors in the content of a file that is already in memory."""
+"""load(): reads tensors from file content that is already in memory."""
 
 from __future__ import annotations
 

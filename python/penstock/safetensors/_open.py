@@ -80,7 +80,7 @@ class safe_open:
         return sorted(self._source.header.names)
 
     def offset_keys(self) -> list[str]:
-        """Returns the names of the tensors, in the order of their bytes."""
+        """Returns the names of the tensors, in file order."""
         return list(self._source.header.names)
 
     def metadata(self) -> dict[str, str] | None:
@@ -94,7 +94,7 @@ class safe_open:
         return read_part(source, source.row(name), self._place, None)
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Reads several tensors at once, or all, in the order of their bytes, as `load_file()` does. Blocks."""
+        """Reads several tensors at once, or all, in file order, as `load_file()` does. Blocks."""
         return read_tensors([self._source], self._places, None, check_names(names))
 
     def get_slice(self, name: str) -> Slice:
@@ -103,18 +103,18 @@ class safe_open:
         return Slice(source, source.row(name), self._place)
 
     def get_tensor_meta(self, name: str) -> TensorMeta:
-        """Returns type, shape and offsets of a tensor from the header. Reads nothing."""
+        """Returns a tensor's type, shape and offsets from the header. Reads nothing."""
         source = self._source
         return tensor_meta(source.header, source.row(name))
 
     def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
-        """Starts to read PyTorch tensors, or rows of them, into a GPU. The returned loader hands out each of them once.
+        """Starts reading PyTorch tensors, or rows of them, into GPU memory. The returned loader hands out each of them once.
 
-        - `plan`: the rows to read (slices of the first dimension, or None for all), by tensor name. None is every tensor.
-        - `device`: the GPU. None is the device that the file was opened for.
+        - `plan`: the rows to read (slices of the first dimension, or None for all), by tensor name. None reads every tensor.
+        - `device`: the GPU. None means the device that the file was opened for.
         - `threads`: ignored; Penstock has its own threads.
 
-        Raises `SafetensorError` if the device is not a GPU, or if the file lacks a tensor or rows of the plan.
+        Raises `SafetensorError` if the device is not a GPU, or if the file lacks a tensor or rows in the plan.
         """
         place = self._place if device is None else framework_on("pt", device)
         if place.name != "PyTorch" or not is_gpu(place.device):
@@ -131,8 +131,8 @@ def _open_again(filename: Path, framework: str | None, device: Any, storage_opti
 class Slice:
     """A tensor of an open file. Indexing it reads the part and returns a new array. It may outlive its `safe_open`.
 
-    Ints, slices with positive steps and an Ellipsis read only the bytes that they select. Any other index reads the whole tensor, and lets the
-    library index it.
+    Ints, slices with positive steps and an Ellipsis read only the bytes that they select. Any other index reads the whole tensor, which the library
+    then indexes.
     """
 
     def __init__(self, source: Source, row: int, place: Framework) -> None:

@@ -1,4 +1,4 @@
-"""load_into() in the common case: contiguous PyTorch tensors, each with the type and shape of the file and its own memory.
+"""load_into() in the common case: contiguous PyTorch tensors, each with the file's type and shape and its own memory.
 
 C++ checks this, or, for older PyTorch, column-wise code, because a check per tensor would take as long as the reads. _into.py handles all other
 cases and reports the errors.
@@ -32,7 +32,7 @@ class PlainTargets:
 
     @staticmethod
     def find(sources: Sources, targets: Mapping[str, Any]) -> PlainTargets | None:
-        """Returns the targets, or None if it is not the common case."""
+        """Returns the targets, or None if this is not the common case."""
         torch = sys.modules.get("torch")
         if torch is None or sum(len(each.header) for each in sources) != len(targets):
             return None
@@ -40,7 +40,7 @@ class PlainTargets:
         return found if found._find_by_dlpack(torch, sources, targets) or found._find_by_columns(torch, sources, targets) else None
 
     def fill(self, links: Links | None) -> None:
-        """Fills the tensors. Blocks. After an error their content is undefined."""
+        """Fills the tensors. Blocks. After an error, their content is undefined."""
         settle_torch(self._devices)
         reads = Reads(links)
         try:

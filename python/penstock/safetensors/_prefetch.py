@@ -1,4 +1,4 @@
-"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into a GPU, and hands out each one once."""
+"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into GPU memory, and hands out each one once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PrefetchPlan = dict[str, slice | None]
 
 
 class TensorMeta:
-    """What the header of a file says about a tensor. `data_offsets` are bytes from the end of the header."""
+    """A tensor's entry in a file's header. `data_offsets` are bytes from the end of the header."""
 
     def __init__(self, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> None:
         self.dtype = dtype
@@ -38,13 +38,13 @@ def tensor_meta(header: Header, row: int) -> TensorMeta:
 
 
 class PrefetchLoader:
-    """The tensors of a prefetch plan, which are being read into a GPU. `take()` and iteration hand out each of them once.
+    """The tensors in a prefetch plan, which are being read into GPU memory. `take()` and iteration hand out each of them once.
 
     A context manager. Thread-safe. Each tensor has its own allocation.
     """
 
     def __init__(self, source: Source, device: Any, plan: Mapping[str, slice | None] | None) -> None:
-        """Raises SafetensorError if the file lacks a tensor of the plan, or a slice does not select rows with a step of 1."""
+        """Raises SafetensorError if the file lacks a tensor in the plan, or a slice does not select rows with a step of 1."""
         self._source = source
         self._lock = threading.Lock()
         header = source.header
@@ -57,7 +57,7 @@ class PrefetchLoader:
         self._ahead.begin(sorted(self._rows.values()))
 
     def names(self) -> list[str]:
-        """Returns the names of the plan, in the order of the file."""
+        """Returns the names in the plan, in file order."""
         return list(self._names)
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class PrefetchLoader:
             return self._ahead is not None and name in self._left and self._rows[name] not in self._parts
 
     def take(self, name: str) -> Any:
-        """Returns a tensor, or its rows. Blocks until it is read. Raises SafetensorError if it is not in the plan, or was taken before."""
+        """Returns a tensor, or its rows. Blocks until it is read. Raises SafetensorError if it is not in the plan, or has already been taken."""
         with self._lock:
             ahead = self._ahead
             if ahead is None:

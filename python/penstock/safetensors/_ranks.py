@@ -1,7 +1,7 @@
-"""load_rank(): loads one model in the processes of a job; each process calls it for its part.
+"""load_rank(): loads one model across the processes of a job; each process calls it for its part.
 
-Rank 0 reads the common tensors and sends them to rank 1 over a pipe, piece by piece; rank 1 sends them to rank 2, and so on. Each byte leaves the
-file once and each process once. Each rank reads its own tensors and parts. With a process group of PyTorch, each rank reads a share of the common
+Rank 0 reads the common tensors and sends them to rank 1 over a pipe, piece by piece; rank 1 sends them to rank 2, and so on. Each byte is read once
+and sent at most once by each process. Each rank reads its own tensors and parts. With a PyTorch process group, each rank reads a share of the common
 tensors, and the group broadcasts it (_group.py).
 """
 
@@ -59,14 +59,14 @@ def load_rank(
     Arguments:
 
     - `filename`, `device`, `framework`, `names`, `storage_options`: as for `load_file()`. Each process must be able to open the files.
-    - `rank`, `world`: the number of this process, from 0, and the number of processes.
-    - `address`: where the processes meet. On one host: "unix:@name" or "unix:/path". On several hosts: a list of URLs such as
-      "tcp://host:port", one for each rank but the last, at which that rank listens.
+    - `rank`, `world`: this process's number, from 0, and the number of processes.
+    - `address`: where the processes meet. On one host: "unix:@name" or "unix:/path". On several hosts: a list of URLs such as "tcp://host:port", one
+      for each rank but the last, on which that rank listens.
     - `shard`: as for `load_sharded()`.
-    - `secret`: the shared secret of `penstock.pipe`, needed for tcp.
-    - `timeout`: seconds to wait for the other ranks, and for each piece. After 5 s of waiting, the logger "penstock" names the rank.
-    - `group`: a process group of `torch.distributed`, in place of `rank`, `world` and `address`. Its backend must support the device. The tensors
-      are PyTorch's; the group's own timeout applies, and `secret` is not used.
+    - `secret`: the shared secret for `penstock.pipe`, required for tcp.
+    - `timeout`: seconds to wait for the other ranks, and for each piece. After 5 s, the logger "penstock" names the rank being waited for.
+    - `group`: a `torch.distributed` process group, in place of `rank`, `world` and `address`. Its backend must support the device. The result is
+      PyTorch tensors; the group's own timeout applies, and `secret` is not used.
 
     With `address`, rank 0 reads the tensors that all ranks get, and each rank passes them on to the next. With `group`, each rank reads a share of
     them and broadcasts it. Each rank reads its own parts itself.
@@ -75,8 +75,8 @@ def load_rank(
 
     Raises:
 
-    - `InvalidArgument`: the ranks load different files (their headers are compared, not the content of tensors), `shard`, `names` or `world`.
-    - `Closed`: another rank has failed; the message names it and its reason. A rank that fails waits up to 10 s to inform its neighbours. With
+    - `InvalidArgument`: the ranks differ in files (their headers are compared, not the tensors' content), `shard`, `names` or `world`.
+    - `Closed`: another rank has failed; the message names it and the reason. A rank that fails waits up to 10 s to inform its neighbours. With
       `address`, ranks that already have the common tensors do not learn of a failure to read another rank's own part.
     - `TimedOut`: a rank did not connect, has a wrong secret, or stopped.
     - the errors of `load_sharded()` and `penstock.pipe`.
@@ -90,7 +90,7 @@ def load_rank(
 
 
 class Ranks(Protocol):
-    """The ranks of a job, as one of them sees them. A context manager: an exception in it is reported to the other ranks."""
+    """The ranks of a job, as seen by one of them. A context manager: an exception inside it is reported to the other ranks."""
 
     rank: int
     world: int
@@ -103,7 +103,7 @@ class Ranks(Protocol):
         """Connects to the other ranks. Raises InvalidArgument if their digest differs."""
 
     def carry(self, pieces: list[Piece], own: Reads) -> None:
-        """Passes on all pieces, and waits for own, the reads of this rank alone. The pieces have the same layout in each rank."""
+        """Passes on all pieces, and waits for own, this rank's own reads. The pieces have the same layout in each rank."""
 
     def __enter__(self) -> Ranks: ...
 
@@ -177,7 +177,7 @@ def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
 
 
 class Piece:
-    """A part of the memory that all ranks have in common, with the reads that fill it at rank 0."""
+    """A part of the memory that all ranks have in common, with the reads that fill it on rank 0."""
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
@@ -257,7 +257,7 @@ def _word_of(message: pipe.Message) -> dict[str, Any]:
 
 
 def word_of_failure(rank: int, error: BaseException) -> dict[str, Any]:
-    """Returns the message that tells another rank which rank has failed, and why."""
+    """Returns the message that tells other ranks which rank failed, and why."""
     if isinstance(error, Failed):
         return {"failed": error.rank, "reason": error.reason}
     return {"failed": rank, "reason": f"{type(error).__name__}: {error}"[:_most_reason]}

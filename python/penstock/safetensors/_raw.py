@@ -20,7 +20,7 @@ __all__ = ["TensorSpec", "deserialize", "serialize", "serialize_file"]
 class TensorSpec:
     """A tensor to save, as memory at an address.
 
-    - `dtype`: the type, in the spelling of NumPy, ml_dtypes or PyTorch.
+    - `dtype`: the type, as NumPy, ml_dtypes or PyTorch spells it.
     - `shape`: the number of elements in each dimension.
     - `data_ptr`: the address. The memory must stay valid until the tensor is saved.
     - `data_len`: bytes at the address.
@@ -40,12 +40,12 @@ class TensorSpec:
 
 
 def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Returns the content of a file with these tensors. Raises SafetensorError if the bytes and the shape of a tensor do not match."""
+    """Returns the content of a file with these tensors. Raises SafetensorError if a tensor's bytes and shape do not match."""
     return saved(_tensors_of(tensor_dict), metadata)
 
 
 def serialize_file(tensor_dict: Mapping[str, TensorSpec], filename: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes tensors to a file, as `save_file()` does. Raises SafetensorError if the bytes and the shape of a tensor do not match."""
+    """Writes tensors to a file, as `save_file()` does. Raises SafetensorError if a tensor's bytes and shape do not match."""
     write_file(_tensors_of(tensor_dict), filename, metadata)
 
 

@@ -1,4 +1,4 @@
-"""Reads in flight, and the errors for tensors that could not be read."""
+"""Reads in flight, and errors for tensors that could not be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ranges:
         self.places = array("q")  # offsets in the buffer
 
     def add_all(self, offsets: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> None:
-        """Adds ranges, without empty ones."""
+        """Adds ranges, except empty ones."""
         for column, values in ((self.offsets, offsets), (self.places, places), (self.sizes, sizes)):
             column.extend(values if all(sizes) else itertools.compress(values, sizes))
 
@@ -40,7 +40,7 @@ class Ranges:
             column.frombytes(values)
 
     def add_part(self, offset: int, part: Part, place: int) -> None:
-        """Adds the runs of a part, one after the other. `offset` is the tensor's place in the file."""
+        """Adds a part's runs, one after another. `offset` is the tensor's place in the file."""
         if part.run_bytes:
             self.offsets.extend([offset + each for each in part.starts])
             self.sizes.extend([part.run_bytes] * len(part.starts))
@@ -105,7 +105,7 @@ class Reads:
     """Batches in flight. After wait(), nothing writes to their memory.
 
     - `links`: as for File.pread_ranges().
-    - `most_bytes`: limit for the bytes in flight, at least 1 MiB; start() waits until there is room.
+    - `most_bytes`: the limit on bytes in flight, at least 1 MiB; start() waits until there is room.
     """
 
     def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
@@ -114,7 +114,7 @@ class Reads:
         self._batches: list[_Request] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
-        """Starts a batch. `copies` are buffers of other devices, each filled from the one before. The file is read once."""
+        """Starts a batch. `copies` are buffers on other devices, each filled from the one before. The file is read once."""
         if not ranges.sizes:
             return
         if copies:
@@ -128,7 +128,7 @@ class Reads:
             self._start(source, memory, turn, copies)
 
     def wait(self) -> None:
-        """Waits for all batches. Raises the first error, or the exception of a signal handler, and cancels the others then."""
+        """Waits for all batches. On the first error, or an exception from a signal handler, cancels the others and raises it."""
         try:
             wait([each.future for each in self._batches], return_when=FIRST_EXCEPTION)
             for each in self._batches:
@@ -138,7 +138,7 @@ class Reads:
             self.stop()
 
     def stop(self) -> None:
-        """Cancels the batches in flight, and waits for their end."""
+        """Cancels the batches in flight, and waits until they have ended."""
         wait(self.cancel())
 
     def cancel(self) -> list[Any]:
@@ -170,7 +170,7 @@ class Reads:
 
 
 def read_now(source: Source, memory: Any, offset: int, size: int) -> None:
-    """Reads one range to the beginning of a buffer. Blocks."""
+    """Reads one range to the start of a buffer. Blocks."""
     if size == 0:
         return
     try:

@@ -37,18 +37,18 @@ def save_file(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes tensors to a safetensors file, which appears whole and durable under its name, or not at all. Blocks.
+    """Writes tensors to a safetensors file atomically and durably. Blocks.
 
     Arguments:
 
-    - `tensors`: PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s (saved as bytes), by name. On a GPU, the call waits for the current
-      stream. The bytes are written from where they are; tensors that are not contiguous are copied in C order first.
+    - `tensors`: PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s (saved as bytes), by name. On a GPU, the call waits for the current stream.
+      Tensors are written in place; non-contiguous ones are first copied in C order.
     - `filename`: the name of the file, or the URL of an S3 object (s3://BUCKET/KEY).
     - `metadata`: strings by name, stored in the header.
-    - `storage_options`: how to reach the server, as for `penstock.open()`. With `{"overwrite": False}`, an existing object stays.
+    - `storage_options`: how to reach the server, as for `penstock.open()`. `{"overwrite": False}` keeps an existing object.
 
-    An existing file is replaced in one step after all bytes are on the disk; if anything fails, it stays as it was. The new file gets its owner,
-    group, permissions and attributes, as far as the process may set them.
+    An existing file is replaced atomically once all bytes are on disk; if anything fails, it is unchanged. The new file gets its owner, group,
+    permissions and attributes, as far as the process may set them.
 
     Raises:
 
@@ -123,7 +123,7 @@ def _checked(tensors: Any) -> Mapping[str, Any]:
 
 
 def word_of(name: Any, dtype: str) -> str:
-    """Returns the safetensors type for a type name of NumPy or PyTorch, or None if it is unknown. `name`: the tensor's, for the error."""
+    """Returns the safetensors type for a NumPy or PyTorch type name, or None if it is unknown. `name`: the tensor's, for the error."""
     word = WORDS.get(dtype)
     if word is None and dtype in _QUANTIZED:
         raise _wrong(name, "is quantized, and the file cannot hold its scales: pass dequantize(), or int_repr() and the scales as separate tensors")
@@ -191,7 +191,7 @@ def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
 
 
 def settle(tensors: Iterable[Tensor]) -> None:
-    """Waits for the current streams, which may still compute values or copies."""
+    """Waits for the current streams, which may still be computing values or copying."""
     for library, number in {each.stream for each in tensors if each.stream is not None}:
         if library == "torch":
             sys.modules["torch"].cuda.current_stream(number).synchronize()
@@ -202,7 +202,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
 
 def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
-    """Returns the header of the file, and the names in the order of their bytes."""
+    """Returns the file's header, and the names in file order."""
     for name in tensors:
         if not isinstance(name, str):
             raise TypeError(f"the names of tensors must be str, not {type(name).__name__}")

@@ -34,12 +34,12 @@ def load_sharded(
     Arguments:
 
     - `filename`, `framework`, `names`, `storage_options`: as for `load_file()`.
-    - `devices`: the device of each rank, in order. A device may appear twice.
-    - `shard`: the dimension in which to split tensors, by name pattern as in `fnmatch` ("*.q_proj.weight"), in equal parts, one for each device.
-      The first pattern that matches decides; None, or no match, gives the whole tensor to each device. Or a function of name and shape.
+    - `devices`: each rank's device, in rank order. A device may appear more than once.
+    - `shard`: the dimension in which to split tensors into equal parts, one per device, by name pattern as in `fnmatch` ("*.q_proj.weight"). The
+      first matching pattern applies; None, or no match, gives the whole tensor to each device. Or a function of name and shape.
 
-    The file is read once. A part crosses the link of its own GPU. A tensor for all devices goes to the first one, and from GPU to GPU if they have
-    direct access to each other. The tensors of a device are views of one allocation, each at a multiple of 256 bytes.
+    The file is read once. Each part crosses its own GPU's link. A tensor for all devices goes to the first one, and then from GPU to GPU if they have
+    direct access to each other. All tensors on a device are views of one allocation, each at a multiple of 256 bytes.
 
     Returns a dict of tensors by name for each device.
 
@@ -85,7 +85,7 @@ _TURN_BYTES = 64 << 20
 
 
 class Rank:
-    """The tensors of one rank: first the common ones, at the same places in every rank, then its own parts."""
+    """One rank's tensors: first the common ones, at the same places in every rank, then its own parts."""
 
     def __init__(self, number: int, place: Framework) -> None:
         self.number = number
@@ -94,7 +94,7 @@ class Rank:
         self.passing = Layout(place)  # tensors that are read whole and then cut
 
     def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the tensors, in the order of these names, and those that must still be cut."""
+        """Returns the tensors, in the order of these names, and those that must still be sliced."""
         found: dict[str, Any] = dict.fromkeys(names)
         uncut: dict[str, Any] = {}
         own.views(self.own.rows(), found)

@@ -1,4 +1,4 @@
-"""Finds PyTorch tensors that share memory. Saved as they are, they would be in the file several times, and separate after loading."""
+"""Finds PyTorch tensors that share memory. Saved as they are, they would be duplicated in the file, and separate after loading."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _end_of(tensor: torch.Tensor) -> int:
 
 
 def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = None) -> dict[str, list[str]]:
-    """Chooses, for each group that shares memory, the name to keep and the names to remove. `preferred`: names to keep if possible."""
+    """Chooses the name to keep and the names to remove in each group that shares memory. `preferred`: names to keep if possible."""
     found = {}
     for group in sharing(state):
         if len(group) < 2:

@@ -20,7 +20,7 @@ class Pick(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Runs of equal length in a tensor's bytes, which are contiguous in memory after reading."""
+    """Runs of equal length in a tensor's bytes, made contiguous in memory by reading."""
 
     shape: tuple[int, ...]  # of the array that the runs form
     starts: list[int]  # byte offsets from the beginning of the tensor
@@ -79,7 +79,7 @@ def _is_int(value: Any) -> bool:
 
 
 def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[slice, ...]:
-    """Returns one rank's part. Raises ValueError if the tensor cannot be split like this."""
+    """Returns one rank's part. Raises ValueError if the tensor cannot be split this way."""
     if not -len(shape) <= dim < len(shape):
         raise ValueError(f"dimension {dim} of {list(shape)}")
     if world < 1 or not 0 <= rank < world:

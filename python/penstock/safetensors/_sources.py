@@ -1,4 +1,4 @@
-"""The files of a load (one, several, or those of an index) and their headers."""
+"""The files to load (one, several, or those in an index) and their headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_OPENED_AT_ONCE = 16  # on servers, because each open waits for a response
 
 
 class Source:
-    """An open tensor file and its header. It closes when the last reference is gone, because parts of tensors may outlive the caller's object."""
+    """An open tensor file and its header. The file closes with the last reference, because parts of tensors may outlive the caller's object."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Source:
     ) -> None:
         """Opens a file, or takes an open one.
 
-        - `descriptor`: an open descriptor of the file, whose name may have been reused; the caller closes it.
+        - `descriptor`: an open descriptor for the file, whose name may have been reused; the caller closes it.
         - `file`: the open file itself.
         """
         self.name = _native.shown_name(name)
@@ -61,13 +61,13 @@ class Source:
             self._rows = None
 
     def rows_of(self, names: set[str] | None) -> Sequence[int]:
-        """Returns the rows of the tensors with these names; None: all rows."""
+        """Returns the rows of the tensors with these names; None means all rows."""
         if names is None:
             return range(len(self.header))
         return [row for row, name in enumerate(self.header.names) if name in names]
 
     def row(self, tensor: str) -> int:
-        """Returns the row of a tensor. Raises SafetensorError for an unknown name."""
+        """Returns a tensor's row. Raises SafetensorError for an unknown name."""
         if self._rows is None:
             self._rows = {name: row for row, name in enumerate(self.header.names)}
         found = self._rows.get(tensor)
@@ -77,7 +77,7 @@ class Source:
 
 
 class Sources:
-    """Several files. No tensor may be in two of them; an index decides which tensors of its files count. A context manager.
+    """Several files. No tensor may be in two of them; an index determines which tensors in its files count. A context manager.
 
     `devices`: the devices that the tensors will be read to.
     """
@@ -115,7 +115,7 @@ class Sources:
 
     @property
     def name(self) -> str:
-        """The name of the files in messages."""
+        """The files' name in messages."""
         if len(self.files) == 1:
             return self.files[0].name
         return f"{self.files[0].name} and {len(self.files) - 1} more" if self.files else "no files"

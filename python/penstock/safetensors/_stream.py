@@ -1,7 +1,7 @@
-"""stream(): yields the tensors of files one at a time, and reads ahead in bounded memory.
+"""stream(): yields tensors from files one at a time, and reads ahead in bounded memory.
 
-Tensors are read in batches; each batch is one allocation, and one request for each file. The stream never reuses memory: an allocation returns to
-the library's allocator when nobody references it, and only then is there room for another batch. So a tensor that the caller keeps stays valid.
+Tensors are read in batches; each batch is one allocation, and one request per file. The stream never reuses memory: an allocation returns to the
+library's allocator once it is unreferenced, and only then is there room for another batch. So a tensor that the caller keeps stays valid.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ def stream(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Stream:
-    """Yields the tensors of safetensors files as pairs of name and tensor, in the order of the files, and reads ahead in bounded memory.
+    """Yields the tensors in safetensors files as (name, tensor) pairs, in file order, and reads ahead in bounded memory.
 
     Arguments:
 
     - `files`, `names`, `device`, `framework`, `slices`, `storage_options`: as for `load_file()`.
-    - `max_device_bytes`: limit for the GPU memory of the stream: tensors that are read ahead, and those that you still hold. None is 512 MiB.
-      On the host it has no effect.
+    - `max_device_bytes`: the limit on the stream's GPU memory: tensors read ahead, and those that you still hold. None means 512 MiB. On the host it
+      has no effect.
     - `max_host_bytes`: on the host, the same limit for host memory. For a GPU, how many bytes are read at once, as for `load_file()`.
 
-    The result is an iterator and a context manager. One thread at a time may use it; another thread gets `InvalidArgument`, and the stream goes on.
+    The result is an iterator and a context manager. Only one thread at a time may use it; any other gets `InvalidArgument`, and the stream continues.
 
     Tensors are views of allocations of up to 1/8 of the limit (at most 64 MiB). An allocation lives as long as any of its tensors, and is never
-    reused by the stream, so a tensor that you keep stays valid, and counts with its whole allocation. If your tensors use up the limit, the stream
+    reused by the stream, so a tensor that you keep stays valid, and its whole allocation counts. If your tensors use up the limit, the stream
     continues with one tensor at a time, and exceeds the limit by at most that tensor. A tensor larger than the limit is read alone.
 
-    `close()`, the end of a `with` block, an error, or leaving the loop ends the reads and frees tensors that you do not hold. The stream does not
+    `close()`, the end of a `with` block, an error, or leaving the loop stops the reads and frees tensors that you do not hold. The stream does not
     wait for your CUDA stream, except before it reads into memory that was used there.
 
     Raises:
 
     - at once, the errors of `load_file()` for files, names and device.
-    - when it reaches the tensor: an error of reading or of `slices`, which names the file and the tensor. It ends the stream.
+    - when it reaches the tensor: a read error or an error in `slices`, which names the file and the tensor, and ends the stream.
     """
     return Stream(files, names, framework_on(framework, device), slices, max_device_bytes, max_host_bytes, storage_options)
 
@@ -125,7 +125,7 @@ class Stream:
         return self._left if self._end.alive else 0
 
     def close(self) -> None:
-        """Ends the reads, frees tensors that you do not hold, and closes the files. Tensors that you hold stay valid. A second call does nothing."""
+        """Stops the reads, frees tensors that you do not hold, and closes the files. Tensors that you hold stay valid. A second call does nothing."""
         self._end()
         self._flow.forget()
 

@@ -1,4 +1,4 @@
-"""Existing tensors as targets of a load."""
+"""Existing tensors as load targets."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Target:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Waits for the current stream of its device."""
+        """Waits for its device's current stream."""
 
     def assign(self, array: Any) -> None:
-        """Copies an array of the same library and shape into it, and converts the type if necessary."""
+        """Copies an array of the same library and shape into it, converting the type if necessary."""
         raise NotImplementedError
 
     @staticmethod
     def have_changed(targets: list[Any]) -> None:
-        """Reports that the bytes of these targets, all of one class, have changed."""
+        """Reports that the bytes of these targets, all of the same class, have changed."""
 
 
 def target_of(name: str, value: Any) -> Target:
@@ -62,7 +62,7 @@ def target_of(name: str, value: Any) -> Target:
 
 
 def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
-    """Returns the address of an array's first byte, and the address after its last. `strides` are in bytes."""
+    """Returns the address of an array's first byte, and the address past its last. `strides` are in bytes."""
     steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
     if any(length == 0 for length in shape):
         return (address, address)
@@ -70,7 +70,7 @@ def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize
 
 
 def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
-    """Returns the numbers of spans that may overlap another. A span is device, first address, address after the last byte, number."""
+    """Returns the numbers of spans that may overlap another. A span is (device, first address, address past the last byte, number)."""
     found: set[int] = set()
     last: tuple[Any, int, int] | None = None  # device, end, number
     for device, start, end, number in sorted(each for each in spans if each[1] < each[2]):

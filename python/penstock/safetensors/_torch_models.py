@@ -1,4 +1,4 @@
-"""Saves and loads the state of a module as safetensors.torch does: of tensors that share memory, the file contains one."""
+"""Saves and loads a module's state as safetensors.torch does: tensors that share memory are stored once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["load_model", "save_model"]
 
 
 def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] | None = None, force_contiguous: bool = True) -> None:
-    """Saves the state of a module. If tensors share memory, one is written, and the metadata names it for the others.
+    """Saves a module's state. If tensors share memory, one is written, and the metadata names it for the others.
 
-    - `force_contiguous`: True copies tensors that are not contiguous first; False raises ValueError for them.
+    - `force_contiguous`: True first copies non-contiguous tensors; False raises ValueError for them.
 
     Raises:
 
@@ -48,7 +48,7 @@ def load_model(
     - `device`: where the tensors are loaded before they are copied into the module.
     - `backend`: has no effect.
 
-    Returns the names that are missing in the file, and those that the module lacks. With `strict`, raises RuntimeError if there are any.
+    Returns the names missing from the file, and those missing from the module. With `strict`, raises RuntimeError if there are any.
     """
     loaded_state = load_file(filename, device, backend=backend)
     shared = removable(model.state_dict(), preferred=set(loaded_state))

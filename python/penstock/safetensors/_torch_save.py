@@ -1,4 +1,4 @@
-"""The functions of penstock.safetensors.torch that write tensors."""
+"""The functions in penstock.safetensors.torch that write tensors."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ def save_file_async(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SaveFuture:
-    """Saves a copy of the tensors in the background. You may change the tensors as soon as the call returns. The safetensors library lacks it.
+    """Saves a copy of the tensors in the background. You may change the tensors as soon as the call returns. The safetensors library has no such
+    function.
 
     - `tensors`, `filename`, `metadata`, `storage_options`: as for `save_file()`.
     - `snapshot`, `progress`: as for `penstock.torch.save_async()`.
 
-    Several saves to one path run one after the other. Returns a `penstock.torch.SaveFuture`. The call itself raises the errors of `save_file()` for
-    its arguments.
+    Several saves to one path run one after the other. Returns a `penstock.torch.SaveFuture`. The call itself raises `save_file()`'s errors for
+    invalid arguments.
     """
     return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
 

@@ -1,4 +1,4 @@
-"""The element types in the spelling of safetensors files."""
+"""The element types, as safetensors files spell them."""
 
 from __future__ import annotations
 

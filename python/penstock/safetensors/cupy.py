@@ -31,9 +31,9 @@ def load_file(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
-    """Loads the tensors of a file as CuPy arrays. See `penstock.safetensors.load_file()`.
+    """Loads a file's tensors as CuPy arrays. See `penstock.safetensors.load_file()`.
 
-    - `device`: "cuda:1" or a number. None is the current GPU.
+    - `device`: "cuda:1" or a number. None means the current GPU.
     """
     return _load_file(
         filename,
@@ -49,7 +49,7 @@ def load_file(
 
 
 def load(data: bytes, device: Any = None) -> dict[str, Any]:
-    """Returns the tensors in the content of a file, on the device."""
+    """Returns the tensors in a file's content, on the device."""
     return loaded(data, framework_on("cupy", device))
 
 

@@ -38,13 +38,13 @@ def load_file(
     names: Iterable[str] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, numpy.ndarray[Any, Any]]:
-    """Loads the tensors of a file as NumPy arrays. See `penstock.safetensors.load_file()`. `backend` has no effect."""
+    """Loads a file's tensors as NumPy arrays. See `penstock.safetensors.load_file()`. `backend` has no effect."""
     check_backend(backend)
     return _load_file(filename, None, "np", slices=slices, names=names, storage_options=storage_options)
 
 
 def load(data: bytes) -> dict[str, numpy.ndarray[Any, Any]]:
-    """Returns the tensors in the content of a file. Raises SafetensorError for damaged content."""
+    """Returns the tensors in a file's content. Raises SafetensorError for damaged content."""
     return loaded(data, framework_on("np", None))
 
 

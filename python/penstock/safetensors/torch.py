@@ -1,4 +1,4 @@
-"""The names of `safetensors.torch` on Penstock, with the same arguments, results and exceptions, and a few arguments more."""
+"""The names of `safetensors.torch` on Penstock, with the same arguments, results and exceptions, plus a few extra arguments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def load_file(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Loads the tensors of a file as PyTorch tensors. See `penstock.safetensors.load_file()`. `backend` has no effect."""
+    """Loads a file's tensors as PyTorch tensors. See `penstock.safetensors.load_file()`. `backend` has no effect."""
     check_backend(backend)
     return _load_file(
         filename,
@@ -78,7 +78,7 @@ def load_file(
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:
-    """Returns the tensors in the content of a file, on the host. Raises SafetensorError for damaged content."""
+    """Returns the tensors in a file's content, on the host. Raises SafetensorError for damaged content."""
     from ._memory import loaded
 
     return loaded(data, framework_on("pt", None))
