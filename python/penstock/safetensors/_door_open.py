@@ -91,7 +91,7 @@ class safe_open:
         return list(self._inner.keys())
 
     def offset_keys(self) -> list[str]:
-        """Returns the names of the tensors, in file order."""
+        """Returns the names of the tensors, in offset order."""
         return list(self._inner.offset_keys())
 
     def metadata(self) -> dict[str, str] | None:
@@ -111,7 +111,7 @@ class safe_open:
             return file.take(row, self._device)
 
     def get_tensors(self) -> dict[str, Any]:
-        """Returns all tensors by name, in file order. Blocks."""
+        """Returns all tensors by name, in offset order. Blocks."""
         if self._file is None or self._closed:
             every = getattr(self._inner, "get_tensors", None)
             found = dict(every()) if every is not None else {name: self._inner.get_tensor(name) for name in self._inner.offset_keys()}

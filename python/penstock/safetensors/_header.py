@@ -13,7 +13,7 @@ __all__ = ["Header", "header_of_bytes", "read_header"]
 
 
 class Header:
-    """The tensors in a header, in file order, as columns.
+    """The tensors in a header, in offset order, as columns.
 
     A column is built on first use, because for thousands of tensors this takes about as long as reading them.
     """

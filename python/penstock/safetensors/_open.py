@@ -80,7 +80,7 @@ class safe_open:
         return sorted(self._source.header.names)
 
     def offset_keys(self) -> list[str]:
-        """Returns the names of the tensors, in file order."""
+        """Returns the names of the tensors, in offset order."""
         return list(self._source.header.names)
 
     def metadata(self) -> dict[str, str] | None:
@@ -94,7 +94,7 @@ class safe_open:
         return read_part(source, source.row(name), self._place, None)
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Reads several tensors at once, or all, in file order, as `load_file()` does. Blocks."""
+        """Reads several tensors at once, or all, in offset order, as `load_file()` does. Blocks."""
         return read_tensors([self._source], self._places, None, check_names(names))
 
     def get_slice(self, name: str) -> Slice:

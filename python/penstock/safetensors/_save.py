@@ -202,7 +202,7 @@ def settle(tensors: Iterable[Tensor]) -> None:
 
 
 def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:
-    """Returns the file's header, and the names in file order."""
+    """Returns the file's header, and the names in offset order."""
     for name in tensors:
         if not isinstance(name, str):
             raise TypeError(f"the names of tensors must be str, not {type(name).__name__}")

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints: read straight to the devices of their tensors, and saved whole or not at all.
+"""PyTorch checkpoints: read straight to their tensors' devices, and saved atomically.
 
     import penstock.torch
 

@@ -1,4 +1,4 @@
-"""The zip archive of a checkpoint, and the places of its records in the file."""
+"""A checkpoint's zip archive, and the places of its records in the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CheckpointError(Error, RuntimeError):
 
 
 class Record(NamedTuple):
-    """A member of the archive. If it is stored, the file contains its bytes unchanged."""
+    """An archive member. If it is stored, the file contains its bytes unchanged."""
 
     name: str  # without the archive's own folder name, such as "data/0"
     header_offset: int

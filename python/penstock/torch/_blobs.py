@@ -1,4 +1,4 @@
-"""Finds tensors that torch.save has written into parts of one file, as torch.distributed.checkpoint does."""
+"""Finds tensors that torch.save has written to parts of one file, as torch.distributed.checkpoint does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Blob(NamedTuple):
 
 
 def blobs_of(file: Any, path: str, ranges: Sequence[tuple[int, int]]) -> list[Blob | None]:
-    """Describes the tensors. `ranges` has offset and bytes of each part. Returns None for a part that cannot be read straight into a tensor.
+    """Describes the tensors. `ranges` has each part's offset and size. Returns None for a part that cannot be read straight into a tensor.
 
     Raises penstock.Error.
     """

@@ -1,4 +1,4 @@
-"""Computes CRC-32 as in zip: of host memory with zlib, and of GPU memory on the GPU."""
+"""Computes zip's CRC-32: of host memory with zlib, and of GPU memory on the GPU."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _of_gpu(memory: Memory) -> int:
 
 
 def bytes_of(memory: Memory) -> Any:
-    """Returns a tensor of the bytes of a memory range."""
+    """Returns a memory range as a tensor of bytes."""
     offset = memory.address - memory.owner.data_ptr()
     return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner, offset, (memory.nbytes,), (1,))
 
@@ -123,9 +123,9 @@ def _stream_on(device: torch.device) -> Any:
 
 
 def crc32_of_tensor(content: Any) -> int:
-    """Computes the CRC-32 of a one-dimensional tensor of bytes on any device, in its current stream.
+    """Computes the CRC-32 of a one-dimensional tensor of bytes on any device, on its current stream.
 
-    A CRC is linear in the bytes, except for the inversions at its beginning and end. So it is combined from the CRCs of pairs of words, of pairs of
+    A CRC is linear in the bytes, except for the inversions at the start and end. So it is combined from the CRCs of pairs of words, of pairs of
     pairs, and so on, one level at a time.
     """
     nbytes = content.numel()

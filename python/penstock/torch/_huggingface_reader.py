@@ -36,9 +36,9 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     """Reads safetensors files, or the parts that a rank needs, straight into the target tensors, from all files at once.
 
     Arguments, metadata and results are those of `torch.distributed.checkpoint.HuggingFaceStorageReader`. The files may come from any program.
-    `thread_count` has no effect. If a tensor and its target have different types, the values are converted.
+    `thread_count` has no effect. If a tensor and its target differ in type, the values are converted.
 
-    Raises `penstock.Error` if reading fails, if files of the folder are missing, or if a tensor is in two files; the message names the file and the
+    Raises `penstock.Error` if reading fails, if files are missing from the folder, or if a tensor is in two files; the message names the file and the
     tensor.
     """
 
@@ -95,9 +95,9 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
 
 class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageReader, HuggingFaceStorageReader):  # type: ignore[misc]
-    """Reads quantized safetensors files for `torch.distributed.checkpoint`. Arguments are those of PyTorch's class of the same name.
+    """Reads quantized safetensors files for `torch.distributed.checkpoint`. The arguments are those of PyTorch's class of the same name.
 
-    Penstock reads one quantized tensor after the other, and PyTorch dequantizes it. Other tensors are read as by `HuggingFaceStorageReader`.
+    Penstock reads quantized tensors one at a time, and PyTorch dequantizes them. Other tensors are read as by `HuggingFaceStorageReader`.
     """
 
     def read_data(self, plan: Any, planner: Any) -> Any:

@@ -1,4 +1,4 @@
-"""HuggingFaceStorageWriter: writes safetensors files of torch.distributed.checkpoint, in shards, or whole by all ranks together."""
+"""HuggingFaceStorageWriter: writes torch.distributed.checkpoint's safetensors files, as shards per rank, or whole by all ranks together."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = ["HuggingFaceStorageWriter"]
 
 
 class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWriter):  # type: ignore[misc]
-    """Writes safetensors files directly from where the tensors are, each file whole or not at all. Use a writer for one save at a time.
+    """Writes safetensors files directly from the tensors' memory, each file atomically. Use a writer for one save at a time.
 
     - `path`, `fqn_to_index_mapping`: as for `torch.distributed.checkpoint.HuggingFaceStorageWriter`.
-    - `save_distributed`, `enable_consolidation`: with `save_distributed` alone, each rank writes files of its own. Otherwise all ranks write
-      their parts into the files of the whole model at once, in one pass. All ranks must see the folder.
-    - `snapshot`: where `async_save()` copies the tensors of a GPU: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has
-      room, else pinned memory).
+    - `save_distributed`, `enable_consolidation`: with `save_distributed` alone, each rank writes its own files. Otherwise all ranks write their parts
+      into the whole model's files at once, in one pass. All ranks must see the folder.
+    - `snapshot`: where `async_save()` copies GPU tensors: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has room, else
+      pinned memory).
     - `thread_count`, `thread_count_consolidation`, `token`: no effect.
 
-    The files of the whole model have hidden names until all ranks have finished. model.safetensors.index.json gets its name last.
+    The whole model's files have hidden names until all ranks have finished. model.safetensors.index.json is renamed last.
 
     Raises `penstock.Error`, which names the file and the tensor. A save that fails leaves the old files.
     """

@@ -20,10 +20,10 @@ __all__ = ["CheckpointImage", "piece_of"]
 
 
 class CheckpointImage:
-    """The zip archive that torch.save would write, beginning at an offset in a file."""
+    """The zip archive that torch.save would write, starting at an offset in a file."""
 
     def __init__(self, folder: str, pickled: bytes, contents: Snapshot, names: Sequence[str], crc32: bool, start: int = 0) -> None:
-        """`folder` contains the archive's members, `names` are those of the storages for errors, `start` is a multiple of the alignment."""
+        """`folder` contains the archive's members, `names` are the storages' names for errors, and `start` is a multiple of the alignment."""
         alignment = setting("save", "storage_alignment") or 64
         first = {"data.pkl": pickled, ".storage_alignment": str(alignment).encode(), "byteorder": sys.byteorder.encode()}
         last = {"version": b"3\n"}

@@ -1,4 +1,4 @@
-"""load(): loads a checkpoint of torch.save, and reads its storages straight to their devices."""
+"""load(): loads a torch.save checkpoint, reading its storages straight to their devices."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def load(
     storage_options: Mapping[str, Any] | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Returns what `torch.load(f, ...)` returns, and reads the storages straight to their devices. Blocks.
+    """Returns what `torch.load(f, ...)` returns, but reads the storages straight to their devices. Blocks.
 
     Arguments:
 
-    - `f`: the name of a file, or the URL of an object. `torch.load` handles everything else; `fallback_reason()` says why.
-    - `map_location`: as for `torch.load`. A function gets its storages on the CPU; a name, a device or a dict is faster.
+    - `f`: a file name, or the URL of an object. `torch.load` handles everything else; `fallback_reason()` says why.
+    - `map_location`: as for `torch.load`. A function receives storages on the CPU; a name, a device or a dict is faster.
     - `pickle_module`, `mmap`, and other keyword arguments: as for `torch.load`. With `mmap=True`, `torch.load` reads the file.
-    - `weights_only`: True unless you pass False or a `pickle_module`. It uses PyTorch's restricted unpickler, with the classes that you allowed by
+    - `weights_only`: True unless you pass False or a `pickle_module`. It uses PyTorch's restricted unpickler, with the classes that you allowed with
       `torch.serialization.add_safe_globals()`, and runs no code that a file names.
-    - `progress`: a function of the bytes done and the bytes in total. It is called on this thread.
+    - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
     - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
 
-    Tensors that share storage keep sharing it. The call waits for PyTorch's current streams; you may use the tensors in any stream.
+    Tensors that share storage still do. The call waits for PyTorch's current streams; you may use the tensors on any stream.
 
     Raises:
 

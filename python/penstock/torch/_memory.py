@@ -1,4 +1,4 @@
-"""Storages as memory that Penstock transfers, and copies of storages that stay unchanged while a program continues."""
+"""Storages as memory that Penstock transfers, and copies of storages that stay unchanged while the program continues."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Snapshot(NamedTuple):
 
 
 def reaches(device: torch.device) -> bool:
-    """Returns True if Penstock can transfer bytes from and to memory of the device."""
+    """Returns True if Penstock can transfer bytes to and from the device's memory."""
     return device.type == "cpu" or (device.type == "cuda" and _reaches_gpus())
 
 
 def is_plain(tensor: Any) -> bool:
-    """Returns True if the tensor's elements are the bytes at its address and strides: not a subclass, not sparse, not quantized."""
+    """Returns True if the tensor's elements are the bytes given by its address and strides: not a subclass, not sparse, not quantized."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
 
 
@@ -62,30 +62,30 @@ def new_storage(nbytes: int, device: torch.device) -> Any:
 
 
 def memory_of(storage: Any) -> list[Memory]:
-    """Returns the storage's memory, or that of a copy on the CPU if Penstock does not reach the device."""
+    """Returns the storage's memory, or that of a CPU copy if Penstock cannot access the device."""
     if not reaches(storage.device):
         storage = storage.cpu()
     return [Memory(storage.data_ptr(), storage.nbytes(), storage, storage.device)] if storage.nbytes() else []
 
 
 def synchronize(devices: Iterable[torch.device]) -> None:
-    """Waits for PyTorch's current streams of the GPUs among the devices, because memory of the allocator may be in use there."""
+    """Waits for PyTorch's current streams on the GPUs among the devices, because the allocator's memory may be in use there."""
     for device in set(devices):
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
 
 
 def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
-    """Copies storages: those on GPUs in order with the current streams, those on the CPU at once.
+    """Copies storages: those on GPUs in the order of the current streams, those on the CPU at once.
 
     `where` is "device" (the storage's own GPU), "host" (pinned memory), or "auto" (the GPU if 1/16 of its memory stays free, else pinned memory).
-    Raises InvalidArgument for another value, and torch.OutOfMemoryError for "device".
+    Raises InvalidArgument for any other value, and torch.OutOfMemoryError for "device".
     """
     return snapshot_of_bytes([_bytes_of(each) if reaches(each.device) else _bytes_of(each.cpu()) for each in storages], where)
 
 
 def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
-    """Copies one-dimensional tensors of bytes on devices that Penstock reaches, as snapshot_of() copies storages."""
+    """Copies one-dimensional tensors of bytes on devices that Penstock can access, as snapshot_of() copies storages."""
     if where not in ("auto", "device", "host"):
         raise InvalidArgument(f"snapshot must be 'auto', 'device' or 'host', not {where!r}", code="invalid_argument")
     contents: list[list[Memory]] = [[] for _ in sources]
@@ -117,7 +117,7 @@ def _memory_of_copy(source: Any) -> list[Memory]:
 
 
 def has_room(device: torch.device, nbytes: int) -> bool:
-    """Returns True if this many more bytes fit on a GPU, and enough memory stays free for a snapshot."""
+    """Returns True if this many more bytes fit on a GPU with enough memory left for a snapshot."""
     free, total = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # some of the cached memory is too fragmented

@@ -1,4 +1,4 @@
-"""Plans the safetensors files of a model that several ranks save together: the tensors of each file, and their places."""
+"""Plans the safetensors files of a model that several ranks save together: each file's tensors, and their places."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class _Tensor:
 
 
 def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadata_of: MetadataOf) -> list[ModelFile]:
-    """Returns the files for the plans of all ranks, with the items that each will write.
+    """Returns the files for all ranks' plans, with the items that each will write.
 
     - `indexes`: the number of each tensor's file, from 1; None: all are in one file.
-    - `metadata_of`: returns the metadata of a file for the shapes of its tensors.
+    - `metadata_of`: returns a file's metadata for its tensors' shapes.
 
     Raises InvalidArgument for plans that do not cover whole tensors, or have items other than tensors; SafetensorError for types that the format
     lacks.

@@ -1,4 +1,4 @@
-"""Checks the tensors in plans and states of torch.distributed.checkpoint, before any of them is read or written."""
+"""Checks the tensors in torch.distributed.checkpoint's plans and states, before any of them is read or written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_sources", "check_state", "check_targets", "overlapping", "take
 
 
 def check_targets(items: Iterable[Any], planner: Any) -> None:
-    """Raises BufferError, which names all tensors of a plan that cannot be filled. Keeps no reference to the planner's tensors."""
+    """Raises BufferError, which names all tensors in a plan that cannot be filled. Keeps no reference to the planner's tensors."""
     problems: dict[str, str] = {}
     for item in items:
         problem = target_problem_of(planner.resolve_tensor(item)) if item.type != LoadItemType.BYTE_IO else None
@@ -28,12 +28,12 @@ def check_targets(items: Iterable[Any], planner: Any) -> None:
 
 
 def check_sources(items: Iterable[Any], planner: Any) -> None:
-    """Raises BufferError, which names the tensors of a plan that have no memory or are not contiguous."""
+    """Raises BufferError, which names the tensors in a plan that have no memory or are not contiguous."""
     check_memory({each.index.fqn: planner.resolve_data(each) for each in items if each.type != WriteItemType.BYTE_IO})
 
 
 def check_state(state: Any) -> None:
-    """Checks a state before it is planned, with the names that its tensors will have."""
+    """Checks a state before it is planned, using the names that its tensors will have."""
     check_memory(dict(_named("", state)))
 
 
@@ -46,12 +46,12 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def takes_bytes(target: Any) -> bool:
-    """Returns True if the tensor's values are the bytes at its address and strides, so that bytes of its type can be read into it."""
+    """Returns True if the tensor's values are the bytes given by its address and strides, so that bytes of its type can be read into it."""
     return bool(is_plain(target) and reaches(target.device) and not target.is_conj() and not target.is_neg())
 
 
 def overlapping(targets: Sequence[Any]) -> set[int]:
-    """Returns the numbers of tensors that may share memory with another. They must be filled one after the other, in the order of the plan."""
+    """Returns the numbers of tensors that may share memory with another. They must be filled one at a time, in plan order."""
     spans = []
     for number, each in enumerate(targets):
         if is_plain(each) and reaches(each.device):

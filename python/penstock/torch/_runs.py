@@ -21,7 +21,7 @@ class Run(NamedTuple):
 
 
 def runs_of(source: Any, target: Any) -> list[Run] | None:
-    """Returns the runs of two non-empty tensors of one shape and dtype.
+    """Returns the runs of two non-empty tensors of the same shape and dtype.
 
     Returns None if there are many short runs, or if items of the target share memory.
     """

@@ -1,4 +1,4 @@
-"""save(), save_async(): write checkpoints for torch.load, whole or not at all."""
+"""save(), save_async(): write checkpoints for torch.load, atomically."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def save(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves an object to a file as `torch.save` does, whole and durable or not at all. Blocks. `torch.load` and `load()` read it.
+    """Saves an object to a file as `torch.save` does, but atomically and durably. Blocks. `torch.load` and `load()` read it.
 
     Arguments:
 
     - `obj`, `pickle_module`, `pickle_protocol`: as for `torch.save`.
-    - `f`: the name of a file, or the URL of an S3 object (s3://BUCKET/KEY). `torch.save` handles everything else.
-    - `crc32`: whether the archive has checksums, which zip tools check and `torch.load` does not. A GPU computes those of its own memory. None:
-      the value of `torch.serialization.set_crc32_options()`, else True.
-    - `progress`: a function of the bytes done and the bytes in total. It is called on this thread.
+    - `f`: a file name, or the URL of an S3 object (s3://BUCKET/KEY). `torch.save` handles everything else.
+    - `crc32`: whether the archive has checksums, which zip tools check and `torch.load` does not. A GPU computes the checksums of its own memory.
+      None: the value of `torch.serialization.set_crc32_options()`, else True.
+    - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
     - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
 
-    Storages on a GPU are written directly from there, after the work in PyTorch's current streams. The new file is written next to the old one,
-    flushed to the disk and renamed, so a crash leaves the old file or the new one, and perhaps a file named .NAME.penstock-PID-N. The new file gets
-    the old one's owner, group, permissions and attributes, as far as the process may set them.
+    Storages on a GPU are written directly from there, after the work on PyTorch's current streams. The new file is written next to the old one,
+    flushed to disk and renamed, so a crash leaves either the old file or the new one, and perhaps a file named .NAME.penstock-PID-N. The new file
+    gets the old one's owner, group, permissions and attributes, as far as the process may set them.
 
     Raises:
 
-    - `BufferError`: the storage of a tensor was freed or truncated; the message names the tensor. Nothing was written.
+    - `BufferError`: a tensor's storage was freed or truncated; the message names the tensor. Nothing was written.
     - `penstock.Error`: writing failed; the message names the file and the storage, and the old file is unchanged.
-    - the errors of pickling.
+    - pickling errors.
     """
     if _is_for_torch(f):
         torch.save(obj, f, pickle_module, pickle_protocol)
@@ -77,17 +77,17 @@ def save_async(
 ) -> SaveFuture:
     """Saves a copy of the object in the background. Returns a `SaveFuture` as soon as the object is pickled and its storages are copied.
 
-    You may change the tensors when the call has returned. Copies of GPU memory are queued in PyTorch's current streams, so later work in these
+    You may change the tensors once the call has returned. Copies of GPU memory are queued on PyTorch's current streams, so later work on these
     streams does not affect them.
 
-    - `snapshot`: where to copy the storages of a GPU: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if at least 1/16 of its
-      memory stays free, else pinned memory). Storages of the CPU are copied on the CPU.
-    - `progress`: as for `save()`, but called on the thread that writes.
+    - `snapshot`: where to copy GPU storages: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if at least 1/16 of its memory stays
+      free, else pinned memory). CPU storages are copied on the CPU.
+    - `progress`: as for `save()`, but called on the writing thread.
     - `obj`, `f`, `pickle_module`, `pickle_protocol`, `crc32`, `storage_options`: as for `save()`.
 
     Several saves to one path run one after the other.
 
-    Raises `InvalidArgument` if `f` is not the name of a regular file, and the errors of pickling. The future raises the errors of writing.
+    Raises `InvalidArgument` if `f` does not name a regular file, and pickling errors. The future raises write errors.
     """
     if _is_for_torch(f):
         raise InvalidArgument(f"{f!r:.100} is not the path of a regular file", code="invalid_argument")

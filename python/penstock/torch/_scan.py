@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
 
 def storage_type(name: Any) -> Any:
-    """Returns a stand-in for torch.FloatStorage and similar classes, with their dtype. None if the name is not that of a storage."""
+    """Returns a stand-in for torch.FloatStorage and similar classes, with their dtype. None if the name is not a storage class."""
     if type(name) is str and "Storage" in name:
         try:
             return torch.serialization.StorageType(name)
@@ -33,7 +33,7 @@ def storage_type(name: Any) -> Any:
 
 
 def wanted_of(persistent_id: Any) -> Wanted:
-    """Parses a persistent id. Raises ValueError if it is not that of a storage."""
+    """Parses a persistent id. Raises ValueError if it is not a storage's."""
     if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
         raise ValueError(f"a persistent id of a storage is a tuple of five, not {persistent_id!r:.100}")
     word, kind, key, location, count = persistent_id
@@ -48,7 +48,7 @@ def wanted_of(persistent_id: Any) -> Wanted:
 
 
 def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
-    """Returns the storages, each once, in the order in which unpickling requests them; fewer or none if the pickle is not understood.
+    """Returns the storages, each once, in the order in which unpickling requests them; fewer or none if the pickle cannot be interpreted.
 
     Nothing that the pickle names is imported or called: all objects that it builds are of one class that does nothing.
     """

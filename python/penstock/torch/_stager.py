@@ -1,4 +1,4 @@
-"""Makes the copies for torch.distributed.checkpoint.async_save() before it returns. GPU tensors are copied on their GPU, at memory speed."""
+"""Makes the copies for torch.distributed.checkpoint.async_save() before it returns. GPU tensors are copied on their GPU, at memory bandwidth."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ __all__ = ["DeviceStager"]
 class DeviceStager:
     """The part of a writer that copies tensors for `async_save()`. The writer is its own AsyncStager.
 
-    - `snapshot`: where to copy the tensors of a GPU: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has room, else
-      pinned memory).
+    - `snapshot`: where to copy GPU tensors: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has room, else pinned memory).
     """
 
     def __init__(self, *arguments: Any, snapshot: str = "auto", **named: Any) -> None:
@@ -32,7 +31,7 @@ class DeviceStager:
         self._copying: list[Any] = []  # events of streams
 
     def stage(self, state_dict: Any) -> Any:
-        """Copies the state: tensors of the CPU at once; tensors of a GPU, if they stay on it, in its current stream."""
+        """Copies the state: CPU tensors at once, and GPU tensors, if they stay on the GPU, on its current stream."""
         check_state(state_dict)
         tensors = list(_tensors_of(state_dict))
         if not self._stays_on_device(tensors):
@@ -49,12 +48,12 @@ class DeviceStager:
         return copied
 
     def wait_for_copies(self) -> None:
-        """Blocks until the copies that `stage()` has queued are complete."""
+        """Blocks until the copies queued by `stage()` are complete."""
         while self._copying:
             self._copying.pop().synchronize()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles for another process, which cannot wait for the events of this one."""
+        """Pickles for another process, which cannot wait for this one's events."""
         self.wait_for_copies()
         return self.__dict__
 

@@ -1,4 +1,4 @@
-"""Reads parts of tensors in files into existing PyTorch tensors."""
+"""Reads parts of tensors from files into existing PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TensorRead(NamedTuple):
         return part_of(self.shape, self.dtype.itemsize, picks)
 
     def runs(self) -> list[Run] | None:
-        """Returns the runs of bytes that are contiguous in the file and in the target, which has another memory order."""
+        """Returns the runs of bytes that are contiguous in the file and in the target, which has a different memory order."""
         whole = torch.empty(self.shape, dtype=self.dtype, device="meta")
         for axis, (start, length) in enumerate(zip(self.starts, self.target.size())):
             whole = whole.narrow(axis, start, length)
@@ -49,7 +49,7 @@ class TensorRead(NamedTuple):
 def read_tensors(reads: Sequence[TensorRead]) -> None:
     """Fills all targets. Blocks.
 
-    Targets of the file's type are read in place, all at once. The others are read into temporary memory on their device and copied from there, while
+    Targets of the file's type are filled directly, all at once. Others are read into temporary memory on their device, and copied from there while
     more is read. If targets share memory, the last one wins. On a GPU, the call waits for the current stream. Raises penstock.Error; the content of
     the targets is then undefined.
     """

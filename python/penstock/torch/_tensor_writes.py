@@ -1,4 +1,4 @@
-"""Writes parts of tensors into a file of whole tensors."""
+"""Writes parts of tensors to a file of whole tensors."""
 
 from __future__ import annotations
 

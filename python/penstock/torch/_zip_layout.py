@@ -1,4 +1,4 @@
-"""Places a checkpoint's records in its file: an uncompressed zip archive, as torch.load and zip tools read it."""
+"""Places a checkpoint's records in its file, an uncompressed zip archive that torch.load and zip tools can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 
 
 def place(records: Sequence[tuple[str, int]], alignment: int) -> list[Placed]:
-    """Places records one after the other, in order. `records` has the name and bytes of each."""
+    """Places records one after another, in order. `records` has each one's name and size."""
     found, end = [], 0
     for name, nbytes in records:
         encoded = name.encode("ascii")

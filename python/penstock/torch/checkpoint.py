@@ -1,4 +1,4 @@
-"""Readers and writers for `torch.distributed.checkpoint`. The files are PyTorch's: each side reads the other's.
+"""Readers and writers for `torch.distributed.checkpoint`. The files are in PyTorch's format: each side reads the other's.
 
     import torch.distributed.checkpoint as dcp
     from penstock.torch.checkpoint import FileSystemReader, FileSystemWriter
@@ -6,7 +6,7 @@
     dcp.save(state_dict, storage_writer=FileSystemWriter("checkpoint"))
     dcp.load(state_dict, storage_reader=FileSystemReader("checkpoint"))
 
-`HuggingFaceStorageReader` and `HuggingFaceStorageWriter` do the same for safetensors files (PyTorch 2.9 and newer).
+`HuggingFaceStorageReader` and `HuggingFaceStorageWriter` do the same for safetensors files (PyTorch 2.9 and later).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _ALIGNMENT = 4096  # of each tensor's part of a file
 class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
     """Reads tensors, or the parts that a rank needs, straight into the target tensors.
 
-    Arguments are those of `torch.distributed.checkpoint.FileSystemReader`. PyTorch itself reads items that extensions have transformed, and targets
-    that are not plain tensors. If a tensor has two names, or two tensors overlap, the later one in the plan wins; `load()` of PyTorch plans in
-    alphabetical order.
+    The arguments are those of `torch.distributed.checkpoint.FileSystemReader`. PyTorch itself reads items that extensions have transformed, and items
+    whose targets are not plain tensors. If a tensor has two names, or two tensors overlap, the later one in the plan wins; PyTorch's `load()` plans
+    in alphabetical order.
 
     Raises:
 
@@ -64,7 +64,7 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
     """
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Reads the items of the plan. PyTorch calls it."""
+        """Reads the items in the plan. Called by PyTorch."""
         left: list[Any] = []
         check_targets(plan.items, planner)
         for relative_path, items in self._by_file(plan.items).items():
@@ -83,10 +83,10 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
 
 
 class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
-    """Writes tensors directly from where they are, and each file whole or not at all.
+    """Writes tensors directly from their memory, and each file atomically.
 
-    Arguments are those of `torch.distributed.checkpoint.FileSystemWriter`. `thread_count` has no effect: with `single_file_per_rank`, each rank
-    writes one file, with several threads. Files are always flushed to the disk. With extensions, or in the safetensors format, PyTorch writes.
+    The arguments are those of `torch.distributed.checkpoint.FileSystemWriter`. `thread_count` has no effect: with `single_file_per_rank`, each rank
+    writes one file, with several threads. Files are always flushed to disk. PyTorch itself writes with extensions, or in the safetensors format.
 
     Raises:
 
@@ -95,12 +95,12 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
     """
 
     def stage(self, state_dict: Any) -> Any:
-        """Copies the state for `async_save()`, as PyTorch does. Raises penstock.BufferError for tensors without memory."""
+        """Copies the state for `async_save()`, as PyTorch does. Raises penstock.BufferError for tensors that have no memory."""
         check_state(state_dict)
         return super().stage(state_dict)
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        """Writes the items of the plan. PyTorch calls it."""
+        """Writes the items in the plan. Called by PyTorch."""
         check_sources(plan.items, planner)
         if self._is_for_torch():
             return super().write_data(plan, planner)
@@ -116,7 +116,7 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
         return _done(results)
 
     def finish(self, metadata: Any, results: Any) -> None:
-        """Writes the metadata and flushes the folder. PyTorch calls it."""
+        """Writes the metadata and flushes the folder. Called by PyTorch."""
         super().finish(metadata, results)
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

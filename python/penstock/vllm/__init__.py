@@ -1,6 +1,6 @@
 """The load format "penstock" for vLLM: `vllm serve MODEL --load-format penstock`.
 
-vLLM finds `register()` through the entry point "penstock" of the group vllm.general_plugins, and calls it in each of its processes. Importing this
+vLLM finds `register()` through the entry point "penstock" in the group vllm.general_plugins, and calls it in each of its processes. Importing this
 module does not import vLLM. docs/guides/engines.md describes the loader.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["register"]
 def register() -> None:
     """Registers the load format "penstock" with vLLM. Further calls do nothing.
 
-    If this vLLM release has other loaders than Penstock knows, vLLM starts without the format, and the logger "penstock" prints a warning.
+    If this vLLM release's loaders differ from those that Penstock supports, vLLM starts without the format, and the logger "penstock" logs a warning.
     """
     try:
         from ._loader import registered

@@ -1,4 +1,4 @@
-"""The load format "penstock": vLLM's own loader, with Penstock's reader for safetensors files.
+"""The load format "penstock": vLLM's own loader with Penstock's reader for safetensors files.
 
 vLLM decides which files and tensors to load, downloads them, and puts them into the model.
 """
@@ -32,9 +32,9 @@ getattr(default_loader, _ITERATOR)  # AttributeError: an unsupported vLLM
 class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
     """vLLM's default loader with Penstock's reader. Options in --model-loader-extra-config:
 
-    - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts
-      of a tensor that the model uses. Default: "parts" with several ranks, else "whole".
-    - `max_device_bytes`, `max_host_bytes`: limits of `stream()`, for "whole" only.
+    - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts of
+      a tensor that its model uses. Default: "parts" with several ranks, else "whole".
+    - `max_device_bytes`, `max_host_bytes`: limits for `stream()`, for "whole" only.
     """
 
     def __init__(self, load_config: Any) -> None:

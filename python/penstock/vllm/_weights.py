@@ -1,4 +1,4 @@
-"""Yields the tensors of safetensors files to vLLM's models, whole or as objects that read only the parts that the model takes."""
+"""Yields tensors from safetensors files to vLLM's models, whole or as objects that read only the parts that the model uses."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def streamed(
 
 
 def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Iterator[tuple[str, Any]]:
-    """Yields tensors on the CPU that are not read yet. If a model narrows one and copies the result into a GPU parameter, that part is read into the
-    GPU.
+    """Yields CPU tensors that have not been read yet. If a model narrows one and copies the result into a GPU parameter, that part is read into GPU
+    memory.
     """
     from ..safetensors._door_open import safe_open as safe_open_of_the_library
 

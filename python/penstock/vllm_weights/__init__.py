@@ -1,4 +1,4 @@
-"""A backend "penstock" for vLLM's weight transfer: vLLM's workers load the weights of a trainer over pipes.
+"""The backend "penstock" for vLLM's weight transfer: vLLM's workers load a trainer's weights over pipes.
 
     # vLLM: --weight-transfer-config '{"backend": "penstock"}'
 
@@ -12,8 +12,8 @@
     ...
     engine.send_weights()                      # after a step
 
-If both are installed, vLLM finds the backend through the entry point "penstock_weights" of vllm.general_plugins; `register()` does the same. Each
-rank of the trainer serves its own tensors and shards, so no rank gathers a tensor. vllm is imported when you use a class.
+If both are installed, vLLM finds the backend through the entry point "penstock_weights" in vllm.general_plugins; `register()` does the same. Each
+trainer rank serves its own tensors and shards, so no rank gathers a tensor. vllm is imported when you use a class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKEND = "penstock"
 
 
 def register() -> None:
-    """Registers the backend with vLLM. Further calls do nothing. Does nothing if this vLLM has no weight transfer."""
+    """Registers the backend with vLLM. Does nothing on further calls, or if this vLLM has no weight transfer."""
     try:
         from vllm.distributed.weight_transfer import factory
     except ImportError:

@@ -1,4 +1,4 @@
-"""The trainer's side: each rank serves the tensors or shards that it holds."""
+"""The trainer side: each rank serves the tensors or shards that it holds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["PenstockTrainerInitInfo", "PenstockTrainerWeightTransferEngine"]
 
 @dataclass
 class PenstockTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
-    """The settings of one rank.
+    """One rank's settings.
 
-    - `rank`: rank 0 talks to vLLM. Several ranks are those of the default process group of `torch.distributed`.
-    - `url`: the address at which this rank serves. For workers on other hosts use tcp://HOST:0, and set `PENSTOCK_WEIGHTS_SECRET` at both ends.
+    - `rank`: rank 0 talks to vLLM. Several ranks must be those of `torch.distributed`'s default process group.
+    - `url`: the address at which this rank serves. For workers on other hosts, use tcp://HOST:0 and set `PENSTOCK_WEIGHTS_SECRET` on both sides.
     - `group_bytes`: passed to the workers; see `PenstockInitInfo`.
-    - `timeout`: seconds for an update.
+    - `timeout`: seconds per update.
     """
 
     backend: ClassVar[str] = "penstock"

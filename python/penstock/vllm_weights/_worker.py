@@ -1,4 +1,4 @@
-"""The workers' side: each loads the tensors that its model takes from all ranks of the trainer, in groups."""
+"""The worker side: each worker loads the tensors that its model uses from all trainer ranks, in groups."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["PenstockInitInfo", "PenstockUpdateInfo", "PenstockWeightTransferEngi
 
 @dataclass
 class PenstockInitInfo(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
-    """The settings that the trainer sends to each worker once. They do not include the secret of tcp: set `PENSTOCK_WEIGHTS_SECRET` for the workers.
+    """The settings that the trainer sends to each worker once. They do not include the secret for tcp: set `PENSTOCK_WEIGHTS_SECRET` for the workers.
 
-    - `urls`: the addresses of the trainer's ranks.
-    - `group_bytes`: bytes of tensors that are on the device at a time, in addition to the model.
-    - `timeout`: seconds for an update.
+    - `urls`: the trainer ranks' addresses.
+    - `group_bytes`: bytes of tensors on the device at a time, in addition to the model.
+    - `timeout`: seconds per update.
     """
 
     urls: list[str]
