@@ -1,4 +1,4 @@
-"""Serves the weights of one process, and loads them into others: from a trainer into inference engines, or from a running replica into a new one.
+"""Serves one process's weights, and loads them into others: from a trainer into inference engines, or from a running replica into a new one.
 
     # the trainer
     server = penstock.serve_weights(model, "unix:@weights")
@@ -8,8 +8,8 @@
     # another process
     penstock.load_weights("unix:@weights", model)      # fills its parameters in place
 
-Tensors travel over pipes (`penstock.pipe`), from GPU to GPU if both can reach each other, and straight into their target. Several ranks may serve
-parts of the tensors, and receivers may load other parts; each byte is sent once. The guide is docs/guides/weights.md.
+Tensors travel over pipes (`penstock.pipe`), from GPU to GPU if the GPUs can access each other, and straight into their targets. Several ranks may
+serve parts of the tensors, and receivers may load different parts; each byte is sent once. The guide is docs/guides/weights.md.
 """
 
 from __future__ import annotations

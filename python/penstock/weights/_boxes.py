@@ -1,4 +1,4 @@
-"""Boxes: the parts of tensors that ranks hold, and how these overlap."""
+"""Boxes: the parts of tensors that ranks hold, and how they overlap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Box(NamedTuple):
         return Box(starts, tuple(end - start for start, end in zip(starts, ends)))
 
     def without(self, inner: Box) -> list[Box]:
-        """Returns the rest of this box without an inner one, as boxes that do not overlap."""
+        """Returns the rest of this box outside an inner one, as non-overlapping boxes."""
         left = []
         starts, shape = list(self.starts), list(self.shape)
         for axis, (start, extent) in enumerate(zip(inner.starts, inner.shape)):
@@ -59,7 +59,7 @@ class Box(NamedTuple):
         return offset
 
     def is_run_in(self, frame: Box) -> bool:
-        """Returns True if the box is one contiguous range of an array that holds the frame."""
+        """Returns True if the box is one contiguous range in an array that holds the frame."""
         cut = False
         for extent, full in zip(reversed(self.shape), reversed(frame.shape)):
             if cut and extent != 1:
@@ -68,7 +68,7 @@ class Box(NamedTuple):
         return True
 
     def pieces(self, most: int) -> list[Box]:
-        """Splits the box into boxes of at most `most` elements, and at least one element."""
+        """Splits the box into boxes of at least one element and at most `most` elements."""
         if self.size <= most:
             return [self]
         axis = next(axis for axis, extent in enumerate(self.shape) if extent > 1)
@@ -86,10 +86,10 @@ class Box(NamedTuple):
 
 
 def chunk_of(shape: Sequence[int], cuts: Sequence[tuple[int | None, int, int]]) -> Box:
-    """Returns the part of one rank.
+    """Returns one rank's part.
 
-    `cuts` has a triple for each axis of the rank's mesh: the dimension that the axis cuts (None: no dimension), the extent of the axis, and the
-    position of the rank. Parts are those of `torch.chunk()`: all but the last have the same size, and the last may be smaller or empty.
+    `cuts` has a triple for each axis of the rank's mesh: the dimension that the axis splits (None: no dimension), the axis's extent, and the rank's
+    position. Parts are as in `torch.chunk()`: all but the last have the same size, and the last may be smaller or empty.
     """
     starts, extents = [0] * len(shape), list(shape)
     for dim, world, rank in cuts:

@@ -14,7 +14,7 @@ _most = 1e8  # seconds: about three years, which every clock and wait accepts
 
 
 def until(timeout: Any) -> float:
-    """Returns the time that lies `seconds` ahead. Raises TypeError if it is not a number, InvalidArgument if it is not a valid number of seconds."""
+    """Returns the time `seconds` from now. Raises TypeError if it is not a number, and InvalidArgument if it is not a valid number of seconds."""
     seconds = seconds_of(timeout)
     if seconds is None:
         raise TypeError("timeout must be a number of seconds, not None")

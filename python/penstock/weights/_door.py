@@ -1,4 +1,4 @@
-"""Accepts the connections of receivers."""
+"""Accepts connections from receivers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _log = logging.getLogger("penstock")
 
 
 class Door:
-    """Accepts receivers in one thread, and serves each in a thread of its own. It holds no reference to the server, so that the server can be
-    dropped.
+    """Accepts receivers in one thread, and serves each in its own thread. Holds no reference to the server, so that the server can be dropped.
     """
 
     def __init__(self, listener: pipe.Listener, versions: Versions, most: int, timeout: float) -> None:

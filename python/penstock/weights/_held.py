@@ -1,4 +1,4 @@
-"""Finds the tensors of a module or mapping: their names, their parts of whole tensors, and their arrays."""
+"""Finds the tensors in a module or mapping: their names, which parts of whole tensors they are, and their arrays."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Parts = Mapping[str, tuple[Iterable[int], Any]]
 
 
 class Held(NamedTuple):
-    """A tensor of this process. `dtype` and `whole` are None for a DeviceBuffer, whose bytes may hold any type. `box` is the part of the whole
-    tensor that is here; None for a DeviceBuffer.
+    """A tensor in this process. `dtype` and `whole` are None for a DeviceBuffer, whose bytes may hold any type. `box` is the part of the whole tensor
+    that this process holds; None for a DeviceBuffer.
     """
 
     name: str
@@ -39,7 +39,7 @@ def names_of(names: Iterable[str] | None) -> set[str] | None:
 
 
 class Holder:
-    """Finds the tensors of a module or mapping. If nothing has changed, it quickly returns the same list again."""
+    """Finds the tensors in a module or mapping. If nothing has changed, quickly returns the same list again."""
 
     def __init__(self, argument: str, names: set[str] | None, parts: Parts | None) -> None:
         self._argument = argument  # the name in error messages
@@ -49,7 +49,7 @@ class Holder:
 
     def held(self, weights: Any) -> list[Held]:
         """Returns the tensors in the order of the module or mapping. Raises TypeError, and InvalidArgument for unknown names and parts that do not
-        fit.
+        match.
         """
         found = _tensors_of(weights, self._argument)
         values = [(name, value, _layout_of(value)) for name, value in found.items()]

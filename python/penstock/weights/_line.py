@@ -1,4 +1,4 @@
-"""A receiver's connection to one server of weights."""
+"""A receiver's connection to one weights server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""load_weights(): loads weights that other processes serve, into existing or new tensors."""
+"""load_weights(): loads weights served by other processes into existing or new tensors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["LoadedWeights", "WeightsReceiver", "load_weights"]
 class LoadedWeights(NamedTuple):
     """The result of `load_weights()`.
 
-    - `version`: of the weights.
+    - `version`: the weights' version.
     - `changed`: False if the servers have nothing newer than `newer_than`; then nothing was loaded.
     - `missing_keys`: names in your module or mapping that no server has.
-    - `unexpected_keys`: names that the servers have and your module or mapping does not.
+    - `unexpected_keys`: names that the servers have but your module or mapping does not.
     - `tensors`: the new tensors by name; empty if a module or mapping was filled.
     """
 
@@ -60,28 +60,28 @@ def load_weights(
     connections: int = 4,
     timeout: float = 300.0,
 ) -> LoadedWeights:
-    """Loads weights that other processes serve with `serve_weights()`. All tensors are of one version. Blocks.
+    """Loads weights that other processes serve with `serve_weights()`. All tensors are from one version. Blocks.
 
     Arguments:
 
-    - `url`: the URL of the server, or the URLs of several servers that have all tensors or parts of them. Each byte is sent once.
+    - `url`: the server's URL, or the URLs of several servers that each have all or part of the tensors. Each byte is sent once.
     - `module`: a `torch.nn.Module`, or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s. They are filled in place.
-      None makes new tensors, which you find in the result.
-    - `device`, `framework`: of new tensors, as for `penstock.safetensors.load_file()`.
+      None creates new tensors, which are in the result.
+    - `device`, `framework`: for new tensors, as in `penstock.safetensors.load_file()`.
     - `names`: the tensors to load. None loads all.
     - `parts`: for tensors that are parts of larger ones, as for `serve_weights()`. Not needed for a DTensor.
-    - `strict`: a name that only one side has is an error. With False, the result lists these names, as `load_state_dict()` does.
+    - `strict`: True raises an error for names on one side only. With False, the result lists these names, as `load_state_dict()` does.
     - `newer_than`: a version. If the servers have nothing newer, nothing is loaded and `changed` is False.
     - `at_least`: a version. If the servers do not have it yet, the call waits for it.
-    - `secret`: None takes the environment variable `PENSTOCK_WEIGHTS_SECRET`.
+    - `secret`: None uses the environment variable `PENSTOCK_WEIGHTS_SECRET`.
     - `channels`, `connections`: as for `penstock.pipe.connect()`.
-    - `timeout`: seconds for the whole call, including the time that a server spends between `pause()` and `update()`.
+    - `timeout`: seconds for the whole call, including the time that a server is between `pause()` and `update()`.
 
-    On a GPU, tensors are written after the work that the current stream holds. When the call returns, every stream sees the values.
+    On a GPU, tensors are written after the work queued on the current stream. When the call returns, every stream sees the values.
 
     Raises: InvalidArgument with a list of all names, types, shapes and parts that do not match, before anything is written; the errors of
-    `penstock.pipe.connect()` (NotFound if nobody listens); TimedOut; Closed if a server exits; Error with code "io" if the other end is not a server
-    of weights. If tensors may have been written by then, the message names them; load again before you use them.
+    `penstock.pipe.connect()` (NotFound if nobody listens); TimedOut; Closed if a server exits; Error with code "io" if the other end is not a weights
+    server. If tensors may already have been written, the message names them; load again before you use them.
     """
     receiver = WeightsReceiver(
         url,
@@ -100,13 +100,13 @@ def load_weights(
 
 
 class WeightsReceiver:
-    """Loads weights repeatedly over connections that stay open, for a process that follows a trainer. One thread may use it at a time.
+    """Loads weights repeatedly over persistent connections, for a process that follows a trainer. Only one thread may use it at a time.
 
-    The arguments are those of `load_weights()`. The receiver connects when it first needs to, and again after an error.
+    The arguments are those of `load_weights()`. The receiver connects on first use, and again after an error.
 
-    With `relay`, other processes can load from this one, at `relay_url`, while it still receives: pass a URL, or True for a unix socket. So
-    receivers form a chain, and the first server sends the weights once. From `load()` on, your module must not change until the next `load()`, which
-    first waits for processes that still read it. An error here is passed on to them.
+    With `relay`, other processes can load from this one, at `relay_url`, while it is still receiving: pass a URL, or True for a unix socket.
+    Receivers can thus form a chain in which the first server sends the weights only once. From `load()` on, your module must not change until the
+    next `load()`, which first waits for processes that are still reading it. An error here is passed on to them.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class WeightsReceiver:
         return None if self._relay is None else self._relay.url
 
     def load(self, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0) -> LoadedWeights:
-        """Loads one version. Arguments, result and errors are those of `load_weights()`."""
+        """Loads one version. The arguments, result and errors are those of `load_weights()`."""
         deadline = until(timeout)
         with self._version(newer_than, at_least, deadline) as (version, changed):
             if not changed:
@@ -156,9 +156,9 @@ class WeightsReceiver:
     def load_in_groups(
         self, most_bytes: int, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0
     ) -> Iterator[dict[str, Any]]:
-        """Yields dicts of new tensors of one version, for weights that do not fit into memory twice.
+        """Yields dicts of new tensors from one version, for weights that do not fit in memory twice.
 
-        A group has at most `most_bytes` bytes, or one larger tensor. The servers keep the version until the iterator ends or is closed. The other
+        A group has at most `most_bytes` bytes, or is one larger tensor. The servers keep the version until the iterator ends or is closed. The other
         arguments and the errors are those of `load_weights()`.
         """
         if self._module is not None:

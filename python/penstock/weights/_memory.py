@@ -1,4 +1,4 @@
-"""The arrays that hold weights (PyTorch, NumPy, CuPy and DeviceBuffers): examines, cuts and copies them in the order of their streams."""
+"""The arrays that hold weights (PyTorch, NumPy, CuPy and DeviceBuffers): examines, slices and copies them in stream order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _word_for(dtype: Any) -> str:
 
 
 class Local:
-    """An array of this process."""
+    """An array in this process."""
 
     dtype: str | None = None  # None: bytes of any type
     shape: tuple[int, ...] | None = None  # None: bytes
@@ -45,7 +45,7 @@ class Local:
         self.key = id(self)
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
-        """Returns the view of a box, if this array holds the frame."""
+        """Returns a view of a box, if this array holds the frame."""
         return self.array if box == frame else self.array[box.index_in(frame)]
 
     @staticmethod
@@ -232,7 +232,7 @@ _ALIGNMENT = _native.MODEL_ALIGNMENT
 
 
 def copy_all(locals_: list[Local], copies: list[Any]) -> None:
-    """Copies arrays into memory of `rooms_for()`. PyTorch and CuPy copy on their current streams."""
+    """Copies arrays into memory from `rooms_for()`. PyTorch and CuPy copy on their current streams."""
     by_torch: dict[str, tuple[list[Any], list[Any]]] = {}
     for copy, each in zip(copies, locals_):
         if each.library == "pt":
@@ -249,7 +249,7 @@ def copy_all(locals_: list[Local], copies: list[Any]) -> None:
 
 
 def rooms_for(locals_: list[Local]) -> list[Any]:
-    """Returns contiguous arrays like these, in the same order, as views of one allocation for each device."""
+    """Returns contiguous arrays like these, in the same order, as views of one allocation per device."""
     rows: dict[tuple[str, str], list[View]] = {}
     ends: dict[tuple[str, str], int] = {}
     for at, each in enumerate(locals_):
@@ -334,7 +334,7 @@ def _quiet_stream(library: str, device: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_streams(places: Places) -> Iterator[None]:
-    """Makes streams of Penstock's own current in this thread, so that sending does not wait for the program's work on the default stream."""
+    """Makes Penstock's own streams current in this thread, so that sending does not wait for the program's work on the default stream."""
     with contextlib.ExitStack() as stack:
         for library, device in places:
             stream = _quiet_stream(library, device)

@@ -1,4 +1,4 @@
-"""Plans which server sends which part of each tensor, so that each byte is sent once."""
+"""Plans which server sends which part of each tensor, so that each byte is sent only once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _told(row: Row) -> str:
 
 
 def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | None, strict: bool, into: str) -> Plan:
-    """Plans a load into existing tensors. Raises InvalidArgument with a list of everything that does not fit."""
+    """Plans a load into existing tensors. Raises InvalidArgument with a list of everything that does not match."""
     problems: list[str] = []
     sources = _sources_of(catalogs, names, problems)
     loads = [0] * len(catalogs)
@@ -206,7 +206,7 @@ def _batches(landings: list[Landing]) -> list[Batch]:
 
 
 def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | None, parts: Any) -> tuple[dict[str, Any], list[Held]]:
-    """Makes new tensors for everything that the servers have, or for the tensors in `names`; for tensors in `parts`, only the part."""
+    """Creates new tensors for everything that the servers have, or for the tensors in `names`; for tensors in `parts`, only the part."""
     problems: list[str] = []
     sources = _sources_of(catalogs, names, problems)
     rows: list[View] = []

@@ -1,4 +1,4 @@
-"""Serves the tensors of a receiver while more of them arrive."""
+"""Serves a receiver's tensors while more of them arrive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Landed:
             self._changed.notify_all()
 
     def wait_for(self, locals_: Iterable[Local], deadline: float) -> None:
-        """Waits until arrays are complete. Raises Closed if the rest will not arrive, and TimedOut."""
+        """Waits until arrays are complete. Raises TimedOut, and Closed if the rest will not arrive."""
         keys = [each.key for each in locals_]
         with self._changed:
             while any(self._left[key] > 0 for key in keys):
@@ -55,7 +55,7 @@ class Landed:
 
 
 class Relay:
-    """Serves a receiver's tensors of the version that it has or is loading."""
+    """Serves a receiver's tensors in the version that it has or is loading."""
 
     def __init__(self, url: str, channels: Sequence[str], secret: str | bytes, connections: int) -> None:
         self._versions = Versions()
@@ -64,8 +64,8 @@ class Relay:
         self.close = weakref.finalize(self, Door.close, self._door)
 
     def begin(self, number: int, held: list[Held], pieces: Iterable[Local], deadline: float) -> Landed:
-        """Waits until no process reads the tensors that will be overwritten, and then serves the new version. Raises TimedOut, and nothing has
-        changed.
+        """Waits until no process is reading the tensors that will be overwritten, then serves the new version. Raises TimedOut, having changed
+        nothing.
         """
         check_sendable(held)
         self._versions.withdraw(deadline)
@@ -74,6 +74,6 @@ class Relay:
         return landed
 
     def fail(self, landed: Landed, problem: BaseException) -> None:
-        """Stops new readers, and sends an error to current ones."""
+        """Refuses new readers, and sends an error to current ones."""
         landed.fail(str(problem) or type(problem).__name__)
         self._versions.withdraw_now()

@@ -1,4 +1,4 @@
-"""serve_weights(): serves the weights of this process to other processes."""
+"""serve_weights(): serves this process's weights to other processes."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def serve_weights(
     receivers: int = 256,
     timeout: float = 300.0,
 ) -> WeightsServer:
-    """Serves the weights of this process to processes that call `load_weights()`. Returns at once; background threads serve.
+    """Serves this process's weights to processes that call `load_weights()`. Returns at once, and serves in background threads.
 
     Arguments:
 
     - `weights`: a `torch.nn.Module` (its `state_dict()`), or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s.
     - `url`: as for `penstock.pipe.listen()`: unix:@name, unix:/path or tcp://host:port. None chooses a unix socket; `WeightsServer.url` names it.
     - `names`: the tensors to serve. None serves all.
-    - `parts`: for tensors that are this rank's part of larger ones: maps a name to the shape of the whole tensor and a tuple of slices, one for each
-      dimension from the first on. Not needed for a DTensor.
-    - `snapshot`: the number of copies that the server keeps on the device. With 1 (True) you may change the weights at any time, and `update()`
-      waits for receivers that still read the copy. With 2, `update()` waits only for receivers of the version before the last. With 0 (False) there
-      is no copy, and you may change the weights only between `pause()` and `update()`.
-    - `version`: the number of these weights.
-    - `secret`: as for `penstock.pipe.listen()`. None takes the environment variable `PENSTOCK_WEIGHTS_SECRET`.
+    - `parts`: for tensors that are this rank's part of larger ones: maps a name to the whole tensor's shape and a tuple of slices, one per dimension,
+      starting with the first. Not needed for a DTensor.
+    - `snapshot`: the number of copies that the server keeps on the device. With 1 (True), you may change the weights at any time, and `update()`
+      waits for receivers that are still reading the copy. With 2, `update()` waits only for receivers of the version before the last. With 0 (False),
+      there is no copy, and you may change the weights only between `pause()` and `update()`.
+    - `version`: these weights' version number.
+    - `secret`: as for `penstock.pipe.listen()`. None uses the environment variable `PENSTOCK_WEIGHTS_SECRET`.
     - `channels`, `connections`: as for `penstock.pipe.listen()`.
-    - `receivers`: the maximum number of connected receivers; further ones get an error.
-    - `timeout`: the seconds for which a receiver may hold a version.
+    - `receivers`: the maximum number of connected receivers; any more get an error.
+    - `timeout`: how many seconds a receiver may hold a version.
 
-    On a GPU, the weights are read after the work that the current stream holds at the call.
+    On a GPU, the weights are read after the work queued on the current stream at the time of the call.
 
     Raises: TypeError and InvalidArgument for weights that cannot be served, and the errors of `penstock.pipe.listen()`.
     """
@@ -118,21 +118,21 @@ class WeightsServer:
         return self._door.refused
 
     def update(self, weights: Any = None, *, parts: Parts | None = None, version: int | None = None, timeout: float | None = None) -> int:
-        """Publishes the current weights as a new version, and returns its number. Receivers that are loading finish with the version that they began
-        with.
+        """Publishes the current weights as a new version, and returns its number. Receivers that are loading finish with the version that they
+        started with.
 
         Arguments:
 
-        - `weights`, `parts`: replace the weights; names, types and shapes may differ. Without snapshots, the previous weights must not change until
+        - `weights`, `parts`: new weights to serve; names, types and shapes may differ. Without snapshots, the previous weights must not change until
           their receivers are done (see `pause()`).
-        - `version`: must be higher than the last one. None is the last one plus 1.
-        - `timeout`: seconds to wait for receivers, as described under `snapshot` of `serve_weights()`. None is the server's.
+        - `version`: must be higher than the last one. None means the last one plus 1.
+        - `timeout`: seconds to wait for receivers, as described under `snapshot` in `serve_weights()`. None uses the server's.
 
-        Without snapshots, you must call `pause()` before you publish the same weights again. On a GPU, the weights are read after the work that the
-        current stream holds.
+        Without snapshots, you must call `pause()` before you publish the same weights again. On a GPU, the weights are read after the work queued on
+        the current stream.
 
-        Raises: TimedOut, and the previous version stays; InvalidArgument; Closed; OutOfMemory if there is no memory for a snapshot, and then nothing
-        is served until the next `update()`.
+        Raises: TimedOut, in which case the previous version stays; InvalidArgument; Closed; OutOfMemory if there is no memory for a snapshot, in
+        which case nothing is served until the next `update()`.
         """
         deadline = until(self._timeout if timeout is None else timeout)
         with self._updating:
@@ -151,9 +151,9 @@ class WeightsServer:
         return number
 
     def pause(self, timeout: float | None = None) -> None:
-        """Waits until no receiver reads the weights, and lets new ones wait for the next `update()`. After that you may change the weights.
+        """Waits until no receiver is reading the weights, and makes new ones wait for the next `update()`. After that you may change the weights.
 
-        `timeout` is in seconds; None is the server's. Raises TimedOut, and nothing has changed; Closed.
+        `timeout` is in seconds; None uses the server's. Raises Closed, and TimedOut, in which case nothing has changed.
         """
         with self._updating:
             self._versions.withdraw(until(self._timeout if timeout is None else timeout))

@@ -1,4 +1,4 @@
-"""Answers the requests of one receiver."""
+"""Answers one receiver's requests."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Talk:
             self._leased = None
 
     def tell(self, problem: Exception) -> None:
-        """Sends the reason why the server ends the connection."""
+        """Sends the reason why the server is closing the connection."""
         with contextlib.suppress(Error):
             self._pipe.send(failure_word(problem), timeout=1.0).result()
 

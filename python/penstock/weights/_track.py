@@ -1,4 +1,4 @@
-"""Receives the messages of one server into their tensors."""
+"""Receives one server's messages into their tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _most_room = 2 * GATHERED_BYTES  # bytes of temporary buffers per server
 
 
 class Track:
-    """Receives from one server. Receives are posted in the order of the messages, before the server is asked to send."""
+    """Receives from one server. Receives are posted in message order, before the server is asked to send."""
 
     def __init__(self, line: Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
         self.line = line
@@ -50,7 +50,7 @@ class Track:
 
     @property
     def left(self) -> list[Batch]:
-        """The batches whose receive was not posted."""
+        """The batches whose receives have not been posted."""
         return self._batches[self._next :]
 
     def _post(self, deadline: float) -> None:
@@ -101,7 +101,7 @@ class Track:
         return None
 
     def stop(self) -> None:
-        """Ends the receives after the connection was closed. When it returns, nothing is written."""
+        """Ends the receives after the connection is closed. Once it returns, nothing more is written."""
         for batch, _, future in self._posted:
             future.cancel()
             future.exception()

@@ -1,4 +1,4 @@
-"""Versions of weights. One is current; each stays unchanged while a receiver reads it."""
+"""Versions of weights. One is current; each stays unchanged while any receiver is reading it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MemoryFor = weakref.WeakKeyDictionary[object, tuple[list[list[Piece]], list[lis
 
 
 class Version:
-    """Tensors with a version number. Work that is queued on the streams of their devices at construction belongs to the version."""
+    """Tensors with a version number. Work queued on their devices' streams at construction belongs to the version."""
 
     def __init__(self, number: int, held: list[Held], snapshot: Snapshot | None, before: Version | None, coming: Coming | None = None) -> None:
         """`coming` tracks tensors that have not arrived yet."""
@@ -54,7 +54,7 @@ class Version:
             self._coming.wait_for([self.locals[each.row] for each in pieces], deadline)
 
     def memory_for(self, asker: object, messages: list[list[Piece]]) -> list[list[Any]]:
-        """Returns the memory of each piece; None if the piece is not contiguous and must be copied first. The result is cached for a receiver that
+        """Returns each piece's memory, or None if the piece is not contiguous and must be copied first. The result is cached for a receiver that
         sends the same request again.
         """
         found = self._memory.get(asker)
@@ -95,7 +95,7 @@ def check_sendable(held: list[Held]) -> None:
 
 
 class Snapshot:
-    """Memory for the copy of one version. A later version of the same tensors overwrites it."""
+    """Memory for a copy of one version. A later version of the same tensors overwrites it."""
 
     def __init__(self) -> None:
         self._of: list[Held] | None = None
@@ -140,7 +140,7 @@ class Versions:
 
     @property
     def latest(self) -> int:
-        """The number of the last version; -1 if there was none."""
+        """The last version's number; -1 if there was none."""
         return -1 if self._last is None else self._last.number
 
     @property
@@ -160,7 +160,7 @@ class Versions:
 
     def lease(self, at_least: int, newer_than: int, deadline: float, gone: Callable[[], bool]) -> Version | int:
         """Returns the current version, which stays until `release()`, or its number if it is not newer than `newer_than`. Waits for version
-        `at_least`. Raises TimedOut, Closed.
+        `at_least`. Raises TimedOut and Closed.
         """
         with self._changed:
             while True:
@@ -193,7 +193,7 @@ class Versions:
             self._changed.notify_all()
 
     def withdraw(self, deadline: float) -> None:
-        """Stops new readers and waits for current ones. Raises TimedOut, and nothing has changed; Closed."""
+        """Stops new readers and waits for current ones. Raises Closed, and TimedOut, in which case nothing has changed."""
         with self._changed:
             self._check()
             withdrawn, self._current = self._current, None

@@ -1,13 +1,13 @@
-"""The protocol between servers of weights and their receivers, over a pipe.
+"""The protocol between weights servers and their receivers, over a pipe.
 
-A receiver asks with a word: a small JSON object in the metadata of a message. The answer is a word too:
+A receiver's request is a word: a small JSON object in a message's metadata. The answer is also a word:
 
     {"weights": 1, "ask": "catalog", ...}    {"version": 3, ...}, and the catalog: which tensors, and which part of each
     {"ask": "send"}, and the pieces          the pieces as tensors of messages, in the requested order; then {"sent": 3}
     {"ask": "done"}                          no answer: the server may release the version
 
 A server that cannot answer sends {"failed": code, "reason": ...}. If it fails between pieces, each remaining message has this word instead of its
-tensors. Catalogs and pieces are not JSON, so that their size in memory is bounded by their bytes.
+tensors. Catalogs and pieces are not JSON, so that the size of their messages bounds their size in memory.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _codes = {"closed", "timed_out", "invalid_argument", "out_of_memory", "unsupport
 
 
 class Row(NamedTuple):
-    """A tensor in a catalog. `is_contiguous`: in the memory of the server. `box`: the part of the whole tensor that the server has."""
+    """A tensor in a catalog. `is_contiguous`: in the server's memory. `box`: the part of the whole tensor that the server has."""
 
     name: str
     dtype: str
@@ -75,7 +75,7 @@ def malformed(problem: str) -> Error:
 
 
 class Catalog:
-    """The tensors of a server, and their encoded form."""
+    """A server's tensors, and their encoded form."""
 
     def __init__(self, rows: list[Row], payloads: list[bytes]) -> None:
         self.rows = rows
@@ -145,7 +145,7 @@ def packed_pieces(batches: Iterable[Sequence[Piece]]) -> list[bytes]:
 
 
 def unpacked_pieces(payloads: Sequence[bytes], rows: Sequence[Row]) -> list[list[Piece]]:
-    """Decodes pieces, and checks that each lies within its row. Raises Error (io)."""
+    """Decodes pieces, and checks that each is within its row. Raises Error (io)."""
     if len(payloads) != 1:
         raise malformed(f"{len(payloads)} payloads with pieces")
     numbers, count = _Numbers(payloads[0]), 0
@@ -185,7 +185,7 @@ _Sized = TypeVar("_Sized", bound=_HasBytes)
 
 
 def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Sized]]:
-    """Groups pieces into messages, in their order."""
+    """Groups pieces into messages, in order."""
     batch: list[_Sized] = []
     total = 0
     for each in pieces:
@@ -202,7 +202,7 @@ def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Size
 
 
 def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
-    """Returns the word of a message. Raises Error (io) if the message has none, or has tensors."""
+    """Returns a message's word. Raises Error (io) if the message has none, or has tensors."""
     if message.tensors or len(message.metadata) > _most_word:
         raise malformed(f"{len(message.tensors)} tensors and {len(message.metadata)} bytes of metadata where a word was expected")
     try:
