@@ -1,4 +1,4 @@
-"""Zarr arrays through Penstock: `load` reads and decodes a whole array or a part of it, `GDSStore` and `RemoteStore` are stores for zarr.
+"""Zarr arrays through Penstock: `load` reads and decodes all or part of an array; `GDSStore` and `RemoteStore` are stores for zarr.
 
     store = penstock.zarr.GDSStore("data.zarr")             # for zarr 2 or 3, whichever is installed
     array = zarr.open_array(store, path="temperature")

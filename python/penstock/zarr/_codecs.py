@@ -1,6 +1,6 @@
-"""Describes the codecs of chunks from the metadata of zarr 2 and 3, and decodes chunks on the CPU.
+"""Describes chunk codecs from zarr 2 and 3 metadata, and decodes chunks on the CPU.
 
-Keeps no state, so any thread may decode. numcodecs does the work and releases the GIL meanwhile.
+Stateless, so any thread may decode. numcodecs does the work, with the GIL released.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True)
 class ByteCodec:
-    """One codec whose encoded side is bytes. zarr 3's codecs have their zarr names, all others have numcodecs' ids."""
+    """One codec whose encoded side is bytes. zarr 3's codecs are identified by their zarr names, all others by their numcodecs ids."""
 
     name: str
     codec: Any = field(compare=False)  # from numcodecs; None: a CRC-32C after the bytes
@@ -34,7 +34,7 @@ class ByteCodec:
 
 @dataclass(frozen=True)
 class Stored:
-    """What the codecs of a zarr 3 array say about its chunks."""
+    """What a zarr 3 array's codecs say about its chunks."""
 
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -44,7 +44,7 @@ class Stored:
 
 
 def stored3(codecs: Sequence[dict[str, Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stored:
-    """Interprets the codecs in zarr 3 metadata for chunks of a shape. Raises Unsupported if only zarr can decode them.
+    """Interprets the codecs in zarr 3 metadata for chunks of a given shape. Raises Unsupported if only zarr can decode them.
 
     Metadata that violates the specification may raise any exception.
     """
@@ -174,7 +174,7 @@ def _without_checksum(data: Any) -> Any:
 
 
 def crc32c(data: Any) -> int:
-    """Returns the CRC-32C of bytes. Called only if a codec chain or a shard index contains one."""
+    """Returns the CRC-32C of data. Called only if a codec chain or a shard index contains one."""
     assert _crc32c is not None
     return int(_crc32c(data))
 

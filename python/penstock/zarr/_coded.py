@@ -1,4 +1,4 @@
-"""Reads chunks that the CPU decodes: in batches into host memory, decoded by threads, and placed into the result."""
+"""Reads chunks that the CPU decodes: reads batches into host memory, decodes them in threads, and places them in the result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Failures:
         self._others = 0
 
     def add(self, chunk: StoredChunk, error: Exception) -> None:
-        """Records a damaged chunk by name. Called by one thread at a time."""
+        """Records a damaged chunk by name. Must be called by one thread at a time."""
         if self._first is not None:
             self._others += 1
             return
@@ -100,7 +100,7 @@ def chunks_in_groups(
     layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], target: Target, box: Any,
     most_bytes: int, decoded: int, encoded: Callable[[StoredChunk], int],
 ) -> Iterator[list[StoredChunk]]:  # fmt: skip
-    """Yields chunks in groups that bound their memory, decoded and encoded (with a quarter of slack). Fills parts whose chunks are missing."""
+    """Yields chunks in groups of bounded memory, decoded and encoded (with a quarter of slack). Fills parts whose chunks are missing."""
     for some in groups(parts, most_bytes, lambda part: decoded):
         chunks, missing = files.find(some)
         for part in missing:
@@ -118,7 +118,7 @@ def _check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
 
 
 def decode_alone(layout: ArrayLayout, part: ChunkPart, data: Any) -> Any:
-    """Decodes one chunk and returns its wanted part as a NumPy array in stored_dtype. Valid until this thread decodes another chunk.
+    """Decodes one chunk and returns the selected part as a NumPy array in stored_dtype, valid until this thread decodes another chunk.
 
     Raises ValueError if the bytes are damaged.
     """

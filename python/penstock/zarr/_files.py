@@ -1,4 +1,4 @@
-"""Opens files by path and keeps them open for later reads, and writes whole files. Independent of zarr."""
+"""Opens files by path, keeps them open for later reads, and writes whole files. Independent of zarr."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Entry:
 
 @dataclass
 class Lease:
-    """A file that stays open until the lease ends, and its size in bytes when the lease began."""
+    """A file that stays open until the lease ends, and its size in bytes at the start of the lease."""
 
     file: penstock.File
     size: int
@@ -54,9 +54,9 @@ class Lease:
 
 
 class HandleCache:
-    """Keeps at most `limit` idle files open and closes the least recently used first. Thread-safe.
+    """Keeps at most `limit` idle files open, closing the least recently used first. Thread-safe.
 
-    A file that was replaced or changed since it was opened is opened again: each lease costs one stat.
+    A file that was replaced or changed since it was opened is reopened: each lease costs one stat.
     """
 
     def __init__(self, limit: int) -> None:
@@ -72,7 +72,7 @@ class HandleCache:
         return len(self._entries)
 
     def acquire(self, path: str) -> Lease:
-        """Opens path for reading, or reuses the open file. Blocks. End the lease with release().
+        """Opens path for reading, or reuses an open file. Blocks. End the lease with release().
 
         Raises one of MISSING if the file does not exist, and penstock.Error if it cannot be opened.
         """
@@ -124,7 +124,7 @@ class HandleCache:
             self.release(lease)
 
     def forget(self, path: str) -> None:
-        """Drops path and all files below it, so that the space of deleted files is freed."""
+        """Drops path and all files below it, so that deleted files' space is freed."""
         below = path.rstrip("/") + "/"
         with self._lock:
             gone = [p for p in self._entries if p == path or p.startswith(below)]
@@ -170,7 +170,7 @@ def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = 
 
     - `value`: contiguous host or GPU memory.
     - `exclusive`: fail with FileExistsError if the file exists.
-    - `fsync`: return only when the file and its name are on disk.
+    - `fsync`: return only once the file and its directory entry are on disk.
 
     Raises penstock.Error or OSError; no temporary file remains then.
     """
@@ -194,7 +194,7 @@ def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = 
 
 
 def write_memory(value: Any, path: str, *, fsync: bool = False) -> int:
-    """Writes a value to a new file, which must not exist. Blocks. Returns its size in bytes. Errors as for write_file()."""
+    """Writes a value to a file that must not exist. Blocks. Returns its size in bytes. Errors as for write_file()."""
     settle(value)
     with penstock.open(path, "x") as file:
         written = file.write_from(value) if _nbytes(value) else 0

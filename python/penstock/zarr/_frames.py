@@ -1,4 +1,4 @@
-"""Checks the zstd frames (RFC 8878) of many chunks without decoding them: all chunks at once, a few bytes of each at a time."""
+"""Checks many chunks' zstd frames (RFC 8878) without decoding them: all chunks at once, a few bytes of each at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_ROUNDS = 8192
 def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> Flags:
     """Returns True for each chunk that is one complete frame of decoded_bytes, with a plausible number of blocks that end where the chunk ends.
 
-    `starts` and `sizes` of the chunks are in bytes; sizes are at least 1. The contents of blocks are not checked.
+    The chunks' `starts` and `sizes` are in bytes; sizes are at least 1. The contents of blocks are not checked.
     """
     at, most_of_block, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
     least, most = np.zeros_like(at), np.zeros_like(at)

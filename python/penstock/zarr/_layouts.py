@@ -1,4 +1,4 @@
-"""Derives the layout of chunk files from a zarr 2 or 3 array, or the reason why only zarr can read it."""
+"""Determines the layout of a zarr 2 or 3 array's chunk files, or the reason why only zarr can read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN_KINDS = "biufcmMSUV"
 
 
 def layout_of(array: Any) -> ArrayLayout:
-    """Returns the layout of an array. Raises TypeError if it is not a zarr array, and Unsupported if only zarr can read its chunks."""
+    """Returns an array's layout. Raises TypeError if it is not a zarr array, and Unsupported if only zarr can read its chunks."""
     if not isinstance(array, zarr.Array):
         raise TypeError(f"penstock.zarr reads a zarr.Array, not a {type(array).__name__}")
     if ZARR_MAJOR < 3:
@@ -34,7 +34,7 @@ def layout_of(array: Any) -> ArrayLayout:
 
 
 def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
-    """Returns the layout of a zarr 3 array. File names are paths below the store's folder. Errors as for layout_of()."""
+    """Returns a zarr 3 array's layout. File names are paths below the store's folder. Errors as for layout_of()."""
     try:
         dtype, stored, name = _stored_of(metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Decodes untrusted bytes: no codec here produces more output than was requested, whatever size the input announces.
+"""Decodes untrusted bytes: no codec here produces more output than requested, whatever size the input declares.
 
-Keeps no state, so any thread may decode.
+Stateless, so any thread may decode.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ALWAYS_ALLOWED = 1 << 20
 
 
 def most_encoded(chunk_bytes: int) -> int:
-    """Returns the largest size of a chunk in encoded form, also between two of its codecs."""
+    """Returns the largest size of a chunk in encoded form, including between two of its codecs."""
     return _MOST_GROWTH * chunk_bytes + _ALWAYS_ALLOWED
 
 
 def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
-    """Decodes to exactly the size of `out`, in `out` or in other memory. Raises the codec's exceptions, and ValueError if the announced size differs.
+    """Decodes to exactly the size of `out`, in `out` or in other memory. Raises the codec's exceptions, and ValueError if the declared size differs.
 
     A codec from a package other than numcodecs may return a different length.
     """

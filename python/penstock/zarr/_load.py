@@ -1,4 +1,4 @@
-"""`load`: reads a whole zarr array, or a box of it, at once from its chunk files into host or GPU memory."""
+"""`load`: reads a whole zarr array, or a box of it, from its chunk files into host or GPU memory in one call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DECODERS = ("auto", "cpu", "gpu")
 
 @dataclass(frozen=True)
 class Explanation:
-    """How load() would read an array. `str()` gives it as a sentence."""
+    """How load() would read an array. `str()` formats it as a sentence."""
 
     direct: bool  # False: zarr's own pipeline reads it
     reason: str
@@ -105,39 +105,40 @@ def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
 def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = None, decode: str = "auto") -> Any:
     """Reads a zarr array, or a selection of it, into memory. Blocks.
 
-    Chunks in local files, or on the server of a RemoteStore, are read without zarr, in a few large batches. Uncompressed chunks in C order are copied
-    straight to their place in the result, others are decoded. Of a shard, only the index and the selected chunks are read. zarr reads everything
-    else, such as variable-length strings, and load() then copies it to the device; explain() says which, and why. Missing chunks have the fill value.
+    Chunks in local files, or on a RemoteStore's server, are read without zarr, in a few large batches. Uncompressed chunks in C order are read
+    straight into their place in the result; others are decoded. From a shard, only the index and the selected chunks are read. zarr reads everything
+    else, such as variable-length strings, and load() then copies it to the device; explain() says which applies, and why. Missing chunks have the
+    fill value.
 
     - `array`: a zarr.Array (zarr 2 or 3).
     - `selection`: as in array[...]. Integers, slices with step 1 and an ellipsis are read without zarr.
-    - `device`: None, "cpu" or "host" returns a NumPy array; "cuda:N", N or "cuda" a CuPy array; "host:0" a penstock.DeviceBuffer with the elements in
-      C order.
+    - `device`: None, "cpu" or "host" returns a NumPy array; "cuda:N", N or "cuda", a CuPy array; "host:0", a penstock.DeviceBuffer with the elements
+      in C order.
     - `out`: C-contiguous memory to fill and return: a NumPy or CuPy array of the result's shape and dtype, or a buffer with exactly the result's
       bytes.
-    - `decode`: who decodes, as below.
+    - `decode`: what decodes the chunks; see below.
 
     Values of `decode`:
 
     - "auto": nvCOMP on the GPU if the result is on a GPU, nvCOMP (`pip install nvidia-libnvcomp-cu12`) and CuPy are installed, the chunks are in
       local files, and zstd is their only codec. Otherwise CPU threads, one per core.
-    - "cpu": always CPU threads. Use it for data that you do not trust.
-    - "gpu": nvCOMP also for lz4, gzip and zlib, and for chunks on a server. An error if nvCOMP cannot decode the array.
+    - "cpu": always CPU threads. Use it for untrusted data.
+    - "gpu": nvCOMP, also for lz4, gzip and zlib, and for chunks on a server. Raises ValueError if nvCOMP cannot decode the array.
 
-    nvCOMP is not given zstd chunks whose frame or blocks are incomplete. Other damage may end the CUDA context of the process or block the GPU
-    (penstock.Error, penstock.TimedOut). nvCOMP also writes outside the memory of damaged lz4, gzip and zlib chunks.
+    zstd chunks with an incomplete frame or block are not passed to nvCOMP. Other damage may destroy the process's CUDA context or hang the GPU
+    (penstock.Error, penstock.TimedOut). With damaged lz4, gzip and zlib chunks, nvCOMP also writes out of bounds.
 
-    The result is C-contiguous. An axis that is selected by an integer is removed, as with NumPy; a single element is an array without axes. Elements
-    have this machine's byte order on a device, and that of array.dtype on the host.
+    The result is C-contiguous. An axis selected by an integer is removed, as in NumPy; a single element is a zero-dimensional array. Elements have
+    this machine's byte order on a device, and array.dtype's on the host.
 
-    After an error the contents of out are undefined. Raises:
+    After an error, the contents of out are undefined. Raises:
 
-    - TypeError: array is not a zarr array, out has a different dtype, or only NumPy has arrays of such elements.
-    - ValueError: out has a different size or shape, is not contiguous, or does not fit device.
-    - ImportError: a GPU is requested and CuPy is not installed.
+    - TypeError: array is not a zarr array, out has a different dtype, or only NumPy supports the element type.
+    - ValueError: out has the wrong size or shape, is not contiguous, or does not match device.
+    - ImportError: a GPU is requested but CuPy is not installed.
     - penstock.Error: a file cannot be read.
-    - InvalidArgument (a ValueError): a chunk file has the wrong size or cannot be decoded; all other chunks are in out by then. Also for an empty
-      result on "host:0", where memory has at least one byte.
+    - InvalidArgument (a ValueError): a chunk file has the wrong size or cannot be decoded; all other chunks are in out by then. Also raised for an
+      empty result on "host:0", whose buffers have at least one byte.
     """
     check_decode(decode)
     try:
@@ -186,7 +187,7 @@ def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> N
 
 
 def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decode: str) -> None:
-    """Fills the parts of a prepared target."""
+    """Fills parts of a prepared target."""
     if is_plain(layout, target.dtype):
         read_plain(layout, parts, target, box)
         return

@@ -1,10 +1,10 @@
 """Calls NVIDIA's nvCOMP, if it is installed, to decode many chunks at once in GPU memory.
 
-The C interface (versions 5 and 6) reports the status and the length of each chunk, which nvCOMP's Python package does not. The wheels are
+The C interface (versions 5 and 6) reports each chunk's status and length, which nvCOMP's Python package does not. The wheels are
 nvidia-libnvcomp-cu12 and -cu13; nvidia-nvcomp-cu12 depends on one of them. Needs cupy.
 
 nvCOMP expects chunks exactly as a compressor wrote them ("can only operate on valid input data", its release notes say). Damaged chunks, tested on an
-H200 with version 6: zstd accesses unmapped memory, which ends the process's CUDA context, if the frame or its blocks are incomplete (_frames.py
+H200 with version 6: zstd accesses unmapped memory, which destroys the process's CUDA context, if the frame or its blocks are incomplete (_frames.py
 detects this) and sometimes if bytes within a block are wrong, in which case it may also hang. lz4, gzip and zlib write far past their buffers.
 """
 
@@ -58,7 +58,7 @@ _PAYLOADS = {
 
 
 def payload_of(codecs: Sequence[ByteCodec], chunk_bytes: int) -> Payload | str:
-    """Returns the part of such chunks that nvCOMP decodes, or the reason why it cannot decode them."""
+    """Returns the part of these chunks that nvCOMP decodes, or the reason why it cannot decode them."""
     if len(codecs) != 1:
         return f"{len(codecs)} codecs produced its bytes"
     found = _PAYLOADS.get(codecs[0].name)
@@ -108,7 +108,7 @@ class _Alignments(ctypes.Structure):
 
 
 class Nvcomp:
-    """Decodes on one GPU, on cupy's current stream there. Used by one thread at a time, and only if problem() returns None."""
+    """Decodes on one GPU, on cupy's current stream there. For one thread at a time, and only if problem() returns None."""
 
     def __init__(self, algorithm: str, device: int) -> None:
         library = _library()
@@ -139,7 +139,7 @@ class Nvcomp:
         return int(free) // _SHARE_OF_FREE_MEMORY
 
     def temporary_bytes(self, chunks: int, chunk_bytes: int) -> int:
-        """Returns how many bytes of temporary memory decode() needs for this many chunks."""
+        """Returns how much temporary memory, in bytes, decode() needs for this many chunks."""
         found = ctypes.c_size_t()
         status = self._temporary(chunks, chunk_bytes, self._options, ctypes.byref(found), chunks * chunk_bytes, None)
         if status != 0:

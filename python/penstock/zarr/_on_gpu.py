@@ -1,4 +1,4 @@
-"""Reads chunks that a GPU decodes: in batches, as stored, into its memory, where they are decoded and placed into the result."""
+"""Reads chunks that a GPU decodes: reads batches, as stored, into GPU memory, where they are decoded and placed in the result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Decoder(Protocol):
 def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decoder: Decoder, payload: Payload) -> None:
     """Fills the target, which must be an array on a device. Errors as for load().
 
-    Incomplete chunks, and chunks that the decoder rejects, are decoded by the CPU, which reports the error if they are damaged.
+    The CPU decodes incomplete chunks and those that the decoder rejects, and reports the error if they are damaged.
     """
     files = ChunkFiles(layout)
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())

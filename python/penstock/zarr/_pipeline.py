@@ -1,4 +1,4 @@
-"""A codec pipeline for zarr 3: `array[...]` reads whole selections like `load` if the array and the selection allow it."""
+"""A codec pipeline for zarr 3: `array[...]` reads whole selections as `load` does, if the array and the selection allow it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _Range = tuple[int, int, int]  # of an axis: first element in the file, count, f
 
 
 def install(decode: str = "auto") -> Any:
-    """Makes zarr 3 read arrays that are opened from now on through Penstock: `array[...]` then reads and decodes as load() does.
+    """Makes zarr 3 use Penstock to read arrays opened from now on: `array[...]` then reads and decodes as load() does.
 
     This applies to arrays in local files or a RemoteStore whose codecs load() decodes, and to selections of integers and slices with step 1. zarr
     still does all other reads, and all writes; the logger "penstock" reports the reason at level DEBUG, once per array. After
     `zarr.config.enable_gpu()` the bytes go straight to the GPU, where nvCOMP decodes them if it is installed.
 
-    - `decode`: as for load(). It is stored in zarr's configuration as "penstock.decode". "cpu" is for data that you do not trust; zarr does not limit
-      what it reads itself. "gpu" raises ValueError for reads that zarr or the CPU would decode.
+    - `decode`: as for load(). It is stored in zarr's configuration as "penstock.decode". "cpu" is for untrusted data; zarr does not limit what it
+      decodes itself. "gpu" raises ValueError for reads that zarr or the CPU would decode.
 
     Returns zarr's configuration. Used as a context manager, it restores the settings at the end of the block:
 
         with penstock.zarr.install():
             array = zarr.open_array("data.zarr")
 
-    Raises ValueError for another value of decode.
+    Raises ValueError for any other value of decode.
     """
     check_decode(decode)
     return zarr.config.set({"codec_pipeline.path": f"{CodecPipeline.__module__}.{CodecPipeline.__qualname__}", _DECODE: decode})

@@ -1,4 +1,4 @@
-"""Places that hold values: host memory (NumPy) or the memory of one GPU (cupy)."""
+"""Places that hold values: host memory (NumPy) or one GPU's memory (cupy)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Place:
         return [np.empty(nbytes, dtype=np.uint8) for nbytes in sizes]
 
     def settle(self) -> None:
-        """Waits until memory from empty() may be written to. Call it once for several allocations, because on a GPU it waits for the device."""
+        """Waits until memory from empty() may be written to. Call it once for several allocations, because on a GPU it waits for the device to
+        finish."""
 
 
 HOST = Place()
@@ -54,7 +55,7 @@ def place_like(example: Any) -> Place:
 
 
 def places_like(example: Any) -> Callable[[], Place]:
-    """Returns a function that gives the place of arrays like the example, for the device and stream that are current when it is called."""
+    """Returns a function that returns the place of arrays like the example, for the device and stream that are current when it is called."""
     return _current_gpu if hasattr(example, "__cuda_array_interface__") else _host
 
 

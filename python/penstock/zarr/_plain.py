@@ -1,4 +1,4 @@
-"""Reads chunks that need no decoding: their bytes go straight from the files to their places in the result."""
+"""Reads chunks that need no decoding straight from the files to their places in the result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plans what `load` reads: maps an array and a selection to byte ranges of chunk files. Pure arithmetic; opens no file.
 
-All sizes and offsets are in bytes unless a name says otherwise. Keeps no state, so any thread may use it.
+All sizes and offsets are in bytes unless a name says otherwise. Stateless, so any thread may use it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ArrayLayout:
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """The number of elements of a file, per axis."""
+        """The number of elements in a file, per axis."""
         if self.shards is None:
             return self.chunk_shape
         return tuple(map(operator.mul, self.chunk_shape, self.shards.chunks))
@@ -91,7 +91,7 @@ class ArrayLayout:
 
 @dataclass(frozen=True)
 class Region:
-    """A box of an array: per axis a start and a length in elements, and whether the axis remains in the result."""
+    """A box of an array: for each axis, a start and a length in elements, and whether the axis remains in the result."""
 
     start: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -99,7 +99,7 @@ class Region:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result, without axes that were selected by an integer."""
+        """The shape of the result, without axes selected by an integer."""
         return tuple(length for length, kept in zip(self.lengths, self.kept) if kept)
 
 
@@ -140,9 +140,9 @@ def _axis_of(item: Any, size: int) -> tuple[int, int, bool]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Describes how the wanted part of one chunk lies in the chunk's file and in the result.
+    """Describes where the selected part of one chunk is in the chunk's file and in the result.
 
-    Chunks in the interior of a selection share one pattern: they differ only in their start in the result.
+    Chunks in a selection's interior share one pattern: they differ only in their start in the result.
     """
 
     inner: tuple[slice, ...]  # in elements of the chunk
@@ -165,7 +165,7 @@ class Pattern:
 
 
 class ChunkPart(NamedTuple):
-    """The wanted part of one chunk."""
+    """The selected part of one chunk."""
 
     name: str  # of the chunk's file
     slot: int  # index of the chunk in a shard
@@ -231,17 +231,17 @@ def _files_of_axis(pieces: list[_Piece], chunks: int) -> list[list[_Piece]]:
 
 
 class FileParts:
-    """The parts of one file after another, for callers that know which range of each file goes where in a result. Used by one thread at a time."""
+    """The parts of one file after another, for callers that know which range of each file goes where in a result. For one thread at a time."""
 
     def __init__(self, layout: ArrayLayout, lengths: tuple[int, ...]) -> None:
-        """`lengths`: of the result per axis, including dropped axes."""
+        """`lengths`: the result's, per axis, including dropped axes."""
         self._layout = layout
         self._region = Region((0,) * len(lengths), lengths, ())
         self._strides = _strides(lengths, layout.dtype.itemsize)
         self._patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
 
     def of(self, name: str, ranges: Sequence[tuple[int, int, int]]) -> Iterator[ChunkPart]:
-        """Yields the parts of a file. Per axis: the file's first element, the count, and the first element's place in the result."""
+        """Yields a file's parts. Per axis: the file's first element, the count, and the first element's place in the result."""
         layout = self._layout
         axes = [_pieces(first, length, size, stride, to) for (first, length, to), size, stride in zip(ranges, layout.chunk_shape, self._strides)]
         for pieces in itertools.product(*axes):

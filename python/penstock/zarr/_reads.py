@@ -1,4 +1,4 @@
-"""Submits many reads of many files as one batch."""
+"""Submits many reads from many files as one batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pending:
         self._future = penstock.pread_many(reads)
 
     def wait(self) -> list[Outcome]:
-        """Blocks until all reads end. Returns one outcome per read, in order; an error of one does not affect the others."""
+        """Blocks until all reads end. Returns one outcome per read, in order; an error in one does not affect the others."""
         try:
             return list(self._future.result())
         except (OSError, ValueError):
@@ -39,12 +39,12 @@ class Pending:
             return [_read_alone(read) for read in self._reads]
 
     def end(self) -> None:
-        """Blocks until all reads end, and ignores errors."""
+        """Blocks until all reads end, ignoring errors."""
         with suppress(Exception):  # wait() reports errors
             self._future.result()
 
     def when_done(self, callback: Callable[[list[Outcome]], object]) -> None:
-        """Calls the callback once with the result of wait(), on any thread and possibly at once. The callback must not block."""
+        """Calls the callback once with the result of wait(), on any thread and possibly immediately. The callback must not block."""
         self._future.add_done_callback(lambda _: callback(self.wait()))
 
 

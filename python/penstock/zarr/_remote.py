@@ -48,18 +48,18 @@ class _Objects(HandleCache):
 
 
 class RemoteStore(GatheringStore, Store):
-    """A read-only zarr 3 store on a server: a bucket of S3, or the files below the URL of a web server.
+    """A read-only zarr 3 store on a server: an S3 bucket, or the files below a web server's URL.
 
-    If zarr requests GPU memory (`zarr.config.enable_gpu()`), bytes are received into pinned memory and copied to the GPU. All requests of one turn of
-    the event loop run concurrently, so let zarr issue many: `zarr.config.set({"async.concurrency": 128})`. A web server cannot list files: open
-    arrays by name, or groups with consolidated metadata.
+    If zarr requests GPU memory (`zarr.config.enable_gpu()`), bytes are received into pinned memory and copied to the GPU. All requests made in one
+    iteration of the event loop run concurrently, so let zarr issue many: `zarr.config.set({"async.concurrency": 128})`. A web server cannot list
+    files: open arrays by name, or groups with consolidated metadata.
 
     - `url`: s3://BUCKET/FOLDER, http:// or https://, with or without a trailing slash.
     - `storage_options`: how to reach the server, as for penstock.open().
     - `max_open_files`: how many objects, with their sizes, the store remembers.
 
     A missing key gives None. Writes raise ValueError. penstock.Error (an OSError) names the URL and the cause. If an object is replaced while it is
-    read, that read fails and the next one finds the new object.
+    being read, that read fails and the next one finds the new object.
 
     You may use a store from any thread and any event loop. A pickled store opens its own objects, and contains the storage_options, including
     secrets.
@@ -90,7 +90,7 @@ class RemoteStore(GatheringStore, Store):
 
     @property
     def url(self) -> str:
-        """The URL without query, user name and password."""
+        """The URL without the query, user name and password."""
         return without_url_secrets(self._base)
 
     @property
@@ -119,7 +119,7 @@ class RemoteStore(GatheringStore, Store):
     __hash__ = None  # type: ignore[assignment]
 
     def close(self) -> None:
-        """Forgets the objects, after running reads have ended."""
+        """Forgets the objects, once reads in progress have ended."""
         self._files.clear()
         super().close()
 

@@ -27,15 +27,15 @@ _zarr_storage: Any = zarr.storage
 class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
     """A zarr 2 store in a local folder, read and written by Penstock.
 
-    The chunks of a selection are read in a few large batches, into memory of the array's `meta_array`: after `zarr.open_array(store,
-    meta_array=cupy.empty(()))`, uncompressed chunks are read straight into GPU memory. For a whole uncompressed array `penstock.zarr.load` is several
-    times faster still.
+    A selection's chunks are read in a few large batches, into the kind of memory of the array's `meta_array`: after `zarr.open_array(store,
+    meta_array=cupy.empty(()))`, uncompressed chunks are read straight into GPU memory. For a whole uncompressed array, `penstock.zarr.load` is
+    several times faster still.
 
     - `path`, `normalize_keys`, `dimension_separator`: as for DirectoryStore.
     - `compressor_config_overwrite`: the compressor to record in the metadata of new arrays, in place of the array's own.
     - `decompressor_config_overwrite`: the compressor to decode arrays with, in place of the one in their metadata. Both are numcodecs configurations,
       as with KvikIO.
-    - `fsync`: whether a write returns only when the value and its name are on the disk. Values are renamed into place in either case.
+    - `fsync`: whether a write returns only once the value and its directory entry are on disk. Values are renamed into place in either case.
 
     Raises KeyError for a missing key, and penstock.Error (an OSError) with the file, the offset and the cause. Thread-safe. Keeps no file open.
     """
@@ -66,7 +66,7 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
         return self._recompressed(key, values[key].tobytes(), self.decompressor_config_overwrite) if _is_metadata(key) else values[key]
 
     def getitems(self, keys: Sequence[str], *, contexts: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Returns the values of the keys that exist, as uint8 arrays of CuPy or NumPy: like the meta_array of the key's context, or like
+        """Returns the values of the keys that exist, as CuPy or NumPy uint8 arrays: like the meta_array in the key's context, or like
         default_meta_array.
         """
         values: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def open_cupy_array(
     """Like zarr.open_array() for a folder, with a GDSStore and values in GPU memory. KvikIO has a function of this name.
 
     - `mode`, options: as for zarr.open_array().
-    - `compressor`: of a new array. The default is none, so chunks go straight to and from the GPU; KvikIO's default is nvCOMP's Snappy.
+    - `compressor`: for a new array. The default is none, so chunks go straight to and from the GPU; KvikIO's default is nvCOMP's Snappy.
     - `meta_array`: an example of the memory to use, in place of CuPy's.
 
     Raises ImportError without CuPy, and TypeError if the path is not a path.

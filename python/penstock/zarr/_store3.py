@@ -221,7 +221,7 @@ class _Request:
 
 
 class GatheringStore:
-    """Base of stores that read through a gatherer, one per event loop."""
+    """Base class for stores that read through a gatherer, one per event loop."""
 
     _files: HandleCache
 
@@ -289,8 +289,8 @@ def _check_arguments_of_zarr2(positional: tuple[Any, ...], named: dict[str, Any]
 class GDSStore(GatheringStore, LocalStore):
     """A zarr 3 store in a local folder, read and written by Penstock.
 
-    If zarr requests GPU memory (`zarr.config.enable_gpu()`), chunks are read straight into it. All requests of one turn of the event loop are
-    submitted together, so let zarr have more chunks in progress:
+    If zarr requests GPU memory (`zarr.config.enable_gpu()`), chunks are read straight into it. All requests made in one iteration of the event loop
+    are submitted together, so let zarr have more chunks in progress:
 
     - `zarr.config.set({"async.concurrency": 64})`: 64 chunks.
     - `zarr.config.set({"codec_pipeline.batch_size": 16})` before you open an array: up to the square of "async.concurrency" (10), with half of zarr's
@@ -299,11 +299,11 @@ class GDSStore(GatheringStore, LocalStore):
 
     Arguments:
 
-    - `root`: the folder. It is created unless read_only is set. `path` is another name for it.
+    - `root`: the folder. It is created unless read_only is set. `path` is an alias.
     - `read_only`: refuse writes with ValueError.
-    - `fsync`: whether a write returns only when the value and its name are on the disk. Without it, a crash of the machine may lose the latest
-      values, but a value is never incomplete: it is written under a temporary name and renamed.
-    - `max_open_files`: how many files stay open for the next read; 0 closes each after use. Replaced files are noticed.
+    - `fsync`: whether a write returns only once the value and its directory entry are on disk. Without it, a system crash may lose the latest values,
+      but a value is never incomplete: it is written under a temporary name and renamed.
+    - `max_open_files`: how many files stay open for the next read; 0 closes each after use. Replaced files are detected.
 
     A missing key gives None. penstock.Error (an OSError) names the file, the offset and the cause. You may use a store from any thread and any event
     loop; a pickled store opens its own files.
@@ -342,7 +342,7 @@ class GDSStore(GatheringStore, LocalStore):
         fsync: bool = False,
         max_open_files: int = DEFAULT_OPEN_FILES,
     ) -> Self:
-        """Creates a store and opens it. Arguments as for the class, mode as for LocalStore.open().
+        """Creates a store and opens it. The arguments are those of the class; mode is as for LocalStore.open().
 
         Raises FileNotFoundError if the folder does not exist and read_only is set or mode is "r" or "r+".
         """
@@ -364,7 +364,7 @@ class GDSStore(GatheringStore, LocalStore):
         return f"GDSStore('{self}')"
 
     def close(self) -> None:
-        """Closes the store and its open files, after running reads have ended."""
+        """Closes the store and its open files, once reads in progress have ended."""
         self._files.clear()
         super().close()
 
@@ -376,9 +376,9 @@ class GDSStore(GatheringStore, LocalStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Returns the value of a key, or a range of it, in memory of the prototype; None if the key does not exist.
+        """Returns a key's value, or a range of it, in the prototype's kind of memory; None if the key does not exist.
 
-        A range is clipped to the value. Raises TypeError for another type of byte range, and penstock.Error if the file cannot be read.
+        A range is clipped to the value. Raises TypeError for any other type of byte range, and penstock.Error if the file cannot be read.
         """
         check(key, byte_range)
         if not self._is_open:
@@ -499,6 +499,6 @@ class GDSStore(GatheringStore, LocalStore):
         self._files.clear()
 
     async def move(self, dest_root: Path | str) -> None:
-        """Moves the folder. The store then uses the new place."""
+        """Moves the folder. The store then uses the new location."""
         self._files.clear()
         await super().move(dest_root)

@@ -1,4 +1,4 @@
-"""Locates chunks: opens their files, reads the indexes of shards, and returns offsets and sizes."""
+"""Locates chunks: opens their files, reads shard indexes, and returns offsets and sizes."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def damaged(message: str, path: str) -> penstock.InvalidArgument:
 
 
 def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPart], int]) -> Iterator[list[ChunkPart]]:
-    """Yields parts in groups that bound open files and memory: only a group of one part costs more than most_bytes.
+    """Yields parts in groups that bound open files and memory: only a group of one part may exceed most_bytes.
 
-    The first groups are small, so that the first reads start while the files of later groups are opened.
+    The first groups are small, so that the first reads start while later groups' files are opened.
     """
     limit = files_at_once()
     most_files = min(limit, _FIRST_FILES)
@@ -71,7 +71,7 @@ def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPar
 
 
 def split(chunks: Sequence[StoredChunk], most_bytes: int, cost: Callable[[StoredChunk], int]) -> Iterator[list[StoredChunk]]:
-    """Splits chunks into lists: only a list of one chunk costs more than most_bytes. The sizes in a shard's index may be wrong."""
+    """Splits chunks into lists: only a list of one chunk may exceed most_bytes. The sizes in a shard's index may be wrong."""
     some: list[StoredChunk] = []
     total = 0
     for chunk in chunks:
@@ -94,10 +94,10 @@ class _Shard:
 
 
 class ChunkFiles:
-    """The files of one load. Used by one thread at a time.
+    """The files in one load. For one thread at a time.
 
-    A file is closed by close() of its chunk, or once no chunk and no request uses it. Local files of a group are opened by one call and closed by
-    one, because each call must reacquire the GIL from the decoder threads, which takes longer than opening a file.
+    A file is closed when close() is called for its chunk, or once no chunk and no request uses it. A group's local files are opened in one call and
+    closed in one, because each call must reacquire the GIL from the decoder threads, which takes longer than opening a file.
     """
 
     def __init__(self, layout: ArrayLayout) -> None:
@@ -118,9 +118,9 @@ class ChunkFiles:
         return _find_in_shards(parts, shards)
 
     def close(self, chunks: Iterable[StoredChunk]) -> None:
-        """Closes the files of chunks that are finished or will never be read; closing twice does nothing. Waits for reads in progress.
+        """Closes the files of chunks that are finished or will never be read; a second call does nothing. Waits for reads in progress.
 
-        Shards stay open, because chunks of other groups may be in them.
+        Shards stay open, because they may contain chunks in other groups.
         """
         if self._layout.shards is None:
             penstock._native.close_many([chunk.file for chunk in chunks if chunk.file is not None])

@@ -1,4 +1,4 @@
-"""Memory that `load` fills: NumPy, cupy, the host device, or memory that only penstock can address."""
+"""Memory that `load` fills: NumPy arrays, cupy arrays, the host device's memory, or memory that only penstock can address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUPY_KINDS = "biufc"
 def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
     """Returns new memory on a device (the host if None), or checks and wraps `out`. Errors as for load().
 
-    On a device, elements have this machine's byte order; on the host, that of dtype.
+    On a device, elements have this machine's byte order; on the host, dtype's.
     """
     if dtype.hasobject or dtype.kind not in "biufcmMSUV":
         return _target_of_objects(shape, dtype, device, out)
@@ -156,7 +156,7 @@ class Target:
         """Waits for work that scratch(), fill() and assignments to the box queued."""
 
     def as_box(self, lengths: tuple[int, ...]) -> Any:
-        """Returns an indexable view that includes the axes that were selected by an integer, or None if the memory has none."""
+        """Returns an indexable view that includes axes selected by an integer, or None if the memory has no such view."""
         raise NotImplementedError
 
     def scratch(self, nbytes: int) -> Any:
@@ -172,7 +172,7 @@ class Target:
         return data
 
     def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
-        """Copies bytes at an array of positions, in memory from scratch() or a slice of it, to host memory."""
+        """Copies the bytes at an array of positions, in memory from scratch() or a slice of it, to host memory."""
         found: np.ndarray[Any, Any] = self.as_array(data)[positions]
         return found
 
