@@ -61,15 +61,15 @@ def load(
 
     Arguments:
 
-    - `dtype`: a dtype of NumPy or PyTorch, or its name. With `dtype`, `shape` or `offset`, any file is read as a raw array of this type; `dtype="u1"`
+    - `dtype`: a NumPy or PyTorch dtype, or its name. With `dtype`, `shape` or `offset`, any file is read as a raw array of this type; `dtype="u1"`
       loads the bytes of any file.
     - `shape`: an int or a sequence of ints. One of them may be -1, meaning as many items as the file has. None means -1.
     - `device`: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a `torch.device`; or "host:0", the simulated GPU.
     - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None; see below.
     - `offset`: where the array starts in the file, in bytes.
     - `exact`: True raises `ShortRead` if the file ends before the array does, or within an item. False returns fewer rows (first axis).
-    - `names`: the tensors of a safetensors or GGUF file, or the arrays of a .npz file, to read. None reads all.
-    - `storage_options`: how to reach the server of a URL and where to cache its data, as for `penstock.open()`.
+    - `names`: the tensors to read from a safetensors or GGUF file, or the arrays from a .npz file. None reads all.
+    - `storage_options`: how to reach a URL's server and where to cache its data, as for `penstock.open()`.
 
     If `framework` is None, the first rule that applies determines the result's library:
 

@@ -27,14 +27,14 @@ def save(
     The extension of `path` selects the format:
 
     - .safetensors: a dict of tensors by name, as for `penstock.safetensors.save_file()`.
-    - .pt, .pth, .ckpt: any object that `torch.save` takes, as for `penstock.torch.save()`. This needs PyTorch.
+    - .pt, .pth, .ckpt: any object that `torch.save` accepts, as for `penstock.torch.save()`. This needs PyTorch.
     - .npy: one array or tensor. .npz: a dict of them. Both copy the bytes to the host first, and never write pickles.
 
     Arguments:
 
     - `path`: the name of the file, or the URL of an S3 object.
     - `obj`: a PyTorch tensor, a NumPy or CuPy array, a `DeviceBuffer`, or a dict of them by name; for a checkpoint, any object.
-    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
 
     To write only an array's bytes, to a file with any name, use `penstock.tofile(array, path)`.
 

@@ -1,7 +1,7 @@
 """The interface of torch.cuda.gds: replace `from torch.cuda import gds` by `from penstock import gds`.
 
-It takes PyTorch's untyped storages, and any object with data_ptr() and nbytes(), on a GPU, on the CPU or on the host device. It does not import
-torch, and works if PyTorch was built without cuFile.
+It accepts PyTorch's untyped storages, and any object with data_ptr() and nbytes(), on a GPU, the CPU or the host device. It does not import torch,
+and works if PyTorch was built without cuFile.
 
 Names, arguments, results and exception types are those of torch/cuda/gds.py (PyTorch 2.7 and later):
 

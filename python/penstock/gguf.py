@@ -85,7 +85,7 @@ class GGUFFile:
     A context manager. Thread-safe. A file of a split model with any other name is rejected.
 
     - `path`: a file name or a URL.
-    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
 
     Raises:
 
@@ -139,8 +139,7 @@ class GGUFFile:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """Metadata by key, in the order of the file: int, float, bool, str, and lists of these. For a model in several files, the first file's
-        metadata.
+        """Metadata by key, in file order: int, float, bool, str, and lists of these. For a model in several files, the first file's metadata.
 
         If a str is not valid UTF-8, its bytes appear as surrogates: `text.encode(errors="surrogateescape")` restores them.
         """

@@ -176,7 +176,7 @@ class Message:
 
 
 class StreamedMessage(Message):
-    """A message whose tensors arrive in stream order: work that you queue on the stream from now on sees their bytes.
+    """A message whose tensors arrive in stream order: work that you subsequently queue on the stream sees their bytes.
 
     `ended` is a future. It raises if the receive failed.
     """
@@ -287,7 +287,7 @@ class Pipe:
         timeout: float | None = None,
         stream: _Stream | None = None,
     ) -> Future[int]:
-        """Sends a message. Messages arrive in the order of the calls. Returns a future of the tensors' total bytes.
+        """Sends a message. Messages arrive in call order. Returns a future of the tensors' total bytes.
 
         Arguments:
 
@@ -388,7 +388,7 @@ class Pipe:
         return PipeStats(ChannelStats(*each) for each in self._native.stats())
 
     def close(self) -> None:
-        """Closes the pipe. Operations in progress fail with Closed. Queued messages are still sent if the other end takes them within 10 s."""
+        """Closes the pipe. Operations in progress fail with Closed. Queued messages are still sent if the other end receives them within 10 s."""
         self._native.close()
 
     def __enter__(self) -> Pipe:

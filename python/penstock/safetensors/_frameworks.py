@@ -35,7 +35,7 @@ class Arena(Protocol):
         """A buffer of the whole allocation."""
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
-        """Adds the tensors to found, by name. Thousands of tensors take a few milliseconds."""
+        """Adds the tensors to found, by name. Takes a few milliseconds for thousands of tensors."""
 
     def settled(self) -> bool:
         """Returns True if the memory may be written to: the work queued on the current stream at allocation has finished."""

@@ -55,7 +55,7 @@ def load_file(
       and creates a context there. None or "auto": the links of GPUs that the program already uses through the library.
     - `max_host_bytes`: how many bytes are read at once, at least 1 MiB. On the way to a GPU they occupy pinned staging buffers from a process-wide
       pool. None: as many as the pool allows.
-    - `storage_options`: how to reach the servers of URLs, as for `penstock.open()`.
+    - `storage_options`: how to reach URLs' servers, as for `penstock.open()`.
 
     All tensors on a device are views of one allocation from the library, which lives as long as any of them. On a GPU, the call waits for the current
     stream, because the allocator may hand out memory that is still in use there. You may use the tensors on any stream.
@@ -137,7 +137,7 @@ class _Columns:
 
 
 class Layout:
-    """The tensors of one device, one after the other."""
+    """One device's tensors, one after another."""
 
     def __init__(self, place: Framework) -> None:
         self.place = place

@@ -13,7 +13,7 @@ __all__ = ["loaded"]
 
 
 def loaded(data: Any, place: Framework) -> dict[str, Any]:
-    """Copies each tensor, because the content may be read-only or differently aligned."""
+    """Copies each tensor, because the content may be read-only or misaligned."""
     header = header_of_bytes(data)
     rows = []
     total = 0

@@ -28,7 +28,7 @@ class safe_open:
     - `filename`: the name of the file, or a URL.
     - `framework`, `device`: as for `load_file()`.
     - `backend`: accepted for compatibility ("mmap" or "pread"); it has no effect.
-    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
 
     You can pickle and copy it: the copy opens the file again.
 

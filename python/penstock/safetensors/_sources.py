@@ -83,7 +83,7 @@ class Sources:
     """
 
     def __init__(self, paths: Paths, devices: Iterable[str] = (), storage_options: StorageOptions | None = None) -> None:
-        """`storage_options`: how to reach the servers of URLs, as for penstock.open()."""
+        """`storage_options`: how to reach URLs' servers, as for penstock.open()."""
         names: list[str] = []
         promised: dict[str, str] = {}  # tensor: the file that an index names for it
         for path in _listed(paths):

@@ -55,8 +55,8 @@ def save_file_async(
     - `tensors`, `filename`, `metadata`, `storage_options`: as for `save_file()`.
     - `snapshot`, `progress`: as for `penstock.torch.save_async()`.
 
-    Several saves to one path run one after the other. Returns a `penstock.torch.SaveFuture`. The call itself raises `save_file()`'s errors for
-    invalid arguments.
+    Saves to the same path run one at a time. Returns a `penstock.torch.SaveFuture`. The call itself raises `save_file()`'s errors for invalid
+    arguments.
     """
     return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
 

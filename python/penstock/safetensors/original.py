@@ -1,4 +1,4 @@
-"""Gives access to the safetensors library itself, even while Penstock is installed in its place. It has the names of the library's modules.
+"""The safetensors library itself, even while Penstock is installed in its place. It has the names of the library's modules.
 
     from penstock.safetensors import original
 

@@ -49,7 +49,7 @@ def load(
     - `weights_only`: True unless you pass False or a `pickle_module`. It uses PyTorch's restricted unpickler, with the classes that you allowed with
       `torch.serialization.add_safe_globals()`, and runs no code that a file names.
     - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
-    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
 
     Tensors that share storage still do. The call waits for PyTorch's current streams; you may use the tensors on any stream.
 

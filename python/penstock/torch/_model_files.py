@@ -58,8 +58,8 @@ def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadat
     - `indexes`: the number of each tensor's file, from 1; None: all are in one file.
     - `metadata_of`: returns a file's metadata for its tensors' shapes.
 
-    Raises InvalidArgument for plans that do not cover whole tensors, or have items other than tensors; SafetensorError for types that the format
-    lacks.
+    Raises InvalidArgument for plans that do not cover whole tensors, or contain items other than tensors; SafetensorError for types that the format
+    does not support.
     """
     check_plans(plans, indexes)
     tensors = _tensors_of(plans)

@@ -42,7 +42,7 @@ def save(
     - `crc32`: whether the archive has checksums, which zip tools check and `torch.load` does not. A GPU computes the checksums of its own memory.
       None: the value of `torch.serialization.set_crc32_options()`, else True.
     - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
-    - `storage_options`: how to reach the server of a URL, as for `penstock.open()`.
+    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
 
     Storages on a GPU are written directly from there, after the work on PyTorch's current streams. The new file is written next to the old one,
     flushed to disk and renamed, so a crash leaves either the old file or the new one, and perhaps a file named .NAME.penstock-PID-N. The new file
@@ -85,7 +85,7 @@ def save_async(
     - `progress`: as for `save()`, but called on the writing thread.
     - `obj`, `f`, `pickle_module`, `pickle_protocol`, `crc32`, `storage_options`: as for `save()`.
 
-    Several saves to one path run one after the other.
+    Saves to the same path run one at a time.
 
     Raises `InvalidArgument` if `f` does not name a regular file, and pickling errors. The future raises write errors.
     """

@@ -26,7 +26,7 @@ class Landed:
     """Tracks which of a version's tensors have arrived. Thread-safe."""
 
     def __init__(self, pieces: Iterable[Local]) -> None:
-        """`pieces` has the target array of each piece that will arrive."""
+        """`pieces` contains the target array of each piece that will arrive."""
         self._changed = threading.Condition()
         self._left = collections.Counter(each.key for each in pieces)
         self._failed: str | None = None

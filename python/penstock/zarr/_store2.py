@@ -125,7 +125,7 @@ class GDSStore(_zarr_storage.DirectoryStore):  # type: ignore[misc]
 def open_cupy_array(
     store: str | os.PathLike[str], mode: str = "a", *, compressor: Any = None, meta_array: Any = None, **options: Any
 ) -> Any:
-    """Like zarr.open_array() for a folder, with a GDSStore and values in GPU memory. KvikIO has a function of this name.
+    """Like zarr.open_array() for a folder, with a GDSStore and values in GPU memory. KvikIO has a function with this name.
 
     - `mode`, options: as for zarr.open_array().
     - `compressor`: for a new array. The default is none, so chunks go straight to and from the GPU; KvikIO's default is nvCOMP's Snappy.
