@@ -1,6 +1,6 @@
-"""KvikIO's Python interface: replace `import kvikio` by `import penstock.kvikio as kvikio`.
+"""KvikIO's Python interface: replace `import kvikio` with `import penstock.kvikio as kvikio`.
 
-It has both generations of KvikIO's settings (kvikio.defaults). Remote files need libcurl: see is_remote_file_available().
+It supports both generations of KvikIO's settings (kvikio.defaults). Remote files need libcurl: see is_remote_file_available().
 """
 
 from __future__ import annotations

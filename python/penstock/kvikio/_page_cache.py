@@ -26,10 +26,10 @@ def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[i
     """Returns how much of a file is in the page cache, as (cached pages, pages of the range) from mincore(2).
 
     - `file`: a path, a descriptor open for reading, or a file object.
-    - `offset`, `length`: the range in bytes, extended to whole pages and cut at the end of the file. Length 0 is the rest of the file. An empty range
-      returns (0, 0).
+    - `offset`, `length`: the range in bytes, extended to whole pages and cut at the end of the file. Length 0 means the rest of the file. An empty
+      range returns (0, 0).
 
-    Raises RuntimeError ("Unable to open file"), ValueError if file is none of these, and OverflowError for a negative number.
+    Raises RuntimeError ("Unable to open file"), ValueError if file is anything else, and OverflowError for a negative number.
     """
     _check_range(offset, length)
     with _descriptor_of(file) as descriptor:
@@ -45,11 +45,11 @@ def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[i
 
 
 def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_first: bool = True) -> None:
-    """Asks the kernel to drop the cached pages of a range of a file (fdatasync, then posix_fadvise DONTNEED). Needs no privilege.
+    """Asks the kernel to drop the cached pages of a range of a file (fdatasync, then posix_fadvise DONTNEED). Needs no privileges.
 
-    - `sync_first`: write changed pages to the disk first; the kernel keeps changed pages.
+    - `sync_first`: write dirty pages to disk first; the kernel does not drop dirty pages.
 
-    Other arguments and errors as for get_page_cache_info().
+    Other arguments and errors are as for get_page_cache_info().
     """
     _check_range(offset, length)
     with _descriptor_of(file) as descriptor:
@@ -59,10 +59,10 @@ def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_firs
 
 
 def drop_system_page_cache(reclaim_dentries_and_inodes: bool = True, sync_first: bool = True) -> bool:
-    """Empties the page cache of the whole machine and returns True if that was done. Needs root, or sudo without a password.
+    """Empties the whole machine's page cache and returns whether that succeeded. Needs root or passwordless sudo.
 
-    - `reclaim_dentries_and_inodes`: also drop the kernel's caches of names and inodes.
-    - `sync_first`: write changed pages to the disk first.
+    - `reclaim_dentries_and_inodes`: also drop the kernel's dentry and inode caches.
+    - `sync_first`: write dirty pages to disk first.
     """
     if sync_first:
         os.sync()
@@ -77,7 +77,7 @@ def drop_system_page_cache(reclaim_dentries_and_inodes: bool = True, sync_first:
 
 @kvikio_deprecation_notice("Use drop_system_page_cache() instead.", since="26.04")
 def clear_page_cache(reclaim_dentries_and_inodes: bool = True, clear_dirty_pages: bool = True) -> bool:
-    """Does the same as drop_system_page_cache(), which is its newer name."""
+    """The older name of drop_system_page_cache()."""
     return drop_system_page_cache(reclaim_dentries_and_inodes, clear_dirty_pages)
 
 

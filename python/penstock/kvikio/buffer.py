@@ -1,4 +1,4 @@
-"""Registration of buffers as in KvikIO. Penstock never requires it."""
+"""Buffer registration as in KvikIO. Penstock never requires it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
 
 
 def memory_register(buf: Any) -> None:
-    """Registers the whole device allocation that buf lies in, as penstock.cufile.buf_register() does.
+    """Registers the whole device allocation that contains buf, as penstock.cufile.buf_register() does.
 
-    The allocation must stay valid until you call memory_deregister() as often as memory_register(). A registration by another module stays as it is.
+    The allocation must stay valid until you have called memory_deregister() as many times as memory_register(). Other modules' registrations are not
+    affected.
 
     Raises ValueError ("Non-CUDA buffers not supported") for host memory, and RuntimeError if the memory cannot be used or cufile.json cannot be read.
     """
@@ -40,7 +41,7 @@ def memory_register(buf: Any) -> None:
 
 
 def memory_deregister(buf: Any) -> None:
-    """Undoes one memory_register() of any buffer in that allocation. Does nothing if this module did not register it.
+    """Undoes one memory_register() call for any buffer in the same allocation. Does nothing if this module did not register it.
 
     Raises ValueError as memory_register() does.
     """
@@ -110,10 +111,10 @@ def _check(what: str, status: int, *accepted: int) -> None:
 
 
 def bounce_buffer_free() -> int:
-    """Frees pinned staging memory that no request uses, as penstock.trim() does, and returns its bytes.
+    """Frees pinned staging memory that no request uses, as penstock.trim() does, and returns the number of bytes freed.
 
-    If the program has set bounce_buffer_size, this returns the bytes that KvikIO would: one buffer of that size for each of its threads that has
-    worked since. penstock.stats()["pinned_bytes"] says how much memory Penstock holds.
+    If the program has set bounce_buffer_size, this returns what KvikIO would: one buffer of that size for each thread that KvikIO would have used
+    since. penstock.stats()["pinned_bytes"] says how much memory Penstock holds.
     """
     return free()
 

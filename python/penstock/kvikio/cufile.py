@@ -1,9 +1,9 @@
 """KvikIO's file handle and futures, implemented on Penstock.
 
-Names, arguments, defaults, exception types and the texts of messages that programs match on are those of KvikIO (rapidsai/kvikio, 26.x). Penstock is
-safer in these cases:
+Names, arguments, defaults, exception types and the message texts that programs match on are KvikIO's (rapidsai/kvikio, 26.x). Penstock is safer in
+these respects:
 
-- A future keeps its buffer and its file alive, and may be asked any number of times.
+- A future keeps its buffer and file alive, and get() may be called any number of times.
 - Every offset is checked against the buffer.
 - Reading into a read-only buffer is an error.
 - A read at end of file returns the bytes up to the end, in every mode.
@@ -42,7 +42,7 @@ Outcome = TypeVar("Outcome")
 
 
 class MissingFile(RuntimeError, FileNotFoundError):
-    """The file does not exist: KvikIO's RuntimeError and Python's FileNotFoundError in one."""
+    """The file does not exist: both KvikIO's RuntimeError and Python's FileNotFoundError."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class MissingFile(RuntimeError, FileNotFoundError):
 
 
 class IOFuture:
-    """A running read or write, from pread() or pwrite(). Thread-safe. Dropping it is safe and does not stop the operation."""
+    """A running read or write, started by pread() or pwrite(). Thread-safe. Dropping it is safe and does not stop the operation."""
 
     __slots__ = ("_counted", "_future", "_keep", "_name")
 
@@ -72,9 +72,9 @@ class IOFuture:
             future.add_done_callback(functools.partial(_end_of, counted))
 
     def get(self) -> int:
-        """Waits for the operation and returns its bytes: fewer than requested only at end of file. May be called any number of times.
+        """Waits for the operation and returns the bytes moved: fewer than requested only at end of file. May be called any number of times.
 
-        Raises RuntimeError if the operation failed; its cause is the penstock.Error, and the buffer is no longer in use.
+        Raises RuntimeError if the operation failed, with the penstock.Error as its cause; the buffer is then no longer in use.
         """
         if self._counted is not None:
             return _attempt(self._name, lambda: _count(self._counted, self._future.result, True))
@@ -86,7 +86,7 @@ class IOFuture:
 
 
 class IOFutureStream:
-    """A stream-ordered read or write, from raw_read_async() or raw_write_async(). It keeps the buffer and the file alive; dropping it is safe."""
+    """A stream-ordered read or write, queued by raw_read_async() or raw_write_async(). It keeps the buffer and file alive; dropping it is safe."""
 
     __slots__ = ("_counted", "_keep", "_name", "_result")
 
@@ -97,23 +97,23 @@ class IOFutureStream:
         self._keep = keep
 
     def check_bytes_done(self) -> int:
-        """Waits until the stream has passed the operation and returns its bytes. May be called any number of times. Raises RuntimeError if the
-        operation failed.
+        """Waits until the stream has passed the operation and returns the bytes moved. May be called any number of times. Raises RuntimeError if
+        the operation failed.
         """
         return _attempt(self._name, lambda: _count(self._counted, self._result.wait, True))
 
 
 class CuFile:
-    """A file that you read and write at offsets, from and to host and device memory. A context manager. Thread-safe, except for close()."""
+    """A file that you read and write at offsets, using host or device memory. A context manager. Thread-safe, except for close()."""
 
     def __init__(self, file: str | os.PathLike[str], flags: str = "r") -> None:
         """Opens a file for binary I/O.
 
-        - `flags`: "r" reads; "w" writes a new or emptied file (mode 0644); "r+" and "w+" do both. Other letters after the first, such as "b", are
-          ignored, as in KvikIO.
+        - `flags`: "r" reads; "w" creates or truncates the file (mode 0644) and writes; "r+" and "w+" do both. Other letters after the first, such as
+          "b", are ignored, as in KvikIO.
 
-        Raises RuntimeError ("Unable to open file") with the system's reason; if the file does not exist, this is a FileNotFoundError too. Raises
-        ValueError for "a" and any other first letter.
+        Raises RuntimeError ("Unable to open file") with the system's reason; if the file does not exist, the error is also a FileNotFoundError.
+        Raises ValueError for "a" or any other first letter.
         """
         self._backend = ""  # for the statistics; empty: chosen for each request
         self._may_be_direct: bool | None = None  # None: not determined yet
@@ -142,7 +142,7 @@ class CuFile:
             raise RuntimeError(message) from error
 
     def close(self) -> None:
-        """Waits for running operations, then closes the file. Does nothing if it is closed."""
+        """Waits for running operations, then closes the file. Does nothing if it is already closed."""
         with self._closing:
             if self.closed:
                 return
@@ -153,7 +153,7 @@ class CuFile:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """Whether close() has been called."""
         return self._descriptor < 0
 
     def fileno(self) -> int:
@@ -167,9 +167,9 @@ class CuFile:
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
 
     def is_direct_io_supported(self) -> bool:
-        """Returns whether the file can be opened with O_DIRECT, and auto_direct_io_read or auto_direct_io_write was on when it was opened.
+        """Returns whether the file can be opened with O_DIRECT and was opened while auto_direct_io_read or auto_direct_io_write was on.
 
-        Raises RuntimeError if the file is closed or no descriptor is left.
+        Raises RuntimeError if the file is closed or the process has run out of descriptors.
         """
         if not self._tries_direct:
             return False
@@ -196,10 +196,10 @@ class CuFile:
     def pread(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> IOFuture:
-        """Starts to read size bytes at file_offset into buf, which is host or device memory, and returns at once.
+        """Starts reading size bytes at file_offset into buf (host or device memory) and returns at once.
 
         - `size`: in bytes; None fills buf.
-        - `task_size`: in bytes, for KvikIO's thread pool. Checked, otherwise ignored.
+        - `task_size`: in bytes, for KvikIO's thread pool. Checked but otherwise ignored.
 
         Raises ValueError if buf is read-only, not contiguous or shorter than size, and OverflowError for a negative number. IOFuture.get() raises
         RuntimeError if the read fails.
@@ -209,15 +209,15 @@ class CuFile:
     def pwrite(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> IOFuture:
-        """Starts to write size bytes of buf at file_offset and returns at once. Otherwise like pread()."""
+        """Starts writing size bytes of buf at file_offset and returns at once. Otherwise like pread()."""
         return self._start(self._file.pwrite, buf, size, file_offset, task_size)
 
     def read(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
-        """Reads size bytes at file_offset into buf and returns their number: fewer than size only at end of file. Blocks.
+        """Reads size bytes at file_offset into buf and returns the bytes read: fewer than size only at end of file. Blocks.
 
-        A range after the end of the file returns 0 (KvikIO raises "EOF" in its POSIX mode). Arguments as for pread(). Raises RuntimeError if the read
+        Returns 0 past the end of the file (KvikIO raises "EOF" in its POSIX mode). Arguments are as for pread(). Raises RuntimeError if the read
         fails; the message is "Operation not permitted" if the file is open for writing only.
         """
         _check_task_size(task_size)
@@ -226,32 +226,32 @@ class CuFile:
     def write(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
-        """Writes size bytes of buf at file_offset and returns their number. Blocks. Otherwise like read()."""
+        """Writes size bytes of buf at file_offset and returns the bytes written. Blocks. Otherwise like read()."""
         _check_task_size(task_size)
         return self._run(self._file.write_from, buf, size, file_offset, 0, defaults.current("gds_threshold"))
 
     def raw_read(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
-        """Reads size bytes at file_offset into device memory, from dev_offset of buf on. Blocks.
+        """Reads size bytes at file_offset into device memory, beginning at dev_offset in buf. Blocks.
 
         - `size`: in bytes; None fills the rest of buf.
 
-        Raises ValueError if the range does not fit buf, or for host memory ("Non-CUDA buffers not supported"; memory of the host device counts as
+        Raises ValueError if the range does not fit into buf, or for host memory ("Non-CUDA buffers not supported"; the host device's memory counts as
         device memory). Otherwise like read().
         """
         require_device_memory(buf)
         return self._run(self._file.read_into, buf, size, file_offset, dev_offset)
 
     def raw_write(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
-        """Writes size bytes of device memory, from dev_offset of buf on, at file_offset. Blocks. Otherwise like raw_read()."""
+        """Writes size bytes of device memory, beginning at dev_offset in buf, at file_offset. Blocks. Otherwise like raw_read()."""
         require_device_memory(buf)
         return self._run(self._file.write_from, buf, size, file_offset, dev_offset)
 
     def raw_read_async(
         self, buf: Any, raw_stream: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
     ) -> IOFutureStream:
-        """Queues a read on a stream of the device that owns buf, after its earlier work and before its later work. Does not block.
+        """Queues a read on a stream of the device that owns buf, between the stream's earlier and later work. Does not block.
 
-        - `raw_stream`: the stream as an int (0 is the default stream), or an object that holds one.
+        - `raw_stream`: the stream as an int (0 is the default stream), or an object that wraps one.
 
         Otherwise like raw_read(). RuntimeError means that nothing was queued; check_bytes_done() raises if the read itself fails.
         """

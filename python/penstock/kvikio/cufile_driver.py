@@ -1,7 +1,7 @@
 """KvikIO's view of the cuFile driver.
 
-Penstock needs no driver: it uses GPU-direct I/O if the machine has it. driver_open() and driver_close() are only counted. Properties start with the
-values in cufile.json (in KiB). Setting one is checked and remembered, and changes nothing; a RuntimeWarning says so once per process.
+Penstock needs no driver: it uses GPU-direct I/O if the machine supports it. driver_open() and driver_close() calls are only counted. Properties start
+with the values in cufile.json (in KiB). New values are checked and remembered but change nothing; a RuntimeWarning says so once per process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class DriverProperties:
-    """The properties of the driver as attributes. Four can be set, the others are read-only (AttributeError). Sizes are in KiB.
+    """The driver's properties as attributes. Four can be set; the others are read-only (AttributeError). Sizes are in KiB.
 
     Raises RuntimeError if cufile.json, which is read on first use, cannot be read or is not valid.
     """
@@ -70,7 +70,7 @@ class DriverProperties:
 
     @property
     def poll_mode(self) -> bool:
-        """Whether waiting polls for completion."""
+        """Whether waits poll for completion."""
         return bool(self._changed.get("poll_mode", self._told("properties.use_poll_mode")))
 
     @poll_mode.setter
@@ -79,7 +79,7 @@ class DriverProperties:
 
     @property
     def poll_thresh_size(self) -> int:
-        """The largest request, in KiB, that is polled for in poll mode."""
+        """The largest request, in KiB, for which poll mode polls."""
         return int(self._changed.get("poll_thresh_size", self._told("properties.poll_mode_max_size_kb")))
 
     @poll_thresh_size.setter
@@ -138,7 +138,7 @@ def set(key: str, value: Any, /) -> ConfigContextManager: ...
 
 
 def set(*config: Any) -> ConfigContextManager:
-    """Sets one property with set(name, value), or several at once with set({name: value}). In a with statement, until the end of the block.
+    """Sets one property with set(name, value), or several at once with set({name: value}). A with statement restores the old values at its end.
 
     Raises KeyError for an unknown or read-only name, OverflowError for a negative value, and ValueError for other arguments.
     """
@@ -165,7 +165,7 @@ def libcufile_version() -> tuple[int, int]:
 
 
 def driver_open() -> None:
-    """Opens the driver. Never required. Each call needs a driver_close(). Raises RuntimeError if cufile.json cannot be read or is not valid."""
+    """Opens the driver. Never required. Each call needs its own driver_close(). Raises RuntimeError if cufile.json cannot be read or is not valid."""
     _attempt(cufile.driver_open)
 
 

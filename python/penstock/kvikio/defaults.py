@@ -1,9 +1,9 @@
-"""KvikIO's settings in both generations: get() and set(), and a function for each setting.
+"""Both generations of KvikIO's settings: get() and set(), and a function for each setting.
 
-Values come from KvikIO's environment variables. A variable is read and checked when its setting is first needed, and all of them when a file is
-opened; a malformed one raises a ValueError that names it. Settings belong to the process. Every function is thread-safe.
+Initial values come from KvikIO's environment variables. A variable is read and checked when its setting is first needed, and all of them when a file
+is opened; a malformed one raises a ValueError that names it. Settings apply to the whole process. All functions are thread-safe.
 
-A setting or variable that changes nothing in Penstock raises a RuntimeWarning once per process and name: a setting when you set it to another value
+A setting or variable that has no effect in Penstock causes a RuntimeWarning once per process and name: a setting when you set it to a different value
 (`task_size` also when you pass it to pread() or another call), a variable when the first file is opened. The guide "KvikIO and cuDF" lists all
 settings.
 """
@@ -76,10 +76,10 @@ def set(key: str, value: Any, /) -> ConfigContextManager: ...
 
 
 def set(*config: Any) -> ConfigContextManager:
-    """Sets one setting with set(name, value), or several at once with set({name: value}). In a with statement, until the end of the block.
+    """Sets one setting with set(name, value), or several at once with set({name: value}). A with statement restores the old values at its end.
 
-    All values are checked before the first is set. Raises KeyError for an unknown name, ValueError for zero if a positive integer is needed or for
-    other arguments, OverflowError for a negative value, and TypeError for a value of a different type.
+    All values are checked before any is set. Raises KeyError for an unknown name, ValueError for zero if a positive integer is required or for any
+    other form of arguments, OverflowError for a negative value, and TypeError for a value of the wrong type.
     """
     wanted = wanted_values(config)
     checked = {name: _SETTINGS[name].check(name, value) for name, value in wanted.items()}
@@ -103,12 +103,12 @@ def current(config_name: str) -> Any:
 
 
 def default_of(config_name: str) -> Any:
-    """Returns the value of a setting that nobody has set. Not part of KvikIO."""
+    """Returns a setting's default value. Not part of KvikIO."""
     return _SETTINGS[config_name].initial
 
 
 def is_compat_mode_preferred() -> bool:
-    """Returns whether no I/O is GPU-direct: compat_mode is ON, or AUTO while no file of this machine can be GPU-direct
+    """Returns whether no I/O is GPU-direct: compat_mode is ON, or AUTO when no file on this machine can be GPU-direct
     (penstock.gpu_direct_status()).
     """
     mode = get("compat_mode")

@@ -1,4 +1,4 @@
-"""KvikIO's memory-mapped file. Penstock's engine does the reads and decides itself whether to map the file."""
+"""KvikIO's memory-mapped file. Penstock's engine performs the reads and decides whether to map the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Mmap"]
 
 
 class Mmap:
-    """A region of a file, for reading. Thread-safe, except for close(). Unlike a mapping, it survives if the file becomes shorter."""
+    """A readable region of a file. Thread-safe, except for close(). Unlike a real mapping, it survives truncation of the file."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Mmap:
     ) -> None:
         """Opens a region of a file: initial_map_size bytes (None: to the end) at initial_map_offset.
 
-        `mode` and `map_flags` are accepted for KvikIO's sake and ignored.
+        `mode` and `map_flags` are accepted for compatibility with KvikIO and ignored.
 
         Raises RuntimeError ("Unable to open file"), ValueError if flags does not start with "r" or the region is empty, and IndexError if the region
         is not within the file.
@@ -43,7 +43,7 @@ class Mmap:
             raise
 
     def initial_map_size(self) -> int:
-        """Returns the bytes of the region; 0 once closed."""
+        """Returns the size of the region in bytes; 0 once closed."""
         return 0 if self.closed() else self._size
 
     def initial_map_offset(self) -> int:
@@ -55,25 +55,25 @@ class Mmap:
         return 0 if self.closed() else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Waits for running reads, then closes the file. Does nothing if it is closed."""
+        """Waits for running reads, then closes the file. Does nothing if it is already closed."""
         self._file.close()
 
     def closed(self) -> bool:
-        """Returns whether close() was called. As in KvikIO, this is a method here and a property of CuFile."""
+        """Returns whether close() has been called. As in KvikIO, this is a method here but a property of CuFile."""
         return self._file.closed
 
     def read(self, buf: Any, size: int | None = None, offset: int = 0) -> int:
-        """Reads size bytes (None: to the end of the file) at offset of the file into buf, which is host or device memory. Blocks.
+        """Reads size bytes (None: to the end of the file) at offset in the file into buf (host or device memory). Blocks.
 
-        Returns the bytes read. Raises IndexError if the range is not within the region, ValueError if it does not fit buf, and RuntimeError if the
-        file is closed or the read fails.
+        Returns the bytes read. Raises IndexError if the range is not within the region, ValueError if it does not fit into buf, and RuntimeError if
+        the file is closed or the read fails.
         """
         return self._file.read(buf, self._checked(size, offset), offset)
 
     def pread(
         self, buf: Any, size: int | None = None, offset: int = 0, task_size: int | None = None
     ) -> IOFuture:
-        """Starts what read() does and returns at once. `task_size` is as for CuFile.pread()."""
+        """Starts the read that read() performs and returns at once. `task_size` is as for CuFile.pread()."""
         return self._file.pread(buf, self._checked(size, offset), offset, task_size)
 
     def _checked(self, size: int | None, offset: int) -> int:

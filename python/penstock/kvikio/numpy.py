@@ -1,6 +1,6 @@
 """Reads and writes arrays by file name, as numpy.fromfile() and ndarray.tofile() do, for arrays of NumPy, CuPy and similar libraries.
 
-This module needs NumPy. The functions and their rules are those of KvikIO.
+This module needs NumPy. The functions behave as in KvikIO.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["FileLike", "LikeWrapper", "fromfile", "tofile"]
 
 @runtime_checkable
 class FileLike(Protocol):
-    """A file object over a file of the operating system."""
+    """A file object backed by an operating-system file."""
 
     def fileno(self) -> int: ...
 
@@ -30,7 +30,7 @@ class FileLike(Protocol):
 
 
 class LikeWrapper:
-    """For the argument `like` of np.fromfile(): the file is read into an array of the type of the wrapped one.
+    """For np.fromfile()'s argument `like`: the file is read into an array of the same type as the wrapped one.
 
     np.fromfile("x", dtype=int, like=LikeWrapper(cupy.empty(()))) reads straight into device memory.
     """
@@ -55,15 +55,15 @@ def fromfile(
     *,
     like: Any = None,
 ) -> Any:
-    """Reads count items of dtype from a file, from offset (in bytes) on; -1 reads to the end. Blocks.
+    """Reads count items of dtype from a file, beginning at offset (in bytes); -1 reads to the end. Blocks.
 
     - `file`: a path, or a file object, whose name is used.
     - `like`: an array of the type to return; None returns a NumPy array.
 
-    Returns fewer items if the file ends earlier, and none if offset is after its end. Raises:
+    Returns fewer items if the file ends earlier, and none if offset is past its end. Raises:
 
     - NotImplementedError: sep is not empty.
-    - FileNotFoundError, which is a RuntimeError here: the file does not exist.
+    - FileNotFoundError, which is also a RuntimeError here: the file does not exist.
     - RuntimeError: the file cannot be opened or read.
     - ValueError: offset is negative, or count is below -1.
     """
@@ -90,7 +90,7 @@ def fromfile(
 
 
 def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
-    """Writes an array, in C order, as the whole content of a file. Blocks.
+    """Writes an array to a file in C order, replacing its contents. Blocks.
 
     - `file`: a path, or a file object, whose name is used.
 

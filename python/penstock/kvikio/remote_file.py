@@ -1,7 +1,7 @@
-"""KvikIO's remote files on Penstock: objects of S3, and files of web servers and of WebHDFS.
+"""KvikIO's remote files on Penstock: S3 objects, and files on web servers and WebHDFS.
 
-Names, arguments, defaults, exception types and the texts of messages that programs match on are those of KvikIO (rapidsai/kvikio, 26.x). In Penstock
-all reads of a file return bytes of one version of the object, or raise an error.
+Names, arguments, defaults, exception types and the message texts that programs match on are KvikIO's (rapidsai/kvikio, 26.x). In Penstock, all reads
+of a file return bytes from the same version of the object or raise an error.
 
 http_max_attempts, http_status_codes and http_timeout are read when a file is opened. The timeout limits stalls: a slow but steady download does not
 time out. As with KvikIO, the caller percent-encodes the keys of S3 objects.
@@ -63,10 +63,9 @@ def is_remote_file_available() -> bool:
 
 
 def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
-    """Returns the kind of a URL, as far as the URL says: S3 for s3:// and for Amazon's hosts, S3_PRESIGNED_URL for URLs of Amazon's hosts with a
-    signature.
+    """Returns the kind of a URL, judging by its text alone: S3 for s3:// and Amazon's hosts, S3_PRESIGNED_URL for signed URLs of Amazon's hosts.
 
-    Raises RuntimeError: "Bad scheme", "Unsupported endpoint URL".
+    Raises RuntimeError ("Bad scheme" or "Unsupported endpoint URL").
     """
     return _fitting(url)[0]
 
@@ -100,7 +99,7 @@ def _shown(url: str) -> str:
 
 
 class RemoteFile:
-    """An object on a server that you read at offsets into host and device memory. Created by open() and the other class methods. Thread-safe."""
+    """An object on a server that you read at offsets into host or device memory. Created by open() and the other class methods. Thread-safe."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class RemoteFile:
 
     @classmethod
     def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens a file of a web server. `nbytes` is its size; None asks the server. Raises RuntimeError, such as "URL returned error: 404"."""
+        """Opens a file on a web server. `nbytes` is its size; None asks the server. Raises RuntimeError, such as "URL returned error: 404"."""
         return cls._open(url, RemoteEndpointType.HTTP, nbytes)
 
     @classmethod
@@ -134,7 +133,7 @@ class RemoteFile:
         aws_endpoint_url: str | None = None,
         aws_session_token: str | None = None,
     ) -> RemoteFile:
-        """Opens an object of S3. Arguments that are None are looked up where the AWS tools do, first in the environment."""
+        """Opens an S3 object. Arguments that are None are looked up as the AWS tools do, first in the environment."""
         return cls.open_s3_url(
             f"s3://{bucket_name}/{object_name}",
             nbytes,
@@ -156,7 +155,7 @@ class RemoteFile:
         aws_endpoint_url: str | None = None,
         aws_session_token: str | None = None,
     ) -> RemoteFile:
-        """Opens an object of S3 by s3://BUCKET/KEY, or by an http(s) URL of Amazon's. Raises ValueError: "Unsupported protocol"."""
+        """Opens an S3 object by s3://BUCKET/KEY or by an Amazon http(s) URL. Raises ValueError: "Unsupported protocol"."""
         scheme = url.partition("://")[0].lower()
         if scheme not in ("http", "https", "s3"):
             raise ValueError(f"Unsupported protocol: {_shown(url)}")
@@ -173,17 +172,17 @@ class RemoteFile:
 
     @classmethod
     def open_s3_public(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens a public object of S3, with unsigned requests."""
+        """Opens a public S3 object with unsigned requests."""
         return cls._open(url, RemoteEndpointType.S3_PUBLIC, nbytes)
 
     @classmethod
     def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens an object of S3 by a URL that has its signature in the query."""
+        """Opens an S3 object by a presigned URL, which has the signature in its query."""
         return cls._open(presigned_url, RemoteEndpointType.S3_PRESIGNED_URL, nbytes)
 
     @classmethod
     def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens a file of HDFS: http://HOST:PORT/webhdfs/v1/PATH. The user comes from `user.name=` in the query or from KVIKIO_WEBHDFS_USERNAME."""
+        """Opens an HDFS file: http://HOST:PORT/webhdfs/v1/PATH. The user comes from `user.name=` in the query or from KVIKIO_WEBHDFS_USERNAME."""
         return cls._open(url, RemoteEndpointType.WEBHDFS, nbytes)
 
     @classmethod
@@ -194,10 +193,10 @@ class RemoteFile:
         allow_list: Sequence[RemoteEndpointType] | None = None,
         nbytes: int | None = None,
     ) -> RemoteFile:
-        """Opens a file of any kind of URL. `allow_list` has the accepted kinds; None accepts all.
+        """Opens a file by a URL of any kind. `allow_list` lists the accepted kinds; None accepts all.
 
-        An object of S3 that the credentials may not read is opened as a public one, as in KvikIO; a RuntimeWarning says so. Raises RuntimeError:
-        "Unsupported endpoint URL", "Invalid URL" (for another kind), "not in the allowlist".
+        An S3 object that the credentials may not read is opened as a public one, as in KvikIO; a RuntimeWarning says so. Raises RuntimeError:
+        "Unsupported endpoint URL", "Invalid URL" (for a different kind), or "not in the allowlist".
         """
         allowed = list(RemoteEndpointType) if allow_list is None else list(allow_list)
         if remote_endpoint_type is not RemoteEndpointType.AUTO:
@@ -265,7 +264,7 @@ class RemoteFile:
         return self._file.size()
 
     def read(self, buf: Any, size: int | None = None, file_offset: int = 0) -> int:
-        """Reads size bytes at file_offset into buf, and returns their number. None fills buf. Blocks.
+        """Reads size bytes (None: fills buf) at file_offset into buf and returns the bytes read. Blocks.
 
         - ValueError: the range is not within the object ("cannot read ... bytes into a ... bytes file"), or buf is read-only, not contiguous or
           shorter than size.
@@ -275,7 +274,7 @@ class RemoteFile:
         return self.pread(buf, size, file_offset).get()
 
     def pread(self, buf: Any, size: int | None = None, file_offset: int = 0) -> IOFuture:
-        """Starts to read and returns at once. Otherwise like read()."""
+        """Starts reading and returns at once. Otherwise like read()."""
         for name, value in (("size", size), ("file_offset", file_offset)):
             if value is not None and value < 0:
                 raise OverflowError(f"{name}: can't convert negative value {value}")

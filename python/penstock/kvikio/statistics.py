@@ -1,4 +1,4 @@
-"""KvikIO's totals of its calls, counted while a SummaryMonitor exists. penstock.stats() has more, and always counts.
+"""KvikIO's call totals, counted while a SummaryMonitor exists. penstock.stats() has more totals and always counts.
 
 One call of CuFile or Mmap is one operation. A stream-ordered operation ends when check_bytes_done() is called.
 """
@@ -24,7 +24,7 @@ _MAGIC = b"penstock summary 1\n"
 
 
 class BackendTotals(TypedDict):
-    """The totals of one backend."""
+    """One backend's totals."""
 
     num_ops: int
     bytes_transferred: int
@@ -34,9 +34,9 @@ class BackendTotals(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The totals at one time, or of an interval. Names that end in _ns are nanoseconds, those in _unix_ns nanoseconds since 1970.
+    """The totals at one time or over an interval. Names that end in _ns are nanoseconds, those in _unix_ns nanoseconds since 1970.
 
-    - `busy_ns`: the time with at least one running operation.
+    - `busy_ns`: the time during which at least one operation was running.
     - `total_duration_ns`: the sum of the durations of all operations.
     - `busy_fraction`: busy_ns divided by wall_ns.
     """
@@ -62,8 +62,8 @@ class Summary:
     _span: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def since(self, previous: Summary) -> Summary:
-        """Returns the totals from an earlier reading of the same monitor to this one. Raises ValueError if previous is not a Summary, or was read
-        before a reset().
+        """Returns the totals between an earlier reading of the same monitor and this one. Raises ValueError if previous is not a Summary, or was
+        read before a reset().
         """
         if self._span is None or previous._span != self._span or previous.end_unix_ns > self.end_unix_ns:
             raise ValueError("previous is not an earlier reading of the same monitor")
@@ -83,7 +83,7 @@ class Summary:
 
     @staticmethod
     def deserialize(data: bytes) -> Summary:
-        """Returns the summary that serialize() wrote. Raises ValueError for other bytes."""
+        """Returns the summary that serialize() wrote. Raises ValueError for any other bytes."""
         if not data.startswith(_MAGIC):
             raise ValueError("these bytes are not a summary")
         try:
@@ -176,7 +176,7 @@ class SummaryMonitor:
         return self.get().since(previous)
 
     def stop(self) -> None:
-        """Stops counting; the interval ends here. Does nothing if it has stopped."""
+        """Stops counting; the interval ends here. Does nothing if already stopped."""
         with _lock:
             if self._entry in _monitors:
                 _monitors.remove(self._entry)

@@ -1,4 +1,4 @@
-"""Registration of streams as in KvikIO. Penstock uses streams without it."""
+"""Stream registration as in KvikIO. Penstock uses streams without it."""
 
 from __future__ import annotations
 

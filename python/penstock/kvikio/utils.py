@@ -1,4 +1,4 @@
-"""Decorators, and a web server for tests, that KvikIO's users import."""
+"""Decorators and a test web server that KvikIO's users import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def call_once(func: Callable[..., Result]) -> Callable[..., Result]:
     """Runs func on its first call only; later calls return the first result, whatever their arguments.
 
-    If func raises, it counts as not called. Thread-safe: other callers wait for the running call.
+    A call in which func raises does not count. Thread-safe: other callers wait for the running call.
     """
     lock = forkable_lock()
     kept: list[Result] = []
@@ -40,7 +40,7 @@ def call_once(func: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def kvikio_deprecation_notice(msg: str, *, since: str) -> Callable[[Decorated], Decorated]:
-    """Marks a function or class as deprecated: each call raises a FutureWarning, and its docstring says so.
+    """Marks a function or class as deprecated: each call issues a FutureWarning, and its docstring says so.
 
     - `msg`: what to use instead.
     - `since`: the version that deprecated it.
@@ -60,7 +60,7 @@ def kvikio_deprecation_notice(msg: str, *, since: str) -> Callable[[Decorated], 
 
 
 def kvikio_deprecate_module(msg: str, *, since: str) -> None:
-    """Raises a FutureWarning that the calling module is deprecated. Call it at the top of that module."""
+    """Issues a FutureWarning that the calling module is deprecated. Call it at the top of that module."""
     caller = inspect.stack()[1].frame.f_globals.get("__name__", "this module")
     warnings.warn(f"{caller} is deprecated since {since}. {msg}", FutureWarning, stacklevel=3)
 
@@ -68,8 +68,8 @@ def kvikio_deprecate_module(msg: str, *, since: str) -> None:
 class LocalHttpServer:
     """Serves a folder on a port of 127.0.0.1, for tests. A context manager: `with LocalHttpServer(folder) as server: ... server.url`.
 
-    `ip`, `port` and `url` say where, during the block. The server runs on threads of this process (KvikIO's is a separate process). It ends with the
-    block, with the process, or after max_lifetime.
+    `ip`, `port` and `url` are set during the block. The server runs on threads of this process (KvikIO's is a separate process). It stops when the
+    block or the process ends, or after max_lifetime.
     """
 
     ip: str
@@ -80,7 +80,7 @@ class LocalHttpServer:
         """Prepares the server; the with statement starts it.
 
         - `root_path`: the folder.
-        - `range_support`: whether to answer range requests with the range.
+        - `range_support`: whether to honour range requests.
         - `max_lifetime`: in seconds.
         """
         self.root_path = root_path

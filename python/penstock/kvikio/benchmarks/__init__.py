@@ -1,7 +1,7 @@
 """KvikIO's benchmarks, with KvikIO's names and options: `python -m penstock.kvikio.benchmarks.single_node_io`.
 
 They run on the first GPU if there is one and CuPy is installed, and on NumPy arrays otherwise; the first lines of their output say which. For
-Penstock's own benchmark run `penstock bench`.
+Penstock's own benchmark, run `penstock bench`.
 """
 
 from __future__ import annotations

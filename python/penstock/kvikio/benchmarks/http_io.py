@@ -1,4 +1,4 @@
-"""KvikIO's benchmark of remote files, which Penstock does not have."""
+"""KvikIO's remote-file benchmark, which Penstock does not have."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m penstock.kvikio.benchmarks.single_node_io --nbytes "1 GiB" --dir /mnt/nvme --api all
 
-It has the options of KvikIO's benchmark of this name, except --zarr-compressor.
+It takes the same options as KvikIO's benchmark of this name, except --zarr-compressor.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def run_cufile(args: Any) -> tuple[float, float]:
 
 
 def run_cufile_mfma(args: Any) -> tuple[float, float]:
-    """Measures a file and an array per thread."""
+    """Measures one file and one array per thread."""
     size = _share(args)
     return _roundtrip(args, _files(args), [_data(size) for _ in range(args.nthreads)], [0] * args.nthreads)
 
 
 def run_cufile_mf(args: Any) -> tuple[float, float]:
-    """Measures a file per thread, and one array."""
+    """Measures one file per thread and a single array."""
     size, whole = _share(args), _data(args.nbytes)
     arrays = [whole[i * size : (i + 1) * size] for i in range(args.nthreads)]
     return _roundtrip(args, _files(args), arrays, [0] * args.nthreads)
 
 
 def run_cufile_ma(args: Any) -> tuple[float, float]:
-    """Measures one file, and an array per thread."""
+    """Measures a single file and one array per thread."""
     size = _share(args)
     arrays = [_data(size) for _ in range(args.nthreads)]
     return _roundtrip(args, [args.dir / "kvikio-multiple-arrays"], arrays, [i * size for i in range(args.nthreads)])
@@ -141,7 +141,7 @@ def _check(done: int, wanted: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark with sys.argv, or with the arguments given."""
+    """Runs the benchmark with the given arguments, or with sys.argv."""
     parser = argparse.ArgumentParser(prog="single_node_io", description=str(__doc__).partition("\n")[0])
     parser.add_argument("-n", "--nbytes", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
     parser.add_argument("-d", "--dir", metavar="PATH", type=utils.parse_directory, help="a folder to write to (default: a temporary one)")

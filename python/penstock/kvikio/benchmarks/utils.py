@@ -42,7 +42,7 @@ def array_module() -> Any:
 
 
 def parse_bytes(text: str) -> int:
-    """Parses a number of bytes such as "4096", "10 MiB" or "1.5GB". Raises ValueError for other texts."""
+    """Parses a number of bytes such as "4096", "10 MiB" or "1.5GB". Raises ValueError for any other text."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgtp]?)(i?)b?\s*", text.lower())
     if not found:
         raise ValueError(f"{text!r} is not a number of bytes such as 4096, 10 MiB or 1.5GB")
@@ -62,7 +62,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def parse_directory(text: str | None) -> pathlib.Path | None:
-    """Checks an argument of argparse that names an existing folder. None stays None."""
+    """Checks an argparse argument that must name an existing folder. None stays None."""
     if text is None:
         return None
     folder = pathlib.Path(text)
@@ -82,7 +82,7 @@ def folder_for(given: pathlib.Path | None) -> Iterator[pathlib.Path]:
 
 
 def drop_vm_cache() -> None:
-    """Empties the page cache of the machine. Raises RuntimeError unless the process is root or may use sudo without a password."""
+    """Empties the machine's page cache. Raises RuntimeError unless the process is root or can use passwordless sudo."""
     if not kvikio.drop_system_page_cache():
         raise RuntimeError("the page cache of the machine could not be dropped: that needs root, or sudo without a password")
 

@@ -2,7 +2,7 @@
 
     python -m penstock.kvikio.benchmarks.zarr_io --nbytes "1 GiB" --chunksize "16 MiB" --dir /mnt/nvme
 
-It has the options of KvikIO's benchmark of this name. Needs zarr.
+It takes the same options as KvikIO's benchmark of this name. Needs zarr.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _emptied(folder: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the benchmark with sys.argv, or with the arguments given."""
+    """Runs the benchmark with the given arguments, or with sys.argv."""
     parser = argparse.ArgumentParser(prog="zarr_io", description=str(__doc__).partition("\n")[0])
     parser.add_argument("-n", "--nbytes", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
     parser.add_argument("--chunksize", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
