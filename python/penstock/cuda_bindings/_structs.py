@@ -1,6 +1,6 @@
-"""The structs of cuda.bindings.cufile (cuda-python 13), with its names, in memory of NumPy. Use them through penstock.cuda_bindings.cufile.
+"""The structs of cuda.bindings.cufile (cuda-python 13), with its names, in NumPy memory. Use them through penstock.cuda_bindings.cufile.
 
-An object is one struct or an array of them. Its attributes read and set the fields, an index returns one struct of an array, and ptr is the address.
+An object is one struct or an array of them. Its attributes read and set the fields, indexing an array returns one struct, and ptr is the address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Made = TypeVar("_Made", bound="Struct")
 
 
 class Struct:
-    """`size` is the number of structs. One struct has numbers as attributes, an array of structs has NumPy arrays."""
+    """`size` is the number of structs. A single struct's attributes are numbers; those of an array of structs are NumPy arrays."""
 
     dtype: ClassVar[np.dtype[Any]]
     parts: ClassVar[dict[str, type[Struct]]] = {}  # fields that are structs themselves
@@ -47,7 +47,7 @@ class Struct:
 
     @classmethod
     def from_buffer(cls: type[_Made], buffer: Any) -> _Made:
-        """Returns an object over the memory of a buffer, which holds only structs."""
+        """Returns an object over the memory of a buffer that holds only structs."""
         return cls._over(np.frombuffer(buffer, cls.dtype), buffer)
 
     @classmethod
@@ -73,7 +73,7 @@ class Struct:
         return len(self._data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Returns the structs as a NumPy array over the same memory, unless you request another dtype or a copy."""
+        """Returns the structs as a NumPy array over the same memory, unless you request a different dtype or a copy."""
         wanted: np.ndarray[Any, Any] = self._data if dtype is None else self._data.astype(dtype, copy=False)
         return wanted.copy() if copy else wanted
 
@@ -223,7 +223,7 @@ class IOParams(Struct):
 
 
 class IOEvents(Struct):
-    """CUfileIOEvents_t, the end of a batch operation: cookie, status, ret."""
+    """CUfileIOEvents_t, the outcome of a batch operation: cookie, status, ret."""
 
     dtype = io_events_dtype
 

@@ -1,13 +1,13 @@
 """cuda-python 13's cuda.bindings.cufile, implemented on Penstock: `from penstock.cuda_bindings import cufile` in place of `from cuda.bindings import cufile`.
 
-Names, signatures, structs, enumerations and numbers are those of cuda-python, and each function does what the cuFile call of its name does. Pointers,
+Names, signatures, structs, enumerations and numbers are those of cuda-python, and each function does what its cuFile namesake does. Pointers,
 handles and streams are integers; a pointer keeps nothing alive.
 
-File handles belong to the module that returned them. Buffers, batches, parameters, statistics and the number of openings are shared with
-penstock.cufile, which has the calls of cuda-python's documentation.
+File handles belong to the module that returned them. Buffers, batches, parameters, statistics and the driver's use count are shared with
+penstock.cufile, which has the calls that cuda-python's documentation describes.
 
-A call that fails raises cuFileError with one of cuFile's numbers, or an errno. TypeError and OverflowError: an argument is not an integer, or does
-not fit C's type. Thread-safe; calls release the GIL. Needs NumPy.
+A call that fails raises cuFileError with one of cuFile's numbers, or an errno. An argument that is not an integer raises TypeError, and one that does
+not fit the C type raises OverflowError. Thread-safe; calls release the GIL. Needs NumPy.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ __all__ = [
 
 
 class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python's name
-    """A failed call. It is a penstock.cufile.cuFileError too.
+    """A failed call. Also a penstock.cufile.cuFileError.
 
     - `status`: an OpError, or an errno.
     - `cuda_error`: the CUresult; 0 if CUDA reported none, None for reads and writes.
@@ -177,7 +177,7 @@ def driver_open() -> None:
 
 
 def driver_close() -> None:
-    """Undoes one use; the last one releases everything that is registered."""
+    """Ends one use; ending the last one releases everything that is registered."""
     _check(driver.close())
 
 
@@ -234,12 +234,12 @@ def handle_register(descr: int | Descr) -> int:
 
 
 def handle_deregister(fh: int) -> None:
-    """Releases a handle after its running operations. Does nothing for another number."""
+    """Releases a handle once its running operations have ended. Does nothing for any other number."""
     calls.handle_deregister(fh)
 
 
 def buf_register(buf_ptr_base: int, length: int, flags: int) -> None:
-    """Registers memory for repeated use. `flags` change nothing."""
+    """Registers memory for repeated use. `flags` has no effect."""
     _check(calls.buf_register(buf_ptr_base, length, flags))
 
 
@@ -259,20 +259,20 @@ def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offse
 
 
 def readv(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
-    """Reads one range of the file into the pieces of memory, in their order, and returns the bytes read. Blocks."""
+    """Reads one range of the file into the pieces of memory, in order, and returns the bytes read. Blocks."""
     return _count(calls.readv(fh, *_pieces(iov), file_offset, flags))
 
 
 def writev(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
-    """Writes the pieces of memory, in their order, to one range of the file, and returns the bytes written. Blocks."""
+    """Writes the pieces of memory, in order, to one range of the file, and returns the bytes written. Blocks."""
     return _count(calls.writev(fh, *_pieces(iov), file_offset, flags))
 
 
 def read_async(
     fh: int, buf_ptr_base: int, size_p: int, file_offset_p: int, buf_ptr_offset_p: int, bytes_read_p: int, stream: int
 ) -> None:
-    """Queues a read on a stream. The arguments with names that end in _p are addresses: their values are read when the stream reaches the request,
-    and bytes_read_p is written then.
+    """Queues a read on a stream. Arguments whose names end in _p are addresses: when the stream reaches the request, their values are read and
+    bytes_read_p is written.
     """
     _check(calls.read_async(fh, buf_ptr_base, size_p, file_offset_p, buf_ptr_offset_p, bytes_read_p, stream))
 
@@ -285,7 +285,7 @@ def write_async(
 
 
 def stream_register(stream: int, flags: int) -> None:
-    """Declares which values of a stream's requests do not change: 1 the memory offset, 2 the file offset, 4 the size; 8 that all are aligned."""
+    """Declares which values of a stream's requests do not change: memory offset (1), file offset (2), size (4); 8 means that all are aligned."""
     _check(calls.stream_register(stream, flags))
 
 
@@ -302,14 +302,14 @@ def batch_io_set_up(nr: int) -> int:
 
 
 def batch_io_submit(batch_idp: int, nr: int, iocbp: int | IOParams, flags: int) -> None:
-    """Starts nr operations without waiting for them. `iocbp` is the address of the first IOParams, or the IOParams."""
+    """Starts nr operations without waiting for them. `iocbp` is the address of the first IOParams, or the IOParams object."""
     _check(calls.batch_io_submit(batch_idp, nr, _address(iocbp), flags))
 
 
 def batch_io_get_status(batch_idp: int, min_nr: int, nr: int, iocbp: int | IOEvents, timeout: int) -> None:
     """Waits until min_nr operations have ended.
 
-    - `nr`: the address of an unsigned int: the room for events at iocbp, and on return their number.
+    - `nr`: the address of an unsigned int: how many events fit at iocbp, and on return how many were stored there.
     - `timeout`: the address of a struct timespec; 0 means no timeout.
     """
     _check(calls.batch_io_get_status(batch_idp, min_nr, nr, _address(iocbp), timeout))
@@ -321,7 +321,7 @@ def batch_io_cancel(batch_idp: int) -> None:
 
 
 def batch_io_destroy(batch_idp: int) -> None:
-    """Cancels operations that have not begun, waits for the others, and releases the batch. Does nothing for another number."""
+    """Cancels operations that have not begun, waits for the others, and releases the batch. Does nothing for any other number."""
     calls.batch_io_destroy(batch_idp)
 
 
@@ -333,7 +333,7 @@ def get_parameter_size_t(param: int) -> int:
 
 
 def set_parameter_size_t(param: int, value: int) -> None:
-    """Sets a numeric parameter for the next opening of the driver. Raises cuFileError with OpError.DRIVER_ALREADY_OPEN if it is open."""
+    """Sets a numeric parameter for the next time the driver is opened. Raises cuFileError with OpError.DRIVER_ALREADY_OPEN if it is open."""
     _check(calls.set_parameter_size_t(param, value))
 
 
@@ -350,7 +350,7 @@ def set_parameter_bool(param: int, value: bool) -> None:
 
 
 def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-python's name
-    """Returns a text parameter of less than len bytes."""
+    """Returns a text parameter of fewer than len bytes."""
     if len <= 0:
         raise cuFileError(OpError.INVALID_VALUE)
     room = min(len, _longest_text)
@@ -360,7 +360,7 @@ def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-pyth
 
 
 def set_parameter_string(param: int, desc_str: int) -> None:
-    """Sets a text parameter from the address of its bytes, which end with a zero."""
+    """Sets a text parameter from the address of a NUL-terminated string."""
     _check(calls.set_parameter_string(param, desc_str))
 
 
@@ -372,12 +372,12 @@ def get_parameter_min_max_value(param: int) -> tuple[int, int]:
 
 
 def get_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
-    """Writes the slab sizes and counts to two addresses with room for len numbers of 8 bytes each."""
+    """Writes the slab sizes and counts to two addresses, each with room for len 8-byte numbers."""
     _check(calls.get_parameter_posix_pool_slab_array(size_values, count_values, len))
 
 
 def set_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
-    """Sets the slab sizes and counts from two addresses of len numbers of 8 bytes each."""
+    """Sets the slab sizes and counts from two addresses, each of len 8-byte numbers."""
     _check(calls.set_parameter_posix_pool_slab_array(size_values, count_values, len))
 
 
@@ -392,7 +392,7 @@ def set_stats_level(level: int) -> None:
 
 
 def stats_start() -> None:
-    """Starts counting, at level 1 and above."""
+    """Starts counting if the level is 1 or higher."""
     _check(calls.stats_start())
 
 
@@ -407,17 +407,17 @@ def stats_reset() -> None:
 
 
 def get_stats_l1(stats: int | StatsLevel1) -> None:
-    """Writes the counters of level 1 to the address of a StatsLevel1."""
+    """Writes the level 1 counters to a StatsLevel1 or its address."""
     _store_stats(1, _address(stats), calls.get_stats_l1)
 
 
 def get_stats_l2(stats: int | StatsLevel2) -> None:
-    """Writes the counters of level 2 to the address of a StatsLevel2."""
+    """Writes the level 2 counters to a StatsLevel2 or its address."""
     _store_stats(2, _address(stats), calls.get_stats_l2)
 
 
 def get_stats_l3(stats: int | StatsLevel3) -> None:
-    """Writes the counters of level 3 to the address of a StatsLevel3."""
+    """Writes the level 3 counters to a StatsLevel3 or its address."""
     _store_stats(3, _address(stats), calls.get_stats_l3)
 
 
