@@ -86,7 +86,8 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
     """Writes tensors directly from their memory, and each file atomically.
 
     The arguments are those of `torch.distributed.checkpoint.FileSystemWriter`. `thread_count` has no effect: with `single_file_per_rank`, each rank
-    writes one file, with several threads. Files are always flushed to disk. PyTorch itself writes with extensions, or in the safetensors format.
+    writes one file, with several threads. Files are always flushed to disk. With extensions, or in the safetensors format, PyTorch itself does the
+    writing.
 
     Raises:
 

@@ -7,7 +7,7 @@ A receiver's request is a word: a small JSON object in a message's metadata. The
     {"ask": "done"}                          no answer: the server may release the version
 
 A server that cannot answer sends {"failed": code, "reason": ...}. If it fails between pieces, each remaining message has this word instead of its
-tensors. Catalogs and pieces are not JSON, so that the size of their messages bounds their size in memory.
+tensors. Catalogs and pieces are not JSON, so that their encoded size bounds their size in memory.
 """
 
 from __future__ import annotations
