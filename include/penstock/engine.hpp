@@ -5,13 +5,14 @@
 //   auto file   = engine->open("model.safetensors");
 //   auto done   = file->read(buffer->data(), bytes, 0);      // done.bytes_done, done.error
 //
-// Memory is named by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine knows (cudaMalloc,
-// cudaMallocAsync, cuMemCreate, or engine.allocate). The engine classifies the pointer on each call; you never have to register memory.
+// Memory is identified by plain pointers: pageable host memory, pinned memory, or memory of any device that the engine supports
+// (cudaMalloc, cudaMallocAsync, cuMemCreate, or engine.allocate). The engine classifies the pointer on each call; you never have to
+// register memory.
 // Lengths and offsets are in bytes. Offsets count from the beginning of the file.
-// Thread-safe: any thread may call anything here. Only destroying or moving an object needs it to be otherwise unused.
-// If memory runs out, a call returns errc::out_of_memory, and later calls work again. Calls that return a container or a string without a
+// Thread-safe: any thread may call anything here. An object must not be in use while it is destroyed or moved.
+// If memory runs out, a call returns errc::out_of_memory, and later calls can succeed. Calls that return a container or a string without a
 // status (batch::wait, devices, pci_devices, requests, stats, summary) throw std::bad_alloc instead; you may call them again.
-// In a forked child, objects of the parent return errc::forked. Make a new engine in the child; engine::shared() does that by itself.
+// In a forked child, objects of the parent return errc::forked. Create a new engine in the child; engine::shared() does so automatically.
 #pragma once
 
 #include <chrono>
@@ -33,7 +34,7 @@
 
 namespace penstock {
 
-// The implementation behind the handles. Opaque: only an engine makes these, and the constructors that take one are for the engine alone.
+// The implementation behind the handles. Opaque: only an engine makes these, and the constructors that take one are only for the engine.
 namespace core {
 class engine_core;
 class file_core;
@@ -44,10 +45,10 @@ class upload_core;
 
 class file;
 
-// Memory of one device, freed on destruction. Freeing may wait for work on the memory. Keeps the engine alive.
+// Memory on one device, freed on destruction. Freeing may wait for work on the memory. Keeps the engine alive.
 class device_buffer {
  public:
-  device_buffer() noexcept = default;  // of no bytes
+  device_buffer() noexcept = default;  // empty
   device_buffer(std::shared_ptr<void> made, std::size_t bytes) noexcept : memory_(std::move(made)), size_(bytes) {}
   device_buffer(device_buffer&&) noexcept = default;
   device_buffer& operator=(device_buffer&&) noexcept = default;
@@ -65,7 +66,7 @@ class device_buffer {
 // for GPU-direct transfers of the range. Keeps the engine alive.
 class registration {
  public:
-  registration() noexcept = default;  // of nothing
+  registration() noexcept = default;  // registers nothing
   explicit registration(std::shared_ptr<void> made) noexcept : held_(std::move(made)) {}
   registration(registration&&) noexcept = default;
   registration& operator=(registration&&) noexcept = default;
@@ -75,10 +76,10 @@ class registration {
   std::shared_ptr<void> held_;
 };
 
-// The page cache of a range of a file, pinned (registered with the driver) while this object lives; made by file::pin(). The GPU then
-// copies reads into device memory from the page cache, at the speed of the link and with almost no CPU time. Other files of this engine
-// over the same file on disk use it too. Keeps the engine alive, but does not keep the file open. The engine drops the pin early if memory
-// becomes short (see engine::trim()) or the file changes; reads then take their usual path.
+// The page cache of a file range, pinned (registered with the driver) while this object lives; created by file::pin(). The GPU then copies
+// reads into device memory from the page cache, at the speed of the link and with almost no CPU time. Other files of this engine for the
+// same file on disk use it too. Keeps the engine alive, but does not keep the file open. The engine drops the pin early if memory becomes
+// short (see engine::trim()) or the file changes; reads then take their usual path.
 class PENSTOCK_API pinned_range {
  public:
   pinned_range() noexcept = default;  // pins nothing
@@ -86,7 +87,7 @@ class PENSTOCK_API pinned_range {
   pinned_range(pinned_range&&) noexcept = default;
   pinned_range& operator=(pinned_range&&) noexcept = default;
   ~pinned_range() = default;  // may wait while the driver unregisters it (6 ms per GiB); reads under way finish first
-  // Pinned bytes; 0 once the pin was dropped.
+  // Pinned bytes; 0 once the pin has been dropped.
   [[nodiscard]] std::uint64_t size() const noexcept;
   // Why the pin was dropped; ok while it holds.
   [[nodiscard]] status problem() const;
@@ -110,8 +111,8 @@ class PENSTOCK_API operation {
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
   // True if wait() would return at once.
   [[nodiscard]] bool done() const noexcept;
-  // Asks the request to stop. Pieces that have not started are dropped, and the request ends with errc::cancelled and the true bytes_done.
-  // If it is too late, the request ends as usual. Does not block: a request that is still queued ends at once, on this thread.
+  // Asks the request to stop. Pieces that have not started are dropped, and the request ends with errc::cancelled and the actual
+  // bytes_done. If it is too late, the request ends as usual. Does not block: a request that is still queued ends at once, on this thread.
   void cancel() noexcept;
 
  private:
@@ -127,7 +128,7 @@ class PENSTOCK_API batch {
   batch& operator=(batch&&) noexcept;
   ~batch();
   // Blocks until every request has ended and its callback has run. Returns one result per request, in the order of submission. A request
-  // that fails has the error in its own result and does not disturb the others.
+  // that fails reports the error in its own result and does not affect the others.
   std::vector<io_result> wait();
   // As for operation.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
@@ -145,7 +146,7 @@ class PENSTOCK_API batch {
 using io_callback = std::function<void(const io_result&)>;
 
 // Called exactly once for each request of a batch, when the request has ended, with its index in the order of submission and its result.
-// Runs on any thread, also while submit() runs. Must not block and must not call the engine.
+// Runs on any thread, possibly before submit() returns. Must not block or call the engine.
 using item_callback = std::function<void(std::size_t index, const io_result&)>;
 
 // One request of a batch. If is_write, the engine reads from memory, otherwise it writes to memory. Memory is not touched after the batch
@@ -156,24 +157,24 @@ struct io_request {
   std::uint64_t length = 0;
   std::int64_t offset = 0;
   bool is_write = false;
-  // The index of an earlier read in the batch with the same target, length and offset: this request copies its bytes into other memory, so
-  // the file is read only once. If both memories are on devices that can reach each other, the bytes are passed on as they arrive, and the
-  // earlier request ends after that. In all other cases, or if passing them on fails, this request reads the file itself. To load a file
-  // onto several devices, make each request a copy of the one for the previous device; requests of 32 MiB keep all devices busy. Error:
-  // invalid_argument if there is no such earlier request.
+  // The index of an earlier read in the batch with the same target, length and offset: this request copies its bytes into different memory,
+  // so the file is read only once. If both memories are on devices that can access each other, the bytes are passed on as they arrive, and
+  // the earlier request ends after that. In all other cases, or if passing them on fails, this request reads the file itself. To load a
+  // file onto several devices, make each request a copy of the one for the previous device; requests of 32 MiB keep all devices busy.
+  // Error: invalid_argument if there is no such earlier request.
   std::optional<std::uint32_t> copy_of{};
 };
 
 // A request that runs in stream order, on the staged path: after the work queued before it and before the work queued after it. The host
-// does not wait, and once queued the request ends no matter which driver calls other threads make. (The first such request of a CUDA
+// does not wait, and once queued, the request ends no matter which driver calls other threads make. (The first such request of a CUDA
 // context loads a kernel, for which the driver waits until all streams of the context are idle.)
 // The engine reads the pointed-to values when the stream reaches the request. They and memory must stay valid until the request has ended.
-// *length may become smaller after the request was queued, never larger. *bytes_done, if given, is set before later work of the stream
+// *length may decrease after the request is queued, but never increase. *bytes_done, if given, is set before later work on the stream
 // starts: bytes, or -1 on failure.
 // fixed: the pointed-to values will not change and need not stay valid after the call. The engine may then read the file at once, ahead of
 // the stream, but not before overlapping writes of this engine that were queued earlier on any stream. Memory is still written in stream
-// order. Do not let work of the stream change the file in any other way. If such a read lay within the file when it was queued, and fails
-// or comes up short later, the memory after the last byte that was read holds zeros or its old contents.
+// order. Do not let work on the stream change the file in any other way. If such a read was within the file when it was queued but later
+// fails or comes up short, the memory after the last byte read holds zeros or its old contents.
 struct stream_request {
   void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
   void* memory = nullptr;
@@ -183,11 +184,11 @@ struct stream_request {
   std::int64_t* bytes_done = nullptr;           // in memory of the host or of the stream's device
   bool fixed = false;
   // For a fixed read: *bytes_done may be written, and ended called, as soon as the outcome is known, while the bytes are still being
-  // copied. Wait for the stream before you use them. If the call itself fails after that, ended has been called. A stream of small reads is
-  // faster by a third.
+  // copied. Wait for the stream before you use them. If the call itself fails after that, ended has been called. This makes a stream of
+  // small reads a third faster.
   bool told_early = false;
-  // May be empty. Called once, after *bytes_done is set and before later work of the stream starts, on an engine thread: it must not block
-  // and must not call the driver. Not called if the call that queues the request fails.
+  // May be empty. Called once, after *bytes_done is set and before later work on the stream starts, on an engine thread: it must not block
+  // or call the driver. Not called if the call that queues the request fails.
   io_callback ended{};
 };
 
@@ -216,7 +217,7 @@ class PENSTOCK_API file {
   // cachestat); a file system that hangs can delay that. True for requests of up to 128 KiB, unless a path is forced or the request must
   // wait for the default stream.
   [[nodiscard]] bool starts_without_blocking(std::uint64_t length, const io_options& options = {}) const noexcept;
-  // Queue a request onto a stream and return at once. If they return an error, nothing was queued.
+  // Queue a request on a stream and return at once. If they return an error, nothing was queued.
   status read_on_stream(const stream_request& request) const;
   status write_on_stream(const stream_request& request) const;
 
@@ -224,12 +225,12 @@ class PENSTOCK_API file {
   status sync() const;
   // The current size; asks the file system. Errors: io, closed, forked.
   [[nodiscard]] result<std::uint64_t> size() const;
-  // Cuts the file, or extends it with zeros; asks the file system. Does not wait for requests under way. Errors: permission_denied (not
+  // Shortens the file, or extends it with zeros; asks the file system. Does not wait for requests under way. Errors: permission_denied (not
   // open for writing), invalid_argument (also for a block device), no_space, io, closed, forked.
   status truncate(std::uint64_t size) const;
-  // Reads a range into the page cache and pins it there for GPUs (see pinned_range), up to the end of the file. Blocks for the disk, if the
-  // range is not cached; for the driver, if a GPU is in use (18 ms per GiB; otherwise the first read that uses the pin pays for that); and
-  // for up to 20 ms if the file has just been changed, because another change could carry the same timestamp. A range inside a pinned range
+  // Reads a range into the page cache and pins it there for GPUs (see pinned_range), up to the end of the file. Blocks for the disk if the
+  // range is not cached; for the driver if a GPU is in use (18 ms per GiB; otherwise the first read that uses the pin pays for that); and
+  // for up to 20 ms if the file has just been changed, because another change could have the same timestamp. A range inside a pinned range
   // shares its registration; other ranges count separately. On tmpfs the GPU copies such memory at only 14 to 18 GB/s, so reads use it only
   // if you ask to save CPU time. Errors: invalid_argument (the range holds no bytes of the file), unsupported (the file has no page cache),
   // out_of_memory (beyond engine_options::pinned_file_budget_bytes, or memory is short), would_block (the file keeps changing), io, closed,
@@ -239,8 +240,8 @@ class PENSTOCK_API file {
   // pinned memory (the first 16 MiB take about 2.5 ms, the rest 7 ms), streams and a kernel. Creates the device's context if there is none.
   // Does not wait. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
   status prepare(std::string_view device) const;
-  // The descriptor that the file was opened or adopted with (with adopt_options::duplicate, the duplicate); close() ends it. It bypasses
-  // the page cache (O_DIRECT) only if it was adopted that way. Errors: closed, forked, unsupported (not a file of the kernel).
+  // The descriptor that the file was opened or adopted with (with adopt_options::duplicate, the duplicate); close() invalidates it. It
+  // bypasses the page cache (O_DIRECT) only if it was adopted that way. Errors: closed, forked, unsupported (not a kernel file).
   [[nodiscard]] result<int> descriptor() const;
   // The path that the file was opened with; "descriptor N" for an adopted file; empty if it was never opened.
   [[nodiscard]] const std::string& path() const noexcept;
@@ -259,10 +260,10 @@ struct adopt_options {
   cache_use cache = cache_use::automatic;  // as open_options::cache
   bool direct_writes = false;              // as open_options::direct_writes; always on for an O_DIRECT descriptor
   std::uint64_t bytes_per_second = 0;      // as open_options::bytes_per_second
-  std::string not_direct{};                // if not empty, the file never goes GPU-direct, and messages give this clause as the reason
+  std::string not_direct{};                // if not empty, the file is never GPU-direct, and messages give this clause as the reason
   std::string name{};                      // its name in messages and file::path(); if empty, "descriptor N"
-  // Use a duplicate of the descriptor. You may then close yours first, and requests still reach the same file if its number is reused.
-  // Takes one more descriptor.
+  // Use a duplicate of the descriptor. You may then close yours first, and requests still reach the same file even if its number is reused.
+  // Uses one more descriptor.
   bool duplicate = false;
 };
 
@@ -273,22 +274,22 @@ PENSTOCK_API std::string file_path(std::string_view name);
 // The name used in messages: a URL without anything that grants access, such as a signature in its query; a file name unchanged.
 PENSTOCK_API std::string shown_name(std::string_view name);
 
-// An object that is being written to a server. It appears when publish() returns; until then nothing of it is visible. Destroying the
-// upload discards it. If the process is killed, the parts that it sent stay hidden on the server, at the usual price of storage, until a
-// bucket rule removes them (AbortIncompleteMultipartUpload). Keeps the engine alive. One thread at a time.
+// An object that is being written to a server. It appears when publish() returns; until then, none of it is visible. Destroying the upload
+// discards it. If the process is killed, the parts that it sent stay hidden on the server, at the usual storage price, until a bucket rule
+// (AbortIncompleteMultipartUpload) removes them. Keeps the engine alive. One thread at a time.
 class PENSTOCK_API upload {
  public:
   upload() noexcept = default;  // empty
   explicit upload(std::shared_ptr<core::upload_core> made) noexcept : core_(std::move(made)) {}
   upload(upload&&) noexcept = default;
-  upload& operator=(upload&&) noexcept = default;  // discards what it held
+  upload& operator=(upload&&) noexcept = default;  // discards its previous upload
   ~upload() = default;
 
   // A file to write to, in any order, each byte once; close it before publish(). The bytes are sent as you write them and stay in memory
-  // until then (up to 1 GiB, usually 128 MiB; see docs/guides/object-storage.md); a write waits if that memory is full. file::truncate()
+  // until then (up to 1 GiB, usually 128 MiB; see docs/guides/object-storage.md); writes wait while that memory is full. file::truncate()
   // declares the size of the object. Errors: closed, forked.
   [[nodiscard]] result<file> open(std::uint64_t bytes_per_second = 0) const;
-  // Blocks until the rest is sent. If replace is false and the object exists, it stays and this call fails (EEXIST). Errors:
+  // Blocks until the rest is sent. If replace is false and the object exists, it is kept and this call fails (EEXIST). Errors:
   // invalid_argument (bytes that were never written; the message names them), permission_denied, not_found (the bucket), timed_out, io,
   // closed, forked.
   status publish(bool replace = true) const;
@@ -323,19 +324,19 @@ class PENSTOCK_API engine {
   [[nodiscard]] result<file> open(const std::string& path, const open_options& options = {}) const;
   // Opens an object on a server by its URL, for reading only: http://, https:// and the other kinds in docs/guides/object-storage.md.
   // open() does the same for a path that is a URL, with remote_options{}. Blocks while it asks the server for the size. Reads return the
-  // version that was found then; if the object is replaced meanwhile, reads fail and never mix versions. Errors name the URL without its
+  // version that was found then; if the object is replaced meanwhile, reads fail rather than mix versions. Errors name the URL without its
   // query: invalid_argument, not_found, permission_denied, timed_out, unsupported (no libcurl; ranges_only for a server without ranges),
   // io.
   [[nodiscard]] result<file> open_remote(const std::string& url, const remote_options& how, const open_options& options = {}) const;
-  // Lists the objects whose URLs begin with url (s3://BUCKET or s3://BUCKET/PREFIX), sorted; other servers have no listing. one_level: URLs
-  // with a "/" after the prefix are cut there and listed once. most: more entries than this are an error. Blocks; asks the server for pages
-  // of 1,000. Errors: those of open_remote(); invalid_argument.
+  // Lists the objects whose URLs begin with url (s3://BUCKET or s3://BUCKET/PREFIX), sorted; other servers cannot be listed. one_level:
+  // URLs with a "/" after the prefix are cut there and listed once. most: more entries than this are an error. Blocks; asks the server for
+  // pages of 1,000. Errors: those of open_remote(); invalid_argument.
   [[nodiscard]] result<std::vector<remote_object>> list_remote(const std::string& url, const remote_options& how = {},
                                                                bool one_level = false, std::size_t most = 1'000'000) const;
   // Starts writing an S3 object (s3://BUCKET/KEY). how.size: the size of the object, if you know it. Blocks while it finds credentials.
-  // Errors name the URL: invalid_argument, permission_denied, unsupported (another kind of URL, no libcurl).
+  // Errors name the URL: invalid_argument, permission_denied, unsupported (a different kind of URL, no libcurl).
   [[nodiscard]] result<upload> begin_upload(const std::string& url, const remote_options& how = {}) const;
-  // A file over a descriptor that you own, opened with or without O_DIRECT. Keep it open until close(), unless adopt_options::duplicate is
+  // A file for a descriptor that you own, opened with or without O_DIRECT. Keep it open until close(), unless adopt_options::duplicate is
   // set. cache: as open_options::cache. Errors: not_a_file, invalid_argument (O_PATH, or O_APPEND for writing), io (EBADF), out_of_memory
   // (also for descriptors), forked.
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;
@@ -345,13 +346,12 @@ class PENSTOCK_API engine {
   [[nodiscard]] std::vector<device_info> devices() const;
   // Why no CUDA device is listed; ok if there is one.
   [[nodiscard]] status cuda_status() const;
-  // Allocates memory on the device of that name. Errors: invalid_argument and not_found (the message lists the devices), out_of_memory,
-  // device.
+  // Allocates memory on the named device. Errors: invalid_argument and not_found (the message lists the devices), out_of_memory, device.
   [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
-  // The kind and device of the memory behind a pointer. Error: bad_memory for an address of a device that is not allocated.
+  // The kind and device of the memory behind a pointer. Error: bad_memory for a device address that is not allocated.
   [[nodiscard]] result<memory_facts> describe(const void* memory) const;
-  // The address at which the CPU can access a memory range while it is allocated: another address for the host device, the same address for
-  // host memory. Errors: unsupported (GPU memory), bad_memory (a range of the host device outside one allocation).
+  // The address at which the CPU can access a memory range while it is allocated: a different address for the host device, the same address
+  // for host memory. Errors: unsupported (GPU memory), bad_memory (a range of the host device outside one allocation).
   [[nodiscard]] result<void*> cpu_address(const void* memory, std::size_t bytes) const;
   // All PCI devices of the machine; empty if sysfs is not mounted.
   [[nodiscard]] std::vector<pci_device> pci_devices() const;
@@ -361,39 +361,39 @@ class PENSTOCK_API engine {
   [[nodiscard]] result<registration> register_memory(void* memory, std::size_t bytes) const;
 
   // Submits requests as one batch, in which many small ranges are gathered and scattered together. Returns at once. callback, if given, is
-  // called once when all requests have ended, with the total of bytes and the first error; each is called for every request.
+  // called once when all requests have ended, with the total bytes and the first error; each is called for every request.
   [[nodiscard]] batch submit(std::span<const io_request> requests, const io_options& options = {}, io_callback callback = {},
                              item_callback each = {}) const;
 
-  // Describes what a blocking read (or write) of length bytes at offset would do with memory of that device. device: a name as in
-  // device_info::name;
-  // "" or "host" for host memory. Creates no context: for a GPU that is not in use yet, the plan holds only what is known without one.
-  // Ignores permissions: a write to a file that is open for reading only is explained as if it were allowed. Errors: invalid_argument,
-  // not_found (the message lists the devices), closed, forked, unsupported (the forced path cannot serve it).
+  // Describes what a blocking read (or write) of length bytes at offset would do with memory on that device. device: a name as in
+  // device_info::name; "" or "host" for host memory. Creates no context: for a GPU that is not in use yet, the plan holds only what is
+  // known without one. Ignores permissions: a write to a file that is open for reading only is explained as if it were allowed. Errors:
+  // invalid_argument, not_found (the message lists the devices), closed, forked, unsupported (the forced path cannot serve it).
   [[nodiscard]] result<plan> explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
-  // The requests under way, in no order; requests of a batch are listed one by one. For programs that show what an engine is doing: does
-  // not wait for devices or files. Requests of a batch that wait for the default stream are missing until the stream reaches the batch.
+  // The requests under way, in no particular order; a batch's requests are listed individually. For programs that show what an engine is
+  // doing: does not wait for devices or files. Requests of a batch that wait for the default stream are missing until the stream reaches
+  // the batch.
   [[nodiscard]] std::vector<request_info> requests() const;
-  // The counters since the engine was created. Each counter is correct, but they are not read at one instant.
+  // The counters since the engine was created. Each counter is correct, but they are not all read at the same instant.
   [[nodiscard]] engine_stats stats() const;
   // The counters in words: one line for each path that carried bytes, with the reason why they did not take a faster path.
   [[nodiscard]] std::string summary() const;
-  // Advice from the counters. The first call in a process takes a few milliseconds to measure the cost of copying memory.
+  // Advice from the counters. The first call in a process spends a few milliseconds measuring the cost of copying memory.
   [[nodiscard]] std::vector<penstock::advice> advice() const;
-  // Returns idle pinned staging memory to the system, and the 32 MiB per device through which pieces pass to many places; returns the
-  // number of bytes by which stats().pinned_bytes fell. Later requests pin memory again (about 7 ms for 32 MiB). Blocks while the driver
-  // unpins. Requests under way keep their memory. If less than a sixteenth of all memory is free apart from what file::pin() holds, those
-  // pins are dropped too, as the next read would do. Also releases cached pages that reads registered (prefer = cpu) and do not use now.
+  // Gives idle pinned staging memory back to the system, and the 32 MiB per device through which scattered pieces pass. Returns how far
+  // stats().pinned_bytes fell, in bytes. Later requests pin memory again (about 7 ms for 32 MiB). Blocks while the driver unpins. Requests
+  // under way keep their memory. If less than a sixteenth of all memory is free apart from what file::pin() holds, those pins are dropped
+  // too, as the next read would do. Also releases cached pages that reads registered (prefer = cpu) and are not using now.
   std::size_t trim() const;
   // Prepares the first transfer of GPU memory, as file::prepare() does, on a thread of the engine, in the CUDA context that is current on
   // this thread. Does nothing if no context is current. Does not wait.
   void prepare() const noexcept;
-  // Waits until that preparation has ended, so that the context may be destroyed. Blocks for a few milliseconds.
+  // Waits until that preparation has ended, so that the context can be destroyed. Blocks for a few milliseconds.
   void await_preparation() const noexcept;
-  // Counts a call of an interface built on this one in stats().usage.
+  // Counts a call to an interface built on this one, in stats().usage.
   void note_call(noted_call what, bool ok) const noexcept;
-  // Why no file of this machine can be read or written GPU-direct; ok if some can.
+  // Why no file on this machine can be read or written GPU-direct; ok if some can.
   [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;
   [[nodiscard]] const std::shared_ptr<core::engine_core>& core() const noexcept { return core_; }

@@ -55,13 +55,13 @@ struct plan {
   std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
 };
 
-// A request under way; or a pipe message that is being sent (a write), or whose tensors are awaited or received.
+// A request under way; or a pipe message that is being sent (a write) or whose tensors are awaited or being received.
 struct request_info {
   std::string file;          // file::path(); for a pipe, the peer
   std::int64_t offset = 0;   // in the file; -1 for pipes, and for a stream-ordered request that its stream has not reached
   std::uint64_t length = 0;  // requested bytes; for a request that its stream has not reached, the most that it may be
   bool is_write = false;
-  // The device that owns the memory, as in device_info::name, or "host"; empty if not looked up yet, and for requests of no bytes.
+  // The device that owns the memory, as in device_info::name, or "host"; empty if not looked up yet, and for zero-byte requests.
   std::string device;
   std::int64_t since_ns = 0;  // start time by std::chrono::steady_clock, accurate to 10 ms
   bool of_pipe = false;
@@ -92,10 +92,10 @@ struct device_stats {
   std::uint64_t read_bytes = 0, written_bytes = 0;
 };
 
-// Habits that may cost speed, and their cost; the input of advise(). Times are sums over calls or pieces unless stated otherwise.
+// Habits that may cost speed, and what they cost; the input to advise(). Times are sums over calls or pieces unless stated otherwise.
 struct usage_stats {
-  // Blocking calls of less than 64 KiB that each began where the previous call of the same thread ended. These and the next ones leave out
-  // calls of more than 50 us, which waited for something other than the page cache.
+  // Blocking calls of less than 64 KiB that each began where the previous call of the same thread ended. These counters and the next ones
+  // exclude calls that took more than 50 us, which waited for something other than the page cache.
   std::uint64_t sequential_reads = 0, sequential_read_bytes = 0, sequential_read_ns = 0;
   std::uint64_t sequential_writes = 0, sequential_write_bytes = 0, sequential_write_ns = 0;
   // Other blocking reads of up to 128 KiB, from a file that the same thread read last.
@@ -109,7 +109,7 @@ struct usage_stats {
   // Pieces read past the page cache in whole blocks that included bytes nobody asked for, and the number of those bytes.
   std::uint64_t block_reads = 0, block_read_bytes = 0, block_extra_bytes = 0, block_read_ns = 0;
   // Bytes read past the page cache; the time with at least one such piece under way; and how many of these bytes had been read this way
-  // before from the unchanged file (a lower bound: only what reading each 64th of the file once cannot explain).
+  // before from the unchanged file (a lower bound: only what cannot be explained by reading each 64th of the file once).
   std::uint64_t cold_read_bytes = 0, cold_read_ns = 0, reread_bytes = 0;
   // On machines with several NUMA nodes: pieces moved by a thread on the node of the GPU (or buffer), and by a thread on another node.
   std::uint64_t near_pieces = 0, near_bytes = 0, near_ns = 0;
@@ -121,18 +121,18 @@ struct usage_stats {
   std::uint64_t kept_read_bytes = 0, kept_read_ns = 0;
   // Bytes moved through the page cache and dropped from it afterwards (RWF_DONTCACHE).
   std::uint64_t uncached_bytes = 0;
-  // Completed background requests (request_priority) and their bytes; how often one let normal requests go first, and the time with at
-  // least one doing so.
+  // Completed background requests (request_priority) and their bytes; how often one gave way to normal requests, and the time with at least
+  // one doing so.
   std::uint64_t background_requests = 0, background_bytes = 0, background_waits = 0, background_wait_ns = 0;
-  // Pieces that a limit of bytes per second delayed, and the time with at least one delayed.
+  // Pieces delayed by a limit on bytes per second, and the time with at least one delayed.
   std::uint64_t held_pieces = 0, held_bytes = 0, held_ns = 0;
-  // Bytes read from file systems with a slow server, and not from the page cache; and the time with at least one such piece under way.
+  // Bytes read from file systems with a slow server rather than from the page cache, and the time with at least one such piece under way.
   std::uint64_t late_read_bytes = 0, late_read_ns = 0;
   // Object servers: requests of every kind; retried requests; of these, requests that the server throttled, and the time with at least one
   // throttled; connections made; redirects; bytes of objects; of these, bytes over TLS, and the time with at least one thread receiving as
-  // fast as its core can; objects without a strong ETag; objects that were read as a whole, in order, because their server supports no
-  // ranges; pieces that were continued on another connection because the first was far slower than others; and how often reads waited for
-  // their share of the pinned memory, with the time with at least one server's reads waiting.
+  // fast as its core allows; objects without a strong ETag; objects that were read as a whole, in order, because their server does not
+  // support ranges; pieces that were continued on another connection because the first was far slower than others; and how often reads
+  // waited for their share of the pinned memory, with the time with at least one server's reads waiting.
   std::uint64_t remote_requests = 0, remote_retries = 0, remote_put_offs = 0, remote_put_off_ns = 0;
   std::uint64_t remote_connections = 0, remote_redirects = 0, remote_bytes = 0, remote_tls_bytes = 0, remote_tls_bound_ns = 0;
   std::uint64_t remote_unversioned = 0, remote_without_ranges = 0, remote_hedges = 0, remote_memory_waits = 0, remote_memory_wait_ns = 0;
@@ -155,19 +155,19 @@ struct usage_counter {
 // All counters that change while a program runs: without lanes and copy_ns_per_mib.
 PENSTOCK_API std::span<const usage_counter> usage_counters() noexcept;
 
-// Traffic of one channel for pipes.
+// Traffic of one pipe channel.
 struct channel_stats {
   std::string name;
   std::uint64_t sent_tensors = 0, sent_bytes = 0, received_tensors = 0, received_bytes = 0;
   std::uint64_t pushed_tensors = 0;  // of both: tensors that the sender's device wrote straight into the target of an earlier receive
 };
 
-// A habit of a program that costs it speed.
+// A program's habit that costs it speed.
 struct advice {
   std::string code;  // stable: "tiny-sequential-calls"; docs/guides/operations.md lists them
   std::string text;  // what happened, how often, and what it cost: one sentence
   std::string remedy;
-  // Estimated from measured times; nullopt if there was nothing to compare with.
+  // Estimated from measured times; nullopt if there was nothing to compare them with.
   std::optional<double> loss_seconds;
 };
 
@@ -180,7 +180,7 @@ struct engine_stats {
   // Bytes of the page cache pinned by file::pin(); and how many pins were dropped before their owner released them.
   std::uint64_t pinned_file_bytes = 0, pinned_file_drops = 0;
   std::vector<device_stats> by_device;    // devices that requests have used
-  std::vector<channel_stats> by_channel;  // channels that have moved tensors of pipes
+  std::vector<channel_stats> by_channel;  // channels that have moved pipe tensors
   usage_stats usage;
   [[nodiscard]] const path_stats& path(path_kind kind) const {
     static const path_stats none;

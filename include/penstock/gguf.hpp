@@ -1,12 +1,12 @@
-// GGUF files: the models of llama.cpp, with their settings, vocabulary and tensors, whose elements may be quantised in blocks.
+// GGUF files: llama.cpp's models, with their settings, vocabulary and tensors, whose elements may be quantised in blocks.
 //
 //   auto header = penstock::read_gguf(*file);
 //   for (const auto& tensor : header->tensors.tensors()) file->read(memory, tensor.bytes, tensor.offset);
 //
 // This header reads only the beginnings of files. model::open() and load_model() load the tensors into device memory.
-// Supports versions 2 and 3 of the format, little-endian. A file is checked as a whole before any of it is returned: tensors lie inside the
-// file, begin at multiples of its alignment and do not overlap; no name and no key occurs twice. Other bytes may lie between tensors.
-// Values; any thread may use what is const. If memory runs out, the result is errc::out_of_memory.
+// Supports versions 2 and 3 of the format, little-endian. A file is checked as a whole before any of it is returned: tensors are inside the
+// file, begin at multiples of its alignment and do not overlap; no name or key occurs twice. There may be other bytes between tensors.
+// Plain values; any thread may use const ones. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ PENSTOCK_API std::span<const ggml_type> ggml_types() noexcept;
 // Null for an unknown number. The result points to static data.
 PENSTOCK_API const ggml_type* find_ggml_type(std::uint32_t number) noexcept;
 
-// Types of metadata, by their numbers in files; these are also the indexes of the alternatives of gguf_value and gguf_array::items.
+// Metadata types, by their numbers in files, which are also the indexes of the alternatives in gguf_value and gguf_array::items.
 enum class gguf_value_type : std::uint32_t { u8 = 0, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 inline constexpr int gguf_value_type_count = static_cast<int>(gguf_value_type::f64) + 1;
 // A name such as "u8", "bool", "string".
@@ -66,7 +66,7 @@ struct gguf_elements {
   std::vector<std::uint64_t> shape;
 };
 
-// A tensor with a type that find_ggml_type() does not know: its beginning is known, its size is not.
+// A tensor with a type that find_ggml_type() does not know: its offset is known, but not its size.
 struct gguf_unknown_tensor {
   std::string name;
   std::uint32_t type = 0;            // in the file
@@ -78,20 +78,20 @@ struct gguf_unknown_tensor {
 struct gguf_header {
   std::uint32_t version = 0;
   std::uint32_t alignment = 0;                               // bytes: general.alignment, or 32
-  std::vector<std::pair<std::string, gguf_value>> metadata;  // in the order of the file; keys are UTF-8
-  // As they are loaded: plain types as they are; quantised ones as the bytes (U8) of their blocks, with the bytes of a row as the last
+  std::vector<std::pair<std::string, gguf_value>> metadata;  // in file order; keys are UTF-8
+  // As they are loaded: plain types unchanged; quantised ones as the bytes (U8) of their blocks, with the bytes of a row as the last
   // dimension. Sorted by offset. Has no metadata of its own.
   tensor_header tensors;
   std::vector<gguf_elements> elements;       // one for each of tensors.tensors()
   std::vector<gguf_unknown_tensor> unknown;  // sorted by offset; not in tensors, cannot be loaded
 
-  // The number of tensors in the file, known or not, even after tensors was moved from.
+  // The number of tensors in the file, known or not, even after tensors has been moved from.
   [[nodiscard]] std::size_t tensor_count() const noexcept { return elements.size() + unknown.size(); }
   // Null if there is no such key.
   [[nodiscard]] PENSTOCK_API const gguf_value* find(std::string_view key) const noexcept;
 };
 
-// Limits: bytes before the tensors, bytes of a key, nesting of arrays, dimensions of a tensor.
+// Limits: bytes before the tensors, bytes in a key, nesting of arrays, dimensions of a tensor.
 inline constexpr std::uint64_t most_gguf_header_bytes = std::uint64_t{128} << 20;
 inline constexpr std::uint64_t most_gguf_key_bytes = 65'535;
 inline constexpr int most_gguf_array_depth = 8;
@@ -99,8 +99,8 @@ inline constexpr std::uint32_t most_gguf_dimensions = 8;
 
 // True if a file begins like a GGUF file. Blocks. False if it cannot be read.
 PENSTOCK_API bool is_gguf(const file& from);
-// Parses the header of a file of file_bytes. beginning: the beginning of the file, with the whole header. Errors: invalid_argument; the
-// message names the key, the tensor or the byte of the file.
+// Parses the header of a file of file_bytes. beginning: the beginning of the file, including the whole header. Errors: invalid_argument;
+// the message names the key, the tensor or the byte of the file.
 PENSTOCK_API result<gguf_header> parse_gguf(std::string_view beginning, std::uint64_t file_bytes);
 // Reads the header of a file: 256 KiB, and more in growing pieces if it is longer. Blocks. Errors: those of parse_gguf and file::read; the
 // message names the file.
@@ -108,14 +108,14 @@ PENSTOCK_API result<gguf_header> read_gguf(const file& from);
 
 // --- models in several files
 
-// The files of the model that path belongs to, in order: "folder/name-00002-of-00003.gguf" is the second of three; any other path stands
-// for itself. Files at URLs get the query of path. Asks the file system. Errors: not_found, naming up to 20 missing files.
+// The files of the model that path belongs to, in order: "folder/name-00002-of-00003.gguf" is the second of three; any other path is the
+// only file. Files at URLs get the query of path. Asks the file system. Errors: not_found, naming up to 20 missing files.
 PENSTOCK_API result<std::vector<std::string>> gguf_files_of(const std::string& path);
-// split.no and split.count of the metadata; 0 if they are missing. A file with the count 0 is a whole model.
+// split.no and split.count from the metadata; 0 if they are missing. A file with a count of 0 is a whole model.
 PENSTOCK_API std::uint64_t gguf_split_number(const gguf_header& header) noexcept;
 PENSTOCK_API std::uint64_t gguf_split_count(const gguf_header& header) noexcept;
 // Ok if the metadata of the files (split.no, split.count, split.tensors.count), where present, says that they all belong to one model, in
-// this order. Errors: invalid_argument, naming the first file that does not fit, by its name in paths.
+// this order. Errors: invalid_argument, naming the first file that does not match, by its name in paths.
 PENSTOCK_API status check_gguf_files(std::span<const std::string> paths, std::span<const gguf_header* const> headers);
 
 }  // namespace penstock

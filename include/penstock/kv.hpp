@@ -1,22 +1,22 @@
-// A key-value store in a folder, for caches whose blocks move from GPU or host memory to a disk and back. The values lie in one file of a
-// fixed capacity, each in one contiguous extent; an index file says where.
+// A key-value store in a folder, for caches whose blocks move from GPU or host memory to a disk and back. The values are in one file of
+// fixed capacity, each in one contiguous extent; an index file records where.
 //
 //   auto store = penstock::kv::store::open(*engine, "/data/cache", {.capacity_bytes = 64 << 30});
 //   penstock::kv::memory_piece layers[] = {{first, bytes}, {second, bytes}};
 //   auto stored  = store->put({{"block-17", layers}});       // stored[0].ended == outcome::done
 //   auto fetched = store->get({{"block-17", layers}});
 //
-// If a put finds no room, the store drops the least recently used values. One process writes (it locks the folder); any number of processes
-// of the same user may read at the same time. Memory is named by plain pointers, host or device, as for penstock::file; all pieces of all
-// keys of a call go to the engine as one batch.
+// If there is no space for a put, the store drops the least recently used values. One process writes (it locks the folder); any number of
+// processes of the same user may read at the same time. Memory is identified by plain pointers, host or device, as for penstock::file; all
+// pieces of all keys in a call go to the engine as one batch.
 //
-// If a process is killed at any moment, each key has its old value, its new value or none, never a part. After a power failure the store
-// has the values put before the last sync() that were not replaced or dropped since; others are gone.
+// If a process is killed at any moment, each key has its old value, its new value or none, never part of one. After a power failure, the
+// store has the values put before the last sync() that have not been replaced or dropped since; others are gone.
 //
-// Thread-safe; only destroying, moving or closing a store needs it to be otherwise unused. Concurrent calls take effect in any order, but
-// puts of one key in the order of the calls. In a forked child all calls return errc::forked. If memory runs out, keys fail with
-// errc::out_of_memory; if there is not even memory for the results, calls that return results throw std::bad_alloc. A put or get has then
-// ended or not begun; an asynchronous one has not begun and does not call back.
+// Thread-safe, but a store must not be in use while it is destroyed, moved or closed. Concurrent calls take effect in any order, except
+// that puts of the same key take effect in the order of the calls. In a forked child all calls return errc::forked. If memory runs out,
+// keys fail with errc::out_of_memory; if there is not even memory for the results, calls that return results throw std::bad_alloc. A put or
+// get has then either ended or not begun; an asynchronous one has not begun and does not call back.
 #pragma once
 
 #include <chrono>
@@ -41,19 +41,19 @@ inline constexpr std::size_t most_key_bytes = 512;
 inline constexpr std::uint64_t block_bytes = 4096;
 
 struct store_options {
-  // Bytes of the file of values; the store uses a whole number of blocks of it. Preallocated if the file system can. 0: the capacity of the
-  // existing store. A smaller store grows; a larger one is refused.
+  // Size of the file of values in bytes; the store uses whole blocks of it. Preallocated if the file system supports that. 0: the existing
+  // store's capacity. A smaller store grows; a larger one is refused.
   std::uint64_t capacity_bytes = 0;
   // True: another process may write. Puts, drops and syncs are refused.
   bool read_only = false;
-  // True: the store keeps a checksum of each value that the CPU can access, and gets into memory that the CPU can access compare it. Values
-  // put from GPU memory have no checksum, and gets into GPU memory do not compare.
+  // True: the store keeps a checksum of each value that the CPU can access, and gets into memory that the CPU can access verify it. Values
+  // put from GPU memory have no checksum, and gets into GPU memory do not verify it.
   bool checksums = true;
   // True: each put is durable when it ends, as after sync().
   bool durable = false;
-  // True: values bypass the page cache (O_DIRECT) if the file system can.
+  // True: values bypass the page cache (O_DIRECT) if the file system supports that.
   bool direct_writes = false;
-  // The most bytes of puts that are written at the same time; other puts wait. A larger put is written alone.
+  // The most put bytes that are written at the same time; other puts wait. A larger put is written alone.
   std::uint64_t most_put_bytes_under_way = std::uint64_t{256} << 20;
 };
 
@@ -83,12 +83,12 @@ struct store_stats {
   std::uint64_t bytes = 0;  // of all values
   std::uint64_t capacity_bytes = 0;
   std::uint64_t wasted_bytes = 0;  // unused bytes in the last blocks of values
-  std::uint64_t hits = 0;          // keys that gets of this store found
+  std::uint64_t hits = 0;          // keys that this store's gets found
   std::uint64_t misses = 0;
   std::uint64_t evicted = 0;              // values dropped to make room
   std::uint64_t damaged = 0;              // values with a wrong checksum
   std::uint64_t put_bytes_under_way = 0;  // being written
-  std::uint64_t put_bytes_waiting = 0;    // for their turn
+  std::uint64_t put_bytes_waiting = 0;    // waiting for their turn
 };
 
 // Called once, when a call has ended, on the engine's callback thread. May start other calls.
@@ -100,13 +100,13 @@ class PENSTOCK_API call {
   call() noexcept = default;  // ended, with no results
   call(operation running, std::shared_ptr<const std::vector<key_result>> results) noexcept
       : running_(std::move(running)), results_(std::move(results)) {}
-  // Blocks until the call has ended. Returns a result per key, in their order.
+  // Blocks until the call has ended. Returns one result per key, in order.
   std::vector<key_result> wait();
   // As for penstock::operation. cancel() of a put stops the keys that are still waiting; they fail with errc::cancelled.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) { return running_.wait_for(timeout); }
   [[nodiscard]] bool done() const noexcept { return running_.done(); }
   void cancel() noexcept { running_.cancel(); }
-  // For code that stores operations: the operation has the sum of bytes and the first error; the results are there when it has ended.
+  // For code that stores operations: the operation has the total bytes and the first error; the results are available once it has ended.
   [[nodiscard]] operation& running() noexcept { return running_; }
   [[nodiscard]] const std::shared_ptr<const std::vector<key_result>>& results() const noexcept { return results_; }
 
@@ -119,18 +119,18 @@ class store_core;
 
 class PENSTOCK_API store {
  public:
-  // Opens the store in a folder, which is created if it is missing (its parent must exist), with mode 0700. The folder and files must
-  // belong to this user, and nobody else may write to them. A new store needs an empty folder. Symbolic links of other users except root
-  // are refused. Blocks. Errors name the file: invalid_argument (no capacity for a new store, or less than it has; the folder has other
-  // files), not_found (read_only, and no store there), would_block (another process writes), permission_denied, no_space, io, unsupported
-  // (files of another version), forked.
+  // Opens the store in a folder, which is created with mode 0700 if it is missing (its parent must exist). The folder and files must belong
+  // to this user, and nobody else may write to them. A new store needs an empty folder. Symbolic links owned by users other than this one
+  // and root are refused. Blocks. Errors name the file: invalid_argument (no capacity for a new store, or less than the existing one's; the
+  // folder has other files), not_found (read_only, and no store there), would_block (another process writes), permission_denied, no_space,
+  // io, unsupported (files of a different version), forked.
   static result<store> open(const engine& with, const std::string& folder, const store_options& options = {});
   store(store&&) noexcept;
   store& operator=(store&&) noexcept;
   ~store();  // closes; call close() to see errors
 
-  // Stores values, replacing old ones. Blocks. If a put fails, the old value stays. Errors of single keys: invalid_argument (an invalid key
-  // or length; more than the capacity), no_space (no room even after dropping everything that may be dropped; the disk is full),
+  // Stores values, replacing old ones. Blocks. If a put fails, the old value stays. Errors for single keys: invalid_argument (an invalid
+  // key or length; more than the capacity), no_space (no room even after dropping everything that may be dropped; the disk is full),
   // bad_memory, io, device, permission_denied (read-only), closed, forked, cancelled, out_of_memory.
   std::vector<key_result> put(std::span<const item> items) const;
   std::vector<key_result> put(std::initializer_list<item> items) const { return put(std::span(items.begin(), items.size())); }
@@ -139,8 +139,8 @@ class PENSTOCK_API store {
   [[nodiscard]] call put_async(std::initializer_list<item> items, callback done = {}) const {
     return put_async(std::span(items.begin(), items.size()), std::move(done));
   }
-  // Fetches values; the pieces of a key must have the length of its value in total. Blocks. If a key is not done, its memory may hold
-  // anything. Errors of single keys: invalid_argument (an invalid key; pieces of another length), io (also a value with a wrong checksum,
+  // Fetches values; a key's pieces must add up to the length of its value. Blocks. If a key is not done, its memory may hold anything.
+  // Errors for single keys: invalid_argument (an invalid key; pieces of a different total length), io (also a value with a wrong checksum,
   // which is dropped), bad_memory, device, closed, forked, cancelled, out_of_memory.
   std::vector<key_result> get(std::span<const item> items) const;
   std::vector<key_result> get(std::initializer_list<item> items) const { return get(std::span(items.begin(), items.size())); }
@@ -149,12 +149,12 @@ class PENSTOCK_API store {
     return get_async(std::span(items.begin(), items.size()), std::move(done));
   }
 
-  // The length of each value in bytes. Counts as use of the values, the first key as the most recent. In a read-only store: as the index
-  // says now.
+  // The length of each value in bytes. Counts as use of the values, the first key as the most recent. In a read-only store: as currently
+  // recorded in the index.
   [[nodiscard]] std::vector<key_result> sizes(std::span<const std::string_view> keys) const;
   // Whether each key has a value. Errors: io, closed, forked, out_of_memory.
   [[nodiscard]] result<std::vector<bool>> exists(std::span<const std::string_view> keys) const;
-  // Drops values. Blocks for the index. Errors of single keys: permission_denied (read-only), no_space, io, closed, forked, out_of_memory.
+  // Drops values. Blocks for the index. Errors for single keys: permission_denied (read-only), no_space, io, closed, forked, out_of_memory.
   std::vector<key_result> drop(std::span<const std::string_view> keys) const;
   // Makes all puts and drops that have ended durable (fdatasync). Blocks. Errors: permission_denied (read-only), io, closed, forked.
   status sync() const;

@@ -1,6 +1,6 @@
-// Models: their files, their tensors, and where each tensor goes in memory. A model is a safetensors file, several of them, or the files
-// that an index (model.safetensors.index.json) names; or a GGUF file with its other parts. Checkpoints of torch.save count as models of
-// their storages.
+// Models: their files, their tensors, and where each tensor goes in memory. A model is one or more safetensors files, the files that an
+// index (model.safetensors.index.json) names, or a GGUF file with its other parts. A torch.save checkpoint counts as a model of its
+// storages.
 //
 //   auto model  = penstock::model::open(*engine, {"folder"});
 //   auto layout = penstock::lay_out(*model);
@@ -8,8 +8,8 @@
 //   void* const there = memory->data();
 //   auto error  = penstock::load_model(*engine, *layout, {&there, 1});  // layout->tensors says where each tensor is now
 //
-// You can also take each step alone: find files, read indexes, and make the requests of a batch.
-// Values; any thread may use what is const. If memory runs out, the result is errc::out_of_memory.
+// You can also take each step separately: find files, read indexes, and make the requests of a batch.
+// Plain values; any thread may use const ones. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ namespace penstock {
 
 // --- files of a model. File names are in the kernel's encoding.
 
-// The names of a model's files in a folder: its index, otherwise its only file. The rule is the safetensors library's.
+// The names of a model's files in a folder: its index, otherwise its only file. This is the safetensors library's rule.
 inline constexpr std::string_view model_index_name = "model.safetensors.index.json";
 inline constexpr std::string_view model_file_name = "model.safetensors";
 
@@ -47,16 +47,16 @@ struct indexed_tensor {
   friend bool operator==(const indexed_tensor&, const indexed_tensor&) = default;
 };
 
-// Parses the entries of an index, in order. json: the whole text. A file may be in a subfolder. Errors: invalid_argument (not JSON, no
+// Parses the entries of an index, in order. json: the whole text. Files may be in subfolders. Errors: invalid_argument (not JSON, no
 // "weight_map" of tensors and files, a repeated tensor, or a file name that is empty, absolute, or contains ".." or a NUL).
 PENSTOCK_API result<std::vector<indexed_tensor>> parse_model_index(std::string_view json);
 // Reads an index. Blocks. Errors: those of parse_model_index and file::read; invalid_argument if it is too long. The message names the
 // file.
 PENSTOCK_API result<std::vector<indexed_tensor>> read_model_index(const file& from);
-// True for a path that ends with ".json", which is taken for an index.
+// True for a path that ends with ".json", which is treated as an index.
 PENSTOCK_API bool is_model_index(std::string_view path) noexcept;
-// The file that a path stands for: for a folder model_index_name in it, otherwise model_file_name; for any other path itself. Asks the file
-// system. Errors: not_found, naming both, if a folder has neither.
+// The file that a path refers to: in a folder, model_index_name, otherwise model_file_name; any other path is the file itself. Asks the
+// file system. Errors: not_found, naming both, if a folder has neither.
 PENSTOCK_API result<std::string> find_model(const std::string& path);
 // The same, also for URLs. A URL that ends with "/", or whose last component has no extension of a tensor file (".safetensors", ".json",
 // ".gguf", ".bin", ".pt", ".pth", ".ckpt"), is treated as a folder. how: for URLs. Errors: also those of engine::open_remote, except
@@ -73,10 +73,10 @@ struct model_paths {
   std::vector<promise> promises;   // in the order of the index
 };
 
-// The files of an index at index_path, sorted. Does not ask the file system. For an index at a URL they lie below its last "/" and have its
-// query.
+// The files of an index at index_path, sorted. Does not ask the file system. For an index at a URL, they are below its last "/" and have
+// its query.
 PENSTOCK_API result<model_paths> shards_of(std::span<const indexed_tensor> index, std::string_view index_path);
-// Ok if every file exists. Asks the file system but no server: URLs pass. Errors: not_found, naming up to 20 missing files.
+// Ok if every file exists. Asks the file system but no server: URLs always pass. Errors: not_found, naming up to 20 missing files.
 PENSTOCK_API status check_shards(const model_paths& paths, std::string_view index_path);
 // An index decides which tensors of a file belong to the model. Returns for each of paths.files the names that the index assigns to it,
 // sorted; they point into paths. An empty list means that no index named the file, and all its tensors belong to the model.
@@ -98,14 +98,15 @@ struct model_file {
   std::uint64_t file_bytes = 0;
   // For a checkpoint: its storages as bytes (U8), by their names in the archive, since several tensors may share one;
   // read_torch_checkpoint(source) returns the tensors. For a GGUF file: gguf_header::tensors, with quantised tensors as bytes. Both are
-  // sorted by offset and may have other bytes between tensors. If an index names the file, only the tensors that it assigns to it.
+  // sorted by offset and may have other bytes between tensors. If an index names the file, header has only the tensors that the index
+  // assigns to it.
   tensor_header header;
   model_file_kind kind = model_file_kind::safetensors;
   std::vector<gguf_unknown_tensor> unknown;                                // for GGUF files; these cannot be loaded, and are not in header
   [[nodiscard]] PENSTOCK_API std::uint64_t tensor_bytes() const noexcept;  // without the header
 };
 
-// A tensor of a model. Valid as long as the model, which may be moved.
+// A tensor of a model. Valid as long as the model exists; the model may be moved.
 struct model_tensor {
   const model_file* file = nullptr;
   const tensor_facts* facts = nullptr;
@@ -114,14 +115,14 @@ struct model_tensor {
 class PENSTOCK_API model {
  public:
   model() = default;  // no files
-  // Opens all files and reads their headers. Blocks. paths: files, indexes and folders, each as find_model() takes it, and GGUF files, each
-  // with the other parts that gguf_files_of() finds; repeated files count once. how: for URLs. Errors: those of find_model,
+  // Opens all files and reads their headers. Blocks. paths: files, indexes and folders, each as find_model() accepts it, and GGUF files,
+  // each with the other parts that gguf_files_of() finds; repeated files count once. how: for URLs. Errors: those of find_model,
   // read_model_index, check_shards, gguf_files_of, engine::open, read_safetensors, read_gguf, check_gguf_files, read_zip_directory and
   // check_tensors; invalid_argument for a checkpoint with compressed storages. The message names the file.
   static result<model> open(const engine& with, const std::vector<std::string>& paths, const remote_options& how = {});
 
   [[nodiscard]] const std::vector<model_file>& files() const noexcept { return files_; }
-  // nullopt if there is no tensor of that name. If storages of several checkpoints have the name, the first.
+  // nullopt if there is no tensor of that name. If storages in several checkpoints have the name, the first one.
   [[nodiscard]] std::optional<model_tensor> find(std::string_view name) const noexcept;
   [[nodiscard]] std::size_t tensor_count() const noexcept;
   [[nodiscard]] std::uint64_t tensor_bytes() const noexcept;
@@ -133,7 +134,7 @@ class PENSTOCK_API model {
 
 // --- parts of tensors
 
-// One process or device of several that share a model.
+// One of several processes or devices that share a model.
 struct model_rank {
   unsigned number = 0;
   unsigned count = 1;
@@ -151,15 +152,15 @@ struct tensor_part {
 };
 
 // The part of a rank if a tensor is cut along a dimension into equal parts; negative dimensions count from the last. Errors:
-// invalid_argument, naming the tensor (no such dimension or rank, a length that the ranks do not divide, parts that do not begin at whole
-// bytes).
+// invalid_argument, naming the tensor (no such dimension or rank, a length that is not divisible among the ranks, parts that do not begin
+// at whole bytes).
 PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, int dimension, model_rank rank);
 
 // --- places in memory
 
 // Tensors begin at multiples of this in memory, as with cudaMalloc; it suits the widest accesses of a GPU.
 inline constexpr std::uint64_t model_alignment = 256;
-// The longest request, so that all lanes share the bytes of a model, and bytes are passed on to further devices while more arrive.
+// The longest request, so that all lanes share a model's bytes, and bytes are passed on to other devices while more arrive.
 inline constexpr std::uint64_t most_model_request_bytes = std::uint64_t{32} << 20;
 
 struct placed_tensor {
@@ -168,9 +169,9 @@ struct placed_tensor {
   std::uint64_t place = 0;  // of its first byte, from the start of the memory
 };
 
-// The contents of one piece of memory, one tensor after the other. Valid as long as the model.
+// The contents of one piece of memory, one tensor after another. Valid as long as the model exists.
 struct model_layout {
-  std::vector<placed_tensor> tensors;  // in the order of the files, and within a file in the order of their bytes
+  std::vector<placed_tensor> tensors;  // in the order of the files, and within a file by offset
   std::uint64_t bytes = 0;             // bytes that the memory needs
 };
 
@@ -199,15 +200,15 @@ struct model_range {
 
 // All bytes of a layout, in ranges of at most most_bytes (at least 1).
 PENSTOCK_API result<std::vector<model_range>> ranges_of(const model_layout& layout, std::uint64_t most_bytes = most_model_request_bytes);
-// The requests of one batch that reads these ranges, for engine::submit(): into the first memory, then into each further one as copies of
-// those for the one before (io_request::copy_of), so that the files are read once. Each memory has model_layout::bytes. Errors:
+// The requests of one batch that reads these ranges, for engine::submit(): into the first memory, then into each other one as copies of the
+// requests for the previous one (io_request::copy_of), so that the files are read once. Each memory has model_layout::bytes bytes. Errors:
 // invalid_argument (more requests than a batch can have).
 PENSTOCK_API result<std::vector<io_request>> requests_of(std::span<const model_range> ranges, std::span<void* const> memory);
 // Ok if the requests for one memory have read everything. Errors: the first failure, naming file and tensor; io if a file was truncated
 // after it was opened.
 PENSTOCK_API status outcome_of(std::span<const model_range> ranges, std::span<const io_result> results);
-// Reads a layout into memory of one or several devices: the three functions above and submit() in one call. Blocks; nobody touches the
-// memory after it returns. Errors: those of these functions.
+// Reads a layout into memory of one or several devices: the three functions above and submit() in one call. Blocks; the memory is not
+// accessed after it returns. Errors: those of these functions.
 PENSTOCK_API status load_model(const engine& with, const model_layout& layout, std::span<void* const> memory,
                                const io_options& options = {});
 

@@ -22,24 +22,25 @@ class remote_retries;
 // when each is chosen.
 enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, direct, dma_buf };
 
-// speed takes the fastest path, cpu the path with the fewest CPU seconds per byte.
+// speed uses the fastest path, cpu the path that needs the fewest CPU seconds per byte.
 enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 
 // How a read into device memory treats bytes that are not in the page cache:
-// - keep reads them through the page cache, in file order and with few threads, so that the next read finds them there.
-// - bypass reads past the page cache (O_DIRECT) if the file system can, so that nothing new enters it.
-// - automatic ("auto") keeps a file if memory has room for all of it and reading past the page cache has not proved faster here. Small
-//   random reads, and descriptors adopted with O_DIRECT, bypass it.
+// - keep reads them through the page cache, in file order and with few threads, so that the next read finds them cached.
+// - bypass reads past the page cache (O_DIRECT) if the file system supports that, so that nothing new enters it.
+// - automatic ("auto") keeps a file if memory can hold all of it and reading past the page cache has not proved faster here. Small random
+//   reads, and descriptors adopted with O_DIRECT, bypass it.
 // Cached bytes are read from the page cache in all three cases, except that under bypass a small read that is only partly cached bypasses
 // it as a whole. Blocking reads of up to 128 KiB, and all reads from a disk into host memory, go through the page cache unless you ask for
-// bypass. File systems with a slow server are read past the page cache unless you ask for keep, also into host memory. If larger pieces
-// must go through the page cache under bypass, the kernel drops them afterwards where it can (RWF_DONTCACHE, Linux 6.14; ext4, XFS and some
+// bypass. Reads from file systems with a slow server bypass the page cache unless you ask for keep, even into host memory. If larger pieces
+// must go through the page cache under bypass, the kernel drops them afterwards if it can (RWF_DONTCACHE, Linux 6.14; ext4, XFS and some
 // others).
 enum class cache_use : std::uint8_t { automatic = 0, keep, bypass };
 
-// Which requests run first. background is for requests that nobody waits for soon, such as write-behind. They use a few threads and a share
-// of the staging memory of their own. While normal requests run on the same file system, and for up to a millisecond after, one background
-// piece starts every 20 ms, so they always finish. A piece under way is never interrupted. Stream-ordered requests are always normal.
+// Which requests run first. background is for requests whose results are not needed soon, such as write-behind. They have a few threads and
+// a share of staging memory of their own. While normal requests run on the same file system, and for up to a millisecond afterwards, one
+// background piece starts every 20 ms, so background requests always finish. A piece under way is never interrupted. Stream-ordered
+// requests are always normal.
 enum class request_priority : std::uint8_t { normal = 0, background };
 
 PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
@@ -61,9 +62,9 @@ struct cufile_parameters {
 };
 
 struct engine_options {
-  // Pinned staging memory of the whole engine, in bytes, at least 36 MiB. Nothing is pinned before the first device transfer.
+  // The whole engine's pinned staging memory, in bytes; at least 36 MiB. Nothing is pinned before the first device transfer.
   std::size_t pinned_budget_bytes = std::size_t{512} << 20;
-  // The most that file::pin() may pin in total, in bytes; 0: a quarter of the memory that this process may use.
+  // The most bytes that file::pin() may pin in total; 0: a quarter of the memory that this process may use.
   std::size_t pinned_file_budget_bytes = 0;
   // Worker threads for copies by the CPU, at most 64; 0: chosen from the cores that this process may use.
   unsigned lanes = 0;
@@ -74,9 +75,9 @@ struct engine_options {
   preference prefer = preference::automatic;
   path_kind path = path_kind::automatic;  // if not automatic, force this path; requests that it cannot serve fail
   cache_use cache = cache_use::automatic;
-  // The most bytes per second that requests of all files together may move, plus a burst of 50 ms and one piece; 0: no limit. Requests are
+  // The most bytes per second that requests for all files together may move, plus a burst of 50 ms and one piece; 0: no limit. Requests are
   // delayed, background ones more than normal ones, and their deadlines keep running. Stream-ordered requests are counted but not delayed.
-  // No file is read ahead.
+  // With a limit, no file is read ahead.
   std::uint64_t bytes_per_second = 0;
   bool use_cuda = true;      // false: behave as if there were no NVIDIA driver
   bool use_io_uring = true;  // false: behave as if a seccomp profile blocked io_uring
@@ -97,9 +98,9 @@ struct engine_options {
   std::size_t gpu_direct_piece_bytes = 0;
   // True: each request is an NVTX range (domain "penstock"), which Nsight Systems and similar tools show. Free if no such tool is running.
   bool use_nvtx = false;
-  // If set, every wait for a server (name lookup, connection, response, pause before a retry) calls it ten times per second, from several
+  // If set, every wait for a server (name lookup, connection, response, pause before a retry) calls this ten times per second, from several
   // threads. Once it returns true, waiting requests fail with errc::cancelled, and nothing more is sent except to abort an upload, which
-  // takes at most 2 s. For programs that end on a signal.
+  // takes at most 2 s. For programs that exit on a signal.
   bool (*stop_requested)() noexcept = nullptr;
 
   // True: AWS profiles may start a program for credentials, whatever remote_options::allow_credential_process says.
@@ -119,20 +120,20 @@ struct open_options {
   bool create = false;    // with write: create the file (mode) if it does not exist
   bool truncate = false;  // with write: start from an empty file
   unsigned mode = 0644;
-  // True: large aligned writes from device memory bypass the page cache (O_DIRECT) if the file system can. Other writes of more than 128
-  // KiB go through it, and the kernel drops them once they are on disk if it can (RWF_DONTCACHE, Linux 6.14). This does not affect reads,
-  // which use cached bytes.
+  // True: large aligned writes from device memory bypass the page cache (O_DIRECT) if the file system supports that. Other writes of more
+  // than 128 KiB go through it, and the kernel drops them once they are on disk if it can (RWF_DONTCACHE, Linux 6.14). This does not affect
+  // reads, which use cached bytes.
   bool direct_writes = false;
-  cache_use cache = cache_use::automatic;  // overrides the engine's, for reads of this file
-  // True: you promise that nobody changes the file's bytes while it is open here. Blocking reads of up to 16 MiB into device memory that
+  cache_use cache = cache_use::automatic;  // overrides the engine's for reads of this file
+  // True: you promise that the file's bytes do not change while it is open here. Blocking reads of up to 16 MiB into device memory that
   // each begin where the last one ended are then read ahead from the page cache into pinned memory: up to 64 MiB and an eighth of
-  // engine_options::pinned_budget_bytes. Not with write. If the file changes anyway, such reads may return old bytes until the change is
-  // noticed.
+  // engine_options::pinned_budget_bytes. Not allowed with write. If the file changes anyway, such reads may return old bytes until the
+  // change is noticed.
   bool immutable = false;
-  std::uint64_t bytes_per_second = 0;  // as the engine's, for requests of this file; both limits apply
+  std::uint64_t bytes_per_second = 0;  // like the engine's, for requests on this file; both limits apply
 };
 
-// One header of a request for an object on a server.
+// A header for requests for an object on a server.
 struct remote_header {
   std::string name;
   std::string value;
@@ -144,7 +145,8 @@ enum class remote_kind : std::uint8_t { automatic = 0, http, s3, s3_public, s3_p
 
 struct remote_options {
   remote_kind kind = remote_kind::automatic;
-  // The size of the object in bytes. If given, the server is not asked, and the first response to a read decides which version is read.
+  // The size of the object in bytes. If given, the server is not asked for it, and the first response to a read decides which version is
+  // read.
   std::optional<std::uint64_t> size{};
   // For S3. Empty fields are filled in as the AWS tools do: from the environment, their profiles, and for credentials also from the
   // metadata service of the container or machine.
@@ -154,7 +156,7 @@ struct remote_options {
   std::string access_key_id{};
   std::string secret_access_key{};
   std::string session_token{};
-  bool anonymous = false;                 // do not sign requests; never happens unless you ask
+  bool anonymous = false;                 // do not sign requests; never done unless you ask
   bool allow_credential_process = false;  // a profile may name a program to start for credentials
   std::string user{};                     // for webhdfs
   bool overwrite = true;                  // for writes; false: keep an existing object and fail (EEXIST)
@@ -168,7 +170,7 @@ struct remote_options {
   unsigned attempts = 0;
   // Response statuses that are retried; nullopt: 408, 429, 500, 502, 503 and 504.
   std::optional<std::vector<int>> retried_statuses{};
-  // Time within which a response must begin, and within which at least 20 KiB of it must arrive; 0: 30 s and 20 s. There is no limit on a
+  // Time within which a response must begin, and within which at least 20 KiB of it must arrive; 0: 30 s and 20 s. There is no limit on the
   // whole response: slow progress is not a failure.
   std::chrono::milliseconds timeout{0};
   // Pause before a retry; doubles each time, up to eight times this value, or what the server asks for within that limit. 0: random, at
@@ -179,7 +181,7 @@ struct remote_options {
   // (cancelled). Must not throw.
   std::function<bool()> stop_requested{};
   // If a server does not support ranges, the whole object is read once, in order, and kept in memory or a temporary file, which is slow.
-  // True: reads of a part fail instead (unsupported).
+  // True: partial reads fail instead (unsupported).
   bool ranges_only = false;
   // For S3. requester_pays: the account that sends the requests pays for them. addressing_style: "path" (ENDPOINT/BUCKET/KEY), "virtual"
   // (BUCKET.ENDPOINT/KEY), or "auto": virtual for Amazon, path elsewhere. use_fips, use_dualstack: which of Amazon's endpoints to use.
@@ -188,9 +190,9 @@ struct remote_options {
   std::string addressing_style{};
   std::optional<bool> use_fips{};
   std::optional<bool> use_dualstack{};
-  // False: use http for Amazon. The URL of an endpoint has its own scheme.
+  // False: use http for Amazon. An endpoint's URL has its own scheme.
   bool use_ssl = true;
-  // Settings of the AWS tools by their names in a profile, such as {"payload_signing_enabled", "true"}; they override the environment.
+  // Settings of the AWS tools by their profile names, such as {"payload_signing_enabled", "true"}; they override the environment.
   // docs/guides/object-storage.md lists them. A setting without effect may have any value; an unknown name is an error.
   std::vector<remote_header> aws_settings{};
   // For writing S3 objects; if empty, the bucket decides.
@@ -214,18 +216,18 @@ using deadline_clock = std::chrono::steady_clock;
 
 struct io_options {
   // After this time no new piece of the request starts, and the rest ends with errc::timed_out. The call first waits for pieces under way,
-  // so nobody touches memory after it returns. Reads from servers, and from file systems with a server, do not wait: their bytes pass
+  // so memory is not accessed after it returns. Reads from servers, and from file systems with a server, do not wait: their bytes pass
   // through staging memory and are dropped there.
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
   path_kind path = path_kind::automatic;  // overrides the engine's
   preference prefer = preference::automatic;
-  // Overrides the file's, for reads. Stream-ordered requests have no options and use the file's.
+  // Overrides the file's for reads. Stream-ordered requests have no options and use the file's.
   cache_use cache = cache_use::automatic;
   bool gpu_direct = true;  // false: do not use the paths direct and dma_buf
   // True: a transfer of device memory goes GPU-direct through NVIDIA's library (the path direct), except for the unaligned edges of a
   // write, or fails with errc::unsupported. Overrides path. Stream-ordered requests ignore it.
   bool only_gpu_direct = false;
-  unsigned links = 0;  // as the engine's; 0: use the engine's
+  unsigned links = 0;  // like the engine's; 0: use the engine's
   unsigned lanes = 0;  // cut the request for at most this many lanes; 1: into the largest pieces; 0: for all lanes of the engine
   request_priority priority = request_priority::normal;
   // A write from device memory first waits, on the calling thread, for earlier work on the default stream of its context, for programs that

@@ -14,10 +14,10 @@
 // A process that is killed while it replaces a file may leave the complete new file under a hidden name beside it, ".NAME.penstock-PID-N"
 // (a long NAME is cut); without O_TMPFILE also an incomplete one. Nothing else uses such names, so you can delete these files.
 //
-// Before its first byte is written, the new file takes over from the file that it replaces: owner and group, as far as this process may set
-// them; permissions and the access control list; the attributes user.*; the SELinux label. If the group cannot be set, the group gets the
-// permissions of everybody; if the list cannot be set, only the owner keeps permissions. Set-user-ID and set-group-ID bits need both owner
-// and group. Capabilities are not taken over, and other hard links keep the old file. One thread at a time. Blocks whenever the file system
+// Before its first byte is written, the new file gets the following from the file that it replaces: owner and group, as far as this process
+// may set them; permissions and the access control list; user.* attributes; the SELinux label. If the group cannot be set, the group gets
+// the permissions of others; if the list cannot be set, only the owner keeps permissions. Set-user-ID and set-group-ID bits need both owner
+// and group. Capabilities are not copied, and other hard links keep the old file. One thread at a time. Blocks whenever the file system
 // does.
 #pragma once
 
@@ -53,30 +53,30 @@ struct publish_options {
 
 class PENSTOCK_API pending_file {
  public:
-  // path: the file to make; its folder must exist. A symbolic link is followed, also to a file that does not exist yet. An existing file is
-  // not touched. Errors name the path: not_a_file (it is not a regular file: FIFOs, devices and folders are neither replaced nor written),
-  // permission_denied (you may not write the file or its folder), and those of open(2), which also name the folder. For a URL: those of
-  // engine::begin_upload().
+  // path: the file to create; its folder must exist. A symbolic link is followed, even to a file that does not exist yet. An existing file
+  // is not touched. Errors name the path: not_a_file (it is not a regular file: FIFOs, devices and folders are neither replaced nor
+  // written), permission_denied (you may not write the file or its folder), and those of open(2), which also name the folder. For a URL:
+  // those of engine::begin_upload().
   static result<pending_file> create(const std::string& path, const pending_file_options& options = {});
-  // The same with the engine that carries an object; the version above uses engine::shared().
+  // The same with the engine that uploads an object; the version above uses engine::shared().
   static result<pending_file> create(const engine& by, const std::string& path, const pending_file_options& options = {});
   pending_file(pending_file&& other) noexcept;
-  pending_file& operator=(pending_file&& other) noexcept;  // discards what it held
+  pending_file& operator=(pending_file&& other) noexcept;  // discards its previous file
   ~pending_file();                                         // discards
 
   // Open for reading and writing until this object is destroyed or discarded, then -1; -1 for an object on a server. Close files that have
   // adopted it before publish().
   [[nodiscard]] int descriptor() const noexcept;
-  // A file of that engine over this one; close it before publish(). For an object: a file of the engine that carries it, for writing only.
+  // This file, opened with that engine; close it before publish(). For an object: a file of the engine that uploads it, for writing only.
   // Errors: closed, and those of engine::adopt().
   [[nodiscard]] result<file> open(const engine& by, const adopt_options& options = {}) const;
   // True for an object on a server.
   [[nodiscard]] bool is_object() const noexcept;
-  // The path given to create(), or the target of that symbolic link; for an object, its URL without the query.
+  // The path given to create(), or its target if it is a symbolic link; for an object, its URL without the query.
   [[nodiscard]] const std::string& path() const noexcept;
   // Gives the file its name, once. On failure the old file is unchanged and you may try again, unless only the last step failed: the
-  // message then says that the file has its name but may lose it. Errors: those that the kernel reports late (no_space, io), those of the
-  // name, and closed (already published or discarded).
+  // message then says that the file has its name but may lose it. Errors: those that the kernel reports late (no_space, io), those of
+  // naming the file, and closed (already published or discarded).
   status publish(const publish_options& options = {});
   // Discards a file that was not published; nothing remains of it. In a forked child this affects the child's copy only: the parent keeps
   // the file. After publish(), and a second time, it only closes the descriptor.

@@ -1,28 +1,28 @@
-// Pipes: messages with tensors between processes, in both directions, in order.
+// Pipes carry messages with tensors between processes, in both directions and in order.
 //
 //   // one process
 //   auto context = penstock::pipe_context::create(engine);
-//   auto door = context->listen("unix:@trainer");
+//   auto listener = context->listen("unix:@trainer");
 //   penstock::pipe pipe;
-//   door->accept(pipe).wait();                                 // a peer has connected
+//   listener->accept(pipe).wait();                             // a peer has connected
 //   penstock::incoming_message message;
-//   pipe.next(message).wait();                                 // lengths and metadata: now make room
+//   pipe.next(message).wait();                                 // lengths and metadata are known: choose the targets
 //   message.receive({{target, bytes}}).wait();                 // the bytes have arrived
 //
-//   // another
+//   // the other
 //   auto pipe = context->connect("unix:@trainer");
 //   pipe->send({.metadata = "step 3", .tensors = {{data, bytes}}}).wait();
 //
-// A whole program: examples/pipe.cc.
+// Complete program: examples/pipe.cc.
 //
-// A message has metadata, payloads (small host data, which arrives with the message) and tensors (host or device memory of any size, which
-// moves from the sender's memory into the receiver's once the receiver has said where). The channel of a tensor is chosen for the memory at
-// both ends; explain() names it, and why each better channel was refused.
-// Device memory is read and written in stream order: after the work that is on the stream when you make the call. An operation ends when
-// the bytes have arrived; the calling thread and the stream do not wait (receive_on_stream() is the exception: later work of the stream
-// finds the bytes). Every operation ends exactly once, in the order of its kind, also if the other process dies; its memory is not touched
-// after that.
-// Thread-safe: any thread may call anything here. Only destroying or moving an object needs it to be otherwise unused.
+// A message has metadata, payloads (small host data that arrives with the message) and tensors (host or device memory of any size, moved
+// from the sender's memory into the receiver's once the receiver has chosen the target). Each tensor's channel is chosen for the memory at
+// both ends; explain() names it and says why each better channel was rejected.
+// Device memory is read and written in stream order: after the work already on the stream when you make the call. An operation ends when
+// the bytes have arrived; the calling thread and the stream do not wait (receive_on_stream() is the exception: later work on the stream
+// sees the bytes). Every operation ends exactly once, in order among those of its kind, even if the other process dies; its memory is not
+// accessed after that.
+// Thread-safe: any thread may call anything here. An object must not be in use while it is destroyed or moved.
 #pragma once
 
 #include <chrono>
@@ -55,9 +55,9 @@ struct outgoing_part {
   const void* memory = nullptr;
   std::uint64_t length = 0;  // bytes
   std::string metadata{};    // at most 1 MiB
-  void* stream = nullptr;    // CUstream; null: the default stream. Device memory is sent after the work that is on this stream now
-  // For a tensor: where the sender would like it, by a device name of the receiver ("cuda:1", "host:0", "host"); empty: no wish. The
-  // receiver sees it and decides. At most 64 bytes, printable, without spaces.
+  void* stream = nullptr;    // CUstream; null: the default stream. Device memory is sent after the work already on this stream
+  // For a tensor: the device where the sender would like it, by the receiver's name ("cuda:1", "host:0", "host"); empty: no preference. The
+  // receiver sees it and decides. At most 64 printable bytes, without spaces.
   std::string target_device{};
 };
 struct outgoing_message {
@@ -73,24 +73,24 @@ struct incoming_payload {
 struct incoming_tensor {
   std::uint64_t length = 0;  // bytes
   std::string_view metadata;
-  std::string_view device;         // where it comes from, by the sender's name ("cuda:0"), or "host"
+  std::string_view device;         // the device it comes from, by the sender's name ("cuda:0"), or "host"
   std::string_view target_device;  // outgoing_part::target_device; there may be no such device here
 };
 struct incoming_target {
   void* memory = nullptr;
   std::uint64_t length = 0;  // bytes: the tensor's length
-  void* stream = nullptr;    // CUstream; null: the default stream. Device memory is written after the work that is on this stream now
+  void* stream = nullptr;    // CUstream; null: the default stream. Device memory is written after the work already on this stream
 };
 
 struct pipe_operation_options {
   deadline_clock::time_point deadline = deadline_clock::time_point::max();
-  // True: the callback runs at once, on the thread that ends the operation, instead of the engine's callback thread; that saves waking a
-  // thread. It must not block and must not wait for another operation, which could need this thread. Ignored by accept.
+  // True: the callback runs at once, on the thread that ends the operation, instead of the engine's callback thread, which saves waking a
+  // thread. It must not block or wait for another operation, which might need this thread. Ignored by accept.
   bool calls_at_once = false;
 };
 
-// A message that has arrived. Its views stay valid as long as the object. If you destroy it before receive(), the sender learns that the
-// tensors will not be received.
+// A message that has arrived. Its views are valid as long as the object exists. If you destroy it before receive(), the sender is notified
+// that the tensors will not be received.
 class PENSTOCK_API incoming_message {
  public:
   incoming_message() noexcept = default;  // empty
@@ -101,21 +101,21 @@ class PENSTOCK_API incoming_message {
   [[nodiscard]] std::string_view metadata() const noexcept;
   [[nodiscard]] std::vector<incoming_payload> payloads() const;
   [[nodiscard]] std::vector<incoming_tensor> tensors() const;
-  // Receives each tensor into its target, which has the tensor's length. Call it once. Does not block. Errors in the operation:
+  // Receives each tensor into its target, which must have the tensor's length. Call it once. Does not block. Errors in the operation:
   // invalid_argument (number or length of the targets), bad_memory, unsupported (no channel connects the tensor's memory to the target),
-  // closed (the peer is gone; the message names it), cancelled and timed_out (here or there).
+  // closed (the peer has disconnected; the message names it), cancelled and timed_out (at either end).
   [[nodiscard]] operation receive(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
                                   io_callback callback = {});
-  // The same in stream order, without the host. When the call returns, each stream has everything it needs to receive its tensors after the
-  // work queued before; work that you queue from now on finds the bytes. For targets in host memory, as with receive(), only the end of the
-  // operation says that the bytes have arrived.
-  // The operation ends when the streams have passed the tensors, and has the result. If it has already failed when the call returns,
-  // nothing may have been queued onto some streams. If a tensor fails later (the peer dies, cancel(), the deadline), the streams continue
-  // anyway: its target then holds zeros, its old contents, or parts of the tensor, and the operation has the error. Copies by the device
-  // itself need no host and cannot be stopped once queued. If the sender has withdrawn the message, they may copy what the sender wrote
+  // The same in stream order, without the host. When the call returns, each stream has everything it needs to receive its tensors after its
+  // earlier work; work that you queue later sees the bytes. For targets in host memory, as with receive(), the bytes have arrived only when
+  // the operation ends.
+  // The operation ends, with the result, when the streams have passed the tensors. If it has already failed when the call returns, some
+  // streams may have nothing queued. If a tensor fails later (the peer dies, cancel(), the deadline), the streams continue anyway: its
+  // target then holds zeros, its old contents or parts of the tensor, and the operation reports the error. Copies by the device itself do
+  // not need the host and cannot be stopped once queued. If the sender has withdrawn the message, they may copy whatever the sender wrote
   // there later; the operation reports that too.
   // Works with xth, cma, cuda_xth and cuda_ipc. Other channels first receive into host memory, at most 1 GiB per message, and the stream
-  // waits for as long as the peer takes: set a deadline. Further errors: unsupported (more than 1 GiB, or the engine is set to a path other
+  // waits as long as the peer takes, so set a deadline. Further errors: unsupported (more than 1 GiB, or the engine is set to a path other
   // than staged).
   [[nodiscard]] operation receive_on_stream(std::vector<incoming_target> targets, const pipe_operation_options& options = {},
                                             io_callback callback = {});
@@ -126,7 +126,7 @@ class PENSTOCK_API incoming_message {
   std::shared_ptr<pipes::arrived_message> core_;
 };
 
-// Returns the targets for the tensors of a message, or an error if there are none. Called once, on the callback thread; must not block.
+// Returns the targets for a message's tensors, or an error if it cannot provide any. Called once, on the callback thread; must not block.
 using pipe_room = std::function<result<std::vector<incoming_target>>(const incoming_message&)>;
 
 struct channel_choice {
@@ -134,16 +134,16 @@ struct channel_choice {
   bool chosen = false;
   std::string refusal;  // why it was not chosen; empty if it could be used
 };
-// How tensors from one kind of memory into another were received.
+// How tensors were received from one kind of memory into another.
 struct pipe_route {
-  std::string from, to;                  // devices, as each end calls its own, or "host"
+  std::string from, to;                  // devices, by each end's own name, or "host"
   std::vector<channel_choice> channels;  // best first
 };
 struct pipe_plan {
   std::string transport;  // "unix", "tcp", or "tls"
   std::string peer;       // "process 4711 of user 1000", as far as known
-  // The channels that the ends can use, best first in the receiver's order. The memory of a tensor also decides which one carries it; the
-  // one marked as chosen is that for host memory at both ends.
+  // The channels that the ends can use, best first in the receiver's order. Which one carries a tensor also depends on its memory; the one
+  // marked as chosen is for host memory at both ends.
   std::vector<channel_choice> sending;
   std::vector<channel_choice> receiving;
   std::vector<pipe_route> received;  // received so far, by the memory at both ends
@@ -158,32 +158,32 @@ class PENSTOCK_API pipe {
   pipe& operator=(pipe&&) noexcept;
   ~pipe();  // close()
 
-  // Does not block. Messages arrive in the order of these calls. bytes_done counts the bytes of tensors. A message with tensors has ended
-  // when they are in the receiver's memory (if they have up to 16 KiB together, when they have left); a message without tensors, when it
-  // has left. Errors in the operation: invalid_argument (a length above its limit, an invalid device name), bad_memory, unsupported (a
+  // Does not block. Messages arrive in the order of these calls. bytes_done counts tensor bytes. Sending a message with tensors ends when
+  // they are in the receiver's memory (when they have been sent, if they total at most 16 KiB); without tensors, it ends when the message
+  // has been sent. Errors in the operation: invalid_argument (a length above its limit, an invalid device name), bad_memory, unsupported (a
   // payload in device memory, or no channel), closed, cancelled, timed_out.
   [[nodiscard]] operation send(const outgoing_message& message, const pipe_operation_options& options = {},
                                io_callback callback = {}) const;
-  // Ends when the next message has arrived in message, which must stay in place until then. Does not block. Errors in the operation: closed
+  // Ends when the next message has arrived in message, which must not be moved before then. Does not block. Errors in the operation: closed
   // (there are no more messages), cancelled, timed_out.
   [[nodiscard]] operation next(incoming_message& message, const pipe_operation_options& options = {}, io_callback callback = {}) const;
   // Both steps in one, posted before the message arrives: ends when the tensors of the next message are in the targets that room returns.
-  // Errors: those of next() and incoming_message::receive(), and those of room.
+  // Errors: those of next() and incoming_message::receive(), and those that room returns.
   [[nodiscard]] operation receive(incoming_message& message, pipe_room room, const pipe_operation_options& options = {},
                                   io_callback callback = {}) const;
-  // The same if you know what will arrive: the fastest way to receive. Targets in memory of devices with idle streams are announced to the
-  // sender, whose device may write into them as soon as the message is sent (channel_stats::pushed_tensors). From then on cancel() and the
-  // deadline have no effect: the operation ends when nothing can be written there any more. Further errors: invalid_argument (the message
-  // has other tensors; you can still receive them from message).
+  // The same if you know in advance what will arrive: the fastest way to receive. Targets in the memory of devices with idle streams are
+  // announced to the sender, whose device may write into them as soon as the message is sent (channel_stats::pushed_tensors). From then on,
+  // cancel() and the deadline have no effect: the operation ends when nothing more can be written there. Further errors: invalid_argument
+  // (the message has different tensors; you can still receive them from message).
   [[nodiscard]] operation receive(incoming_message& message, std::vector<incoming_target> targets,
                                   const pipe_operation_options& options = {}, io_callback callback = {}) const;
-  // Blocks until both ends have exchanged what they can do, for at most 10 s or until the given time. Errors: timed_out, and those that
+  // Blocks until both ends have exchanged their capabilities, for at most 10 s or until the given time. Errors: timed_out, and those that
   // ended the pipe.
   [[nodiscard]] result<pipe_plan> explain() const;
   [[nodiscard]] result<pipe_plan> explain(deadline_clock::time_point until) const;
   [[nodiscard]] std::vector<channel_stats> stats() const;
-  // Operations under way end with closed. The peer still receives what was queued, if it accepts it within pipe_options::close_within; then
-  // the connection is closed, or earlier if the peer closes too.
+  // Operations under way end with closed. The peer still receives queued data if it accepts it within pipe_options::close_within. The
+  // connection is closed after that, or earlier if the peer closes too.
   void close() noexcept;
   [[nodiscard]] const std::shared_ptr<pipes::session>& core() const noexcept { return core_; }
 
@@ -200,9 +200,9 @@ class PENSTOCK_API pipe_listener {
   ~pipe_listener();  // stops listening; existing pipes continue
   // The URL for connect(), with the port or name that was chosen.
   [[nodiscard]] std::string url() const;
-  // How many peers started to prove that they know the secret and failed.
+  // The number of peers that tried and failed to prove that they know the secret.
   [[nodiscard]] std::uint64_t refused() const noexcept;
-  // Ends when a peer has connected and completed the handshake; accepted then holds the pipe, and must stay in place until then.
+  // Ends when a peer has connected and completed the handshake; accepted then holds the pipe, and must not be moved before then.
   // Connections that close or do not speak the protocol are ignored (health checks, port scanners). Does not block.
   [[nodiscard]] operation accept(pipe& accepted, const pipe_operation_options& options = {}, io_callback callback = {}) const;
 
@@ -210,45 +210,45 @@ class PENSTOCK_API pipe_listener {
   std::shared_ptr<pipes::listener> core_;
 };
 
-// Files in PEM format. For tcp: TLS 1.3 by OpenSSL's libssl.so.3, for all connections of a pipe.
+// Files in PEM format. For tcp: TLS 1.3, by OpenSSL's libssl.so.3, on all connections of a pipe.
 struct pipe_tls {
   std::string certificate{};  // of this end, with intermediate certificates. A listener needs one
   std::string key{};          // its private key
-  // The authorities that sign the peers' certificates. Empty: connect() uses those that the system trusts; a listener asks for no
+  // The CAs that sign the peers' certificates. Empty: connect() uses the system's trusted CAs, and a listener does not ask for a
   // certificate.
   std::string ca{};
   std::string server_name{};  // for connect(): the name in the peer's certificate; empty: the host of the URL
 };
 
 struct pipe_options {
-  // The names of the channels that may be used, best first; empty: all, the fastest first. The receiver's list decides for a tensor: its
-  // first channel that connects the two memories and that the sender may use. "basic" alone sends everything over the connection. "ucx" and
-  // "cuda_gdr" (UCX) are used automatically between hosts with RDMA; if you name them, also over anything else that UCX finds, such as tcp.
-  // See docs/guides/pipes.md on their safety.
+  // The channels that may be used, best first; empty: all, fastest first. The receiver's list decides: a tensor uses the first channel in
+  // it that connects the two memories and that the sender may use. "basic" alone sends everything over the connection. "ucx" and "cuda_gdr"
+  // (UCX) are used automatically between hosts with RDMA; if you name them, also over anything else that UCX finds, such as tcp. See
+  // docs/guides/pipes.md about their safety.
   std::vector<std::string> channels{};
   // For tcp: a secret of at least 16 bytes, the same at both ends. Each end proves that it knows the secret without sending it (HMAC-SHA256
-  // over two challenges). It keeps strangers out but does not encrypt: without TLS, anyone on the network path can read and change the
-  // data.
+  // over two challenges). The secret keeps strangers out but does not encrypt: without TLS, anyone on the network path can read and change
+  // the data.
   std::string secret{};
-  // For tcp: connections per pipe, 1 to 16, including the first. The others are made when the first large tensor is sent, to a port that
-  // the accepting end opens for this pipe alone (channel "mpt"). The smaller number of the two ends counts.
+  // For tcp: connections per pipe, 1 to 16, including the first. The others are opened when the first large tensor is sent, to a port that
+  // the accepting end opens for this pipe alone (channel "mpt"). The smaller of the two ends' numbers applies.
   unsigned connections = 4;
-  // How long a closed pipe keeps sending queued data and waits for the peer to close too. After that it closes the connection; after one
-  // second if the peer has never spoken.
+  // How long a closed pipe keeps sending queued data and waiting for the peer to close too before it closes the connection; only one second
+  // if the peer has never sent anything.
   std::chrono::milliseconds close_within{10'000};
-  // For a listener: the time in which a peer must complete the handshake, prove that it knows the secret, and agree on TLS. If many connect
-  // at once, silent or slow peers may be rejected earlier: with 5,000 strangers per second and a limit of 1,024 descriptors (256 places), a
-  // peer 50 ms away is too slow.
+  // For a listener: the time within which a peer must complete the handshake, prove that it knows the secret, and agree on TLS. If many
+  // connect at once, silent or slow peers may be rejected earlier: with 5,000 strangers per second and a limit of 1,024 descriptors (256
+  // places), a peer 50 ms away is too slow.
   std::chrono::milliseconds prove_within{5'000};
   // For tcp. Both ends must use it, or neither. UCX channels are not encrypted and are not used with it.
   std::optional<pipe_tls> tls{};
 };
 
-// Threads and settings that pipes share. Pipes and listeners keep alive what they need of it.
+// The threads and settings that pipes share. Pipes and listeners keep alive the parts they need.
 class PENSTOCK_API pipe_context {
  public:
-  // Errors: invalid_argument (an unknown or repeated channel, a secret that is too short, an impossible number of connections, a TLS file
-  // that cannot be used), unsupported (a secret without libcrypto, TLS without libssl or with named UCX channels), out_of_memory.
+  // Errors: invalid_argument (an unknown or repeated channel, a secret that is too short, an invalid number of connections, a TLS file that
+  // cannot be used), unsupported (a secret without libcrypto, TLS without libssl or with named UCX channels), out_of_memory.
   static result<pipe_context> create(const engine& with, const pipe_options& options = {});
   explicit pipe_context(std::shared_ptr<pipes::server> made) noexcept;
   pipe_context(pipe_context&&) noexcept;
@@ -256,12 +256,13 @@ class PENSTOCK_API pipe_context {
   ~pipe_context();
 
   // URLs: unix:/path, unix:@name (abstract) or tcp://host:port; "unix:" and port 0 choose a name or port. Unix sockets accept only
-  // processes of the same user. tcp accepts peers that know the secret and, with pipe_tls::ca, have a certificate; without both it binds to
-  // loopback addresses only, where any process of this machine may connect. Only pipe_options::tls encrypts. Errors: invalid_argument,
+  // processes of the same user. tcp accepts peers that know the secret and, with pipe_tls::ca, have a certificate; with neither, it binds
+  // only to loopback addresses, where any process on this machine may connect. Only pipe_options::tls encrypts. Errors: invalid_argument,
   // not_found, permission_denied, io (in use).
   [[nodiscard]] result<pipe_listener> listen(const std::string& url) const;
   // Waits for the name lookup, and for tcp at most 100 ms for the connection. Later failures, such as a host that does not answer, are
-  // errors of the first operation and name the URL. Errors: invalid_argument, not_found (no such host or path; nobody listens there), io.
+  // errors of the first operation, which name the URL. Errors: invalid_argument, not_found (no such host or path, or nothing listens
+  // there), io.
   [[nodiscard]] result<pipe> connect(const std::string& url) const;
 
  private:

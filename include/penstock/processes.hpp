@@ -1,5 +1,5 @@
-// Reports what other processes of this user do with Penstock, read from their counters in shared memory (/dev/shm/penstock-UID). Blocks no
-// process, and asks a process only for its requests under way. Free functions; thread-safe.
+// Reports what other processes of this user do with Penstock, read from their counters in shared memory (/dev/shm/penstock-UID). Does not
+// block any process, and asks a process only for its requests under way. Free functions; thread-safe.
 #pragma once
 
 #include <chrono>

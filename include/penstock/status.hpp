@@ -1,6 +1,6 @@
 // Errors are values. A status has a code, the source of the error (domain and native number) and a message: what was attempted, on which
-// file, at which offset. A result<T> is a T or a status.
-// Copies of a status share one immutable record. Any thread may read it.
+// file, at which offset. A result<T> is either a T or a status.
+// Copies of a status share one immutable record, which any thread may read.
 #pragma once
 
 #if __cplusplus < 202002L
@@ -66,7 +66,7 @@ class [[nodiscard]] PENSTOCK_API status {
   [[nodiscard]] int native() const noexcept { return record_ ? record_->native : 0; }
   // "staged: read 4096 at 1048576 of /data/x: No space left on device (os 28)"; empty when ok.
   [[nodiscard]] std::string_view message() const noexcept { return record_ ? std::string_view(record_->message) : std::string_view(); }
-  // The same status with "context: " before its message (unchanged if there is no memory for that). Ok stays ok.
+  // The same status with "context: " prepended to its message (unchanged if there is no memory for that). Ok stays ok.
   [[nodiscard]] status with_context(std::string_view context) const;
 
  private:
@@ -82,7 +82,7 @@ class [[nodiscard]] PENSTOCK_API status {
   record_pointer record_;
 };
 
-// Thrown when a program reads the value of a failed result without checking it first. what() has the status.
+// Thrown when a program reads the value of a failed result without checking it first. what() describes the status.
 class PENSTOCK_API bad_result : public std::logic_error {
  public:
   explicit bad_result(const status& error);

@@ -8,7 +8,7 @@
 // A file is checked as a whole before any of it is returned: every byte belongs to the header or to exactly one tensor. Everything that the
 // format's own library refuses is refused, and in addition: repeated names or fields, unknown fields, tensors written as arrays, and a
 // header that does not begin with '{'.
-// Values; any thread may use what is const. If memory runs out, the result is errc::out_of_memory.
+// Plain values; any thread may use const ones. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ inline constexpr int tensor_type_count = static_cast<int>(tensor_type::u64) + 1;
 PENSTOCK_API std::string_view to_string(tensor_type type) noexcept;
 // Errors: invalid_argument.
 PENSTOCK_API result<tensor_type> parse_tensor_type(std::string_view name);
-// Bits of one element.
+// Bits per element.
 PENSTOCK_API unsigned bits_of(tensor_type type) noexcept;
 // Bytes of a tensor of that type and shape; without dimensions it has one element. Errors: invalid_argument (not a whole number of bytes,
 // or a number that does not fit into 64 bits).
@@ -72,14 +72,14 @@ struct tensor_facts {
   friend bool operator==(const tensor_facts&, const tensor_facts&) = default;
 };
 
-// Text in the header, in the order of the file.
+// Text in the header, in file order.
 using tensor_metadata = std::vector<std::pair<std::string, std::string>>;
 
 // The contents of a tensor file.
 class PENSTOCK_API tensor_header {
  public:
   tensor_header() = default;  // no tensors
-  // tensors: those of a file, sorted by offset; every name once.
+  // tensors: a file's tensors, sorted by offset, with unique names.
   tensor_header(std::vector<tensor_facts> tensors, std::optional<tensor_metadata> metadata, std::uint64_t data_offset);
 
   // In the order of their bytes in the file. A safetensors file has no gap between data_offset() and its end.
@@ -106,8 +106,8 @@ class PENSTOCK_API tensor_header {
   std::vector<entry> by_name_;  // sorted by hash, then name
 };
 
-// A safetensors file begins with the length of its header as eight bytes, little-endian, followed by the header, which has at most this
-// length.
+// A safetensors file begins with the length of its header as an eight-byte little-endian integer, followed by the header, of at most
+// most_safetensors_header_bytes.
 inline constexpr std::uint64_t safetensors_length_bytes = 8;
 inline constexpr std::uint64_t most_safetensors_header_bytes = 100'000'000;
 

@@ -5,8 +5,8 @@
 //   for (const auto& tensor : checkpoint->tensors) file->read(memory, tensor.bytes, tensor.offset);  // if it is contiguous
 //
 // Pickles are never executed. They are read as data, with the few opcodes and names that torch.save needs for a dict of tensors (protocols
-// 2 to 5); any other one is an error that names it.
-// Values; any thread may use what is const. If memory runs out, the result is errc::out_of_memory.
+// 2 to 5); any other is an error, which names it.
+// Plain values; any thread may use const ones. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ struct checkpoint_tensor {
 // Anything else in the dicts.
 struct checkpoint_entry {
   std::vector<std::string> keys;
-  std::string kind;  // "int", "str", "list of 3 values", ...; "dict" for one without members
+  std::string kind;  // "int", "str", "list of 3 values", ...; "dict" for an empty one
 };
 
 struct torch_checkpoint {
@@ -71,10 +71,10 @@ struct torch_checkpoint {
 inline constexpr std::uint64_t most_checkpoint_pickle_bytes = std::uint64_t{128} << 20;
 inline constexpr int most_checkpoint_depth = 64;
 
-// Reads the directory and the pickle of a checkpoint and compares them: each tensor must lie in its storage, each storage in the file.
-// Blocks. Errors: invalid_argument (not a checkpoint, a damaged one, or one whose pickle needs more than tensors in dicts, numbers and
-// text), unsupported (compressed, or big-endian), and those of file::read; the message names the file, and the tensor or the byte of the
-// pickle.
+// Reads the directory and the pickle of a checkpoint and compares them: each tensor must be within its storage, and each storage within the
+// file. Blocks. Errors: invalid_argument (not a checkpoint, a damaged one, or one whose pickle needs more than tensors in dicts, numbers
+// and text), unsupported (compressed, or big-endian), and those of file::read; the message names the file, and the tensor or the byte of
+// the pickle.
 PENSTOCK_API result<torch_checkpoint> read_torch_checkpoint(const file& from);
 
 // --- writing
@@ -95,24 +95,23 @@ class PENSTOCK_API torch_checkpoint_image {
     bool is_tensor = false;
   };
   explicit torch_checkpoint_image(std::vector<record> records) : records_(std::move(records)) {}
-  // The bytes before, between and after the tensors. checksums: the zip_crc32() of each tensor's bytes, in the order in which they lie in
-  // the file. Without them the archive has no checksums; PyTorch accepts that, zip tools do not.
+  // The bytes before, between and after the tensors. checksums: the zip_crc32() of each tensor's bytes, in file order. Without them the
+  // archive has no checksums; PyTorch accepts that, zip tools do not.
   [[nodiscard]] result<std::vector<placed_bytes>> parts(std::span<const std::uint32_t> checksums) const;
 
  private:
   std::vector<record> records_;
 };
 
-// Storages begin at multiples of this, as in files of torch.save.
+// Storages begin at multiples of this, as in files that torch.save writes.
 inline constexpr std::uint64_t torch_storage_alignment = 64;
 
 // Plans a checkpoint of these tensors, in order, each with a storage of its own; sets their offset and bytes. metadata, if not empty:
 // stored as the attribute safetensors_metadata of the dict. Changes nothing on failure. Errors: invalid_argument (a name that occurs twice
-// or is not UTF-8; sizes above 2^63; too many tensors for the longest pickle that can be read), unsupported (a type that PyTorch does not
-// have).
+// or is not UTF-8; sizes above 2^63; too many tensors for the longest pickle that can be read), unsupported (a type that PyTorch lacks).
 PENSTOCK_API result<torch_checkpoint_image> make_torch_checkpoint(std::vector<tensor_facts>& tensors, const tensor_metadata& metadata = {});
 
-// The CRC-32 of zip for bytes that follow those with the CRC `before`.
+// Zip's CRC-32 for bytes that follow others with the CRC `before`.
 PENSTOCK_API std::uint32_t zip_crc32(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept;
 
 }  // namespace penstock
