@@ -163,7 +163,7 @@ TEST(check, tells_people_what_to_do_and_colours_nothing_in_a_pipe) {
   const ended_program ended = run({"check", "--root", directory.path()});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   for (const char* part :
-       {"platform\n", "  slow     0000:b1:00.0: ACS is on in this switch port", "\n           -> setpci -s 0000:b1:00.0"}) {
+       {"platform\n", "  slow     0000:b1:00.0: ACS is on in this switch port", "\n           -> run setpci -s 0000:b1:00.0"}) {
     EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
   }
   EXPECT_FALSE(contains(ended.out, "\x1b["));

@@ -238,7 +238,7 @@ TEST(cp, what_would_destroy_something_is_refused) {
   EXPECT_TRUE(contains(cp({one, one}).err, "are the same file"));
   EXPECT_TRUE(contains(cp({one, directory.path() + "/same"}).err, "are the same file"));
   EXPECT_EQ(text_in(one), "1");
-  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is no regular file"));
+  EXPECT_TRUE(contains(cp({one, "/dev/null"}).err, "/dev/null is not a regular file"));
   fs::create_directories(directory.path() + "/a");
   fs::create_directories(directory.path() + "/b");
   fs::create_directories(directory.path() + "/to");
