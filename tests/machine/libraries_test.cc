@@ -165,7 +165,7 @@ TEST(judge_libraries, whether_cuda_starts_is_told_where_somebody_has_asked) {
   known.cuda = {"/usr/lib/libcuda.so.1", "/etc/ld.so.cache"};
   EXPECT_EQ(cuda_finding(known), "none");
   known.driver = {true, 0, "", "13.0", {{"0000:1b:00.0", "9.0"}}};
-  EXPECT_EQ(cuda_finding(known), "cuda.starts: CUDA 13.0 starts, and sees 1 of 1 GPUs");
+  EXPECT_EQ(cuda_finding(known), "cuda.starts: CUDA 13.0 starts and sees 1 of 1 GPUs");
   known.driver = {true, 802, "CUDA_ERROR_SYSTEM_NOT_READY (802)", "", {}};
   EXPECT_EQ(cuda_finding(known), "cuda.fails: CUDA does not start: CUDA_ERROR_SYSTEM_NOT_READY (802)");
   known.driver = {true, 100, "CUDA_ERROR_NO_DEVICE (100)", "", {}};

@@ -198,7 +198,7 @@ TEST_F(checkpoint_test, values_that_are_not_in_the_file_are_told_with_the_tensor
   const std::string foreign = pickled_tensor_of({"0", 6, {6}, {1}, 0, "torch\nQInt32Storage"});
   const auto found = read_pickle(pickled_dict({{"d", deferred}, {"f", foreign}, {"e", pickled_tensor_of({"0", 6, {0, 9}, {9, 1}, 5})}}));
   ASSERT_TRUE(found) << found.error().message();
-  EXPECT_TRUE(mentions(found->tensors.at(0).problem, "conjugated or negated"));
+  EXPECT_TRUE(mentions(found->tensors.at(0).problem, "lazy conjugate or negative"));
   EXPECT_TRUE(mentions(found->tensors.at(1).problem, "of type torch.QInt32Storage"));
   EXPECT_TRUE(found->tensors.at(2).problem.ok());
   EXPECT_EQ(found->tensors.at(2).bytes, 0U);
@@ -222,7 +222,7 @@ TEST_F(checkpoint_test, nesting_takes_no_stack_and_no_memory_without_end) {
   }
   laughs += "t";
   laughs = pickled_dict({{"all", laughs}, {"last", std::string("h\x27")}});
-  expect_refused(read_pickle(laughs), "its dicts have more than 1048576 members");
+  expect_refused(read_pickle(laughs), "its dicts have more than 1048576 entries");
 }
 
 TEST_F(checkpoint_test, a_file_that_is_cut_off_or_damaged_is_refused_or_told) {
