@@ -155,7 +155,7 @@ def test_nothing_is_closed_where_one_is_no_file(paths: list[Path]) -> None:
     anything: Any = _native
     with penstock.open(paths[0]) as file:
         for wrong in (3, None, str(paths[0]), penstock.NotFound("x")):
-            with pytest.raises(TypeError, match="of penstock.File, not"):
+            with pytest.raises(TypeError, match="penstock.File objects, not"):
                 anything.close_many([file, wrong])
         with pytest.raises(TypeError, match=r"^close_many\(\): files is a list, not"):
             anything.close_many(file)

@@ -134,7 +134,7 @@ def test_the_command_reads_copies_and_verifies_objects(served, tmp_path):
     assert (into / "data.bin").read_bytes() == content
     for words, problem in [
         (["cp", "-p", f"{url}/data.bin", into], "no mode and no owner"),
-        (["cp", f"{url}/", into], "ends with no name"),
+        (["cp", f"{url}/", into], "ends without a name"),
         (["cp", f"{url}/nothing?token=hidden", into], "/nothing: the server answered with status 404"),
     ]:
         told = run(*words)

@@ -65,7 +65,7 @@ def test_who_fails_takes_the_name_from_all(tmp_path: Path) -> None:
     shared = SharedFile(path, b"head", 100)
     abandon(path, shared.hidden)
     abandon(path, shared.hidden)
-    with pytest.raises(FileNotFoundError, match=f"{path}: there is no .*: another process that writes it has failed, or"):
+    with pytest.raises(FileNotFoundError, match=f"{path}: there is no .*: another process that was writing it failed, or"):
         with open_shared(path, shared.hidden, 100):
             pass
     shared.drop()

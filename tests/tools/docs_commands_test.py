@@ -20,7 +20,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*/*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(page for page in (ROOT / "docs").glob("*/*.md") if page.name != "messages.md")])
 
 # In the root of the sources, in this order. DESTDIR keeps the last out of /usr/local.
 DEVICES = "python3 -c 'import penstock; print(penstock.devices()[0].name)'"
