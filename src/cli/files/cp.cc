@@ -153,7 +153,9 @@ class copier {
   }
 
   void copy_one_to_object(const std::string& from, const std::string& to) {
-    if (is_folder(from)) return failed({errc::unsupported, fmt::format("{} is a folder, and only files can be uploaded: name its files, as in {}/*", from, from)});
+    if (is_folder(from))
+      return failed(
+          {errc::unsupported, fmt::format("{} is a folder, and only files can be uploaded: name its files, as in {}/*", from, from)});
     if (!objects_.insert(to).second)
       return failed({errc::invalid_argument, fmt::format("{} would replace {}, which was just written", shown_name(from), to)});
     const auto copied = copy_to_object(owner_, from, to, how_);
