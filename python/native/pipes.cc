@@ -343,8 +343,10 @@ void add_pipes(nb::module_& module) {
       .def_prop_ro("refused", [](const python_listener& self) { return self.target->refused(); })
       .def("accept", &accept, "timeout"_a.none(), "finish"_a)
       .def("close", [](python_listener& self) {
+        // A thread that is in accept() keeps the old listener until the call returns.
+        auto closed = std::exchange(self.target, std::make_shared<pipe_listener>());
         const without_gil unlocked;
-        *self.target = pipe_listener();
+        closed.reset();
       });
   module.def("_pipe_listen", &listen, "url"_a, "channels"_a, "secret"_a, "connections"_a, "tls"_a = nb::none());
   module.def("_pipe_connect", &connect, "url"_a, "channels"_a, "secret"_a, "connections"_a, "tls"_a = nb::none());

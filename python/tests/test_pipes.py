@@ -392,3 +392,18 @@ def test_the_fan_out_runs():
     told = subprocess.run([sys.executable, str(program), "3", "150"], check=True, timeout=120, capture_output=True, text=True).stdout
     assert "3 receivers, 150 MiB each" in told and "bytes as expected" in told
     assert told.count("host to host by cma") == 3
+
+
+def test_a_listener_may_be_closed_while_another_thread_accepts() -> None:
+    def accept_until_closed(on: penstock.pipe.Listener) -> None:
+        for _ in range(100_000):
+            accepted = on.accept()
+            if accepted.done() and isinstance(accepted.exception(), penstock.Closed):
+                return
+
+    for _ in range(100):
+        listener = penstock.pipe.listen("unix:")
+        thread = threading.Thread(target=accept_until_closed, args=(listener,))
+        thread.start()
+        listener.close()
+        thread.join()
