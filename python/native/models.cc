@@ -131,6 +131,9 @@ void add_models(nb::module_& module) {
   module.def(
       "shown_name", [](nb::handle name) { return path_object(shown_name(path_text(name))); }, "name"_a,
       "What messages call it: a URL without its query; the name of a file as it is.");
+  module.def(
+      "file_path", [](nb::handle path) { return path_object(file_path(path_text(path))); }, "path"_a,
+      "Returns the path that a file:// URL names, and any other name unchanged.");
   module.def("find_model", &found_model, "path"_a, "storage_options"_a = nb::none(),
              "The file that a path stands for: a folder has an index or one file, and so may a URL. Raises penstock.NotFound; of URLs any\n"
              "penstock.Error.");

@@ -16,7 +16,7 @@ from ._folders import files_of_folder, files_of_url
 from ._kinds import ENDINGS, Content, Kind, Request, find_kind
 from ._makers import maker_of
 from ._unsized import read_to_the_end
-from ._urls import is_url, local_path
+from ._urls import is_url
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -97,27 +97,26 @@ def load(
     wanted = _shape_of(shape)
     keys = _keys_of(names)
     by_kind = dtype is None and shape is None and offset == 0
-    if not isinstance(path, int) and is_url(path) and _native.shown_name(path).endswith("/"):  # a folder, even if the server has an object of this name to mark it
-        files = _files_at(path, storage_options) if by_kind else []
-        if files:
-            return _load_files(files, Request(_text_of(path), device, framework, keys, storage_options))
+    request = Request(_text_of(path), device, framework, keys, storage_options)
+    is_url_of_folder = by_kind and is_url(path) and _name_of(path).endswith("/")  # even if an empty object of that name marks the folder
+    if is_url_of_folder and (files := _files_at(path, storage_options)):
+        return _load_files(files, request)
     try:
         opened = _native.open(path, storage_options=storage_options)
     except (NotAFile, NotFound, PermissionDenied):
-        files = _files_at(path, storage_options) if by_kind else []
-        if not files:
-            if not by_kind and _is_folder(path):
-                problem = f"{_name_of(path)} is a folder: load it without dtype, shape and offset, which are for files of plain data"
-                raise InvalidArgument(problem, code="invalid_argument", filename=_name_of(path)) from None
-            raise
-        return _load_files(files, Request(_text_of(path), device, framework, keys, storage_options))
+        if by_kind and not is_url_of_folder and (files := _files_at(path, storage_options)):
+            return _load_files(files, request)
+        if not by_kind and _local_folder(path):
+            problem = f"{_name_of(path)} is a folder: load it without dtype, shape and offset, which are for files of plain data"
+            raise InvalidArgument(problem, code="invalid_argument", filename=_name_of(path)) from None
+        raise
     with opened as file:
         size = file.size()
         if by_kind and size > 0:
             content = Content(file, size, _name_of(path))
             kind = find_kind(content)
             if kind is not None:
-                return _load_kind(content, kind, Request(_text_of(path), device, framework, keys, storage_options))
+                return _load_kind(content, kind, request)
             if keys is None:
                 _check_ending(content.name)
         if keys is not None:
@@ -162,16 +161,16 @@ _NAMES_ARE_FOR = "names= selects arrays of a .npz file, and tensors of safetenso
 
 def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str]:
     """Returns the model files of a folder, or of a URL that names a folder; empty if path is neither."""
-    if isinstance(path, int):
-        return []
-    name = os.fsdecode(path)
-    if is_url(name):
-        return files_of_url(name, storage_options)
-    return files_of_folder(local_path(name)) if _is_folder(name) and os.access(local_path(name), os.R_OK) else []
+    if not isinstance(path, int) and is_url(path):
+        return files_of_url(os.fsdecode(path), storage_options)
+    folder = _local_folder(path)
+    return files_of_folder(folder) if folder and os.access(folder, os.R_OK) else []
 
 
-def _is_folder(path: Path) -> bool:
-    return not isinstance(path, int) and not is_url(path) and os.path.isdir(local_path(os.fsdecode(path)))
+def _local_folder(path: Path) -> str:
+    """Returns the folder that a path or a file:// URL names; empty if it names none."""
+    name = "" if isinstance(path, int) else _native.file_path(path)
+    return name if os.path.isdir(name) else ""
 
 
 def _load_files(files: Sequence[str], request: Request) -> Any:

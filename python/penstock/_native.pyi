@@ -738,6 +738,7 @@ MOST_MODEL_INDEX_BYTES: int
 MOST_MODEL_REQUEST_BYTES: int
 
 def is_url(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bool: ...
+def file_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str: ...
 
 # Of s3://BUCKET/BEGINNING. The size is None of what other objects' URLs begin with.
 def list_remote(

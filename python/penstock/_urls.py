@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from . import _native
 
-__all__ = ["in_order", "is_url", "local_path", "place_of"]
+__all__ = ["in_order", "is_url", "place_of"]
 
 # Bytes in progress at once. A part of an object is sent when all its bytes are there; incomplete parts are held in memory.
 _STEP_BYTES = 64 << 20
@@ -19,16 +19,6 @@ _T = TypeVar("_T")
 def is_url(path: Any) -> bool:
     """Returns whether the library treats the path as the URL of an object on a server. A descriptor, for example, is not one."""
     return isinstance(path, (str, bytes, os.PathLike)) and _native.is_url(path)
-
-
-def local_path(name: str) -> str:
-    """Returns the path that a file:// URL names, and any other name unchanged."""
-    if not name.lower().startswith("file://"):
-        return name
-    from urllib.parse import unquote
-
-    rest = name[len("file://") :]
-    return unquote(rest[len("localhost") :] if rest.startswith("localhost/") else rest)
 
 
 def place_of(path: str) -> str:
