@@ -93,6 +93,15 @@ class Prose(unittest.TestCase):
             found = [f"{sentence}: {instead}" for sentence in prose(page) for hard, instead in self.HARD if hard.search(sentence)]
             self.assertEqual(found, [], page.name)
 
+    def test_the_first_screen_of_a_page_has_an_example_a_table_or_a_drawing(self) -> None:
+        for page in sorted((ROOT / "docs").rglob("*.md")):
+            first_screen = "\n".join(page.read_text().split("\n")[:30])
+            self.assertRegex(first_screen, r"(?m)^(```|\|[-| :]+\|$|<picture>)", page.name)
+
+    def test_symptoms_are_on_one_page(self) -> None:
+        for page in PAGES:
+            self.assertNotIn("## When something is wrong", page.read_text(), f"{page.name}: move them to docs/reference/troubleshooting.md")
+
     def test_first_programs_are_not_cut_in_the_site(self) -> None:
         """In a window of 1366 pixels it shows 80 columns of code."""
         for page in self.PAGES:
