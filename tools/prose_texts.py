@@ -74,9 +74,8 @@ def texts_with_kind(content: str, public: bool, placeholder: Callable[[ast.Forma
         node, shown = waiting.pop()
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             shown = shown and is_public(getattr(node, "name", "x"))
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                docstrings[first.value] = shown
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # also below an attribute
+            docstrings[node.value] = shown
         if isinstance(node, ast.JoinedStr):
             joined = "".join(str(part.value) if isinstance(part, ast.Constant) else placeholder(part) for part in node.values)  # type: ignore[arg-type]
             if is_prose(joined):

@@ -53,7 +53,7 @@ def load_npy(file: _native.File, name: str, device: Any, framework: str | None =
     header = read_header(reader_of(file, 0, size), name)
     there = max(0, size - header.offset)
     if there < header.nbytes:
-        problem = f"{name}: the array takes {header.nbytes} bytes at {header.offset}, of which the file has {there}: the rest of it is missing"
+        problem = f"{name}: the array takes {header.nbytes} bytes at {header.offset}, but the file has only {there} of them: the rest is missing"
         raise ShortRead(problem, code="short_read", filename=name, offset=header.offset, bytes_done=there)
     array, memory = empty_like_header(header, device, framework, name)
     if header.nbytes:

@@ -145,7 +145,7 @@ def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, conten
 def test_a_file_that_ends_too_early_is_a_short_read(tmp_path: Path) -> None:
     path = saved(tmp_path, ARRAYS["plain"])
     os.truncate(path, 128 + 95)
-    with pytest.raises(penstock.ShortRead, match="the array takes 96 bytes at 128, of which the file has 95") as told:
+    with pytest.raises(penstock.ShortRead, match="the array takes 96 bytes at 128, but the file has only 95 of them") as told:
         penstock.load(path)
     assert (told.value.offset, told.value.bytes_done) == (128, 95)
     path.write_bytes(npy("{'descr': '<f8', 'fortran_order': True, 'shape': (%d,)}" % (1 << 59), b"x" * 100))

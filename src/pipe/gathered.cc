@@ -10,11 +10,9 @@ namespace penstock::pipes {
 
 result<incoming_target> gathered::add(const incoming_target& target, const std::string& name) {
   if (target.length > most_bytes - bytes_) {
-    return status(
-        errc::unsupported,
-        fmt::format("no channel brings it in the order of a stream but through memory of the host, of which {} bytes are the most "
-                    "for a message",
-                    most_bytes));
+    return status(errc::unsupported,
+                  fmt::format("receiving it in stream order needs a copy in host memory, and one message may use at most {} bytes of that",
+                              most_bytes));
   }
   auto made = std::make_unique<source::awaited_memory>(name, target.length);
   auto* const memory = made.get();

@@ -61,7 +61,7 @@ status session::announced(const channel::frame_head& head, endings& ended) {
   }
   const auto& tensors = message->facts.tensors;
   if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.in_line != tensors.front().in_line; })) {
-    return wrong("a message of which a part is in line");
+    return wrong("a message with only some of its tensors in line");
   }
   for (const auto& each : carriers_) {
     if (each != nullptr) each->has_come(message->facts);

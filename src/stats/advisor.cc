@@ -239,7 +239,7 @@ class adviser {
     add("remote-reads-lack-memory",
         fmt::format("{} times reads from a server waited because all pinned memory that such reads may use was taken, {} in all.",
                     number(use_.remote_memory_waits), time(loss)),
-        "Raise the budget, of which they may use a quarter: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
+        "Raise the budget, a quarter of which they may use: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
   }
 
   const usage_stats& use_;

@@ -33,7 +33,7 @@ inline constexpr std::array counter_table{
     usage_counter{"unaligned_bytes", &usage_stats::unaligned_bytes, "Bytes of these unaligned pieces"},
     usage_counter{"unaligned_ns", &usage_stats::unaligned_ns, "Time that these unaligned pieces took"},
     usage_counter{"block_reads", &usage_stats::block_reads,
-                  "Pieces read past the page cache in whole blocks of which not all bytes were requested"},
+                  "Pieces read past the page cache in whole blocks that hold more bytes than were requested"},
     usage_counter{"block_read_bytes", &usage_stats::block_read_bytes, "Bytes of these pieces"},
     usage_counter{"block_extra_bytes", &usage_stats::block_extra_bytes, "Bytes of these pieces that were not requested"},
     usage_counter{"block_read_ns", &usage_stats::block_read_ns, "Time that these pieces took"},

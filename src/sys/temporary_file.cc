@@ -47,7 +47,7 @@ status temporary_file::check_room() {
   if (uninterrupted([&] { return ::fstatvfs(fd_.get(), &facts); }) != 0) return {};  // then the write reports a full disk
   const auto free = std::uint64_t{facts.f_bavail} * facts.f_frsize;
   if (facts.f_blocks > 0 && free < looked_at_every + std::uint64_t{facts.f_blocks} * facts.f_frsize / part_left_free)
-    return status::from_errno(ENOSPC, fmt::format("write a temporary file in {}, of which a tenth must stay free", folder_));
+    return status::from_errno(ENOSPC, fmt::format("write a temporary file in {}, where a tenth of the space must stay free", folder_));
   room_until_ = size_ + looked_at_every;
   return {};
 }

@@ -72,7 +72,7 @@ status check_end(const std::vector<tensor_facts>& all, std::uint64_t data_bytes)
   if (end == data_bytes) return {};
   if (end < data_bytes) return wrong(fmt::format("the last {} bytes of the file belong to no tensor", data_bytes - end));
   const auto cut = std::ranges::find_if(all, [&](const tensor_facts& each) { return end_of(each) > data_bytes; });
-  return wrong(fmt::format("{} ends at {} of the tensors' bytes, of which the file has {}: the rest of it is missing",
+  return wrong(fmt::format("{} ends at byte {} of the tensors' data, but the file has only {} bytes of it: the rest is missing",
                            tensor_called(cut->name), end_of(*cut), data_bytes));
 }
 

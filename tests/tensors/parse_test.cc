@@ -188,7 +188,7 @@ TEST(parse_safetensors, refuses_offsets_that_do_not_cover_the_file_once) {
   expect_refused("{" + a + "}", 7, "the last 3 bytes of the file belong to no tensor");
   expect_refused("{}", 8, "the last 8 bytes of the file belong to no tensor");
   expect_refused("{" + a + "," + entry("b", "U8", "[4]", 4, 8) + "," + entry("c", "U8", "[4]", 8, 12) + "}", 7,
-                 "tensor \"b\" ends at 8 of the tensors' bytes, of which the file has 7: the rest of it is missing");
+                 "tensor \"b\" ends at byte 8 of the tensors' data, but the file has only 7 bytes of it: the rest is missing");
 }
 
 TEST(parse_safetensors, refuses_shapes_that_do_not_fit_their_bytes) {
