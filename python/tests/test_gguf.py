@@ -243,7 +243,7 @@ def test_one_file_of_a_model_under_another_name_is_refused(tmp_path: Path, kind:
         (gguf([pair("k", "u8", 1)] * 2), 'the key "k" appears twice'),
         (gguf([pair("general.alignment", "u32", 24)]), "general.alignment is 24, which is not a power of two"),
         (gguf([struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, 8, 1 << 61)]), 'the key "k": at byte .*items do not fit'),
-        (gguf((), [tensor("t", "F32", (2,))])[:-1], 'tensor "t": its 8 bytes at 0 .* the rest of it is missing'),
+        (gguf((), [tensor("t", "F32", (2,))])[:-1], 'tensor "t": its 8 bytes at 0 .* the rest is missing'),
         (gguf((), [tensor("t", "F32", (2,))] * 2), 'tensor "t" comes twice'),
         (gguf((), [Tensor("t", "Q4_K", (2, 128), bytes(144))]), 'tensor "t": its rows of 128 elements are not a whole number of blocks of 256'),
     ],

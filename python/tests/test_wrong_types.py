@@ -119,6 +119,7 @@ class Given:
             "place": (_native.parse_safetensors(self.beginning, len(self.beginning) + 8).place, {"alignment": 64, "start": 0}),
             "find_model": (_native.find_model, {"path": self.path, "storage_options": {}}),
             "is_url": (_native.is_url, {"path": self.path}),
+            "file_path": (_native.file_path, {"path": self.path}),
             "shown_name": (_native.shown_name, {"name": self.path}),
             "list_remote": (_native.list_remote, {"url": "s3://bucket-of-nobody/", "storage_options": {"kind": "http"}, "one_level": False}),
             "shards_of_index": (_native.shards_of_index, {"json": b'{"weight_map": {}}', "path": "index.json"}),

@@ -95,7 +95,7 @@ status check_gguf_place(const tensor_facts& tensor, std::uint32_t alignment, std
   const auto end = range_end(tensor.offset, tensor.bytes);
   const std::uint64_t there = file_bytes - std::min(file_bytes, data_offset);
   if (end && *end <= there) return {};
-  return no_gguf(fmt::format("its {} bytes at {} of the tensors' do not fit into a file that has {} of these: the rest of it is missing",
+  return no_gguf(fmt::format("its {} bytes at {} of the tensors' do not fit into a file that has {} of these: the rest is missing",
                              tensor.bytes, tensor.offset, there));
 }
 

@@ -76,7 +76,7 @@ class gguf_reader {
   bool are_there(std::uint64_t bytes) {
     if (bytes > most_left()) {
       return fail(file_bytes_ <= most_gguf_header_bytes
-                      ? fmt::format("{} more bytes are needed, and the file ends at {}: the rest of it is missing", bytes, file_bytes_)
+                      ? fmt::format("{} more bytes are needed, and the file ends at {}: the rest is missing", bytes, file_bytes_)
                       : fmt::format("not a GGUF file: its header would be longer than {} bytes", most_gguf_header_bytes));
     }
     if (bytes <= text_.size() - at_) return true;

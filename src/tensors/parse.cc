@@ -135,7 +135,7 @@ result<std::uint64_t> safetensors_header_bytes(std::string_view beginning, std::
                                most_safetensors_header_bytes));
     }
     if (length > file_bytes || file_bytes - length < safetensors_length_bytes) {
-      return wrong(fmt::format("a header of {} bytes does not fit into a file of {}: the rest of it is missing", length, file_bytes));
+      return wrong(fmt::format("a header of {} bytes does not fit into a file of {}: the rest is missing", length, file_bytes));
     }
     return length;
   });

@@ -251,7 +251,7 @@ TEST(safetensors_header_bytes, are_the_first_number_of_the_file) {
   const std::string beginning = testing::with_length("{}");
   EXPECT_EQ(safetensors_header_bytes(beginning, 10).value_or(0), 2U);
   EXPECT_EQ(safetensors_header_bytes(beginning, 9).error().message(),
-            "a header of 2 bytes does not fit into a file of 9: the rest of it is missing");
+            "a header of 2 bytes does not fit into a file of 9: the rest is missing");
   EXPECT_EQ(safetensors_header_bytes(beginning.substr(0, 7), 7).error().message(),
             "not a safetensors file: it has 7 bytes, and the length of the header alone takes 8");
   EXPECT_EQ(safetensors_header_bytes("", 0).error().code(), errc::invalid_argument);
