@@ -32,7 +32,7 @@ endif()
 if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_UNITY_BUILD)
   set(CMAKE_UNITY_BUILD ON)
 endif()
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 24 CACHE STRING "Sources compiled as one")
 
 # Flags of our own targets, which all link this.
 add_library(penstock_flags INTERFACE)
@@ -42,6 +42,11 @@ target_compile_options(
             -Wextra
             -UNDEBUG  # broken invariants are asserts that stay on, in every build type
 )
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ collects its garbage at 512 MiB, not at a few: a tenth less time.
+  target_compile_options(penstock_flags INTERFACE "SHELL:--param ggc-min-heapsize=524288")
+endif()
 
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ warns of types in headers that hold types of an unnamed namespace, and takes the sources that one includes for headers.

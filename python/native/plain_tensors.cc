@@ -19,34 +19,6 @@ namespace {
 
 using namespace nb::literals;
 
-// --- DLPack's C functions, since version 1.3: the needed part of the table that a library's tensor class exports
-
-constexpr auto exchange_attribute = "__dlpack_c_exchange_api__";
-constexpr auto exchange_capsule = "dlpack_exchange_api";
-constexpr std::uint32_t exchange_major = 1;
-
-struct exchange_table {
-  std::uint32_t major;
-  std::uint32_t minor;
-  const exchange_table* older;
-  void* allocate;
-  void* managed_from_object;
-  void* object_from_managed;
-  int (*tensor_from_object)(void* object, dl_tensor* found);  // valid as long as the object; returns 0, or sets a Python error
-  void* current_stream;
-};
-
-const exchange_table* exchange_of(nb::handle tensor_class) {
-  const nb::object shown = nb::steal(PyObject_GetAttrString(tensor_class.ptr(), exchange_attribute));
-  if (!shown.is_valid() || PyCapsule_IsValid(shown.ptr(), exchange_capsule) == 0) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  const auto* table = static_cast<const exchange_table*>(PyCapsule_GetPointer(shown.ptr(), exchange_capsule));
-  while (table != nullptr && table->major != exchange_major) table = table->older;
-  return table != nullptr && table->tensor_from_object != nullptr ? table : nullptr;
-}
-
 // --- one tensor
 
 struct dl_type {
@@ -126,8 +98,8 @@ class search {
 
   // Returns false if a tensor is missing or not plain.
   bool add(const tensor_header& header) {
-    if (exchange_ == nullptr) exchange_ = exchange_of(classes_[0]);
-    if (exchange_ == nullptr) return false;
+    if (describe_ == nullptr) describe_ = dl_exchange_of(classes_[0]);
+    if (describe_ == nullptr) return false;
     auto& mine = files_.emplace_back(&header);
     mine.targets.reserve(header.tensors().size());
     return std::ranges::all_of(header.tensors(), [&](const tensor_facts& each) { return add(each, mine); });
@@ -183,7 +155,7 @@ class search {
     }
     dl_tensor seen{};
     if (!is_one(tensor)) return false;
-    if (exchange_->tensor_from_object(tensor, &seen) != 0) {
+    if (describe_(tensor, &seen) != 0) {
       PyErr_Clear();  // a later, slower check reports what is wrong
       return false;
     }
@@ -204,7 +176,7 @@ class search {
 
   nb::dict targets_;
   nb::tuple classes_;
-  const exchange_table* exchange_ = nullptr;
+  dl_tensor_of_object describe_ = nullptr;
   std::optional<dl_device> device_;
   std::vector<of_file> files_;
   std::uint64_t begin_ = 0;

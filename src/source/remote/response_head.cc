@@ -17,7 +17,7 @@ std::string shown(std::string_view text) { return printable_text(std::string(tex
 
 status wrong(std::string_view what) { return {errc::io, fmt::format("the server's answer is not HTTP: {}", what)}; }
 
-bool is_control(char c) noexcept { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f'; }
+bool is_control_but_tab(char c) noexcept { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f'; }
 // Other programs treat these as the end of a line or a string.
 bool is_break(char c) noexcept { return c == '\r' || c == '\0'; }
 
@@ -51,7 +51,7 @@ status parse_status_line(std::string_view line, response_head& into) {
 
 // Keeps the first of repeated lines, as libcurl does. Ignores values with control characters, because some of them (ETag) are sent back.
 void keep_first(std::string& to, std::string_view value) {
-  if (to.empty() && std::none_of(value.begin(), value.end(), is_control)) to = value;
+  if (to.empty() && std::none_of(value.begin(), value.end(), is_control_but_tab)) to = value;
 }
 
 // Rejects two different ranges, with which the bytes of one response could be taken for others.
