@@ -38,7 +38,7 @@ core::transfer reading(void* memory, std::uint64_t length, std::int64_t offset) 
 }
 
 core::transfer writing(const void* memory, std::uint64_t length, std::int64_t offset) {
-  // Writes only read the memory; both directions share one type.
+  // Writes only read the memory, so both directions share one type.
   return {static_cast<std::byte*>(const_cast<void*>(memory)), length, static_cast<std::uint64_t>(offset), true};
 }
 
@@ -48,7 +48,7 @@ std::chrono::steady_clock::time_point after(std::chrono::nanoseconds timeout) {
   return timeout < most ? now + timeout : std::chrono::steady_clock::time_point::max();
 }
 
-// Reports a request that cannot start to its callback, before the call returns.
+// Reports a request that cannot start to its callback before the call returns.
 core::operation* refuse(const status& why, const io_callback& callback) {
   if (callback) callback({0, why});
   return core::refused(why);
@@ -67,8 +67,8 @@ void release(core::operation* state) {
   if (state != nullptr) state->release();
 }
 
-// engine::shared(). Never destroyed: its last use may come after any static destructor. Uses no lock, which a fork could leave locked in
-// the child.
+// engine::shared(). Never destroyed, because it may be used after any static destructor. Takes no lock, because a fork could leave it
+// locked in the child.
 constinit std::atomic<std::shared_ptr<core::engine_core>*> shared_core{
     nullptr};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -116,7 +116,7 @@ std::vector<io_result> batch::wait() {
     state_->wait(engine->batch_spin());
   }
   if (!state_->done()) return std::vector<io_result>(count_, {0, left_behind()});
-  if (state_->item_count() < count_) return std::vector<io_result>(count_, state_->outcome());  // there was no memory to start
+  if (state_->item_count() < count_) return std::vector<io_result>(count_, state_->outcome());  // // not enough memory to start
   return state_->items();
 }
 bool batch::wait_for(std::chrono::nanoseconds timeout) {

@@ -1,4 +1,4 @@
-// Ends the queued work of requests whose deadline has passed. One thread sleeps until the next deadline. Thread-safe.
+// Cancels the queued work of requests whose deadline has passed. One thread sleeps until the next deadline. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class timed {
   }
   void set_deadline(deadline_clock::time_point when) noexcept { deadline_ = when; }
   [[nodiscard]] deadline_clock::time_point deadline() const noexcept { return deadline_; }
-  // Ends work that has not started. Does not block. Any thread.
+  // Cancels work that has not started. Does not block. May be called on any thread.
   virtual void end_queued() = 0;
 
  protected:
@@ -44,11 +44,11 @@ class timed {
   deadline_clock::time_point deadline_ = deadline_clock::time_point::max();
 };
 
-// Holds one reference. A value type; several threads may share the object that it refers to.
+// Holds one reference. A value type: several threads may share the referenced object.
 template <class Timed>
 class timed_ref {
  public:
-  timed_ref() noexcept = default;  // to no object
+  timed_ref() noexcept = default;  // refers to no object
   explicit timed_ref(Timed& of) noexcept : of_(&of) { of.retain(); }
   timed_ref(const timed_ref& other) noexcept : of_(other.of_) {
     if (of_ != nullptr) of_->retain();
@@ -74,12 +74,12 @@ class deadlines {
   deadlines() = default;
   deadlines(const deadlines&) = delete;
   deadlines& operator=(const deadlines&) = delete;
-  ~deadlines();  // watches nothing from then on
+  ~deadlines();  // stops watching
 
-  // Watches an object that has started until forget() is called, and calls end_queued() once its deadline has passed. Starts the thread.
-  // Error: out_of_memory; the object is then not watched.
+  // Watches an object that has started until forget() is called. Calls end_queued() when its deadline has passed. Starts the thread. Error:
+  // out_of_memory; the object is then not watched.
   status watch(timed& request);
-  // Does not block. end_queued() may be running on another thread at this moment.
+  // Does not block. Another thread may be running end_queued() at the same time.
   void forget(timed& request) noexcept;
 
  private:

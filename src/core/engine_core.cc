@@ -24,11 +24,11 @@ namespace penstock::core {
 
 namespace {
 
-// The last engine whose thread calls the driver in the background. The exit handler below waits for that thread: handlers registered after
-// the driver's run before the driver's own.
+// The last engine whose thread calls the driver in the background. The exit handler below waits for that thread. Exit handlers registered
+// after the driver's run before it.
 constinit std::atomic<engine_core*> preparing_core{nullptr};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-// Beyond this, file systems share mounts.
+// Beyond this number, file systems share mounts.
 constexpr std::size_t most_mounts = 64;
 
 void warn_that_nvtx_is_missing() noexcept {
@@ -59,7 +59,7 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
 }
 
 // The last handle may be destroyed on a lane (in a callback), which cannot join itself. The watcher thread, which exists whenever a lane
-// does, then destroys the engine. A forked child has none of these threads.
+// does, destroys the engine in that case. A forked child has none of these threads.
 void engine_core::destroy(engine_core* core) {
   if (core->forked()) return;
   core->log_summary();
@@ -81,7 +81,7 @@ void engine_core::await_preparation() noexcept {
   if (preparer_.joinable()) preparer_.join();
 }
 
-// If a thread is still preparing another context, this context is used without preparation.
+// If a thread is still preparing another context, this context is not prepared.
 void engine_core::prepare() noexcept {
   if (forked() || is_preparing_.load()) return;
   const auto current = memory().current_context();
@@ -89,7 +89,7 @@ void engine_core::prepare() noexcept {
   (void)or_no_memory([&]() -> status {
     const std::lock_guard guard(preparing_);
     if (is_preparing_.exchange(true)) return {};
-    if (preparer_.joinable()) preparer_.join();  // it has ended
+    if (preparer_.joinable()) preparer_.join();  // it has finished
     preparing_core.store(this);
     static const int registered = std::atexit([] {
       if (auto* const last = preparing_core.load(); last != nullptr) last->await_preparation();
@@ -167,7 +167,7 @@ std::vector<penstock::advice> engine_core::advice() const {
   return stats::advise(seen, {});
 }
 
-// Reads only counters: when a process ends, calls of the GPU driver are no longer safe.
+// Reads only counters, because calls to the GPU driver are not safe while the process exits.
 void engine_core::log_summary() noexcept {
   if (!options().log_summary || forked() || logged_.exchange(true)) return;
   (void)or_no_memory([&]() -> status {
@@ -175,7 +175,7 @@ void engine_core::log_summary() noexcept {
     std::string text;
     for (std::string_view rest = lines; !rest.empty();) {
       const auto line = rest.substr(0, rest.find('\n'));
-      text += fmt::format("penstock: {}\n", printable_text(std::string(line)));  // file names may hold any characters
+      text += fmt::format("penstock: {}\n", printable_text(std::string(line)));  // file names may contain any character
       rest.remove_prefix(line.size() + 1);
     }
     print_error(text);

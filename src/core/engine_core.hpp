@@ -1,5 +1,5 @@
-// The engine: owns the resources of its requests and one mount per file system. Made by make_engine; destroyed when the last handle, file,
-// buffer and operation of it is destroyed.
+// The engine. Owns the resources that its requests use, and one mount per file system. Created by make_engine; destroyed with its last
+// handle, file, buffer or operation.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ class engine_core final : public runtime {
   std::mutex lock_;  // guards mounts_
   std::vector<std::unique_ptr<mount>> mounts_;
   std::mutex preparing_;  // guards preparer_
-  std::thread preparer_;  // ends by itself
+  std::thread preparer_;  // exits by itself
   std::atomic<bool> is_preparing_{false};
 };
 

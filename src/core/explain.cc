@@ -17,11 +17,11 @@ namespace penstock::core {
 
 namespace {
 
-// A sparse file can have any size, and so can an object, if its server says so. Only this much is looked at; the rest is planned like the
-// end of that part. Without cachestat(2) this many bytes take a second or two.
+// A sparse file can have any size. So can an object, if its server says so. Only this much is inspected; the rest is planned like the end
+// of that part. Without cachestat(2), inspecting this many bytes takes a second or two.
 constexpr std::uint64_t most_looked_at = std::uint64_t{256} << 30;
 
-// Returns only neighbours that are known already, so that the question creates no context.
+// Returns only neighbours that are already known, because explaining must not create a context.
 std::string neighbours_in_use(runtime& with, const staging::place& place, const transfer& what, const io_options& options) {
   std::string names;
   const auto links = with.links_of(options);
@@ -64,7 +64,7 @@ std::string of_answers(const file_core& file) {
   return fmt::format("this file system answers late: a read takes {:.1f} ms, so up to {} are under way at once", read_ms, times.at_once());
 }
 
-// Remarks on bytes that pass through the page cache although they should not stay there.
+// Adds remarks about bytes that pass through the page cache although they should not stay there.
 void add_uncached(plan& told, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
   auto& from = file.source();
   const bool goes_past = place.on_device() && from.direct_problem().ok();
@@ -146,7 +146,7 @@ void add(std::vector<planned_run>& runs, const planned_piece& piece) {
   }
 }
 
-// Whether the reason depends on the page cache.
+// Returns true if the reason depends on the page cache.
 bool is_of_cache(plan_reason reason) {
   switch (reason) {
     case plan_reason::resident:
@@ -188,7 +188,7 @@ std::string describe(std::span<const planned_run> runs, std::uint64_t cached, st
   return ways.empty() ? text : fmt::format("{}; the rest: {}", text, fmt::join(ways, "; "));
 }
 
-// Merges many runs that differ only in what is cached into one part: the amount says more than a long list.
+// Merges many runs that differ only in what is cached into one part, because the total amount is more useful than a long list.
 void tell(plan& told, runtime& with, source::source& from, std::span<const planned_run> runs) {
   constexpr std::size_t most_listed = 4;
   while (!runs.empty()) {
@@ -211,7 +211,7 @@ void tell(plan& told, runtime& with, source::source& from, std::span<const plann
   }
 }
 
-// Plans section by section, as a request would.
+// Plans section by section, as a request does.
 status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file, const transfer& what, const staging::place& place,
                  const io_options& options) {
   const auto asked = find_route(with, file, what.is_write, what.offset, what.length, &place, options, asker::waits);

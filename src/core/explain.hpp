@@ -8,7 +8,7 @@
 
 namespace penstock::core {
 
-// Describes what a blocking request on memory of the named device would do, with useful remarks. "" and "host": host memory.
+// Describes what a blocking request on memory of the named device would do, and adds useful remarks. "" and "host" mean host memory.
 result<plan> explain(runtime& with, file_core& file, std::string_view device, const transfer& what, const io_options& options);
 
 }  // namespace penstock::core

@@ -32,7 +32,7 @@ file_core::~file_core() {
   if ((uses_.load() & closed_bit) == 0) (void)close();
 }
 
-// A forked child closes only the descriptors: threads of the parent may have been using the rest, or waiting for its lock.
+// A forked child closes only the descriptors, because the parent's threads may have been using the rest or waiting for its lock.
 void file_core::destroy(file_core* file) noexcept {
   if (file->runtime_->forked()) {
     (void)file->source_->close();
@@ -195,7 +195,7 @@ result<int> file_core::descriptor() {
 
 status file_core::close() {
   if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed before", name())};
-  // A forked child lacks the threads that would end the uses in flight.
+  // A forked child lacks the threads that would finish the requests in flight.
   if (!runtime_->forked()) {
     std::unique_lock guard(lock_);
     quiet_.wait(guard, [this] { return uses_.load() == closed_bit; });

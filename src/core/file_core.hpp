@@ -29,10 +29,10 @@ namespace penstock::core {
 class file_core;
 class mount;
 
-// One use of a file. The file is not closed while it lives. The file must outlive it. For one thread at a time.
+// One use of a file, which keeps the file from being closed. The file must outlive it. For one thread at a time.
 class file_use {
  public:
-  file_use() noexcept = default;  // of no file
+  file_use() noexcept = default;  // refers to no file
   file_use(file_use&& other) noexcept : file_(std::exchange(other.file_, nullptr)) {}
   file_use& operator=(file_use&& other) noexcept {
     std::swap(file_, other.file_);
@@ -80,7 +80,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   file_core& operator=(const file_core&) = delete;
   ~file_core();
 
-  // Begins a use of the file. The error names the file: closed; forked; for a request, permission_denied if the file is not open for it.
+  // Starts a use of the file. Errors name the file: closed; forked; permission_denied if the file is not open for that kind of request.
   [[nodiscard]] result<file_use> use();
   [[nodiscard]] result<file_use> use(bool is_write);
 
@@ -97,13 +97,13 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
   // The turnstile for fills from a remote source; null for any other source.
   [[nodiscard]] source::turnstile* turns() const noexcept { return turns_.get(); }
-  // The turnstile for one request. With a deadline, the bytes from a file system with a server pass it too, so that the request can end
-  // without waiting for them.
+  // The turnstile for one request. If the request has a deadline, bytes from a file system with a server also pass it, so that the request
+  // can end without waiting for them.
   [[nodiscard]] source::turnstile* turns(const io_options& options) const noexcept {
     return (options.deadline == deadline_clock::time_point::max() ? turns_ : turns_by_deadline_).get();
   }
 
-  // Whether a limit of bytes per second applies to requests of this file: its own, the engine's, or both.
+  // True if a limit in bytes per second applies to requests on this file: its own, the engine's, or both.
   [[nodiscard]] bool is_limited() const noexcept { return is_limited_; }
   // The file's own limit; null if it has none.
   [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
@@ -124,7 +124,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   }
   [[nodiscard]] bool answers_late() const noexcept { return answers() == staging::answer_times::verdict::late; }
 
-  // How a blocking call follows the previous call on this file.
+  // The relation of a blocking call to the previous call on this file.
   enum class follows : std::uint8_t { nobody, same_thread, in_order };
   follows follow(std::uint64_t offset, std::uint64_t end) noexcept {
     const auto me = this_thread_number() + 1;
@@ -135,15 +135,16 @@ class file_core : public std::enable_shared_from_this<file_core> {
     last_thread_.store(me, std::memory_order_relaxed);
     return follows::nobody;
   }
-  // Called when a blocking read begins on a file system with slow answers. Fetches what the next reads will need into the page cache.
+  // Called when a blocking read starts on a file system that answers slowly. Fetches the bytes that the next reads will need into the page
+  // cache.
   void fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept;
   // The cache option that applies to a read of this file; automatic if the user set none.
   [[nodiscard]] cache_use asked_cache(const io_options& options) const noexcept {
     if (options.cache != cache_use::automatic) return options.cache;
     return cache_ != cache_use::automatic ? cache_ : runtime_->options().cache;
   }
-  // Whether a long read begins about where the last one ended, or about where the file begins. Threads that share the work on a file arrive
-  // slightly out of order.
+  // Returns true if a long read starts near the end of the previous one, or near the start of the file. Threads that share the work on a
+  // file arrive slightly out of order.
   [[nodiscard]] bool in_order(std::uint64_t offset) const noexcept {
     constexpr std::uint64_t about = std::uint64_t{16} << 20;
     const auto end = planned_end_.load(std::memory_order_relaxed);
@@ -151,7 +152,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   }
   // Records that a long read has been planned up to this offset.
   void planned(std::uint64_t end) noexcept { planned_end_.store(end, std::memory_order_relaxed); }
-  // Records that a range was read past the page cache. Returns how many of its bytes had been read that way before, at least.
+  // Records that a range was read past the page cache. Returns how many of its bytes are known to have been read that way before.
   std::uint64_t read_past_cache(std::uint64_t offset, std::uint64_t length) noexcept;
   // Called when the file is written: later reads return new bytes, so the record of cold reads is reset.
   void written() noexcept {
@@ -159,7 +160,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   }
 
   status sync();
-  // Asks the source for the current size. Notices that a block device has grown.
+  // Queries the source for the current size. Detects that a block device has grown.
   [[nodiscard]] result<std::uint64_t> size();
   status truncate(std::uint64_t size);
   [[nodiscard]] result<int> descriptor();
@@ -191,11 +192,11 @@ class file_core : public std::enable_shared_from_this<file_core> {
   std::shared_ptr<source::turnstile> turns_;
   std::shared_ptr<source::turnstile> turns_by_deadline_;  // for a source with a server; otherwise the same as turns_
   std::unique_ptr<source::read_ahead> ahead_;             // set before the file is published
-  // The number of uses, and closed_bit. In one word, so that exactly one of the threads that end a use sees that it ended the last use of a
-  // closing file.
+  // The number of uses combined with closed_bit. They share one word so that, when a file is closing, exactly one thread finds that it
+  // ended the last use.
   std::atomic<std::uint64_t> uses_{0};
-  // Hints from one blocking call to the next, on the cache line that each call writes anyway. Two threads may overwrite each other's hints,
-  // which only hides that a thread continues its own reads.
+  // Hints from one blocking call to the next. They are on the cache line that each call writes in any case. Two threads may overwrite each
+  // other's hints, which only hides that a thread continues its own reads.
   std::atomic<std::uint64_t> last_end_{0};
   std::atomic<unsigned> last_thread_{0};  // thread number + 1; 0: no thread
   std::atomic<std::uint64_t> planned_end_{0};

@@ -41,7 +41,7 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
   if (registered_count_.load(std::memory_order_acquire) > 0) {
     const auto* at = static_cast<const std::byte*>(memory);
     const std::lock_guard guard(registered_lock_);
-    // Takes the nearest base at or below. A longer range that begins earlier and also contains this one is missed, which only costs a
+    // Takes the nearest base at or below. Misses a longer range that starts earlier and also contains this one, which only costs a
     // classification.
     const auto after = registered_.upper_bound(at);
     if (after != registered_.begin()) {
@@ -63,7 +63,7 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
     remember();
     return place;
   }
-  // A range may consist of several mappings (cuMemCreate, PyTorch's expandable segments); classify each.
+  // A range may consist of several mappings (cuMemCreate, PyTorch's expandable segments), so classify each one.
   const auto* const end = static_cast<const std::byte*>(memory) + length;
   for (const std::byte* reach = info.base + info.size; reach < end;) {
     const auto next = driver->is_mapped(reach - 1) ? driver->classify(reach) : result<device::memory_info>(device::memory_info{});
@@ -289,7 +289,7 @@ result<staging::place> memory_map::register_range(void* memory, std::size_t byte
   const std::lock_guard guard(registered_lock_);
   const auto added = registered_.emplace(static_cast<const std::byte*>(memory), registered_range{bytes, *place});
   if (!place->on_device()) {
-    // If no GPU is in use yet, the first one to be used pins the memory: a registration must not create a context.
+    // If no GPU is in use yet, the first GPU used pins the memory, because a registration must not create a context.
     if (auto* link = gpu_link_in_use(); link != nullptr) {
       if (auto pinned = or_no_memory([&] { return link->session().pin(memory, bytes, false); }); !pinned.ok()) {
         registered_.erase(added);

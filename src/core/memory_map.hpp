@@ -1,4 +1,4 @@
-// Classifies pointers: finds the device of a memory range, keeps the links in use, and keeps the ranges that the user has registered.
+// Classifies pointers: finds the device that holds a memory range. Also keeps the links in use and the ranges that the user has registered.
 // Thread-safe.
 #pragma once
 
@@ -26,19 +26,20 @@
 
 namespace penstock::core {
 
-// The allocation that contained the last of several ranges. Neighbours in the same allocation need no driver call (cuPointerGetAttributes:
-// half a microsecond). Use it only for ranges that are classified one right after the other, because an allocation may be freed.
+// The allocation that contained the last of several ranges. Further ranges in the same allocation need no driver call
+// (cuPointerGetAttributes takes half a microsecond). Use it only for ranges that are classified immediately one after another, because an
+// allocation may be freed.
 struct seen_allocation {
   const std::byte* base = nullptr;
   std::uint64_t size = 0;
   staging::place place;
   [[nodiscard]] bool holds(const void* memory, std::uint64_t length) const noexcept {
-    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge if memory lies below base
+    const auto skip = static_cast<std::uint64_t>(static_cast<const std::byte*>(memory) - base);  // huge if memory is below base
     return skip < size && length <= size - skip;
   }
 };
 
-// Returns a name as in device_info::name. kind: device::driver::kind().
+// Returns a name in the format of device_info::name. kind: device::driver::kind().
 std::string device_name(std::string_view kind, int ordinal);
 // Returns the name of the device that holds the memory, or "host", as in request_info::device.
 std::string name_of(const staging::place& place);
@@ -58,32 +59,33 @@ class memory_map {
   memory_map(const memory_map&) = delete;
   memory_map& operator=(const memory_map&) = delete;
 
-  // Returns the link to the named device and puts it in use. Errors: those of session_named(), out_of_memory.
+  // Returns the link to the named device and marks it as in use. Errors: those of session_named(), out_of_memory.
   result<staging::link*> link_named(std::string_view device);
-  // current_context() returns the GPU context that is current on the calling thread; nullopt if the process does not use CUDA yet.
-  // link_to_context() returns its link and puts it in use; any thread may call it.
+  // current_context() returns the GPU context that is current on the calling thread, or nullopt if the process does not use CUDA yet.
+  // link_to_context() returns its link and marks it as in use; any thread may call it.
   [[nodiscard]] std::optional<device::driver::current_context> current_context();
   result<staging::link*> link_to_context(const device::driver::current_context& of);
-  // Returns the place of a range and checks that the whole range lies there. seen: the allocation of the previous range, if any. Error:
+  // Returns the place of a range and checks that the whole range is there. seen: the allocation of the previous range, if any. Error:
   // bad_memory.
   result<staging::place> place_of(const void* memory, std::uint64_t length, seen_allocation* seen = nullptr);
-  // Returns the allocation that contains memory. base is null for host memory that no driver knows. Does not count as a use of a
+  // Returns the allocation that contains memory. base is null for host memory unknown to all drivers. Does not count as a use of a
   // registration.
   result<device::memory_info> allocation_of(const void* memory);
-  // Returns the place of memory on the named device (device_info::name), for questions. "" and "host": host memory. Creates no context on a
-  // GPU, so there is no link to a GPU that is not in use yet. Errors: those of session_named().
+  // Returns the place of memory on the named device (device_info::name), for queries only. "" and "host" mean host memory. Creates no GPU
+  // context, so a GPU that is not in use yet has no link. Errors: those of session_named().
   result<staging::place> place_on(std::string_view device);
 
-  // Returns one link in use per driver, null if the driver has none: first GPUs, then the host device.
+  // Returns one link in use per driver, or null if the driver has none: first GPUs, then the host device.
   [[nodiscard]] std::array<staging::link*, 2> links_in_use();
-  // Returns the only link in use to a GPU, or to the host device (emulated). Null if none or several are in use.
+  // Returns the only link in use to a GPU, or to the host device (emulated). Returns null if none or several are in use.
   [[nodiscard]] staging::link* only_link_in_use(bool emulated) noexcept;
 
-  // Registers a range until unregister_range(): its place is then found at once, and host memory is pinned.
+  // Registers a range until unregister_range(). Its place is then found without a search, and host memory is pinned.
   result<staging::place> register_range(void* memory, std::size_t bytes);
   // Records how long the registration took.
   void note_cost(const void* memory, std::int64_t nanoseconds);
-  // How many requests a registration served, and how long it took. unregister_range() returns nullopt if the range was not registered.
+  // The number of requests that a registration served, and how long registering took. unregister_range() returns nullopt if the range was
+  // not registered.
   struct registration_facts {
     std::uint64_t served = 0;
     std::int64_t cost_ns = 0;
@@ -94,7 +96,7 @@ class memory_map {
   // 0) or any device, until there are `wanted` ways. Returns how many there are. Thread-safe.
   std::uint32_t find_neighbours(staging::link& of, std::size_t wanted);
 
-  // --- implement the functions of the public engine with these names
+  // --- implement the public engine functions of the same names
   result<memory_facts> describe(const void* memory);
   std::vector<device_info> devices();
   status cuda_status();
@@ -104,7 +106,7 @@ class memory_map {
   result<void*> cpu_address(const void* memory, std::size_t bytes);
 
  private:
-  // A context of a device, and the link to it.
+  // A context on a device, and the link to it.
   struct known_context {
     device::driver* driver = nullptr;
     int ordinal = -1;
@@ -127,7 +129,7 @@ class memory_map {
   // Returns the first link in use. ordinal: -1 for any device of the driver. Null if none is in use.
   [[nodiscard]] staging::link* link_in_use(const device::driver& driver, int ordinal);
   [[nodiscard]] staging::link* gpu_link_in_use() { return cuda_ == nullptr ? nullptr : link_in_use(*cuda_, -1); }
-  // Errors: invalid_argument or not_found, which list the existing names or say why there are no such devices.
+  // Errors: invalid_argument or not_found. Both list the existing names or say why there are no such devices.
   result<std::pair<device::driver*, int>> device_named(std::string_view device);
   [[nodiscard]] std::string names_of_devices();
   result<device::session*> session_named(std::string_view device);
@@ -141,7 +143,7 @@ class memory_map {
   staging::slab_pool& cuda_pool_;
   staging::slab_pool& host_pool_;
   const sys::fork_guard& fork_;
-  std::mutex neighbours_lock_;  // held while neighbours are searched, which calls the driver
+  std::mutex neighbours_lock_;  // held during the search for neighbours, which calls the driver
   spin_lock contexts_lock_;     // guards additions to contexts_
   std::array<known_context, staging::feeders::capacity> contexts_;
   std::atomic<std::size_t> context_count_{0};

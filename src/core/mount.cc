@@ -8,22 +8,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Enough to keep up with a link's copies if one core reads 4.4 GB/s from the page cache past its own caches (H100, 16 cores: reads of 16
-// MiB reach 29 GB/s with 8 or 10, 47 with 12 and 14).
+// Enough to keep up with a link's copies if one core reads 4.4 GB/s from the page cache past its own caches. (H100, 16 cores: reads of 16
+// MiB reach 29 GB/s with 8 or 10 lanes, 47 GB/s with 12 and 14.)
 unsigned stream_lane_count(unsigned cores) { return std::clamp(cores * 3 / 4, 1U, 12U); }
 
-// Work ahead of the streams is sometimes late, and streams then wait for it as for urgent work.
+// Work ahead of the streams is sometimes late. Streams then wait for it as they do for urgent work.
 constexpr unsigned most_urgent = 7;
 
 unsigned keeping_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, 4U); }
 
-// One thread keeps a disk or the page cache busy with pieces of megabytes; a second one works while the first waits for a disk.
+// One thread keeps a disk or the page cache busy with pieces of several megabytes. A second one works while the first waits for a disk.
 unsigned background_lane_count(unsigned cores) { return cores > 2 ? 2 : 1; }
 
-// Each holds a slab of 1 MiB, and this many are reserved for the lanes of each file system.
+// Each one holds a 1 MiB slab, and this many slabs are reserved for the lanes of each file system.
 constexpr unsigned most_waiting_for_device = 64;
 
-// On few cores, spinning threads take the CPU from working ones.
+// On few cores, spinning threads take CPU time from working ones.
 std::chrono::microseconds spin(const runtime& with, std::chrono::microseconds time) { return with.few_cores() ? 0us : time; }
 
 status ring_refusal(const engine_options& options) {
@@ -61,7 +61,7 @@ void mount::direct(path::job_queues& jobs, request_priority of) noexcept {
 }
 
 mount::~mount() {
-  disk_.stop();  // its last completions may need lanes, and the last work of a lane may be to wake it
+  disk_.stop();  // its last completions may need lanes, and a lane's last work item may be to wake it
 }
 
 }  // namespace penstock::core

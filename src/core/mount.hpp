@@ -1,6 +1,6 @@
-// Serves the files of one file system: its lanes (worker threads) of each kind, and the collectors of its small requests. A file system
-// that hangs blocks only its own threads, so requests on other file systems continue. Owned by the engine, from the first file on the file
-// system until the engine ends.
+// Serves the files of one file system: its lanes (worker threads) of each kind, and the collectors for its small requests. A file system
+// that hangs blocks only its own threads, so requests on other file systems continue. Owned by the engine, from the opening of the first
+// file on the file system until the engine is destroyed.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace penstock::core {
 
 class mount {
  public:
-  // Starts no thread: each starts with its first work. device: st_dev of the file system, or st_rdev of a block device.
+  // Starts no thread. Each thread starts with its first work item. device: st_dev of the file system, or st_rdev of a block device.
   mount(runtime& with, std::uint64_t device);
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
@@ -27,19 +27,19 @@ class mount {
   [[nodiscard]] std::uint64_t device() const noexcept { return device_; }
   [[nodiscard]] staging::lanes& lanes() noexcept { return lanes_; }
   [[nodiscard]] staging::disk_lanes& disk() noexcept { return disk_; }
-  // The few lanes that read uncached bytes through the page cache. The kernel reads ahead of them, and more threads only interfere (H200
-  // machine: 1 to 4 threads are as fast as O_DIRECT at 0.15 to 0.24 CPU s/GB; 16 are slower at 2.9).
+  // The few lanes that read uncached bytes through the page cache. The kernel reads ahead of them, and more threads only interfere with
+  // each other. (H200 machine: 1 to 4 threads are as fast as O_DIRECT at 0.15 to 0.24 CPU s/GB; 16 are slower at 2.9.)
   [[nodiscard]] staging::lanes& keeping_lanes() noexcept { return keeping_lanes_; }
   [[nodiscard]] core::cold_speeds& cold_speeds() noexcept { return cold_speeds_; }
-  // How late a file system with a server answers.
+  // How slowly a file system with a server answers.
   [[nodiscard]] staging::answer_times& answer_times() noexcept { return answer_times_; }
-  // The same for reads by threads, mostly through the page cache: such a read takes longer, because the kernel requests one part at a time.
+  // The same for reads by threads, mostly through the page cache. Such a read takes longer, because the kernel requests one part at a time.
   [[nodiscard]] staging::answer_times& thread_answer_times() noexcept { return thread_answer_times_; }
   // The threads that wait for a slow server, for device memory and for host memory.
   [[nodiscard]] staging::waiting_lanes& waiting(bool for_device) noexcept { return for_device ? waiting_for_device_ : waiting_for_host_; }
-  // Threads for stream-ordered requests. They never call a device.
+  // Threads for stream-ordered requests. They never call into a device driver.
   [[nodiscard]] staging::lanes& stream_lanes() noexcept { return stream_lanes_; }
-  // The work of these threads, in order of submission: work that streams wait for, and work done ahead of the streams.
+  // The work items of these threads in order of submission, both those that streams wait for and those done ahead of the streams.
   [[nodiscard]] staging::work_list& stream_works() noexcept { return stream_works_; }
   [[nodiscard]] staging::work_list& stream_works_ahead() noexcept { return stream_works_ahead_; }
   [[nodiscard]] stream_memory& stream_memory_of(const staging::place& place) noexcept {
@@ -48,7 +48,7 @@ class mount {
   [[nodiscard]] core::collector& collector(request_priority of = request_priority::normal) noexcept {
     return of == request_priority::background ? background_collector_ : collector_;
   }
-  // Threads for background requests, for copies and for reads past and through the page cache. They never delay other requests.
+  // Threads for background requests: copies, and reads past and through the page cache. They never delay other requests.
   [[nodiscard]] staging::lanes& background_lanes() noexcept { return background_lanes_; }
   [[nodiscard]] staging::lanes& lanes(request_priority of) noexcept {
     return of == request_priority::background ? background_lanes_ : lanes_;
@@ -58,7 +58,7 @@ class mount {
   void direct(path::job_queues& jobs, request_priority of) noexcept;
 
  private:
-  // Keep this order: lanes run their queued work on destruction, and need the members above for it.
+  // Keep this order: on destruction, lanes run their queued work, which needs the members above.
   const std::uint64_t device_;
   staging::answer_times answer_times_;
   staging::answer_times thread_answer_times_;

@@ -12,11 +12,11 @@ namespace penstock::core {
 
 namespace {
 
-// The operation whose callback runs on this thread; null if none does.
+// The operation whose callback is running on this thread, or null.
 [[gnu::tls_model("initial-exec")]] thread_local const operation* calling_back =
     nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-// Made when the library is loaded, because they are returned before every step, where nothing may fail.
+// Created when the library is loaded, because they are returned at points where nothing may fail.
 const status cancelled_before(errc::cancelled, "cancelled");
 const status deadline_passed(errc::timed_out, "the deadline has passed");
 
@@ -30,8 +30,8 @@ bool operation::done() const noexcept {
   return now == life::done || (now == life::settled && calling_back == this);
 }
 
-// A thread that queues work of a request checks afterwards whether the request was stopped. So either that thread ends the work, or this
-// one finds it.
+// A thread that queues work for a request checks afterwards whether the request was stopped. Therefore either that thread ends the work, or
+// this one finds it.
 void operation::cancel() {
   cancelled_.store(true);
   if (runtime_ != nullptr && !runtime_->forked()) end_cancelled();
@@ -45,7 +45,7 @@ status operation::stop_reason() const noexcept {
 
 status operation::watch_deadline() {
   if (deadline() == deadline_clock::time_point::max()) return {};
-  auto problem = runtime_->feeders().ready();  // the deadline thread may release the engine last
+  auto problem = runtime_->feeders().ready();  // the deadline thread may release the last reference to the engine
   if (problem.ok()) problem = runtime_->deadlines().watch(*this);
   deadline_watched_ = problem.ok();
   return problem;
@@ -77,14 +77,14 @@ void operation::move_to(life next) noexcept {
 
 void operation::call_back() noexcept {
   const auto* const outer = std::exchange(calling_back, this);
-  // Destroy the callback before any thread is notified: waiting threads may depend on an object that it holds.
+  // Destroy the callback before any thread is notified, because waiting threads may depend on an object that it holds.
   std::exchange(callback_, {})(outcome_);
   calling_back = outer;
   move_to(life::done);
 }
 
 void operation::run_soon(core::runtime& with, staging::work_list& list, staging::work& item) noexcept {
-  // Start the watcher first: the callback thread may release the engine last, which is then destroyed on the watcher.
+  // Start the watcher first. The callback thread may release the last reference to the engine, which the watcher then destroys.
   if (with.forked() || !with.feeders().ready().ok() || !with.callbacks().ready().ok()) {
     (void)item.run();  // there are no threads, as in a forked child
   } else {
@@ -107,7 +107,7 @@ void operation::comes_soon() noexcept {
 
 namespace {
 
-// Turns polling of an operation by the calling thread on and off.
+// Makes the calling thread poll an operation while the object exists.
 class polling {
  public:
   explicit polling(operation& of) noexcept : of_(of) {}
@@ -146,7 +146,7 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
     if (!looks_on_since && comes_soon_.load(std::memory_order_relaxed)) looks_on_since = now;
     polls.set(now - began < spin || looks_on_since);
     if (polls.is_on() && poll()) {
-      began = now;  // there may be more
+      began = now;  // there may be more work
       continue;
     }
     if (copies.pump() || (is_called_back && runtime_->callbacks().help_urgent())) continue;
@@ -171,7 +171,7 @@ bool operation::wait_until(std::chrono::steady_clock::time_point when, std::chro
       }
     }
   }
-  if (runtime_->forked()) return true;  // the lock may have been held at the time of the fork
+  if (runtime_->forked()) return true;  // another thread may have held the lock at the time of the fork
   const std::lock_guard guard(lock_);
   return true;
 }
@@ -183,7 +183,7 @@ class refused_request final : public operation {
   explicit refused_request(const status& why) : operation(nullptr) { settle({0, why}); }
 };
 
-// Made when the library is loaded; never destroyed, because handles may outlive static objects.
+// Created when the library is loaded; never destroyed, because handles may outlive static objects.
 refused_request* const spare = new refused_request(no_memory());
 
 }  // namespace

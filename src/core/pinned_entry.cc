@@ -32,7 +32,7 @@ result<std::shared_ptr<pinned_entry>> pinned_entry::make(file_core& file, std::u
   return made;
 }
 
-// In a forked child, another thread of the parent may have held the lock.
+// In a forked child, another of the parent's threads may have held the lock.
 pinned_entry::~pinned_entry() {
   if (held_ != nullptr && !runtime_->forked()) runtime_->pinned_pages().release(held_);
 }

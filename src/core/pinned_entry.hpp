@@ -1,4 +1,4 @@
-// Implements the public pinned_range: a pinned range of a file's page cache, and the engine that it belongs to.
+// Implements the public pinned_range: a pinned range of a file's page cache, and the engine to which it belongs.
 #pragma once
 
 #include <cstdint>

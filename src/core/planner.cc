@@ -15,11 +15,11 @@ namespace {
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
 constexpr std::uint64_t least_direct_write = mib;
-// An edge next to a GPU-direct body is a job of its own, which costs about as much as staging this many bytes (18 us).
+// An edge next to a GPU-direct body is a separate job, which costs about as much as staging this many bytes (18 us).
 constexpr std::uint64_t least_body_beside_edges = 64 * kib;
-// Lookups in the page cache, and pieces, end on multiples of this offset in the file.
+// Page cache lookups and pieces end at file offsets that are multiples of this.
 constexpr std::uint64_t granule = 4 * mib;
-// A copy of less ends before a thread that waits for it has woken up.
+// A smaller copy completes before a thread that waits for it has woken up.
 constexpr std::uint64_t least_registered = mib;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
@@ -66,12 +66,12 @@ class planner {
     return declared.carries == of_it && declared.of_device == in_.on_device;
   }
 
-  // Without a cached descriptor there are no pages whose write-back could undo a direct write.
+  // Without a cached descriptor, there are no pages whose write-back could undo a direct write.
   [[nodiscard]] std::uint64_t write_unit() const {
     return in_.has_cached ? std::max(path::direct_alignment, in_.cache_page_bytes) : path::direct_alignment;
   }
 
-  // Plans the whole range for the requested path, unless its pieces are cut below; or returns why it cannot.
+  // Plans the whole range for the requested path, unless its pieces are cut below. Returns the reason if the path cannot serve it.
   std::optional<std::string> take(path_kind kind) {
     if (!in_.paths->has(kind)) return "there is no such path";
     const auto carries = in_.paths->of(kind).carries;
@@ -81,10 +81,10 @@ class planner {
     return {};
   }
 
-  // Plans the whole range as one piece for a path, with unaligned edges for its successor; or plans nothing and returns why. libcufile
-  // writes an edge by reading, changing and writing a whole block. It reads an edge, and any range whose memory cannot be aligned, slowly
-  // through a buffer of its own (GPUDirect Storage best-practice guide). If the path is forced, that is accepted for reads, unless the path
-  // moves only whole blocks.
+  // Plans the whole range as one piece for a path, with unaligned edges for its successor. Otherwise plans nothing and returns the reason.
+  // libcufile writes an edge by reading, changing and writing a whole block. It reads an edge, and any range whose memory cannot be
+  // aligned, slowly through its own buffer (GPUDirect Storage best-practice guide). If the path is forced, that is accepted for reads,
+  // unless the path transfers only whole blocks.
   std::optional<std::string> take_whole(path_kind kind) {
     const auto declared = in_.paths->of(kind).alignment;
     const bool moves_edges = !in_.is_write && !in_.paths->of(kind).whole_blocks;
@@ -155,8 +155,8 @@ class planner {
     }
   }
 
-  // Returns the first registered part from an offset on, if using it pays off; otherwise an empty part at the end. GPUs copy from tmpfs at
-  // a third of the speed of the staged path, so there it is used only to save CPU time.
+  // Returns the first registered part at or after offset, if it is worth using; otherwise an empty part at the end. GPUs copy from tmpfs at
+  // a third of the staged path's speed, so there it is used only to save CPU time.
   plan_input::part registered(std::uint64_t offset) {
     const plan_input::part none{end_, 0};
     if (!in_.registered || !registered_path() || (in_.memory_file_system && !spares_cpu())) return none;
@@ -167,7 +167,7 @@ class planner {
     }
     return none;
   }
-  // Returns the first registered part from an offset on, with the parts directly after it.
+  // Returns the first registered part at or after offset, extended by the registered parts directly after it.
   plan_input::part registered_run(std::uint64_t offset) {
     auto run = in_.registered(offset, end_ - offset);
     while (run.length > 0 && run.offset + run.length < end_) {
@@ -185,7 +185,7 @@ class planner {
     return *found;
   }
 
-  // Extends the previous piece if it is registered too: one thread carries it and uses no CPU time.
+  // Extends the previous piece if it is also registered: one thread transfers it and uses no CPU time.
   void take_registered(std::uint64_t offset, std::uint64_t length) {
     if (!pieces_.empty() && pieces_.back().registered) {
       pieces_.back().length += length;
@@ -200,8 +200,8 @@ class planner {
     return in_.prefer == preference::cpu || (in_.prefer == preference::automatic && has_little);
   }
 
-  // Returns how far to look up a part in the page cache: to its end, or to a multiple of the granule, or of a smaller unit if `most` is
-  // smaller. Returns the end if no lookup is needed, if one lane carries everything and would have nothing to do meanwhile, or if the whole
+  // Returns how far to look up a part in the page cache: to its end, or to a multiple of the granule (of a smaller unit if `most` is
+  // smaller). Returns the end if no lookup is needed, if there is only one lane, which would be idle during the lookup, or if the whole
   // part may be mapped at once.
   [[nodiscard]] std::uint64_t asked_end(std::uint64_t offset, std::uint64_t end, std::uint64_t most) const {
     const bool asks = in_.has_cached && (in_.has_direct || in_.late_piece > 0);
@@ -241,7 +241,7 @@ class planner {
     }
   }
 
-  // Plans a part that is not, or not wholly, in the page cache.
+  // Plans a part that is partly or wholly uncached.
   void cut_cold(std::uint64_t offset, std::uint64_t length, plan_reason found) {
     if (!cold_) cold_ = in_.cold ? in_.cold() : cold_way{};
     if (!cold_->keeps) {
@@ -300,7 +300,7 @@ class planner {
     }
   }
 
-  // Cuts a range as its path requires, for paths that carry parts of requests.
+  // Cuts a range as its path requires, for paths that transfer parts of requests.
   void cut(std::uint64_t offset, std::uint64_t length, path_kind kind, file_side side, plan_reason reason) {
     if (length == 0) return;
     const path::range_to_cut range{offset,
@@ -344,10 +344,10 @@ class planner {
   }
 
   const plan_input& in_;
-  std::uint64_t end_;             // of the plan
-  std::optional<cold_way> cold_;  // once it was asked for
+  std::uint64_t end_;             // end of the plan
+  std::optional<cold_way> cold_;  // set at the first query
   std::vector<planned_piece> pieces_;
-  std::vector<path::cut_piece> cuts_;  // of the current range
+  std::vector<path::cut_piece> cuts_;  // the current range
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace penstock::core {
 
 namespace {
 
-// A chunk of these slabs is pinned in 2.5 ms, a chunk of large ones in 7 ms. The first copies of a read fit them.
+// A chunk of these slabs is pinned in 2.5 ms, a chunk of large ones in 7 ms. The first copies of a read fit into these.
 constexpr std::size_t early_slab_bytes = 4 * staging::mib;
 
 status pin_one(staging::link& via, std::size_t slab_bytes) {
@@ -23,7 +23,7 @@ void prepare_slabs(staging::link& via) {
   (void)or_no_memory([&]() -> status {
     (void)pin_one(via, early_slab_bytes);
     const auto pinned = pin_one(via, staging::large_slab_bytes);
-    // Large slabs can serve any size, small ones cannot, so unused slabs are freed to make room for a large one.
+    // Large slabs can serve any size, but small ones cannot, so unused slabs are freed to make room for a large one.
     if (!pinned.ok() && via.pool().trim() > 0) return pin_one(via, staging::large_slab_bytes);
     return pinned;
   });

@@ -1,5 +1,5 @@
 // Prepares the first read of a file into a device on the engine's lanes: staging memory, streams, events, a kernel and device memory. A
-// read that comes earlier prepares what it needs itself.
+// read that starts earlier prepares what it needs itself.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace penstock::core {
 
-// Queues the work on the lanes and returns; only the first call per device has an effect. device: a name, as in devices(). Errors:
+// Queues the work on the lanes and returns. Only the first call per device has an effect. device: a name, as in devices(). Errors:
 // not_found, invalid_argument, closed, forked, device.
 status prepare(file_core& file, std::string_view device);
 
-// The same on the calling thread. Blocks as long as the driver takes.
+// Does the same on the calling thread. Blocks as long as the driver takes.
 void prepare_here(staging::link& via);
 
 }  // namespace penstock::core

@@ -9,9 +9,9 @@ namespace penstock::core {
 
 namespace {
 
-// While both kinds wait, one of this many jobs that pass is a background job.
+// While both kinds wait, one in this many admitted jobs is a background job.
 constexpr unsigned background_turns = 8;
-// The timer fires slightly late, so that it releases several small jobs at a time; meanwhile the bucket fills.
+// The timer fires slightly late, while the bucket fills, so that it releases several small jobs at a time.
 constexpr std::chrono::nanoseconds timer_delay = std::chrono::milliseconds(1);
 
 std::int64_t clock_now_ns() noexcept { return std::chrono::nanoseconds(deadline_clock::now().time_since_epoch()).count(); }
@@ -69,8 +69,8 @@ bool rate_limit::help(staging::work_list& list, bool background) {
   return true;
 }
 
-// Jobs that were held back in this very call have not waited and are not counted. A notified owner may release the file or engine of this
-// limit.
+// Jobs that were held back by this same call have not waited and are not counted. A notified owner may release the file or engine to which
+// this limit belongs.
 void rate_limit::let_pass(std::int64_t just_held_ns) noexcept {
   const timed_ref here(*this);
   for (;;) {

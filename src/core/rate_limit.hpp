@@ -1,5 +1,5 @@
-// A limit of bytes per second for a file or an engine. Pieces of requests wait here until the limit admits their bytes: requests in turn,
-// background requests after the others. No thread waits with them: the deadline thread releases them when it is time.
+// A limit in bytes per second for a file or an engine. Pieces of requests wait here until the limit admits their bytes. Requests take
+// turns; background requests come after all others. No thread blocks: the deadline thread releases the pieces when it is time.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,15 @@
 
 namespace penstock::core {
 
-// A token bucket with one token per byte. Times are of std::chrono::steady_clock. For one thread at a time.
+// A token bucket with one token per byte. Times are from std::chrono::steady_clock. For one thread at a time.
 class token_bucket {
  public:
   // The most that the bucket accumulates while idle.
   static constexpr std::chrono::nanoseconds burst = std::chrono::milliseconds(50);
 
-  // bytes_per_second: not 0.
+  // bytes_per_second: must not be 0.
   explicit token_bucket(std::uint64_t bytes_per_second) noexcept : bytes_per_second_(static_cast<double>(bytes_per_second)) {}
-  // Whether the bucket is not in debt; if so, any amount may be taken.
+  // Returns true if the bucket is not in debt. Any amount may then be taken.
   [[nodiscard]] bool is_open(std::int64_t now_ns) const noexcept { return paid_ns_ <= now_ns; }
   // The time at which is_open() becomes true.
   [[nodiscard]] std::int64_t open_ns() const noexcept { return paid_ns_; }
@@ -35,13 +35,13 @@ class token_bucket {
   [[nodiscard]] std::int64_t cost_ns(std::uint64_t bytes) const noexcept;
 
   const double bytes_per_second_;
-  std::int64_t paid_ns_ = 0;  // the bytes taken so far are paid for at this time
+  std::int64_t paid_ns_ = 0;  // the time at which the bytes taken so far are paid for
 };
 
-// Thread-safe. Reference-counted, because the timer may use it when its file or engine ends.
+// Thread-safe. Reference-counted, because the timer may be using it when its file is closed or its engine is destroyed.
 class rate_limit final : public timed {
  public:
-  // by and counts must outlive the call of end().
+  // by and counts must outlive the call to end().
   rate_limit(std::uint64_t bytes_per_second, deadlines& by, stats::book& counts) noexcept
       : bytes_per_second_(bytes_per_second), by_(by), counts_(counts), bucket_(bytes_per_second) {}
   [[nodiscard]] std::uint64_t bytes_per_second() const noexcept { return bytes_per_second_; }
@@ -54,10 +54,10 @@ class rate_limit final : public timed {
   // Holds jobs back until the limit admits their bytes, then calls job_owner::passed() on this thread or the timer's. If no timer can be
   // started, nothing is held back.
   void hold(staging::work_list& list, const staging::work_chain& jobs, bool background) noexcept;
-  // Runs one held-back job of the list on the calling thread, for a stopped request, whose jobs then only end. Returns false if there is
-  // none.
+  // Runs one held-back job from the list on the calling thread. Used for a stopped request, whose jobs then end without a transfer. Returns
+  // false if there is none.
   bool help(staging::work_list& list, bool background);
-  // Called when its file or engine ends. No job may be held back.
+  // Called when its file is closed or its engine is destroyed. No job may be held back.
   void end() noexcept;
 
   // Called by the timer.

@@ -1,6 +1,6 @@
-// Lists the read-ahead of each file of an engine. Read-ahead gives up its slabs when other requests need slabs, when the engine is trimmed,
-// and when no read has used it for a second or two. Thread-safe. Reference-counted, because a timer may still use the book when its engine
-// ends.
+// Lists the read-ahead buffers of an engine's files. Read-ahead releases its slabs when other requests need them, when the engine is
+// trimmed, and when no read has used it for a second or two. Thread-safe. Reference-counted, because a timer may still use the book when
+// its engine is destroyed.
 #pragma once
 
 #include <mutex>
@@ -13,16 +13,16 @@ namespace penstock::core {
 
 class ahead_book final : public timed {
  public:
-  // The deadlines must outlive the call of end().
+  // The deadlines must outlive the call to end().
   explicit ahead_book(deadlines& by) noexcept : by_(by) {}
 
-  // Call remove() before you destroy the object. add() may throw std::bad_alloc.
+  // Call remove() before destroying the object. add() may throw std::bad_alloc.
   void add(source::read_ahead& added);
   void remove(source::read_ahead& gone) noexcept;
   // Starts the timer that frees unused read-ahead. Error: out_of_memory; unused read-ahead is then not freed.
   status watch() noexcept;
   void give_back() noexcept;
-  // Ends the book with its engine. Everything must have been removed.
+  // Shuts the book down with its engine. Everything must have been removed.
   void end() noexcept;
   struct ending {
     void operator()(ahead_book* book) const noexcept { book->end(); }

@@ -1,5 +1,5 @@
-// Counts how often the parts of each file were read past the page cache. The counts show that a file is fetched from its disk repeatedly,
-// even if each read uses a new handle. Thread-safe.
+// Counts how often each part of a file was read past the page cache. The counts show whether a file is read from its disk repeatedly, even
+// if each read uses a new handle. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace penstock::core {
 
 class cold_reads {
  public:
-  static constexpr std::size_t most_files = 1024;  // beyond this, the least recently requested file is dropped
+  static constexpr std::size_t most_files = 1024;  // beyond this, the least recently used record is dropped
   static constexpr std::size_t regions = 64;
 
   // Identifies a version of a file.
@@ -29,7 +29,7 @@ class cold_reads {
    public:
     explicit record(std::uint64_t file_bytes) noexcept;
     // Records that this range was read. Returns how many of its bytes exceed the size of their regions and must therefore have been read
-    // before. Does not count bytes beyond the first known size of the file.
+    // before. Ignores bytes beyond the first known size of the file.
     std::uint64_t add(std::uint64_t offset, std::uint64_t length) noexcept;
     // Resets the counts.
     void forget() noexcept;
@@ -41,7 +41,7 @@ class cold_reads {
     std::array<std::atomic<std::uint64_t>, regions> read_{};
   };
 
-  // Returns the record of a file, and a new one if the file's size or modification time has changed. Throws std::bad_alloc.
+  // Returns the record for a file. Creates a new one if the file's size or modification time has changed. Throws std::bad_alloc.
   std::shared_ptr<record> of(const identity& file, std::uint64_t size_bytes);
 
  private:

@@ -7,12 +7,12 @@ namespace penstock::core {
 
 namespace {
 
-// Keeping bytes is worth a slower first read, so reading past the page cache must be at least this much faster.
+// Cached bytes are worth a slower first read, so reads past the page cache must be at least this much faster.
 constexpr double least_advantage = 1.25;
-// If keeping is bound by the CPU, which then has no time for other work, less is enough.
+// A smaller advantage is enough if the CPU limits reads through the page cache, because it then has no time for other work.
 constexpr double least_advantage_over_cpu = 1.1;
-// The share of their time that the keeping threads spend on the CPU if that bounds them. Otherwise each waits for the disk, one block at a
-// time. Measured: bound 0.4 to 0.6 on two cores, which also copy; not bound up to 0.25.
+// CPU share of the threads that read through the page cache, above which the CPU limits them. Below it, each waits for the disk, one block
+// at a time. Measured on two cores that also copy: 0.4 to 0.6 if the CPU is the limit, up to 0.25 if it is not.
 constexpr double least_busy_share = 0.35;
 
 }  // namespace
@@ -39,7 +39,7 @@ cold_speeds::verdict cold_speeds::advise() const noexcept {
   const bool bound = bound_by_cpu();
   if (!bound && kept_.bytes < least_kept_bytes) return verdict::keep;
   if (direct_.bytes < least_direct_bytes) {
-    if (asked_bytes_ >= 2 * least_direct_bytes) return verdict::keep;  // and the bytes were not read
+    if (asked_bytes_ >= 2 * least_direct_bytes) return verdict::keep;  // but the bytes were not read
     if (bound) return verdict::try_direct_now;
     return asked_bytes_ >= least_direct_bytes ? verdict::keep : verdict::try_direct;
   }
@@ -52,8 +52,8 @@ void cold_speeds::begins(bool direct) noexcept {
   if (direct) ++direct_under_way_;
 }
 
-// While a part is tried, it shares the disk with the rest of its request, so both count: together they show what the disk delivers if not
-// everything passes through the page cache. If direct reads alone are slower, the next of them show it.
+// A trial shares the disk with the rest of its request, so both count: together they show how fast the disk is if some reads bypass the
+// page cache. If direct reads alone are slower, the next ones show it.
 void cold_speeds::note(const reading& piece) noexcept {
   const std::lock_guard guard(lock_);
   const bool beside = !piece.direct && direct_under_way_ > 0 && trying_bytes_ > 0;

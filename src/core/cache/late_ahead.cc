@@ -20,7 +20,7 @@ void late_ahead::begin(phase next, std::int64_t now_ns) noexcept {
   began_ns_ = now_ns;
 }
 
-// Call with the lock held, when the calls before this one have ended.
+// Call with the lock held, after the calls before this one have completed.
 void late_ahead::judge(std::int64_t now_ns) noexcept {
   const double ns_per_byte = static_cast<double>(now_ns - began_ns_) / static_cast<double>(std::max<std::uint64_t>(bytes_, 1));
   if (phase_ == phase::plain && calls_ >= timed_plain) {

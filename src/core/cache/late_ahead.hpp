@@ -1,7 +1,7 @@
-// Predicts what blocking reads in order will need next, for one file on a file system with slow answers. The kernel then fetches it into
-// the page cache while the reads use the bytes before it. The kernel requests 128 KiB at a time from the server, which can be slower than
-// the single request of one call if the server answers few requests at once. Therefore calls are timed without and with fetching, and the
-// slower way is dropped. Thread-safe; pure.
+// Predicts what sequential blocking reads will need next, for one file on a file system that answers slowly. The kernel then fetches that
+// into the page cache while the reads use the bytes before it. The kernel requests 128 KiB at a time from the server. If the server answers
+// few requests concurrently, that can be slower than the single request that one call makes. Therefore calls are timed with and without
+// fetching, and the slower method is dropped. Thread-safe; pure.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace penstock::core {
 
 class late_ahead {
  public:
-  // Longer calls have many reads in flight by themselves.
+  // Longer calls already have many reads in flight.
   static constexpr std::uint64_t most_call_bytes = std::uint64_t{16} << 20;
   static constexpr std::uint64_t most_bytes = std::uint64_t{64} << 20;
-  // This many calls in order are timed before fetching begins, and in groups of this many from then on.
+  // This many sequential calls are timed before fetching starts. After that, calls are timed in groups of this size.
   static constexpr unsigned timed_plain = 4;
   static constexpr unsigned timed_fetched = 8;
   // If fetching was slower, it is not tried again for this many bytes.
@@ -25,7 +25,7 @@ class late_ahead {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;  // 0: nothing
   };
-  // Called when a call for this range begins. Returns the range to fetch now: at first as much as the call reads, growing with each call up
+  // Called when a read of this range starts. Returns the range to fetch now: at first as much as the call reads, growing with each call up
   // to most_ahead.
   range next(std::uint64_t offset, std::uint64_t length, std::uint64_t most_ahead, std::int64_t now_ns) noexcept;
 
@@ -35,12 +35,12 @@ class late_ahead {
   void judge(std::int64_t now_ns) noexcept;
 
   spin_lock lock_;         // guards the members below
-  std::uint64_t end_ = 0;  // of the last call
+  std::uint64_t end_ = 0;  // end of the last call
   phase phase_ = phase::plain;
   std::uint64_t fetched_to_ = 0;
-  std::uint64_t calls_fetched_ = 0;  // since fetching began
+  std::uint64_t calls_fetched_ = 0;  // since fetching started
   double plain_ns_per_byte_ = 0;
-  // Of the group of calls being timed.
+  // The group of calls being timed.
   unsigned calls_ = 0;
   std::uint64_t bytes_ = 0;
   std::int64_t began_ns_ = 0;

@@ -1,4 +1,4 @@
-// The memory available to this process, asked from the kernel at most about once per second. Thread-safe.
+// The memory available to this process, queried from the kernel at most about once per second. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ class memory_watch {
 
   explicit memory_watch(sys::kernel& kernel) noexcept : kernel_(kernel) {}
 
-  // Returns the state at most one interval before now_ns (the engine's clock); nullopt if the kernel does not report it. May read small
-  // files. While another thread reads them, it returns the previous state.
+  // Returns a state that is at most one interval older than now_ns (on the engine's clock), or nullopt if the kernel does not report it.
+  // May read small files. While another thread reads them, it returns the previous state.
   [[nodiscard]] std::optional<sys::memory_state> at(std::int64_t now_ns) noexcept;
-  // Makes the next call ask the kernel.
+  // Makes the next call query the kernel.
   void forget() noexcept { asked_ns_.store(never); }
 
  private:

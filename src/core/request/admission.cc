@@ -30,7 +30,7 @@ status check(const transfer& what, const io_options& options) {
 }
 
 admission& admission::operator=(admission&& other) noexcept {
-  if (other.listed_ == 1) other.unlist();  // the first of several stays alive for the others
+  if (other.listed_ == 1) other.unlist();  // if several are listed, the first stays alive for the others
   other.shown_.store(shown::nothing, std::memory_order_relaxed);
   std::swap(with_, other.with_);
   std::swap(file_, other.file_);
@@ -154,7 +154,7 @@ void admission::unlist() noexcept {
   listed_ = 0;
 }
 
-// A copy taken under a shard's lock, which must not allocate. The name is read afterwards, so the file is kept alive.
+// A copy made under a shard's lock, where nothing may be allocated. The name is read afterwards, so the copy keeps the file alive.
 struct admission::seen {
   std::shared_ptr<file_core> file;
   transfer what;
@@ -162,7 +162,7 @@ struct admission::seen {
   std::int64_t since_ns;
 };
 
-// Adds the admissions that are listed with this one. There must be room for them.
+// Adds the admissions that are listed with this one. `to` must have enough capacity.
 void admission::tell(std::vector<seen>& to) const {
   for (const auto* each = this; each != this + listed_; ++each) {
     const auto readable = each->shown_.load(std::memory_order_acquire);

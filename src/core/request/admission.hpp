@@ -1,6 +1,6 @@
 // A request's admission: the use of its file, a checked range, and the place of its memory. Every request acquires it first and releases it
-// last. At the end it adds the request to the error message, counts the outcome, and releases the file. In between, the engine lists it
-// among the requests in flight, once it no longer moves in memory.
+// last. On completion it adds the request to the error message, counts the outcome, and releases the file. Until then, the engine lists it
+// among the requests in flight, from the point at which its address no longer changes.
 #pragma once
 
 #include <atomic>
@@ -27,42 +27,42 @@ struct transfer {
   request_priority priority = request_priority::normal;
 };
 
-// Puts the request in front of the error, unless the error names the file already (as it cannot for a failed copy or a missing slab). Ok
-// stays ok.
+// Puts the request in front of the error, unless the error already names the file. (An error from a failed copy or about a missing slab
+// cannot name it.) Ok stays ok.
 status in_context(const status& error, const transfer& what, const file_core& file) noexcept;
-// Checks for an impossible range, a null pointer, and a deadline that has passed.
+// Returns an error for an impossible range, a null pointer, or a deadline that has passed.
 status check(const transfer& what, const io_options& options);
 
-// For one thread at a time; that thread keeps the runtime alive. The members that the end needs share one cache line, because batches have
-// thousands of admissions that end on other cores than they began on. For the same reason a batch is listed as a whole, and each admission
-// only says whether it may be read.
+// For one thread at a time, which keeps the runtime alive. The members needed on completion share one cache line, because a batch has
+// thousands of admissions that complete on different cores than they started on. For the same reason a batch is listed as a whole, and each
+// admission only records whether it may be read.
 class alignas(64) admission {
  public:
-  admission() noexcept = default;  // of no request
-  // The new object is not listed, and the old one is taken off the list; if it is the first of several, so are the others. Call hide()
-  // before you move one that is shown.
+  admission() noexcept = default;  // refers to no request
+  // The new object is not listed, and the old one is taken off the list. If the old one is the first of several, all of them are taken off.
+  // Call hide() before moving one that is shown.
   admission(admission&& other) noexcept { *this = std::move(other); }
   admission& operator=(admission&& other) noexcept;
   ~admission() { unlist(); }
 
-  // Begins the use of the file. The file must outlive this, unless `kept` keeps it alive.
+  // Starts the use of the file. The file must outlive this, unless `kept` keeps it alive.
   status enter(runtime& with, file_core& file, const transfer& what, std::shared_ptr<file_core> kept = nullptr);
   // Checks the range and the deadline.
   [[nodiscard]] status check(const io_options& options) const { return core::check(what_, options); }
-  // Finds the place of the memory. Does nothing for a request of no bytes.
+  // Finds the place of the memory. Does nothing for an empty request.
   status locate(seen_allocation* seen = nullptr);
   // Sets the place, if the caller already knows it.
   void place_at(const staging::place& known) noexcept;
-  // Chooses the route of a request that may run. Call once; for a request whose caller waits, after locate().
+  // Chooses the route of a request that may run. Call it once. For a request whose caller waits, call it after locate().
   void decide(const io_options& options, asker who);
-  // All four steps. Also waits for the default stream, if waits_for_default_stream() says so.
+  // Does all four steps. Also waits for the default stream if waits_for_default_stream() returns true.
   status admit(runtime& with, file_core& file, const transfer& what, const io_options& options, asker who,
                std::shared_ptr<file_core> kept = nullptr);
 
-  // Keeps the file alive as long as this.
+  // Keeps the file alive as long as this object.
   void keep(std::shared_ptr<file_core> file) noexcept { kept_ = std::move(file); }
 
-  // Valid after enter(), whatever it returned.
+  // Valid after enter(), even if it failed.
   [[nodiscard]] const transfer& what() const noexcept { return what_; }
   void restate(const transfer& what) noexcept;  // corrects the request once its values are known
   [[nodiscard]] file_core& file() const noexcept { return *file_; }
@@ -70,17 +70,17 @@ class alignas(64) admission {
   [[nodiscard]] const staging::place& place() const noexcept { return place_; }
   // Valid after decide().
   [[nodiscard]] const core::route& route() const noexcept { return route_; }
-  // Whether the request must wait for the default stream of its memory's context.
+  // Returns true if the request must wait for the default stream of its memory's context.
   [[nodiscard]] bool waits_for_default_stream(const io_options& options) const noexcept {
     return options.after_default_stream && is_write_ && place_.on_device();
   }
 
-  // Ends the request with this outcome: names it in the error, counts it, and takes it off the list, before any thread is notified. Does
-  // nothing for an empty admission.
+  // Ends the request with this outcome: adds the request to the error, counts it, and takes it off the list. Call it before any thread is
+  // notified. Does nothing for an empty admission.
   void count(io_result& outcome) noexcept;
-  // The same for reads of one file into one place that have moved all their bytes.
+  // Does the same for reads from one file into one place that have transferred all their bytes.
   static void count_moved(std::span<admission> together) noexcept;
-  // Calls let_go() for each. All must be of one file.
+  // Calls let_go() for each. All of them must use the same file.
   static void let_go(std::span<admission> together) noexcept;
   // The last step, after the outcome was delivered.
   void let_go() noexcept {
@@ -90,22 +90,22 @@ class alignas(64) admission {
   }
 
   // --- the list of requests in flight
-  // Lists this until let_go(). Until then it must not move, and only restate() and place_at() may change it. Does nothing in a forked
+  // Lists this until let_go(). Until then it must not be moved, and only restate() and place_at() may change it. Does nothing in a forked
   // child.
   void list() noexcept;
   // Lists these until unlist() of the first. Each is visible from its show() until its let_go().
   static void list(runtime& with, std::span<admission> together) noexcept;
   void show() noexcept;
-  // Makes sure that no thread reads this any longer, so that it can be moved. first: the admission that it was listed with.
+  // Ensures that no other thread is still reading this, so that it can be moved. first: the admission with which it was listed.
   void hide(admission& first) noexcept;
   void unlist() noexcept;
-  // Returns the listed requests of an engine; none in a forked child.
+  // Returns the listed requests of an engine. Returns none in a forked child.
   static std::vector<request_info> under_way(runtime& with);
   [[nodiscard]] sharded_list<admission>::link& link() noexcept { return link_; }
   [[nodiscard]] const sharded_list<admission>::link& link() const noexcept { return link_; }
 
  private:
-  // What a thread that walks the list may read.
+  // The data that a thread walking the list may read.
   enum class shown : std::uint8_t { nothing, request, place };
   struct seen;
 
@@ -119,7 +119,7 @@ class alignas(64) admission {
   bool located_ = false;
   std::atomic<shown> shown_{shown::nothing};
   core::route route_;
-  std::uint32_t listed_ = 0;  // this many admissions, from this one on, are listed with this one's link
+  std::uint32_t listed_ = 0;  // this many admissions, starting with this one, are listed with this one's link
   staging::place place_;
 
   transfer what_;

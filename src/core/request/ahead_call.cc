@@ -42,7 +42,7 @@ ahead_call::ahead_call(runtime& with, const admission& admitted, const io_option
   auto& file = admitted.file();
   if (file.ahead() == nullptr || admitted.what().is_write || !admitted.place().on_device()) return;
   if (!suits(with, admitted.place(), options)) return;
-  auto use = file.use();  // a use of its own: the admission's may end before passed()
+  auto use = file.use();  // a separate use, because the admission's may end before passed()
   if (!use) return;
   use_ = *std::move(use);
   file_ = &file;
@@ -68,8 +68,8 @@ std::optional<io_result> ahead_call::serve(const admission& admitted) {
   return outcome;
 }
 
-// This thread issues the copies, one per slab that the call touches, and waits for the last one. On return no copy is running, whatever has
-// failed.
+// This thread issues the copies, one per slab that the call touches, and waits for the last one. No copy is running on return, even after a
+// failure.
 std::optional<io_result> ahead_call::copy(std::uint64_t length) {
   auto& ahead = *file_->ahead();
   auto& session = place_.via->session();

@@ -1,5 +1,5 @@
 // One blocking read of a file that was declared immutable. It is served from the read-ahead if it continues the previous reads. Otherwise
-// it takes its usual path; only that path reports errors.
+// it uses its normal path; only that path reports errors.
 #pragma once
 
 #include <optional>
@@ -12,18 +12,18 @@ namespace penstock::core {
 // For the calling thread.
 class ahead_call {
  public:
-  // Takes any request, but does nothing for most. options must outlive it.
+  // Accepts any request, but does nothing for most. options must outlive it.
   ahead_call(runtime& with, const admission& admitted, const io_options& options);
   ahead_call(const ahead_call&) = delete;
   ahead_call& operator=(const ahead_call&) = delete;
   ~ahead_call() = default;
 
-  // Returns the outcome if the read could be served; it has then been counted as a piece.
+  // Returns the outcome if the read could be served. The read has then been counted as a piece.
   std::optional<io_result> serve(const admission& admitted);
-  // Called when the request has succeeded on its usual path.
+  // Called when the request has succeeded on its normal path.
   void passed() noexcept;
 
-  // Returns why such reads of this file are not served; nullopt if they are, once several have come in order.
+  // Returns why such reads of this file are not served, or nullopt if they are, after several sequential reads.
   static std::optional<std::string> refuses(runtime& with, file_core& file, const staging::place& place, const io_options& options);
 
  private:

@@ -28,7 +28,7 @@ operation* begin_small(runtime& with, const std::shared_ptr<file_core>& file, co
   auto* op = new small_request(with.shared_from_this(), std::move(admitted), on.collector(options.priority));
   op->set_deadline(options.deadline);
   op->show_as(shown_range(with, *file, what));
-  op->set_callback(std::move(callback));  // from here on, the end is reported through the callback
+  op->set_callback(std::move(callback));  // from here on, the outcome is reported through the callback
   op->retain();
   if (problem.ok()) problem = op->watch_deadline();
   if (problem.ok() && what.length > 0) {

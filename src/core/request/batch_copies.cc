@@ -21,7 +21,7 @@ bool same_range(const io_request& one, const io_request& other) noexcept {
 
 }  // namespace
 
-// As queued work, it reads the file itself.
+// When it runs as a work item, it reads the file itself.
 class batch_copies::copy final : public staging::work {
  public:
   copy(batch_copies& all, std::uint32_t index, std::uint32_t source) noexcept : all_(all), index_(index), source_(source) {}
@@ -34,7 +34,7 @@ class batch_copies::copy final : public staging::work {
     from_ = item.place();
   }
   void begin(const admission& item, const io_options& options);
-  // Called when one of the two events that it waits for has happened: its own begin() and the end of its source.
+  // Called when one of the two events that it waits for has happened: its own begin(), or the completion of its source.
   void one_came() noexcept;
   void refuse() noexcept {
     refused_ = true;
@@ -44,7 +44,7 @@ class batch_copies::copy final : public staging::work {
     read_ = outcome;
     one_came();
   }
-  // The number of copies that still need the bytes of the source; kept in the first of them.
+  // The number of copies that still need the source's bytes, kept in the first of them.
   std::atomic<std::uint32_t>& wanted() noexcept { return wanted_; }
   bool run() override;
 
@@ -63,7 +63,7 @@ class batch_copies::copy final : public staging::work {
   bool refused_ = false;
   staging::place from_;
   status unreachable_;
-  io_result read_;  // of the source
+  io_result read_;  // outcome of the source
   io_options options_;
   std::shared_ptr<file_core> file_;
   staging::copy_task task_;
@@ -88,7 +88,7 @@ void batch_copies::copy::one_came() noexcept {
 }
 
 void batch_copies::copy::go() noexcept {
-  // Also at the end of the file: ending here would continue with the next copy of a chain of any length on this stack.
+  // This includes the end of the file. Ending here would continue with the next copy on this stack, and the chain may have any length.
   const bool nothing_there = !read_.ok() || read_.bytes_done == 0;
   if (refused_) {
     let_source_go();
@@ -99,7 +99,7 @@ void batch_copies::copy::go() noexcept {
     task_.between_devices = true;
     task_.context = this;
     task_.done = [](staging::copy_task& task, status outcome) { static_cast<copy*>(task.context)->ended(std::move(outcome)); };
-    // From here on, other threads may end this, and the batch with it.
+    // From here on, other threads may complete this copy, and the batch with it.
     auto& feeders = all_.with_.feeders();
     from_.via->feeder().submit(task_);
     feeders.attend();
@@ -118,7 +118,7 @@ void batch_copies::copy::ended(status outcome) noexcept {
   owner.item_ended(index, {bytes, {}});
 }
 
-// Not on this thread: it may be the one that handles copies, and planning calls the file system.
+// Not on this thread, which may be the one that handles copies: planning calls the file system.
 void batch_copies::copy::read_alone(const status& why) noexcept {
   if (!why.ok()) all_.with_.stats().count_fallback(all_.with_.paths().base(true), why.message());
   let_source_go();
@@ -168,7 +168,7 @@ void batch_copies::refused(std::uint32_t index) noexcept { copy_of_[index]->refu
 bool batch_copies::ended(std::uint32_t index, const io_result& outcome) noexcept {
   auto* each = first_[index];
   if (each == nullptr) return false;
-  // The last copy that takes the bytes may end the batch.
+  // The last copy of the bytes may complete the batch.
   while (each != nullptr) {
     auto* const next = each->next();
     each->source_ended(outcome);

@@ -13,7 +13,7 @@ namespace penstock::core {
 operation* batch_request::begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
                                 item_callback& each) {
   auto* made = new batch_request(with.shared_from_this(), requests);
-  made->each_ = std::move(each);  // from here on, ends are reported through the callbacks
+  made->each_ = std::move(each);  // from here on, outcomes are reported through the callbacks
   made->set_deadline(options.deadline);
   made->show_as(made->runtime().shown_range("batch", requests.size(), {}));
   made->set_callback(std::move(callback));
@@ -70,7 +70,7 @@ void batch_request::help() {
   }
 }
 
-// An error becomes the outcome of this request.
+// Reports an error as the outcome of this request.
 status batch_request::add(const io_request& asked, const io_options& options, std::uint32_t index, row_finder& found) {
   if (auto refused = enter(asked, options, index); !refused.ok()) return refused;
   auto& admitted = admitted_[index];
@@ -109,7 +109,7 @@ status batch_request::enter(const io_request& asked, const io_options& options, 
   return {};
 }
 
-// Starts a located request alone or with other small ones.
+// Starts a located request, alone or together with other small ones.
 status batch_request::send_off(const io_options& options, std::uint32_t index) {
   auto& admitted = admitted_[index];
   auto& file = admitted.file();
@@ -120,7 +120,7 @@ status batch_request::send_off(const io_options& options, std::uint32_t index) {
   return {};
 }
 
-// Sends the requests found so far as a row, if that is worth it.
+// Starts the requests found so far as a row, if that is worthwhile.
 void batch_request::end_row(const io_options& options, row_finder& found) {
   if (found.count() == 0) return;
   const auto first = found.first();
@@ -137,7 +137,7 @@ void batch_request::end_row(const io_options& options, row_finder& found) {
   }
 }
 
-// Returns an error if no part of it has started.
+// Returns an error if no part of the row has started.
 status batch_request::start_row(const io_options& options, std::uint32_t first, std::uint32_t count) {
   const auto items = std::span(admitted_).subspan(first, count);
   make_room_for_part();
@@ -154,7 +154,7 @@ void batch_request::go_alone(const io_options& options, const std::shared_ptr<fi
   if (!problem.ok()) item_ended(index, {0, std::move(problem)});
 }
 
-// Synchronizes with the default stream of each device only once.
+// Synchronizes with each device's default stream only once.
 status batch_request::locate(admission& admitted, const io_options& options) {
   if (auto problem = admitted.locate(&seen_); !problem.ok()) return problem;
   if (!admitted.waits_for_default_stream(options)) return {};
@@ -187,14 +187,14 @@ void batch_request::make_room_for_part() {
   if (parts_.size() == parts_.capacity()) parts_.reserve(2 * parts_.size() + 1);
 }
 
-// There must be room for the part. The batch may be gone on return.
+// The list of parts must have enough capacity. The batch may be destroyed on return.
 void batch_request::run_part(request& part) {
   {
     const std::lock_guard guard(parts_lock_);
     parts_.emplace_back(part);
   }
-  // A thread that cancels the batch from here on finds the part; an earlier cancellation is visible here.
-  if (stop_reason().code() == errc::cancelled) part.cancel();  // the part has the deadline itself
+  // A thread that cancels the batch from here on finds the part. An earlier cancellation is visible here.
+  if (stop_reason().code() == errc::cancelled) part.cancel();  // the part watches the deadline itself
   part.begin();
 }
 

@@ -1,5 +1,5 @@
-// Several requests submitted at once. Requests in a row travel together, and requests that copy the bytes of another one get them from it.
-// Of the others, the collector carries the small ones, and large ones run as requests of their own.
+// Several requests submitted at once. Requests in a row are transferred together, and requests that copy another request's bytes get them
+// from it. Of the rest, the collector transfers the small ones, and large ones run as separate requests.
 #pragma once
 
 #include <atomic>
@@ -23,11 +23,11 @@ namespace penstock::core {
 
 class batch_request final : public sender, public part_owner {
  public:
-  // Begins the requests. Takes the callbacks when it returns; if it throws (bad_alloc), they are unchanged. The caller owns the reference.
+  // Starts the requests. Takes the callbacks when it returns; if it throws (bad_alloc), they are unchanged. The caller owns the reference.
   static operation* begin(core::runtime& with, std::span<const io_request> requests, const io_options& options, io_callback& callback,
                           item_callback& each);
 
-  // Runs work that no lane has taken yet: a thread that waits anyway is faster than a lane that must be woken.
+  // Runs work that no lane has taken yet, because a thread that is already waiting is faster than a lane that must be woken.
   void help();
 
   void end_queued() override;
@@ -65,7 +65,7 @@ class batch_request final : public sender, public part_owner {
   std::list<row> rows_;
   std::optional<batch_copies> copies_;     // only if there are copies
   spin_lock parts_lock_;                   // guards parts_
-  std::vector<timed_ref<request>> parts_;  // requests that carry parts of the batch
+  std::vector<timed_ref<request>> parts_;  // requests that transfer parts of the batch
   item_callback each_;
   staging::link* settled_ = nullptr;  // the link whose default stream was synchronized last, and the result
   status settled_problem_;

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Calls up to this length are split over lanes that are still awake, and the caller helps.
+// Calls up to this length are split across lanes that are still awake, and the caller helps.
 constexpr std::uint64_t helped_request_bytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t spun_request_bytes = std::uint64_t{64} << 20;
 
@@ -34,7 +34,7 @@ struct in_use {
   }
 };
 
-// Continues a request that the caller's path has not finished.
+// Continues a request that the caller's path has not completed.
 io_result go_on_by_base(runtime& with, path_kind left, path::small_transfer rest, io_result so_far) {
   with.stats().count_fallback(left, so_far.error.message());
   const auto began = now_ns();
@@ -90,7 +90,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   const bool on_device = admitted.place().on_device();
   const bool background = options.priority == request_priority::background;
   const bool limited = admitted.file().is_limited();
-  // If many callers use a device, each reads its own slabs: splitting would only make the copies smaller.
+  // If many callers use a device, each reads its own slabs, because splitting would only make the copies smaller.
   const in_use counted(on_device ? &with.blocking() : nullptr);
   const unsigned active = with.blocking().load();
   const unsigned lanes = with.lane_count(options);
@@ -98,7 +98,7 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   const timed_ref op(*new request(with.shared_from_this(), std::move(admitted), options));
   auto planned = or_no_memory([&] { return op->plan({crowded || background ? 1 : lanes, active > 2}); });
   const auto pieces = op->pieces();
-  // Disks and remote sources are slow; for long waits the thread should sleep.
+  // Disks and remote sources are slow, so the thread should sleep during long waits.
   const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_cold);
   if (!planned.ok()) {
     op->fail(std::move(planned));
@@ -120,7 +120,7 @@ io_result run_on_caller(runtime& with, admission& admitted, const io_options& op
   return or_without_memory([&] { return run_now(with, admitted, options); }, [] { return io_result{0, no_memory()}; });
 }
 
-// For a file that was declared immutable.
+// Serves a read of a file that was declared immutable.
 io_result run_ahead(runtime& with, admission& admitted, const io_options& options) {
   admitted.list();
   ahead_call ahead(with, admitted, options);

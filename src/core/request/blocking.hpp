@@ -1,4 +1,4 @@
-// Requests whose caller waits: the calling thread carries small ones itself, and lanes carry larger ones with its help.
+// Requests whose caller waits. The calling thread transfers small ones itself; lanes transfer larger ones with its help.
 #pragma once
 
 #include "core/request/admission.hpp"

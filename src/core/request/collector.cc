@@ -14,26 +14,26 @@ namespace penstock::core {
 
 namespace {
 
-// As many blocks of 4 KiB as fit into a slab of 1 MiB.
+// The number of 4 KiB blocks that fit in a 1 MiB slab.
 constexpr std::size_t most_ranges_per_load = staging::mib / (path::direct_alignment + sizeof(device::segment));
-constexpr std::size_t least_ranges_per_load = 32;  // one copy of them costs 7 us (H200), reading one of them 1 us
-// The kernel looks up one range in the page cache in half a microsecond, and everything between many ranges in up to 25 ns per page (H200
-// machine).
+constexpr std::size_t least_ranges_per_load = 32;  // one copy for all of them costs 7 us (H200), reading one of them 1 us
+// On an H200 machine, the kernel looks up one range in the page cache in half a microsecond. Looking up everything between many ranges
+// takes it up to 25 ns per page.
 constexpr std::size_t asked_ranges = 48;
 
-// The space that the staged path needs for an item in a slab, with its line of the table.
+// The space that the staged path needs for an item in a slab, including its entry in the table.
 std::uint64_t room_of(const transfer& item) noexcept { return path::blocks_around(item.offset, item.length) + sizeof(device::segment); }
 
 }  // namespace
 
-// A gathering job and the owner of its ranges: a sender, or single requests. As queued work, it calls back the single requests. Deletes
-// itself.
+// A gathering job and the owner of its ranges: a sender, or single requests. As a work item, it runs the callbacks of the single requests.
+// Deletes itself.
 class load final : public path::job_owner, public staging::work {
  public:
-  // Returns the newest load of this kind in a chain, if it has room for the item; otherwise a new one, which becomes the newest of all. of:
-  // null for single requests. Add the item at once.
+  // Returns the newest load of this kind in a chain, if it has room for the item. Otherwise returns a new one, which becomes the newest.
+  // of: null for single requests. Add the item at once.
   static load& take_for(load*& newest, admission& item, std::size_t most_ranges, collector& by, shipment* of) {
-    (void)item.file().source().descriptors();  // opens them here, with no lock held
+    (void)item.file().source().descriptors();  // opens them here, where no lock is held
     const auto& what = item.what();
     auto* found = newest;
     while (found != nullptr && (found->job.place.via != item.place().via || found->job.is_write != what.is_write)) found = found->older;
@@ -65,7 +65,7 @@ class load final : public path::job_owner, public staging::work {
   void finished(path::job& ended, std::uint64_t bytes, status error) override;
   void hand_over(path::job& refused, status why) override;
   void did_without(const path::job& carried, const status& why) override;
-  // A stopped sender or request need not wait for a slab with the others.
+  // A stopped sender or request does not have to wait for a slab with the others.
   [[nodiscard]] status stopped() const override;
   [[nodiscard]] status range_stopped(const path::gather_range& range) const override {
     return of_ != nullptr ? of_->from_.stop_reason() : singles[range.index]->stop_reason();
@@ -73,8 +73,8 @@ class load final : public path::job_owner, public staging::work {
   bool run() override;
 
   path::job job;
-  load* older = nullptr;                // of the loads that one thread fills
-  std::vector<small_request*> singles;  // by index; null: not called back
+  load* older = nullptr;                // the next older load filled by the same thread
+  std::vector<small_request*> singles;  // by index; null: no callback
 
  private:
   load(collector& by, shipment* of, const admission& first, std::size_t most_ranges) : by_(by), of_(of) {
@@ -112,7 +112,7 @@ status load::stopped() const {
 }
 
 void load::finished(path::job& ended, std::uint64_t bytes, status error) {
-  const auto with = by_.runtime_.shared_from_this();  // the last request to be notified may be the last to keep it alive
+  const auto with = by_.runtime_.shared_from_this();  // the last request notified may hold the last reference to it
   with->stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now_ns()}, !error.ok());
   by_.is_background() ? by_.way_.end_background() : by_.way_.leave();
   if (of_ == nullptr) by_.arrived(*this);
@@ -127,8 +127,8 @@ void load::finished(path::job& ended, std::uint64_t bytes, status error) {
   delete this;
 }
 
-// An error of the whole job occurs before anything has moved. If some requests were stopped, the error may concern only them; the others
-// run again.
+// An error of the whole job occurs before anything has been transferred. If some requests were stopped, the error may concern only them,
+// and the others run again.
 void load::fail(const status& error) {
   const bool some_stopped = !stopped().ok();
   for (auto& range : job.ranges) {
@@ -171,7 +171,7 @@ bool load::tell_singles() noexcept {
   for (auto& range : job.ranges) {
     auto& each = *singles[range.index];
     each.admitted_.let_go();
-    const bool calls_back = each.has_callback();  // once settled, a request without a callback may be gone
+    const bool calls_back = each.has_callback();  // once settled, a request without a callback may be destroyed
     each.settle({range.moved, std::move(range.error)});
     any = any || calls_back;
     if (!calls_back) std::exchange(singles[range.index], nullptr)->release();
@@ -189,7 +189,7 @@ bool load::run() {
   return true;
 }
 
-// Happens only if a ring has failed: the job runs again, without one.
+// Happens only if a ring has failed. The job runs again without one.
 void load::hand_over(path::job& refused, status why) {
   by_.runtime_.stats().count_fallback(refused.path->kind(), why.message());
   for (auto& range : refused.ranges) {
@@ -215,14 +215,14 @@ shipment::shipment(collector& by, sender& from) noexcept
 }
 
 void shipment::add(admission& item, std::uint32_t index) {
-  // Several threads fill a slab, so one copy of more items is better than several copies.
+  // Several threads fill a slab, so one larger copy is better than several copies.
   const bool shared = item.place().on_device() && !item.what().is_write;
   const auto most = shared ? std::min(from_.item_count(), most_ranges_per_load) : ranges_per_load_;
   load::take_for(newest_, item, most, by_, this).add(item, index);
 }
 
 void shipment::flush() noexcept {
-  // Without memory for the lookup, each range is looked up when it is read. Nothing else allocates.
+  // If the lookup runs out of memory, each range is looked up when it is read. Nothing else allocates.
   (void)or_no_memory([this]() -> status {
     ask_residency();
     return {};
@@ -239,8 +239,8 @@ void shipment::flush() noexcept {
 
 bool shipment::help() { return !by_.is_background() && (by_.lanes_.help(queues_.cpu_works) || by_.lanes_.help(queues_.shared_works)); }
 
-// Looks up a sample of the many ranges of a file. If the sample agrees, the result holds for all, because the few exceptions are read
-// correctly anyway; otherwise each range is looked up when it is read. So are ranges that must not enter the page cache.
+// Looks up a sample of a file's many ranges. If the sample agrees, the result is used for all of them; exceptions are rare and still read
+// correctly. Otherwise each range is looked up when it is read. The same applies to ranges that must not enter the page cache.
 void shipment::ask_residency() {
   struct tally {
     std::size_t count = 0;
@@ -292,7 +292,7 @@ void collector::direct(path::job_queues& jobs) const noexcept {
   jobs.disk = &disk_;
 }
 
-// Applies a change under the lock, and calls a lane if it is time to.
+// Applies a change under the lock, and calls a lane if one is needed.
 template <class Change>
 void collector::with_lock(Change change) noexcept {
   {
@@ -315,7 +315,7 @@ void collector::add(small_request& added) noexcept {
     tail_ = &added;
     ++waiting_;
   });
-  if (!added.stop_reason().ok()) withdraw(added);  // a thread that stopped it may have come too early to find it here
+  if (!added.stop_reason().ok()) withdraw(added);  // a thread that stopped it may have looked for it before it was added
 }
 
 void collector::unlink(small_request& gone) noexcept {
@@ -348,8 +348,9 @@ bool collector::run() {
   return true;
 }
 
-// Returns the load that a lane carries: its share of the waiting requests, assuming that each load that may still start takes as many.
-// Until the requests are sorted they count as one load in flight; then each load counts. Requests that cannot travel end.
+// Returns the load for a lane to transfer: its share of the waiting requests, assuming that each load that may still start takes equally
+// many. Until the requests are sorted, they count as one load in flight; then each load counts. Requests that cannot be added to a load
+// end.
 load* collector::take() {
   small_request* first = nullptr;
   std::size_t count = 0;

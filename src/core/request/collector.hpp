@@ -1,7 +1,7 @@
-// Groups small transfers. Each mount has one collector, and another for background requests. Transfers travel as loads: those of one device
-// context (or of host memory) and one direction share a slab and a copy, because a copy of its own for each would cost 4 us of the feeder's
-// time on a GPU. A batch hands over a shipment of transfers at once. Single requests add themselves and travel with the others that have
-// arrived when a lane takes them; none waits for company, because the first one calls a lane.
+// Groups small transfers. Each mount has one collector, and another for background requests. Transfers are grouped into loads: those of one
+// device context (or of host memory) and one direction share a slab and a copy, because a separate copy for each would cost 4 us of the
+// feeder's time on a GPU. A batch submits a shipment of transfers at once. Single requests add themselves, and share a load with the others
+// that have arrived when a lane takes them. None waits for others, because the first one calls a lane.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,10 @@ class load;
 class sender : public operation {
  public:
   using operation::operation;
-  // Returns the admission of an item that has not ended. Items are numbered from 0.
+  // Returns the admission of an item that has not completed. Items are numbered from 0.
   [[nodiscard]] virtual admission& admission_of(std::uint32_t index) noexcept = 0;
-  // Reports that these items have ended and been counted. Their outcomes are in their ranges and may be moved out. This may be gone on
-  // return.
+  // Reports that these items have completed and been counted. Their outcomes are in their ranges and may be moved out. This may be
+  // destroyed on return.
   virtual void carried(std::span<path::gather_range> items) noexcept = 0;
 };
 
@@ -43,11 +43,11 @@ class shipment {
   [[nodiscard]] const collector& by() const noexcept { return by_; }
   // Adds an item that has been located. The lanes must have started their threads. If it throws (bad_alloc), the item was not added.
   void add(admission& item, std::uint32_t index);
-  // Sends the items off once all have been added. Cannot fail.
+  // Submits the items once all have been added. Cannot fail.
   void flush() noexcept;
   // Works on one load that no lane has taken yet. Returns false if there is none, or if the loads are background work.
   bool help();
-  // Ends the waiting items of a sender that was stopped.
+  // Ends the waiting items of a stopped sender.
   void end_queued() { path::end_queued(queues_); }
 
  private:
@@ -67,7 +67,7 @@ class small_request final : public operation {
       : operation(std::move(with)), admitted_(std::move(admitted)), by_(by) {
     admitted_.list();
   }
-  // Ends a request that does not travel. This may be gone on return.
+  // Completes a request that is not in a load. This may be destroyed on return.
   void end(io_result outcome) noexcept;
   void end_queued() override;
 
@@ -78,7 +78,7 @@ class small_request final : public operation {
 
   admission admitted_;
   collector& by_;
-  // Where this request is. Owned by the collector and guarded by its lock.
+  // The request's position. Owned by the collector and guarded by its lock.
   bool waits_ = false;
   small_request* next_ = nullptr;
   small_request* previous_ = nullptr;
@@ -88,17 +88,18 @@ class small_request final : public operation {
 // Thread-safe. Holds no requests when the engine is destroyed, because each request keeps the engine alive.
 class collector final : public staging::work {
  public:
-  // most_under_way: loads of single requests in flight at once. Further requests wait until one has arrived, and so travel in larger loads.
-  // of: the priority of its requests and of the lanes. Does not use the file system's members before the first request.
+  // most_under_way: the maximum number of loads of single requests in flight. Further requests wait until a load has completed, and
+  // therefore form larger loads. of: the priority of its requests and of the lanes. Does not use the file system's members before the first
+  // request.
   collector(runtime& with, staging::lanes& lanes, staging::disk_lanes& disk, staging::right_of_way& way, request_priority of,
             std::size_t most_under_way)
       : runtime_(with), lanes_(lanes), disk_(disk), way_(way), priority_(of), most_under_way_(most_under_way) {}
 
   // Takes over the running request's reference. The lanes must have started their threads.
   void add(small_request& added) noexcept;
-  // Runs on a lane; carries the requests that have arrived.
+  // Runs on a lane. Transfers the requests that have arrived.
   bool run() override;
-  // Ends a stopped request, if it does not travel yet.
+  // Ends a stopped request that is not in a load yet. For one whose load has not started, ends that load.
   void withdraw(small_request& stopped);
 
  private:
@@ -123,7 +124,7 @@ class collector final : public staging::work {
   spin_lock lock_;  // guards the members below
   small_request* head_ = nullptr;
   small_request* tail_ = nullptr;
-  std::size_t waiting_ = 0;    // in that list
+  std::size_t waiting_ = 0;    // number of requests in that list
   std::size_t under_way_ = 0;  // loads of single requests
   bool called_ = false;        // a lane has been called and has not taken its share yet; only one takes at a time
 };

@@ -11,15 +11,15 @@ namespace {
 
 constexpr std::uint64_t section_unit = std::uint64_t{16} << 20;
 
-// Starts small, so that pieces run soon, and grows, so that the lanes are busy while the next part is looked up. A part of less than 2 MiB
-// would end before the next one is planned.
+// Starts small, so that pieces run soon, and grows, so that the lanes stay busy while the next part is looked up. A part shorter than 2 MiB
+// would complete before the next one is planned.
 std::uint64_t most_asked(const transfer& rest, const transfer& whole) {
   constexpr std::uint64_t least = std::uint64_t{2} << 20;
   const std::uint64_t before = rest.offset - whole.offset;
   return before == 0 ? std::clamp(whole.length / 4, least, 8 * least) : 3 * before;
 }
 
-// Sections end on multiples of the length of every piece.
+// Sections end at multiples of every piece's length.
 std::uint64_t section_length(const transfer& rest, bool is_short) {
   const auto most = is_short ? section_unit : section_bytes;
   if (rest.length <= most) return rest.length;
@@ -29,7 +29,7 @@ std::uint64_t section_length(const transfer& rest, bool is_short) {
 // Uses the current size of the file, as if the whole file had to fit into the page cache.
 cold_way cold_way_of(runtime& with, file_core& file, const transfer& rest, const transfer& whole, cache_use asked, bool has_tried,
                      bool of_shared_memory) {
-  // A section after this offset in its request: at the beginning, the pieces in flight have only just started.
+  // Tries the other way only in a section after this offset in its request. Near the start, the pieces in flight have only just started.
   constexpr std::uint64_t tried_from = std::uint64_t{64} << 20;
   using verdict = cold_speeds::verdict;
   cache_question question{.asked = asked, .shared_memory = of_shared_memory, .lent_past_cache = file.source().facts().lent_past_cache};
@@ -138,12 +138,12 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.busy_cores = spares_busy_cores(with, file, whole, place, options);
   input.memory_file_system = from.facts().in_memory;
   input.most_bytes = staging::large_slab_bytes;
-  // explain() has no address and assumes an aligned one.
+  // explain() has no address, so it assumes an aligned one.
   input.aligned_together =
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
   add_answers(input, file, rest, place);
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
-    // refuses() would take a lock and allocate, and its message is not used here; explain() calls it.
+    // refuses() would take a lock and allocate, and its message is not used here. explain() does call it.
     if (kind != input.forced && with.path(kind).serves_nothing()) return "serves nothing";
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
     if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();

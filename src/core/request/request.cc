@@ -14,10 +14,10 @@ namespace penstock::core {
 
 namespace {
 
-// The rest that another path has left is cut so that whole blocks around a piece fit into a slab.
+// The rest that another path has left is cut so that a piece, extended to whole blocks, fits into a slab.
 constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
 
-// Lets paths prepare their jobs, all adjacent jobs of one path at once.
+// Lets paths prepare their jobs. Passes all adjacent jobs of one path at once.
 void prepare(std::span<path::job> jobs) {
   while (!jobs.empty()) {
     auto* const by = jobs.front().path;
