@@ -92,8 +92,8 @@ class memory_map {
   };
   std::optional<registration_facts> unregister_range(void* memory);
 
-  // Adds further ways into the device of a link: over other devices of its driver with direct copies to it, either devices in use (wanted:
-  // 0) or any device, until there are `wanted` ways. Returns how many there are. Thread-safe.
+  // Adds further routes to the device of a link, over other devices of its driver that can copy to it directly. Uses either devices in use
+  // (wanted: 0) or any device, until there are `wanted` routes. Returns how many there are. Thread-safe.
   std::uint32_t find_neighbours(staging::link& of, std::size_t wanted);
 
   // --- implement the public engine functions of the same names

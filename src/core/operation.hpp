@@ -78,8 +78,8 @@ class operation : public timed {
   virtual void end_cancelled() { end_queued(); }
   // Completes the operation. Call it only once. Releases the reference of the running request, so the object may be destroyed on return.
   void complete(io_result outcome) noexcept;
-  // The parts of complete(), for requests that end together. settle() sets the outcome and, if there is no callback, lets waiting threads
-  // continue. call_back() runs the callback on a thread of the engine, after which waiting threads continue.
+  // The parts of complete(), for requests that complete together. settle() sets the outcome and, if there is no callback, wakes waiting
+  // threads. call_back() runs the callback on one of the engine's threads and then wakes waiting threads.
   void settle(io_result outcome) noexcept;
   [[nodiscard]] bool has_callback() const noexcept { return static_cast<bool>(callback_); }
   void call_back() noexcept;

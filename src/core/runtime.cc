@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// One link needs 10 lanes if a core copies 5 GB/s from the page cache, 8 if it copies 7; several links need more.
+// One link needs 10 lanes if a core copies 5 GB/s from the page cache, or 8 if it copies 7 GB/s. Several links need more.
 staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores) {
   if (options.lanes != 0) return {options.lanes};
   const unsigned most = std::clamp(cores * 5 / 8, 2U, staging::lanes::most_lanes);
@@ -22,7 +22,7 @@ staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores)
 }  // namespace
 
 // For lanes: enough for a link's 55 GB/s during the 1.5 ms that filling and sending a slab take, and for callers that read by themselves.
-// For disk lanes: their buffers. Never the whole budget, so that a file system that hangs leaves memory for the others.
+// For disk lanes: their buffers. Never the whole budget, so that a hanging file system leaves memory for the others.
 runtime::pinned_share runtime::share_of_each_mount(const engine_options& options, unsigned lanes, unsigned cores) {
   constexpr std::size_t of_each = std::size_t{12} << 20;
   const std::size_t slabs = std::min(lanes, 16U);
@@ -32,12 +32,13 @@ runtime::pinned_share runtime::share_of_each_mount(const engine_options& options
           for_cpu > options.pinned_budget_bytes / 2};
 }
 
-// With this much of the lanes' slabs pinned per link, cached reads reach 0.95 of the link's speed, and the first one does not wait for the
-// rest (H200: a first read of 4.4 GB runs at 46 GB/s, and at 39 if 180 MiB are pinned meanwhile). Two links that share the memory of one
-// reach 64 of 104 GB/s.
+// With this much of the lanes' slabs pinned per link, cached reads reach 0.95 of the link's speed, and the first read does not wait for the
+// rest to be pinned. (H200: a first read of 4.4 GB runs at 46 GB/s, or at 39 GB/s while 180 MiB are pinned.) Two links that share the
+// memory of one reach 64 of 104 GB/s.
 constexpr std::size_t pinned_at_once_bytes = std::size_t{32} << 20;
 
-// The threads that receive from servers. One core receives 5 to 6 GB/s without TLS; eight saturate the memory (H200 machine, 16 cores).
+// The threads that receive from servers. One core receives 5 to 6 GB/s without TLS; eight cores saturate the memory (H200 machine, 16
+// cores).
 constexpr unsigned most_web_threads = 8;
 
 std::int64_t now_ns() noexcept {
@@ -127,7 +128,7 @@ void runtime::unregister_memory(void* memory) {
   if (ended) stats_.count_registration(ended->cost_ns + now_ns() - began, ended->served);
 }
 
-// The kernel counts registered pages as available, because they are in the page cache, but they cannot be reclaimed.
+// The kernel counts registered pages as available because they are in the page cache, although they cannot be reclaimed.
 bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
   constexpr std::uint64_t spared_share = 16;
   const auto memory = memory_left_.at(about_now_ns());
@@ -136,12 +137,12 @@ bool runtime::is_short_with(std::uint64_t pinned_file_bytes) noexcept {
 
 void runtime::give_up_pinned_pages_where_short() noexcept {
   if (pinned_pages_.empty() || forked() || !is_short_with(pinned_pages_.used_bytes())) return;
-  if (kept_pages_.trim() && !is_short_with(pinned_pages_.used_bytes())) return;  // no user asked for these
+  if (kept_pages_.trim() && !is_short_with(pinned_pages_.used_bytes())) return;  // no user requested these
   pinned_pages_.drop_all({errc::out_of_memory, "memory ran short"});
 }
 
 std::uint64_t runtime::most_pinned_bytes() noexcept {
-  constexpr std::uint64_t usual_share = 4;                       // one part in this many of all memory
+  constexpr std::uint64_t usual_share = 4;                       // 1/N of all memory
   constexpr std::uint64_t usual_bytes = std::uint64_t{1} << 30;  // if the kernel does not report its memory
   if (options_.pinned_file_budget_bytes > 0) return options_.pinned_file_budget_bytes;
   const auto memory = memory_left_.at(about_now_ns());
@@ -187,7 +188,7 @@ void runtime::trim_paths() {
 }
 
 engine_stats runtime::snapshot() const {
-  if (forked()) return {};  // a lock may have been held at the time of the fork
+  if (forked()) return {};  // another thread may have held a lock at the time of the fork
   auto seen = stats_.snapshot();
   const auto other = beside() != nullptr ? beside()->pinned_now() : beside_files::pinned{};
   seen.pinned_file_bytes = pinned_pages_.used_bytes();

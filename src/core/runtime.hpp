@@ -1,4 +1,4 @@
-// The resources that the requests of an engine share: kernel and drivers, staging memory, paths, counters, and common threads. Thread-safe.
+// The resources shared by an engine's requests: kernel and drivers, staging memory, paths, counters, and common threads. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct seams {
   std::shared_ptr<device::driver> host;
   std::vector<const path::declaration*> further_paths{};  // in addition to the library's own
   std::shared_ptr<stats::board> board{};                  // null: none
-  source::remote::network_settings web{};                 // threads: 0: by the number of cores
+  source::remote::network_settings web{};                 // threads: 0 chooses by the number of cores
   source::remote::variable_lookup variable{};             // looks up environment variables for credentials; empty: no variable is set
 };
 
@@ -57,41 +57,41 @@ struct seams {
 }
 
 std::int64_t now_ns() noexcept;
-// The same clock to within 10 ms, at a quarter of the cost.
+// The same clock, accurate to 10 ms, at a quarter of the cost.
 std::int64_t about_now_ns() noexcept;
 
-// State that a higher layer keeps per engine, trimmed and counted with the engine. Thread-safe.
+// State that a higher layer keeps per engine, and that is trimmed and counted with the engine. Thread-safe.
 class beside_files {
  public:
   struct pinned {
     std::uint64_t bytes, peak_bytes;
   };
   virtual ~beside_files() = default;
-  // Like engine::trim().
+  // Does the same as engine::trim().
   virtual std::size_t trim() = 0;
   [[nodiscard]] virtual pinned pinned_now() const = 0;
-  // Adds the requests in flight there.
+  // Adds the requests in flight in that layer.
   virtual void add_under_way(std::vector<request_info>& to) = 0;
 };
 
-// Each request owns a reference to it; the engine ends it.
+// Each request owns a reference to it. The engine shuts it down.
 class runtime : public std::enable_shared_from_this<runtime>, public stats::board_teller {
  public:
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
 
-  // The mount for a file system (for a block device, its own).
+  // The mount for a file system. A block device has its own mount.
   virtual mount& mount_of(std::uint64_t device) = 0;
   // The parts of a mount for layers below it.
   virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
-  // The answer times of a file system with a server. Asks the kernel about the file system.
+  // The answer times of a file system with a server. Queries the kernel about the file system.
   struct known_answers {
     staging::answer_times* past_cache;
     staging::answer_times* by_threads;
   };
   virtual known_answers answer_times_of(mount& of) = 0;
   virtual staging::lanes& lanes_of(mount& of) = 0;
-  // The lanes that wait for the server of the file system.
+  // The lanes that wait for the file system's server.
   virtual staging::waiting_lanes& waiting_lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
@@ -105,34 +105,34 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] memory_map& memory() noexcept { return memory_; }
   [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
-  // Runs the users' callbacks, on a thread that only user callbacks can delay.
+  // Runs the users' callbacks on a thread that only user callbacks can delay.
   [[nodiscard]] staging::lanes& callbacks() noexcept { return callbacks_; }
   // Observes the progress of device streams.
   [[nodiscard]] core::stream_watch& stream_watch() noexcept { return stream_watch_; }
-  // State of the pipes of this engine. Made on the first call; make must always be the same function. Lives until the engine ends.
+  // State of this engine's pipes. Created on the first call; make must always be the same function. Lives until the engine is destroyed.
   beside_files& beside(std::unique_ptr<beside_files> (*make)(runtime& with));
-  [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: not made
+  [[nodiscard]] beside_files* beside() const noexcept { return beside_.load(std::memory_order_acquire); }  // null: not created
   [[nodiscard]] core::deadlines& deadlines() noexcept { return deadlines_; }
-  // The engine's limit of bytes per second; null if it has none.
+  // The engine's limit in bytes per second; null if it has none.
   [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
   // The share of the pinned budget for fills from remote sources.
   [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
-  // The connections to object servers, made on the first call.
+  // The connections to object servers, created on the first call.
   source::remote::servers& servers();
   // The read-ahead of all files.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }
-  // The slabs' part of engine::trim().
+  // The part of engine::trim() that concerns slabs.
   std::size_t trim_pools();
   // Registers memory for the user, and also with the paths.
   status register_memory(void* memory, std::size_t bytes);
   void unregister_memory(void* memory);
-  // Called before a file is closed: paths drop their state for it.
+  // Called before a file is closed. Paths discard their state for it.
   void forget(const source::source& closing);
   // Frees device memory that the engine allocated.
   void release_memory(std::string_view device, void* memory);
-  // Paths drop their state for later requests.
+  // Makes the paths discard the state that they keep for later requests.
   void trim_paths();
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
   // Called with the engine's first request.
@@ -140,46 +140,46 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] engine_stats snapshot() const;
   // Records which files were read past the page cache.
   [[nodiscard]] core::cold_reads& cold_reads() noexcept { return cold_reads_; }
-  // The available memory, at most one second old.
+  // The available memory, at most one second out of date.
   [[nodiscard]] memory_watch& memory_left() noexcept { return memory_left_; }
   // The ranges of the page cache that users have pinned. The second function drops all pins if memory is short.
   [[nodiscard]] path::pinned_pages& pinned_pages() noexcept { return pinned_pages_; }
   void give_up_pinned_pages_where_short() noexcept;
-  // Page cache that reads have registered and later reads reuse.
+  // Parts of the page cache that reads have registered for reuse by later reads.
   [[nodiscard]] path::kept_pages& kept_pages() noexcept { return kept_pages_; }
-  // How many bytes users may pin in total.
+  // The number of bytes that users may pin in total.
   [[nodiscard]] std::uint64_t most_pinned_bytes() noexcept;
-  // Whether this many more bytes can be pinned without dropping the pins at once; ok if the kernel does not report its memory. Error:
-  // out_of_memory.
+  // Returns ok if this many more bytes can be pinned without having to drop the pins at once, or if the kernel does not report its memory.
+  // Error: out_of_memory.
   [[nodiscard]] status has_room_to_pin(std::uint64_t bytes);
   // The requests in flight.
   [[nodiscard]] sharded_list<admission>& admitted() noexcept { return admitted_; }
-  // How many blocking requests on device memory are in flight.
+  // The number of blocking requests on device memory in flight.
   [[nodiscard]] std::atomic<unsigned>& blocking() noexcept { return blocking_; }
   // Total length of the requests in flight, except for small ones.
   [[nodiscard]] std::atomic<std::uint64_t>& asked_bytes() noexcept { return asked_bytes_; }
 
   [[nodiscard]] unsigned cores() const noexcept { return cores_; }
   [[nodiscard]] bool few_cores() const noexcept { return cores_ <= 4; }
-  // Whether other processes keep the cores busy.
+  // Returns true if other processes keep the cores busy.
   [[nodiscard]] bool has_busy_cores() noexcept { return busy_cores_.now(kernel(), cores_, about_now_ns()); }
-  // Whether there are lanes for more than one link at a time.
+  // Returns true if there are enough lanes for more than one link at a time.
   [[nodiscard]] bool feeds_several_links() const noexcept { return lanes_.most >= 2 * lanes_.usual; }
   // The lanes per file system.
   [[nodiscard]] const staging::lanes::crew& lanes() const noexcept { return lanes_; }
   [[nodiscard]] unsigned lane_count() const noexcept { return lanes_.usual; }
-  // How many lanes a request is cut for.
+  // The number of lanes for which a request is cut.
   [[nodiscard]] unsigned lane_count(const io_options& asked) const noexcept {
     return asked.lanes == 0 ? lanes_.usual : std::min(asked.lanes, lanes_.usual);
   }
-  // How long a thread that waits for a batch spins before it sleeps: a batch ends in tens of microseconds, and waking up costs twenty. On
-  // few cores the lanes need the CPU more (128 x 4 KiB on two cores: 500 us with spinning, 250 without).
+  // How long a thread that waits for a batch spins before it sleeps. A batch completes in tens of microseconds, and waking up costs twenty.
+  // On few cores, the lanes need the CPU more (128 x 4 KiB on two cores: 500 us with spinning, 250 us without).
   [[nodiscard]] std::chrono::microseconds batch_spin() const noexcept;
-  // The NVTX range of a request of this many bytes, or of a batch of this many requests; an empty range if NVTX is off.
+  // The NVTX range for a request of this many bytes, or for a batch of this many requests. An empty range if NVTX is off.
   [[nodiscard]] sys::nvtx_range shown_range(std::string_view what, std::uint64_t amount, std::string_view file) const noexcept {
     return options_.use_nvtx ? sys::nvtx_range(what, amount, file) : sys::nvtx_range();
   }
-  // The path that the request, or else the engine, forces.
+  // The path forced by the request, or else by the engine.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
     if (asked.only_gpu_direct && on_device) return path_table_.gpu_direct();
     return asked.path != path_kind::automatic ? asked.path : options_.path;
@@ -190,11 +190,11 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   runtime(const engine_options& options, seams doors);
   ~runtime();  // waits for copies in flight
 
-  // Enlarges the pools for the lanes of another file system.
+  // Enlarges the pools for another file system's lanes.
   void widen_pools();
 
  private:
-  // Whether memory is short with this much of it pinned.
+  // Returns true if memory is short with this many bytes pinned.
   bool is_short_with(std::uint64_t pinned_file_bytes) noexcept;
   std::uint64_t most_kept_bytes() noexcept;
 
@@ -202,7 +202,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   struct pinned_share {
     std::size_t for_cpu;
     std::size_t for_disk;
-    bool is_cut;  // lanes could use more
+    bool is_cut;  // true if lanes could use more
   };
   static pinned_share share_of_each_mount(const engine_options& options, unsigned lanes, unsigned cores);
 
@@ -217,7 +217,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   remote_counting remote_counting_;
   source::turnstile::share far_share_;
   staging::feeders feeders_;
-  const pinned_share share_;  // of each file system
+  const pinned_share share_;  // for each file system
   staging::slab_pool cuda_pool_;
   staging::slab_pool host_pool_;
   memory_map memory_;
@@ -228,7 +228,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   core::stream_watch stream_watch_;
   std::mutex making_beside_;
   std::unique_ptr<beside_files> made_beside_;
-  std::atomic<beside_files*> beside_{nullptr};  // made_beside_, once it is made
+  std::atomic<beside_files*> beside_{nullptr};  // made_beside_, once created
   std::mutex making_servers_;
   std::unique_ptr<source::remote::servers> servers_;  // null until the first use
   core::deadlines deadlines_;

@@ -18,7 +18,7 @@ result<std::shared_ptr<upload_core>> upload_core::begin(std::shared_ptr<core::ru
   return std::make_shared<upload_core>(std::move(with), *std::move(begun), how.overwrite);
 }
 
-// A forked child leaks the upload: threads of the parent may have held its locks, or waited for it.
+// A forked child leaks the upload, because the parent's threads may have held its locks or waited for it.
 upload_core::~upload_core() {
   if (runtime_->forked()) {
     (void)new (std::nothrow) std::shared_ptr<source::remote::upload>(std::move(upload_));

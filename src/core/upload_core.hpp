@@ -1,4 +1,4 @@
-// An object being written: the upload, and the engine whose connections carry it. For one thread at a time.
+// An object being written: the upload, and the engine whose connections it uses. For one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class upload_core {
       : runtime_(std::move(with)), upload_(std::move(begun)), overwrites_(overwrites) {}
   upload_core(const upload_core&) = delete;
   upload_core& operator=(const upload_core&) = delete;
-  // Aborts the upload unless it was published. Open files of it can write no more.
+  // Aborts the upload unless it was published. Files that are open for it can no longer be written.
   ~upload_core();
 
   [[nodiscard]] const std::string& name() const noexcept { return upload_->name(); }

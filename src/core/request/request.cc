@@ -47,9 +47,9 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
 }
 
 void request::begin() noexcept {
-  // If work is waiting for every lane, one lane per request is best: cutting would only cost time.
+  // If work is waiting for every lane, one lane per request is best, because cutting would only cost time.
   const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count();
-  // Background pieces are not shared by several lanes, so that each ends soon after it has started.
+  // Background pieces are not shared by several lanes, so that each completes soon after it starts.
   const unsigned lanes = crowded || queues_.background ? 1 : runtime().lane_count(options_);
   auto planned = or_no_memory([&] { return plan({lanes, crowded, !row_.empty()}); });
   planned.ok() ? start(false) : fail(std::move(planned));
@@ -76,7 +76,7 @@ status request::plan(const cutting& how) {
   return {};
 }
 
-// Plans the pieces from cursor_ on and makes jobs for them; the length is 0 if the file ends there.
+// Plans the pieces starting at cursor_ and makes jobs for them. The length is 0 if the file ends there.
 status request::plan_section(section& next) {
   auto whole = admitted_.what();
   auto rest = whole;
@@ -95,7 +95,7 @@ status request::plan_section(section& next) {
     rest.length = found->length;
     whole.length = cursor_ - whole.offset + rest.length;
     next.past_size = found->past_size;
-    // Files without a size are usually generated as they are read (/proc); one reader from front to back is fastest.
+    // Files that report no size are usually generated as they are read (/proc). One sequential reader is fastest.
     if (found->past_size) how.lanes = 1;
   }
   if (rest.length == 0) return {};
@@ -145,14 +145,14 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
 }
 
 bool request::claim_planning() noexcept {
-  // More writes to the page cache at once would only evict each other from the CPU's cache.
+  // More concurrent writes to the page cache would only evict each other from the CPU's cache.
   const std::size_t most_sections = past_size_ || (admitted_.what().is_write && admitted_.place().on_device()) ? 1 : sections_.size();
   if (planning_ || no_more_ || planned_ - folded_ >= most_sections || cursor_ - admitted_.what().offset == admitted_.what().length)
     return false;
   return planning_ = true;
 }
 
-// Plans and launches sections while there is room. The caller has set planning_.
+// Plans and launches sections while there is room for them. The caller has set planning_.
 void request::plan_more() noexcept {
   for (bool more = true; more;) {
     section* next = &sections_[planned_ % sections_.size()];  // no other thread plans or touches it
@@ -203,7 +203,7 @@ void request::start(bool alone) noexcept {
   if (over) finish();
 }
 
-// More would only wait, each with a slab.
+// More would only wait, each one holding a slab.
 std::size_t request::most_writes_at_once() const noexcept { return queues_.background ? 2 : 12; }
 
 template <class Jobs>
@@ -238,7 +238,7 @@ void request::launch(section& next, bool alone) noexcept {
   job_ended(next);
 }
 
-// Queues jobs on the lanes, through the limits of bytes per second, if any.
+// Queues jobs on the lanes. Passes them through the rate limits, if there are any.
 template <class Jobs>
 void request::dispatch(Jobs& jobs) noexcept {
   auto& file = admitted_.file();
@@ -254,11 +254,11 @@ void request::dispatch(Jobs& jobs) noexcept {
       runtime().rate_limit()->hold(held_by_engine_, all, queues_.background);
     }
   }
-  // A thread that stopped the request may have come before there were jobs to end.
+  // A thread that stopped the request may have done so before there were jobs to end.
   if (!stop_reason().ok()) end_jobs();
 }
 
-// This may be destroyed when the job ends.
+// This may be destroyed when the job completes.
 void request::passed(path::job& item) noexcept {
   const timed_ref here(*this);
   if (auto* const next = runtime().rate_limit(); next != nullptr && !std::exchange(item.passed_file_limit, true)) {
@@ -280,7 +280,8 @@ void request::queue(Jobs& jobs) noexcept {
   staging::work_chain keeping;
   staging::work_chain waiting;
   staging::work_chain far;
-  std::optional<bool> rings;  // looked up only for jobs that can use rings (the first lookup makes them), and not at the end of a copy
+  std::optional<bool> rings;  // looked up only for jobs that can use rings, because the first lookup creates them, and not when a copy
+                              // completes
   for (auto& item : jobs) {
     item.started_ns = now;
     const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
@@ -298,7 +299,7 @@ void request::queue(Jobs& jobs) noexcept {
   if (far.count > 0) queues_.turns->push(queues_.far_works, far);
 }
 
-// Ends the jobs that have not started, of a request that was stopped.
+// Ends those jobs of a stopped request that have not started.
 void request::end_jobs() {
   auto* const of_file = admitted_.file().rate_limit();
   while (of_file != nullptr && of_file->help(held_by_file_, queues_.background)) {
@@ -329,7 +330,7 @@ void request::fail(status why) noexcept {
   finish();
 }
 
-// --- the end of jobs
+// --- completion of jobs
 
 void request::note_error(std::uint64_t offset, status error) noexcept {
   if (offset >= first_error_at_) return;
@@ -341,13 +342,13 @@ void request::begins(path::job& item) noexcept {
   item.node = runtime().kernel().current_node();
   const bool cold = !admitted_.what().is_write && (item.fills_cache || item.bypass_cache);
   if (!cold || admitted_.what().length < cold_speeds::least_request_bytes) return;
-  if (item.begun_ns != 0) return;  // a disk lane without a slab for it starts it again later
+  if (item.begun_ns != 0) return;  // a disk lane that had no slab for it starts it again later
   admitted_.file().cold_speeds().begins(item.bypass_cache);
   item.begun_ns = now_ns();
 }
 
 void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
-  // The request was stopped when nothing was left to do.
+  // The request was stopped when all of the work was already done.
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
@@ -369,7 +370,7 @@ void request::finished(path::job& ended, std::uint64_t bytes, status error) {
   job_ended(of);
 }
 
-// The jobs of a stopped request end here, one after the other.
+// The jobs of a stopped request end here, one after another.
 void request::run_next_held(section& of) noexcept {
   for (;;) {
     std::span<path::job> next;
@@ -389,14 +390,14 @@ void request::run_next_held(section& of) noexcept {
   }
 }
 
-// A job past the page cache continues through it on the same path, if the file has a cached descriptor; otherwise the path's successor
-// carries the rest.
+// If a job past the page cache is refused and the file has a cached descriptor, the job continues through the page cache on the same path.
+// Otherwise the path's successor transfers the rest.
 void request::hand_over(path::job& refused, status why) {
   runtime().stats().count_fallback(refused.path->kind(), why.message());
   const bool again = refused.bypass_cache && refused.file->cached_problem().ok();
   const auto successor = runtime().forced(options_) ? path_kind::automatic : runtime().paths().successor(refused.path->kind());
   const auto next = again ? refused.path->kind() : successor;
-  // The part that was moved is done; the rest becomes new jobs, cut to fit slabs.
+  // The bytes transferred so far are done. The rest becomes new jobs, cut to fit into slabs.
   const std::uint64_t moved = refused.moved;
   std::list<path::job> rest;
   if (refused.ranges.empty() && next != path_kind::automatic) {
@@ -436,7 +437,7 @@ void request::did_without(const path::job& carried, const status& why) {
   runtime().stats().count_fallback(carried.path->kind(), why.message());
 }
 
-// The last job of a section adds it to the total, in order, and makes room for another section.
+// The last job of a section adds the section to the total, in order, and makes room for another section.
 void request::job_ended(section& of) noexcept {
   const auto before = of.remaining.fetch_sub(1, std::memory_order_acq_rel);
   assert(before > 0);
@@ -456,7 +457,7 @@ void request::job_ended(section& of) noexcept {
     over = is_over();
   }
   if (more) {
-    // Not on this thread: it may be the one that handles copies, and planning calls the file system.
+    // Not on this thread, which may be the one that handles copies: planning calls the file system.
     retain();
     queues_.lanes->push_urgent(queues_.urgent_works, planning_work_);
   }
@@ -469,7 +470,7 @@ void request::job_ended(section& of) noexcept {
   if (over) finish();
 }
 
-// Jobs end in any order; only the part from the start without a gap counts.
+// Jobs complete in any order. Only the part from the start up to the first gap counts.
 void request::fold(section& ended) noexcept {
   ended.over = false;
   auto& later = ended.later_jobs;
@@ -495,7 +496,7 @@ bool request::is_over() noexcept {
   return finished_ = true;
 }
 
-// A gap without an error of its own is the end of the file; later errors do not matter.
+// A gap without an error is the end of the file; later errors do not matter.
 void request::finish() noexcept {
   io_result outcome;
   {
@@ -507,7 +508,7 @@ void request::finish() noexcept {
   runtime().asked_bytes().fetch_sub(admitted_.what().length, std::memory_order_relaxed);
   if (queues_.background) admitted_.file().mount().right_of_way().end_background();
   if (row_.empty()) admitted_.count(outcome);
-  // Before the file is released, so that a thread that closes the file can rely on it.
+  // This must precede the release of the file, so that a thread that closes the file can rely on it.
   if (on_end_) std::exchange(on_end_, {})(outcome);
   admitted_.let_go();
   complete(std::move(outcome));

@@ -1,4 +1,4 @@
-// One read or write in flight: its jobs, the bytes that they have moved, and the first error. A long request is carried section by section,
+// One read or write in flight: its jobs, the bytes transferred so far, and the first error. A long request is processed section by section,
 // with jobs for two sections at a time, so that its memory use does not grow with its length.
 #pragma once
 
@@ -21,28 +21,29 @@ namespace penstock::core {
 
 class request final : public operation, public path::job_owner {
  public:
-  // row: where the bytes of a read into a device go, instead of the admitted memory. Such a request carries other requests, which are
-  // listed and counted by themselves.
+  // row: where to put the bytes of a read into a device, instead of the admitted memory. Such a request stands for other requests, which
+  // are listed and counted separately.
   request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row = {});
 
-  // Receives the outcome instead of completing alone: a batch that this is part of.
+  // Receives the outcome, instead of completing alone. Used by the batch that contains this request.
   using on_end = std::function<void(const io_result&)>;
   void set_on_end(on_end told) { on_end_ = std::move(told); }
-  // Called on any thread with the number of bytes from the start that have been moved; never after the outcome. Must not throw.
+  // Called on any thread with the number of bytes from the start that have been transferred. Never called after the outcome. Must not
+  // throw.
   using on_progress = std::function<void(std::uint64_t)>;
   void set_on_progress(on_progress told) { on_progress_ = std::move(told); }
 
-  // Runs the request on the lanes, or ends it if it cannot be planned.
+  // Runs the request on the lanes, or completes it with an error if it cannot be planned.
   void begin() noexcept;
-  // The steps of begin(). plan() plans the first section; call start() if it succeeds, otherwise fail().
+  // The steps of begin(). plan() plans the first section. Call start() if it succeeds, otherwise fail().
   status plan(const cutting& how);
   // The pieces of the first section. Valid before start().
   [[nodiscard]] std::span<const planned_piece> pieces() const noexcept { return sections_[0].pieces; }
   // Runs the request. alone: the first section runs only on the calling thread, which must be about to wait.
   void start(bool alone) noexcept;
-  // Runs pieces that no lane has taken yet, on the calling thread.
+  // Runs pieces that no lane has taken yet on the calling thread.
   void help();
-  // Ends a request that has not started.
+  // Completes a request that has not started.
   void fail(status why) noexcept;
 
   void end_queued() override;
@@ -101,24 +102,24 @@ class request final : public operation, public path::job_owner {
   admission admitted_;
   const io_options options_;
   cutting how_;
-  std::uint32_t neighbours_ = 0;  // how many neighbours' links it may use too
+  std::uint32_t neighbours_ = 0;  // how many neighbours' links it may also use
   path::job_queues queues_;
-  staging::work_list held_by_file_;    // jobs that the file's limit of bytes per second holds back
-  staging::work_list held_by_engine_;  // jobs that the engine's limit holds back
+  staging::work_list held_by_file_;    // jobs held back by the file's rate limit
+  staging::work_list held_by_engine_;  // jobs held back by the engine's rate limit
   on_end on_end_;
   on_progress on_progress_;
   const std::vector<path::row_part> row_;
   std::array<section, 2> sections_;
-  std::uint64_t cursor_;  // where the next section begins; owned by the thread that plans
+  std::uint64_t cursor_;  // start of the next section; owned by the planning thread
   planning_work planning_work_;
 
   spin_lock lock_;           // guards the members below
   std::size_t planned_ = 0;  // sections
   std::size_t folded_ = 0;   // sections whose outcome is in the total, in order
   bool planning_ = false;
-  bool past_size_ = false;  // of the last section planned
-  unsigned telling_ = 0;    // threads that report progress now
-  bool no_more_ = false;    // the file ends, or an error ends the request: nothing further is planned
+  bool past_size_ = false;  // set by the last section planned
+  unsigned telling_ = 0;    // threads that are reporting progress
+  bool no_more_ = false;    // nothing further is planned, because the file ends or an error ends the request
   bool finished_ = false;
   std::uint64_t bytes_done_ = 0;
   std::uint64_t direct_bytes_ = 0;

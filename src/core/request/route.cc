@@ -9,12 +9,13 @@ namespace penstock::core {
 
 namespace {
 
-// Whether a caller may carry such a request GPU-direct, before the path is asked. Cached bytes are copied from the page cache sooner than
-// the drive answers; unaligned requests would read whole blocks through a buffer, or change them.
+// Returns true if a caller may transfer such a request GPU-direct. Called before the path is queried. Cached bytes are excluded because a
+// copy from the page cache completes before the drive would answer. Unaligned requests are excluded because they would read whole blocks
+// through a buffer, or change them.
 bool suits_gpu_direct(runtime& with, const file_core& file, path_kind kind, const path::question& asked, const io_options& options,
                       cache_use cache, bool is_forced, const std::byte* address) {
   if (!options.gpu_direct || !file.not_direct().empty() || asked.memory->emulated() || with.path(kind).serves_nothing()) return false;
-  // No page of the page cache may hold both an edge of another write and blocks that bypass the cache.
+  // No page of the page cache may contain both an edge of another write and blocks that bypass the cache.
   const auto unit = asked.is_write ? std::max<std::uint64_t>(path::direct_alignment, sys::page_size()) : path::direct_alignment;
   if ((asked.offset | asked.length) % unit != 0 || reinterpret_cast<std::uintptr_t>(address) % path::direct_alignment != 0) return false;
   if (asked.is_write || is_forced) return true;
@@ -23,8 +24,8 @@ bool suits_gpu_direct(runtime& with, const file_core& file, path_kind kind, cons
   return file.source().resident_bytes(asked.offset, asked.length).value_or(0) < asked.length;
 }
 
-// Returns the path by which a caller carries such a request itself; automatic if there is none. It is the first path by rank that declares
-// to carry it and does not refuse. The path that carries everything is not asked.
+// Returns the path on which a caller transfers such a request itself, or automatic if there is none: the first path by rank that declares
+// that it can transfer it and does not refuse. The path that accepts every request is not queried.
 path_kind path_of_caller(runtime& with, const file_core& file, const path::question& asked, const io_options& options, cache_use cache,
                          const std::byte* address) {
   const bool on_device = asked.memory->on_device();
@@ -40,8 +41,8 @@ path_kind path_of_caller(runtime& with, const file_core& file, const path::quest
   return path_kind::automatic;
 }
 
-// Whether a read comes from a file system that answers late, or may: lanes request at once the parts for which one thread would wait again
-// and again.
+// Returns true if a read comes from a file system that answers slowly, or may. Lanes then request all parts concurrently, where a single
+// thread would wait for each in turn.
 bool comes_late(const file_core& file, std::uint64_t offset, std::uint64_t length, const staging::place* memory, asker who) {
   if (file.answers() == staging::answer_times::verdict::prompt) return false;
   if (who == asker::batch) return memory != nullptr && !memory->on_device();
@@ -54,7 +55,7 @@ bool comes_from_far(const file_core& file, bool is_write, const io_options& opti
   return !is_write && file.turns(options) != nullptr;
 }
 
-// Requests to a remote source are not gathered, because all of them are in flight at once. Requests that a limit holds back wait piece by
+// Requests to a remote source are not gathered, because all of them are in flight at once. Requests held back by a limit wait piece by
 // piece.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
   return length <= small_request_bytes && file.turns(options) == nullptr && !file.answers_late() && !file.is_limited() &&
@@ -77,7 +78,7 @@ route find_route(runtime& with, const file_core& file, bool is_write, std::uint6
   if (file.turns() != nullptr || who == asker::stream || comes_from_far(file, is_write, options)) return found;
   if (!is_write && comes_late(file, offset, length, memory, who)) return found;
   if (who == asker::waits) {
-    // A caller that carries it itself would overtake the others.
+    // A caller that transfers it directly would overtake the others.
     if (options.priority == request_priority::background) return found;
     found.path = path_of_caller(with, file, {&file.source(), memory, is_write, offset, length}, options, found.cache, address);
     if (found.path != path_kind::automatic) found.by = carrier::caller;

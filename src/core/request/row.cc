@@ -19,7 +19,7 @@ bool wants_to_spare_cpu(runtime& with, const io_options& options) {
   return prefer == preference::cpu || (prefer == preference::automatic && (with.few_cores() || with.has_busy_cores()));
 }
 
-// Returns how many bytes of a read have moved, if this many have been moved from offset `from` on.
+// Returns how many bytes of a read have been transferred if `bytes` bytes starting at offset `from` have been.
 std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t bytes) {
   const auto before = of.offset - from;
   return bytes > before ? std::min(bytes - before, of.length) : 0;
@@ -54,7 +54,7 @@ void row_finder::add(const admission& item, std::uint32_t index) noexcept {
 bool row_finder::worth_it() {
   if (count_ < 2 || ends_ - begins_ < least_bytes) return false;
   const auto* const better = carrier_of_whole(with_, *file_, place_, begins_, ends_ - begins_, options_);
-  return better == nullptr || better->whole_blocks;  // tensors are seldom aligned to blocks
+  return better == nullptr || better->whole_blocks;  // tensors are rarely aligned to blocks
 }
 
 // --- one row
@@ -90,14 +90,14 @@ std::uint64_t row::moved_of(const admission& item, std::uint64_t bytes) const no
   return moved_bytes(item.what(), items_.front().what().offset, bytes);
 }
 
-// Ends the requests whose bytes have arrived.
+// Completes the requests whose bytes have arrived.
 void row::moved(std::uint64_t bytes) noexcept {
   std::size_t from = 0;
   std::size_t to = 0;
   {
     const std::lock_guard guard(lock_);
     from = ended_;
-    // The last one ends with the request, which still runs here.
+    // The last one completes with the request, which is still running here.
     const auto all_but_last = items_.first(items_.size() - 1);
     const auto is_there = [&](const admission& item) { return moved_of(item, bytes) == item.what().length; };
     const auto missing = std::partition_point(all_but_last.begin() + static_cast<std::ptrdiff_t>(from), all_but_last.end(), is_there);
@@ -107,7 +107,7 @@ void row::moved(std::uint64_t bytes) noexcept {
   if (from < to) of_.items_moved(first_ + static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(to - from));
 }
 
-// Runs the requests that an error has left over again.
+// Reruns the requests that an error has left incomplete.
 void row::ended(const io_result& outcome) {
   const auto code = outcome.error.code();
   const bool again = !outcome.ok() && code != errc::cancelled && code != errc::timed_out;
@@ -125,13 +125,13 @@ void row::ended(const io_result& outcome) {
   }
   const bool any_left = to < items.size();
   if (any_left) with_.stats().count_fallback(with_.paths().base(true), outcome.error.message());
-  // With the last item this object is gone, and the batch may be.
+  // Once the last item has completed, this object is destroyed, and the batch may be.
   for (; from < to; ++from) {
     const auto& what = items[from].what();
     const auto moved = moved_bytes(what, begins, outcome.bytes_done);
     of.item_ended(first + static_cast<std::uint32_t>(from), {moved, moved == what.length ? status() : outcome.error});
   }
-  // Not on this thread: it may be the one that handles copies, and planning calls the file system.
+  // Not on this thread, which may be the one that handles copies: planning calls the file system.
   if (any_left) file_->mount().lanes().push_urgent(again_, *this);
 }
 

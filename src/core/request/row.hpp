@@ -1,5 +1,5 @@
-// A row: neighbouring reads of a batch, in file order with at most small gaps, into several places of one device. They travel as one
-// request at its speed: 4,096 separate reads of 768 KiB would cost 4,096 copies, which reach half of a link's speed at best.
+// A row: neighbouring reads in a batch, in file order with at most small gaps, into several places on one device. They run as one request,
+// at its speed. By contrast, 4,096 separate reads of 768 KiB would cost 4,096 copies, which reach half of a link's speed at best.
 #pragma once
 
 #include <cstddef>
@@ -22,25 +22,25 @@ class request;
 class row_finder {
  public:
   static constexpr std::uint64_t most_gap_bytes = 4096;
-  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // shorter rows are not worth it
+  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // shorter rows are not worthwhile
 
   row_finder(runtime& with, const io_options& options);
-  // Whether this request may be part of any row. It must have been located.
+  // Returns true if this request may be part of a row. It must have been located.
   [[nodiscard]] bool suits(const admission& item) const noexcept;
-  // Whether it begins where the row ends.
+  // Returns true if it starts where the row ends.
   [[nodiscard]] bool continues(const admission& item, std::uint32_t index) const noexcept;
-  // Adds the next request of the row, or the first of a new one, with its index in the batch.
+  // Adds the next request of the row, or the first one of a new row, with its index in the batch.
   void add(const admission& item, std::uint32_t index) noexcept;
   void clear() noexcept { count_ = 0; }
   [[nodiscard]] std::uint32_t first() const noexcept { return first_; }
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
-  // Whether the row should travel as one request. Asks the paths.
+  // Returns true if the row should run as one request. Queries the paths.
   [[nodiscard]] bool worth_it();
 
  private:
   runtime& with_;
   const io_options& options_;
-  bool any_;  // whether any request may be in a row
+  bool any_;  // true if any request may be in a row
   file_core* file_ = nullptr;
   staging::place place_;
   std::uint64_t begins_ = 0;
@@ -51,13 +51,13 @@ class row_finder {
 
 class row final : public staging::work {
  public:
-  // A row of these requests, numbered from first on. They must outlive this.
+  // A row of these requests, numbered starting with first. They must outlive this.
   row(runtime& with, part_owner& of, std::span<admission> items, std::uint32_t first) noexcept
       : with_(with), of_(of), items_(items), first_(first) {}
 
-  // Makes the request that carries the row, not started; the caller owns the reference. Errors: closed, out_of_memory.
+  // Creates, but does not start, the request that stands for the row. The caller owns the reference. Errors: closed, out_of_memory.
   [[nodiscard]] result<request*> make(const io_options& options, std::shared_ptr<file_core> file);
-  // Runs each request that an error has left over by itself.
+  // Runs each request that an error has left incomplete by itself.
   bool run() override;
 
  private:
@@ -73,7 +73,7 @@ class row final : public staging::work {
   std::shared_ptr<file_core> file_;
   staging::work_list again_;
   spin_lock lock_;         // guards the members below
-  std::size_t ended_ = 0;  // the number of items, from the first on, that have ended
+  std::size_t ended_ = 0;  // the number of items, counted from the first, that have completed
 };
 
 }  // namespace penstock::core

@@ -1,4 +1,4 @@
-// Counts how requests are made, where they end, for advise(). Free functions, safe from any thread; they cannot fail.
+// Counts, for advise(), how requests are made when they complete. Free functions, safe to call from any thread. They cannot fail.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace penstock::core {
 
-// Called when a request carried by its caller has succeeded.
+// Called when a request transferred by its caller has succeeded.
 void note_call_use(runtime& with, const admission& admitted, std::uint64_t bytes, std::int64_t nanoseconds) noexcept;
-// Called when a piece of a longer request has ended at time `now`.
+// Called when a piece of a longer request has completed at time `now`.
 void note_use(runtime& with, file_core& file, const path::job& ended, std::uint64_t bytes, std::int64_t now) noexcept;
 // Called when many small ranges have been read in one job.
 void note_ranges_use(stats::book& stats, const path::job& ended,

@@ -9,11 +9,11 @@ namespace penstock::core {
 
 namespace {
 
-// The maximum in a table. The kernel gives each segment a block of threads; 256 keep PCIe busy.
+// The maximum number of segments in a table. The kernel gives each segment a block of threads; 256 of them keep PCIe busy.
 constexpr std::uint64_t most_segments = 256;
 constexpr std::uint64_t least_segment_bytes = 4096;
 
-// Reading the next wave takes about as long as copying this one (H100: 1 MiB 30 us, a third of it to start the copy).
+// Reading the next wave takes about as long as copying this one. (H100: 1 MiB takes 30 us to copy, a third of that to start the copy.)
 std::uint64_t wave_in_turn(std::uint64_t request_bytes) {
   constexpr std::uint64_t least = std::uint64_t{1} << 20;
   return std::clamp(path::round_down(request_bytes / 4), least, 2 * least);
@@ -43,7 +43,7 @@ stream_block::stream_block(std::uint64_t most, const manner& how) noexcept
                 stream_memory::block_bytes(stream_memory::kind::large));
 }
 
-// Writes no tables; they are written before the device reads them.
+// Writes no tables. They are written before the device reads them.
 void stream_block::lie_in(std::byte* memory) noexcept {
   memory_ = memory;
   shared() = {};
@@ -93,10 +93,10 @@ void stream_block::let_copy(std::size_t index, const device::segment& whole) con
 
 void stream_block::let_copy_plainly(std::size_t index) const noexcept { store(shared().turn, static_cast<std::uint32_t>(index + 1)); }
 
-// Tables that the device may be reading stay unchanged: their slabs are kept until it has passed.
+// Tables that the device may be reading stay unchanged, because their slabs are kept until it has passed them.
 void stream_block::let_pass(std::size_t copied) const noexcept {
   const std::size_t turn = std::atomic_ref(shared().turn).load(std::memory_order_relaxed);
-  // Each wave from copied to turn has a table of its own; the remaining tables are those of later waves.
+  // Each wave from copied up to turn has its own table. The remaining tables belong to later waves.
   for (std::size_t wave = turn; wave < copied + tables(); ++wave) std::fill_n(table(wave), segments_, device::segment{nullptr, nullptr, 0});
   store(shared().turn, static_cast<std::uint32_t>(waves_));
   if (waits_for_end_) store(shared().ended, 1);

@@ -205,9 +205,9 @@ stream_memory::tenancy* stream_memory::share::tenancy_of(const std::byte* slab) 
   return found == slabs.end() ? nullptr : &tenancies[static_cast<std::size_t>(found - slabs.begin())];
 }
 
-// Chooses the slabs that will be free first. The last user of each is on the stream already. Otherwise a thread that queues concurrently
-// could put that user's copy after the heir's copy, and both would wait forever. A stream that has more than a quarter of all slabs leaves
-// one if another stream has less.
+// Chooses the slabs that will be free first. The last user of each must already be on the stream. Otherwise a thread that queues
+// concurrently could enqueue that user's copy after the heir's copy, and both would wait forever. A stream that has more than a quarter of
+// all slabs gives up one if another stream has fewer.
 std::vector<stream_memory::tenancy*> stream_memory::share::to_inherit(std::uint64_t stream, std::size_t needed) {
   std::vector<tenancy*> found;
   if (needed == 0 || stream == 0) return found;

@@ -22,7 +22,8 @@ using path::round_down;
 using path::round_up;
 
 constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
-// The stream waits meanwhile. (Parts of 16 KiB reach 2.4 GB/s instead of 1.9 for requests of 64 KiB, but cost 2.5 CPU s/GB instead of 1.5.)
+// The stream is blocked while it waits. (For 64 KiB requests, 16 KiB parts reach 2.4 GB/s instead of 1.9, but cost 2.5 CPU s/GB instead of
+// 1.5.)
 constexpr std::uint64_t least_part_bytes_in_turn = std::uint64_t{64} << 10;
 constexpr std::uint64_t part_bytes_ahead = std::uint64_t{1} << 20;
 
@@ -47,8 +48,8 @@ void stream_operation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-// A scope that changes an operation. Keeps it alive, because its stream may pass at any time. At the end, after the lock is released, it
-// reports the outcome if it has become known, and wakes waiters for slabs.
+// A scope that changes an operation. Keeps it alive, because its stream may pass it at any time. On destruction, after releasing the lock,
+// it reports the outcome if it has become known, and wakes waiters for slabs.
 class stream_operation::visit {
  public:
   explicit visit(stream_operation& op) : op_(op), guard_(op.lock_), runtime_(op.runtime_) { op_.retain(); }
@@ -85,7 +86,7 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
   block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_),
                         {.aligned = is_aligned, .waits_for_end = !is_told_early_, .in_turn = !asked_.fixed && !is_write_});
   make_lines();
-  // Load the kernel now: once a stream is held up, loading would wait for it.
+  // Load the kernel now, because once a stream is blocked, loading would wait for it.
   if (auto problem = session.prepare_scatter(); !problem.ok()) return problem;
   auto& memory = admitted_.file().mount().stream_memory_of(place);
   const auto block = memory.enter(block_.size(), lines_.size(), session);
@@ -100,7 +101,7 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
   return watched;
 }
 
-// Keep this cheap for small requests: there may be hundreds of thousands per second.
+// Keep this cheap for small requests. There may be hundreds of thousands per second.
 void stream_operation::make_lines() {
   const auto longest = std::min<std::uint64_t>(*asked_.length, block_.wave_bytes());
   if (!is_write_) most_parts_ = std::clamp<std::size_t>(longest / shortest_part(), 1, most_parts);
@@ -116,8 +117,8 @@ void stream_operation::make_lines() {
   }
 }
 
-// True for values that the caller promised not to change. False if an earlier queued write overlaps the read, which then begins when the
-// stream arrives.
+// Returns true for values that the caller has promised not to change. Returns false if an earlier queued write overlaps the read, which
+// then starts when the stream reaches it.
 bool stream_operation::may_begin_ahead() const {
   if (!asked_.fixed) return false;
   if (is_write_) return true;
@@ -130,12 +131,13 @@ void stream_operation::begin_ahead() {
   const visit here(*this);
   begin();
   is_plain_ = may_be_plain() && get_promises();
-  // If its stream has no slab yet, it waits for its turn. If it waited for a slab ahead of its turn, so would all requests queued after it.
+  // If its stream has no slab yet, the request waits for its turn. If it waited for a slab ahead of its turn, so would all requests queued
+  // after it.
   if (is_plain_ || is_write_ || stream_ == 0) start_waves();
   end_if_done();
 }
 
-// If the range may change until the stream arrives, the write counts as one of the whole file.
+// If the range may change before the stream reaches it, the write is treated as a write to the whole file.
 void stream_operation::note_write() {
   write_ = {&admitted_.file().source(), 0, ~std::uint64_t{0}};
   if (asked_.fixed) write_ = {write_.to, static_cast<std::uint64_t>(fixed_.offset), fixed_.length};
@@ -152,14 +154,14 @@ status stream_operation::find_room(const seen_allocation& seen) {
     size = facts->size;
   }
   room_ = size - static_cast<std::uint64_t>(static_cast<const std::byte*>(asked_.memory) - base);
-  // A range of several mappings is longer than the first one. A range that is too long fails when the stream arrives.
+  // A range that consists of several mappings is longer than the first mapping. A range that is too long fails when the stream reaches it.
   const auto skip = static_cast<std::uint64_t>(std::max<std::int64_t>(memory_offset_of(asked_), 0));
   const std::uint64_t asked = skip + *asked_.length;
   if (asked > room_ && asked >= skip && runtime_->memory().place_of(asked_.memory, asked)) room_ = asked;
   return {};
 }
 
-// The request runs from the first entry on. Each wait depends only on earlier entries of the stream, because the driver may not accept the
+// The request runs from its first entry on. Each wait depends only on earlier entries in the stream, because the driver may not accept the
 // rest until the stream is idle.
 status stream_operation::put_onto(device::session& session) {
   const auto on = asked_.stream;
@@ -210,7 +212,7 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
     memory_->leave(block_.size(), lines_.size(), passed ? block_.memory() : nullptr);
   }
   if (write_.to != nullptr) runtime_->stream_watch().remove_write(write_);
-  // A thread that is about to call resume() or look() holds a reference too, so the contents are moved out.
+  // A thread that is about to call resume() or look() also holds a reference, so the contents are moved out.
   std::shared_ptr<runtime> kept;
   admission over;
   {
@@ -246,7 +248,7 @@ void stream_operation::end() noexcept {
   bool waits = false;
   {
     const std::lock_guard guard(lock_);
-    if (stage_ != stage::given_up) kept = runtime_;  // otherwise nothing is left to do
+    if (stage_ != stage::given_up) kept = runtime_;  // otherwise there is nothing left to do
     waits = waits_for_slab_;
   }
   if (kept != nullptr) {
@@ -285,7 +287,7 @@ void stream_operation::begin() {
   }
 }
 
-// A plain read must lie within the file: if the file ends sooner, memory after the end must not change.
+// A plain read must be within the file, because memory after the end of a shorter file must not change.
 bool stream_operation::may_be_plain() {
   if (is_write_ || needed_ == 0 || needed_ != block_.waves()) return false;
   const auto& what = admitted_.what();
@@ -364,7 +366,7 @@ void stream_operation::start_wave(std::byte* slab) {
   is_write_ ? let_copy(index, next.length) : carry(next);
 }
 
-// What the device copies for a whole wave.
+// The segment that the device copies for a whole wave.
 device::segment stream_operation::segment_of(std::size_t index, std::byte* slab) const noexcept {
   const auto& what = admitted_.what();
   const std::uint64_t at = index * block_.wave_bytes();
@@ -384,15 +386,15 @@ void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
 
 std::uint64_t stream_operation::shortest_part() const noexcept { return asked_.fixed ? least_part_bytes : least_part_bytes_in_turn; }
 
-// A request that holds up its stream is split over threads. Ahead of the stream, other threads have other requests. Writes to one file are
-// serialized by the kernel: one part.
+// A request that blocks its stream is split across threads. Ahead of the stream, the other threads have other requests. The kernel
+// serializes writes to one file, so they form one part.
 std::size_t stream_operation::crew_for(std::uint64_t bytes) const {
   if (admitted_.file().turns() != nullptr) return most_parts_;
   if (is_reached_) return std::min<std::size_t>(most_parts_, admitted_.file().mount().stream_lanes().count());
   return std::clamp<std::size_t>((bytes + part_bytes_ahead - 1) / part_bytes_ahead, 1, most_parts_);
 }
 
-// Transfers a wave between file and slab, on threads that never call the device.
+// Transfers a wave between file and slab on threads that never call the device.
 void stream_operation::carry(line& which) {
   const bool far = !is_write_ && admitted_.file().turns() != nullptr;
   const std::size_t crew = crew_for(which.length);
@@ -449,7 +451,7 @@ void stream_operation::settle_reads() {
   }
 }
 
-// The whole slab is copied, whatever was read into it.
+// Copies the whole slab, regardless of how much was read into it.
 std::uint64_t stream_operation::settle_plain(line& which) {
   io_result got;
   if (!is_cut_) got = take_outcome(which);
@@ -469,7 +471,7 @@ void stream_operation::settle_write(line& which) {
   start_waves();
 }
 
-// Sums what the parts have moved, up to the first that was short or failed.
+// Adds up the bytes that the parts have transferred, up to the first part that was short or failed.
 io_result stream_operation::take_outcome(line& which) {
   io_result sum;
   for (std::size_t i = 0; i < which.part_count; ++i) {
@@ -483,13 +485,13 @@ io_result stream_operation::take_outcome(line& which) {
   return sum;
 }
 
-// Cancels the copies of waves from `needed` on.
+// Cancels the copies of all waves starting with `needed`.
 void stream_operation::drop_rest(std::size_t needed, status why) {
   needed_ = needed;
   if (outcome_.ok()) outcome_.error = std::move(why);
 }
 
-// The outcome is known once all started waves are over, and copied, unless they may be copied later.
+// The outcome is known once all started waves have completed and been copied, unless they may be copied later.
 void stream_operation::end_if_done() {
   const bool is_copied = is_told_early_ || (is_reached_ && copied_ >= needed_);
   if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || !is_copied) return;
@@ -518,8 +520,8 @@ void stream_operation::give_back(std::byte* slab) {
 
 // --- without lock_
 
-// Reports the outcome. Then lets the stream pass the waves that are not needed, or continue if it has passed them and written the count to
-// the device.
+// Reports the outcome, then unblocks the stream. If the stream still waits for waves, it skips those not needed. If it has already passed
+// them and written the count to the device, it continues.
 void stream_operation::tell() {
   const auto bytes = count();
   admitted_.count(outcome_);
@@ -549,7 +551,7 @@ void stream_operation::resume(std::byte* slab) {
   }
 }
 
-// Delivers the promised slab of a line.
+// Delivers a line's promised slab.
 void stream_operation::inherit(std::size_t index, std::byte* slab) {
   const visit here(*this);
   auto& mine = lines_[index];
@@ -588,7 +590,7 @@ void stream_operation::part::ended(io_result outcome_of_fill) noexcept {
   mount.stream_lanes().push_urgent(mount.stream_works(), *this);
 }
 
-// In a slab, a wave has the same alignment as in the file, so that whole blocks around it fit.
+// A wave has the same alignment in its slab as in the file, so that the slab can hold the whole blocks that contain it.
 std::byte* stream_operation::memory_of(const part& which, const line& in) noexcept {
   return in.slab + (which.offset - round_down(in.offset));
 }

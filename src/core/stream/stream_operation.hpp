@@ -1,7 +1,7 @@
-// A request that runs in the order of a device stream. All device work is put onto the stream when the request is queued: waits and copies
-// of the shared block (stream_block), and words by which the stream reports its progress to the stream_watch. After that, only threads that
-// never call the device carry the request. It therefore ends even if the driver is blocked until the stream continues, and the host is not
-// blocked. Reference-counted. The part that is copied at a time is a wave:
+// A request that runs in stream order. All device work is enqueued on the stream when the request is queued: waits and copies that use the
+// shared block (stream_block), and words through which the stream reports its progress to the stream_watch. After that, only threads that
+// never call the device process the request. It therefore completes even if the driver is blocked until the stream continues, and the host
+// is not blocked. Reference-counted. The part that is copied at a time is called a wave:
 //
 //   read    report `reached` | for each wave: wait for its turn, copy, report `copied` | wait until the count is set | report `passed`
 //   write   the same, and the count is set when all is written
@@ -36,18 +36,18 @@ class stream_operation final : public slab_waiter, public stream_watched {
  public:
   // --- while it is queued, by the thread that queues it
 
-  // admitted: with its file; the stream provides the range. The memory is device memory.
+  // admitted: contains its file; the stream provides the range. The memory is device memory.
   stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
   // Shows the request to profiling tools until it ends.
   void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
-  // Reserves what the place of its memory requires, and begins the work that may run ahead of the stream.
+  // Reserves what the place of its memory requires, and starts the work that may run ahead of the stream.
   status prepare(const staging::place& place, const seen_allocation& seen);
-  // Ok: the request is on the stream, will end, and reports its result in *bytes_done.
+  // Ok: the request is on the stream, will complete, and reports its result in *bytes_done.
   status put_onto(device::session& session);
-  // Call after an error of these two: drops the work in flight and waits until the stream has passed what is already on it.
+  // Call after an error from either of these two. Drops the work in flight and waits until the stream has passed what was already enqueued.
   struct given_up {
     bool is_told = false;      // ended has been called
-    bool lacks_bytes = false;  // it was called early: the last bytes of the read have not been copied
+    bool lacks_bytes = false;  // ended was called early: the last bytes of the read have not been copied
     bool has_passed = false;
   };
   given_up give_up(device::session& session);
@@ -60,7 +60,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   void end() noexcept override;
 
  private:
-  static constexpr std::size_t most_parts = 12;  // of a wave
+  static constexpr std::size_t most_parts = 12;  // in a wave
 
   enum class stage : std::uint8_t {
     queued,   // its values are not known
@@ -79,7 +79,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
     std::size_t of = 0;
   };
 
-  // A transfer of one thread between file and slab, or a fill that a remote source runs.
+  // A transfer between file and slab by one thread, or a fill that a remote source runs.
   struct part final : staging::work, source::far_fill {
     enum class step : std::uint8_t { carry, begin, over };
     bool run() override;
@@ -93,15 +93,15 @@ class stream_operation final : public slab_waiter, public stream_watched {
     io_result outcome;
   };
 
-  // A wave in flight. Waves that share a table use the same line one after the other.
+  // A wave in flight. Waves that share a table use the same line one after another.
   struct line {
     std::byte* slab = nullptr;  // null: free
-    bool is_owned = false;      // the slab is now this request's
-    bool is_open = false;       // of a plain read: the next wave may be read into it
+    bool is_owned = false;      // this request owns the slab now
+    bool is_open = false;       // for a plain read: the next wave may be read into it
     line_heir heir;
     std::uint64_t offset = 0;  // in the file
     std::uint64_t length = 0;
-    bool carried = false;  // the transfer between file and slab is over
+    bool carried = false;  // the transfer between file and slab is complete
     std::size_t part_count = 0;
     std::size_t parts_left = 0;
     std::int64_t began_ns = 0;
@@ -172,29 +172,29 @@ class stream_operation final : public slab_waiter, public stream_watched {
   std::int64_t* count_on_device_ = nullptr;
   stream_memory* memory_ = nullptr;  // null: the request has reserved none
   stream_block block_{0, {}};
-  stream_write write_;  // while it is registered with the stream_watch; without a file: not registered
+  stream_write write_;  // registered with the stream_watch; not registered if it has no file
   std::atomic<int> references_{1};
-  bool is_plain_ = false;            // decided before anything is put onto the stream
+  bool is_plain_ = false;            // decided before anything is enqueued on the stream
   std::atomic<bool> is_put_{false};  // all of it is on the stream
 
-  std::mutex lock_;               // guards the members below; never held across a call of the device
-  std::condition_variable idle_;  // no thread carries a part now, or the outcome has been reported
+  std::mutex lock_;               // guards the members below; never held during a call into the device
+  std::condition_variable idle_;  // no thread is transferring a part, or the outcome has been reported
   stage stage_ = stage::queued;
-  bool is_reached_ = false;  // by the stream
-  bool is_to_tell_ = false;  // by the thread that holds the lock, once it releases it
-  bool is_telling_ = false;  // from then on
+  bool is_reached_ = false;  // the stream has reached it
+  bool is_to_tell_ = false;  // the thread that holds the lock must report the outcome after releasing it
+  bool is_telling_ = false;  // the report has started
   bool is_told_ = false;
-  std::size_t carried_now_ = 0;   // waves that threads carry
+  std::size_t carried_now_ = 0;   // waves that threads are transferring
   std::size_t needed_ = 0;        // waves that the device must copy
   std::size_t started_ = 0;       // waves
-  std::size_t settled_ = 0;       // waves of reads, in order; waves of writes, in any
+  std::size_t settled_ = 0;       // waves of reads, in order; waves of writes, in any order
   std::size_t copied_ = 0;        // waves that the device has copied
-  std::uint64_t last_bytes_ = 0;  // of the last wave, if it is copied after the outcome was reported
-  std::vector<line> lines_;       // one per wave in flight at a time, with the same number of parts each
+  std::uint64_t last_bytes_ = 0;  // bytes of the last wave, if it is copied after the outcome was reported
+  std::vector<line> lines_;       // one per wave in flight, all with the same number of parts
   std::size_t most_parts_ = 1;
   io_result outcome_;
-  sys::nvtx_range range_;  // until it ends
-  bool is_cut_ = false;    // of a plain read: everything after a wave that was short or failed becomes zeros
+  sys::nvtx_range range_;  // ends when the request completes
+  bool is_cut_ = false;    // for a plain read: everything after a short or failed wave becomes zeros
   bool waits_for_slab_ = false;
   bool gave_slabs_ = false;  // other requests may be waiting for them
 };

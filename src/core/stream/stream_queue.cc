@@ -11,7 +11,7 @@ namespace penstock::core {
 
 namespace {
 
-// Checks the engine's options; a stream-ordered request has none of its own.
+// Checks the engine's options, because a stream-ordered request has none.
 status check_path(const runtime& with) {
   const auto forced = with.forced_path({}, true);
   if (forced == path_kind::automatic || forced == with.paths().base(true)) return {};
@@ -51,12 +51,12 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   if (auto problem = check_path(*with); !problem.ok()) return problem;
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
-  admission admitted;  // its range is known when the stream arrives
+  admission admitted;  // its range is known when the stream reaches it
   constexpr auto not_known = ~std::uint64_t{0};
   if (auto refused = admitted.enter(*with, *file, {nullptr, *what.length, not_known, is_write}, file); !refused.ok()) return refused;
   admitted.place_at(*place);
   admitted.decide({}, asker::stream);
-  (void)file->source().descriptors();  // opens them now, while the stream is not held up
+  (void)file->source().descriptors();  // opens them now, while the stream is not blocked
 
   if (file->is_limited()) file->charge(*what.length);
 
@@ -69,7 +69,7 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   const auto left = outcome.ok() ? stream_operation::given_up{} : made->give_up(place->via->session());
   made->release();
   if (left.is_told && !left.lacks_bytes) return {};  // ended has reported the result
-  // To keep the order, the host waits as a last resort.
+  // As a last resort, the host waits, to preserve the order.
   if (!outcome.ok() && left.has_passed) {
     with->stats().count_fallback(with->paths().base(true), outcome.message());
     outcome = or_no_memory([&] { return run_now(*with, *file, what, is_write, left.is_told); });

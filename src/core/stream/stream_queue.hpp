@@ -9,8 +9,8 @@
 
 namespace penstock::core {
 
-// Ok: queued, or done; *bytes_done gives the result. An error: the request is over and may have moved some of its bytes. Errors:
-// unsupported (also if the engine's options force another path than staged) and others.
+// Ok: queued or done; *bytes_done gives the result. On error, the request has ended and may have transferred some of its bytes. Errors:
+// unsupported (also if the engine's options force a path other than staged) and others.
 status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_ptr<file_core>& file, const stream_request& what,
                        bool is_write);
 

@@ -29,7 +29,7 @@ stream_watch::~stream_watch() {
   arrived_.fetch_add(1);
   arrived_.notify_one();
   thread_.join();
-  // The requests left over were given up, because a running operation keeps the engine alive.
+  // The remaining requests were given up, because a running operation keeps the engine alive.
   take_arrivals();
   while (auto* const first = firsts_.pop_front()) {
     auto behind = std::exchange(first->behind_, {});
@@ -91,9 +91,9 @@ void stream_watch::take_arrivals() noexcept {
   }
 }
 
-// Looks at the first request of a stream, and at the next one each time it is over. at_all: also at the others, because threads that share
-// a stream, or streams that share a handle (the per-thread default stream), may have queued them in another order. Returns the first
-// request left, if any.
+// Looks at the first request of a stream, and at the next one whenever a request is over. at_all: looks at the others too, because threads
+// that share a stream, or streams that share a handle (the per-thread default stream), may have queued them in a different order. Returns
+// the first remaining request, or null.
 stream_watched* stream_watch::look_at_row(stream_watched* first, bool at_all, bool& moved) noexcept {
   using seen = stream_watched::seen;
   auto behind = std::exchange(first->behind_, {});
@@ -135,7 +135,7 @@ void stream_watch::wait_for_arrivals() {
 
 void stream_watch::run() {
   staging::become_worker("penstock-stream");
-  constexpr unsigned looks_between = 16;  // polls between two looks at all requests, while nothing moves
+  constexpr unsigned looks_between = 16;  // polls between two looks at all requests, while there is no progress
   auto moved = clock::now();
   std::uint32_t seen = 0;
   unsigned still = 0;

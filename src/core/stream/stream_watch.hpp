@@ -1,6 +1,6 @@
-// Observes the progress of streams: one thread reads the words that streams write into the blocks of their requests. It polls continuously
-// while the streams move, and every 50 us while they do not. It puts no host function onto a stream, because each would cost the stream 30
-// us. It never calls the device. One per engine.
+// Observes the progress of streams: one thread reads the words that streams write into their requests' blocks. It polls continuously while
+// the streams make progress, and every 50 us while they do not. It does not use host functions on the stream, because each would cost the
+// stream 30 us. It never calls the device. One per engine.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace penstock::core {
 class stream_watched {
  public:
   enum class seen : std::uint8_t { nothing, moved, over };
-  // Handles the progress of the stream. Returns over once the stream has passed the request, or never will; then end() is called, and
+  // Handles the progress of the stream. Returns `over` once the stream has passed the request, or never will. Then end() is called, and
   // nothing after it.
   virtual seen look() noexcept = 0;
   virtual void end() noexcept = 0;
@@ -32,12 +32,12 @@ class stream_watched {
  private:
   friend class stream_watch;
   const void* stream_ = nullptr;
-  stream_watched* next_ = nullptr;                                 // queued later onto the same stream, once the thread has seen it
+  stream_watched* next_ = nullptr;                                 // queued later on the same stream, once the thread has seen it
   intrusive_list<stream_watched, &stream_watched::next_> behind_;  // held by the first request of a stream
-  stream_watched* next_first_ = nullptr;                           // of another stream
+  stream_watched* next_first_ = nullptr;                           // first request of another stream
 };
 
-// A queued write of a stream to a file.
+// A write to a file that is queued on a stream.
 struct stream_write {
   const source::source* to = nullptr;
   std::uint64_t offset = 0;
@@ -50,13 +50,12 @@ class stream_watch {
   explicit stream_watch(std::chrono::microseconds spin) : spin_(spin) {}
   stream_watch(const stream_watch&) = delete;
   stream_watch& operator=(const stream_watch&) = delete;
-  ~stream_watch();  // ends the requests left over, which were given up
+  ~stream_watch();  // ends the remaining requests, which were given up
 
-  // Observes a request from now on. Error: out_of_memory, if the thread cannot start.
+  // Starts observing a request. Error: out_of_memory, if the thread cannot start.
   status add(const void* stream, stream_watched& added);
 
-  // Add a write when it is queued, and remove it when it is over. A read that is queued later must not run before the writes that it
-  // overlaps.
+  // Add a write when it is queued, and remove it when it is over. A read queued later must not run before the writes that it overlaps.
   void add_write(const stream_write& queued);
   void remove_write(const stream_write& over) noexcept;
   [[nodiscard]] bool is_written_to(const source::source& file, std::uint64_t offset, std::uint64_t length);
@@ -78,8 +77,8 @@ class stream_watch {
   std::atomic<std::uint32_t> arrived_{0};  // changes with each arrival
   std::atomic<bool> stopping_{false};
   std::thread thread_;
-  // Used by the thread only: the first request of each stream, which links to the later ones. In the order of queueing, or roughly so if
-  // several threads queue.
+  // Used only by the thread: the first request of each stream, which links to the later ones. In the order in which they were queued, or
+  // approximately so if several threads queue.
   intrusive_list<stream_watched, &stream_watched::next_first_> firsts_;
   std::mutex writes_lock_;
   std::vector<stream_write> writes_;
