@@ -1,5 +1,5 @@
-// The driver "cuda". Rules: it touches only GPUs that a call names; a session's calls push its context and pop it again (0.04 us on an H200
-// host), so the caller's current context never changes; nothing is called after CUDA has been torn down at exit.
+// The driver "cuda". It uses only GPUs that a call names. A session's calls push its context and pop it again (0.04 us on an H200 host), so
+// the caller's current context never changes. Nothing is called after CUDA has been torn down at exit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using cuda::failure;
 using cuda::functions;
 using cuda::handle;
 
-// The most devices that can be told apart; CUDA's own limit is lower.
+// The maximum number of devices that can be distinguished; CUDA's own limit is lower.
 constexpr int max_devices = 128;
 
 cuda::address address_of(const void* memory) { return reinterpret_cast<cuda::address>(memory); }
@@ -39,7 +39,7 @@ bool is_integrated(const functions& api, cuda::device_id device) noexcept {
   return api.device_get_attribute(&integrated, cuda::attribute_integrated, device) == cuda::success && integrated != 0;
 }
 
-// Likewise it exports no dma-bufs; nor does it if its kernel modules are not the open ones.
+// A driver that does not support the query exports no dma-bufs. Neither does one whose kernel modules are not the open ones.
 bool lends_dma_bufs(const functions& api, cuda::device_id device) noexcept {
   int supported = 0;
   return api.mem_get_handle_for_address_range != nullptr &&
@@ -121,7 +121,7 @@ class cuda_session final : public session {
     const context_scope scope(api_, context_);
     return scope.entered() == cuda::success ? call_it() : scope.entered();
   }
-  // Returns the outcome of a call; what() builds the text only on failure.
+  // Returns the outcome of a call. what() builds the text only on failure.
   template <class What>
   status outcome(code error, What what, errc invalid_value = errc::invalid_argument) const {
     return error == cuda::success ? status() : failure(api_, error, fmt::format("cuda:{}: {}", ordinal_, what()), invalid_value);
@@ -142,23 +142,23 @@ class cuda_session final : public session {
   const abilities can_;
 
   std::atomic<std::uint64_t> asked_{0};    // bits of devices for which allow_copies_from() was called
-  std::atomic<std::uint64_t> reached_{0};  // those of them with direct copies
+  std::atomic<std::uint64_t> reached_{0};  // those with direct copies
 
-  // Handles of allocations, by the driver's number of each: asking for a handle takes longer than sending a small message.
+  // Handles of allocations, by the driver's number for each, because querying a handle takes longer than sending a small message.
   static constexpr std::size_t most_shared = 1024;
   static constexpr std::string_view mapped_prefix = "cuMemCreate";
   std::mutex sharing_;  // guards the two maps below
   std::unordered_map<unsigned long long, std::string> shared_;
-  std::unordered_map<cuda::address, std::size_t> mapped_;  // allocations of other processes
+  std::unordered_map<cuda::address, std::size_t> mapped_;  // allocations made by other processes
 
-  std::mutex loading_;  // guards changes of the members below; compiling, if necessary, takes about 100 ms once
+  std::mutex loading_;  // guards changes to the members below; compiling, if necessary, takes about 100 ms once
   std::atomic<bool> loaded_{false};
   handle kernel_ = nullptr;
   handle short_kernel_ = nullptr;  // its table is a kernel argument
   handle module_ = nullptr;
   status kernel_error_;
 
-  // Words of pinned memory, one per cache line, to which streams store when a small copy is done.
+  // Words of pinned memory, one per cache line, to which streams store when a small copy completes.
   static constexpr std::size_t word_count = 64;
   static constexpr std::size_t word_distance = 64;
   std::atomic<std::byte*> words_{nullptr};
@@ -234,8 +234,8 @@ void cuda_session::restore_current() {
 
 result<event> cuda_session::make_event() {
   handle made = nullptr;
-  // An event without timing is cheaper. An event that wait() can sleep for would raise an interrupt each time, which stops the work of a
-  // core for up to 37 us (H100); here threads only poll.
+  // An event without timing is cheaper. An event for which wait() can sleep would raise an interrupt each time, which interrupts a core's
+  // work for up to 37 us (H100). Threads here only poll.
   const code error = inside([&] { return api_.event_create(&made, cuda::event_disable_timing); });
   if (error != cuda::success) return outcome(error, [] { return "create an event"; });
   return made;
@@ -300,7 +300,7 @@ status cuda_session::step_through(std::span<const word_step> steps, stream on) {
       [] { return "make a stream wait for values in host memory, and write them"; }, errc::bad_memory);
 }
 
-// A query of the default stream also reports the state of the streams that it waits for (580.159).
+// Querying the default stream also reports the state of the streams that it waits for (580.159).
 result<bool> cuda_session::idle(stream target) {
   const code error = inside([&] { return api_.stream_query(target); });
   if (error == cuda::error_not_ready) return false;
@@ -333,10 +333,10 @@ status cuda_session::copy_small(void* target, const void* source, std::size_t by
       [&] { return fmt::format("copy {} bytes from {} to {}", bytes, source, target); }, errc::bad_memory);
 }
 
-// Copies with a kernel, which accesses the link without a copy engine. (H200, 4 KiB beside copies that saturate the link: 25 us; with a
-// copy engine 400 us, and without end beside one stream.) It waits for kernels of the program that fill the GPU: on a prompt stream until
-// some of their blocks have ended (150 us for blocks of that length), on another stream until the whole grid has. Not used if the kernel
-// must be loaded first, which waits for all streams.
+// Copies with a kernel, which uses the link without a copy engine. (H200, 4 KiB during copies that saturate the link: 25 us. With a copy
+// engine, 400 us, or unbounded next to a single stream.) It waits for the program's kernels if they fill the GPU: on a prompt stream, until
+// some of their blocks have completed (150 us for blocks of that length); on any other stream, until the whole grid has. Not used if the
+// kernel must be loaded first, because loading waits for all streams.
 status cuda_session::copy_beside(void* target, const void* source, std::size_t bytes, stream on) {
   if (bytes == 0 || !loaded_.load(std::memory_order_acquire)) return copy_small(target, source, bytes, on);
   const segment whole{source, target, bytes};
@@ -346,8 +346,8 @@ status cuda_session::copy_beside(void* target, const void* source, std::size_t b
       errc::bad_memory);
 }
 
-// Which wait notices the end sooner differs by 0.4 to 1.4 us of 7 between machines, in both directions (H200, one driver, 4 KiB), so the
-// first copies measure it.
+// Which wait detects completion sooner differs between machines, in both directions, by 0.4 to 1.4 us out of 7 (H200, one driver, 4 KiB),
+// so the first copies measure it.
 code cuda_session::wait_for_little(stream on) {
   if (waits_tried_.load(std::memory_order_relaxed) >= waits_to_try) {
     const bool by_word = quickest_by_word_ns_.load(std::memory_order_relaxed) <= quickest_by_stream_ns_.load(std::memory_order_relaxed);
@@ -374,10 +374,10 @@ code cuda_session::wait_for_word(stream on) {
   watched.store(0);
   code error = api_.stream_write_value32(on, address_of(&word), 1, 0);
   if (error != cuda::success) {
-    // Devices that cannot do this fail here; the copy itself is already queued.
+    // Devices that cannot do this fail here. The copy itself is already queued.
     error = api_.stream_synchronize(on);
   } else {
-    // A failed copy never stores, so the stream is queried now and then.
+    // A failed copy never stores, so the stream is queried occasionally.
     constexpr unsigned looks_before_asking = 100'000;
     for (unsigned looks = 1; error == cuda::success && watched.load(std::memory_order_acquire) == 0; ++looks) {
       if (looks % looks_before_asking != 0) continue;
@@ -389,7 +389,7 @@ code cuda_session::wait_for_word(stream on) {
   return error;
 }
 
-// Returns the page of words, made on first use; null if streams cannot store, or the page cannot be pinned.
+// Returns the page of words, created on first use. Returns null if streams cannot store, or the page cannot be pinned.
 std::byte* cuda_session::words() {
   if (auto* made = words_.load(std::memory_order_acquire)) return made;
   if (api_.stream_write_value32 == nullptr || !can_.uses_host_pointers) return nullptr;
@@ -427,7 +427,7 @@ bool says_kernel_cannot_run(code error) {
   }
 }
 
-// A refusal of the kernels is remembered; after other errors (out of memory, for example) the next scatter tries again.
+// A refusal of the kernels is remembered. After other errors (out of memory, for example) the next scatter tries again.
 status cuda_session::load_scatter() {
   if (loaded_.load(std::memory_order_acquire)) return {};
   const std::lock_guard guard(loading_);
@@ -524,7 +524,7 @@ status cuda_session::scatter_short(std::span<const segment> table, stream on) {
   return launch(short_kernel_, &of_launch, table, on);
 }
 
-// The program may have enabled peer access before, or may do so later: both get an error code without other effect.
+// The program may have enabled peer access already, or may do so later. Both get an error code and no other effect.
 bool cuda_session::allow_copies_from(session& other) {
   auto* const seen = dynamic_cast<cuda_session*>(&other);
   if (seen == nullptr) return false;
@@ -547,7 +547,7 @@ bool cuda_session::allow_copies_from(session& other) {
   return reaches;
 }
 
-// Memory from cudaMalloc has a handle. Each cuMemCreate allocation has a descriptor, if it was created as exportable; its number and base
+// Memory from cudaMalloc has a handle. Each cuMemCreate allocation has a descriptor if it was created as exportable; its number and base
 // identify it within the process.
 result<shared_memory> cuda_session::share(const void* memory) {
   unsigned capable = 0;
@@ -566,7 +566,7 @@ result<shared_memory> cuda_session::share(const void* memory) {
   }
   cuda::address base = 0;
   std::size_t bytes = 0;
-  // The range of this one allocation; the pointer attribute would give the range into which several are mapped.
+  // The range of this single allocation. The pointer attribute would give the range into which several are mapped.
   const code found = inside([&] { return api_.mem_get_address_range(&base, &bytes, address_of(memory)); });
   if (found != cuda::success) return outcome(found, what);
   shared_memory out;
@@ -733,7 +733,7 @@ class cuda_driver final : public driver {
 cuda_driver::~cuda_driver() {
   const functions* api = library_.peek();
   int devices = 0;
-  // At exit CUDA may already be torn down (CUDA_ERROR_DEINITIALIZED); then there is nothing to release.
+  // At exit, CUDA may already have been torn down (CUDA_ERROR_DEINITIALIZED). Then there is nothing to release.
   if (api == nullptr || api->device_get_count(&devices) != cuda::success) return;
   for (int ordinal = 0; ordinal < std::min(devices, max_devices); ++ordinal) {
     const handle primary = devices_[ordinal].primary.load();
@@ -798,9 +798,9 @@ result<device_facts> cuda_driver::describe(int ordinal) {
   return facts;
 }
 
-// One driver call returns all attributes. For memory that it does not know, all values stay unchanged. Notes:
-// - Managed memory is reported as host memory: the CPU may touch it, and a copy by the GPU may find it in any place.
-// - cudaMallocAsync and cuMemCreate memory belongs to no context. base and size describe one mapping; an address range mapped in several
+// One driver call returns all attributes. For unknown memory, all values stay unchanged. Notes:
+// - Managed memory is reported as host memory: the CPU may access it, and a copy by the GPU may find it in any place.
+// - cudaMallocAsync and cuMemCreate memory belongs to no context. base and size describe one mapping. An address range mapped in several
 //   pieces (cuMemMap) has several mappings, and a request may continue past the end of one into the next.
 result<memory_info> cuda_driver::classify(const void* memory) {
   const functions* api = library_.use_if_others_do();
@@ -832,8 +832,8 @@ result<memory_info> cuda_driver::classify(const void* memory) {
   return info;
 }
 
-// Called for a context that exists. If the device's primary context is not active, this context is not it. Otherwise retaining the primary
-// context creates nothing new, and lets later calls compare without asking the driver.
+// Called for an existing context. If the device's primary context is not active, this context is not it. Otherwise retaining the primary
+// context creates nothing new, and allows later calls to compare without a driver call.
 bool cuda_driver::is_primary(const functions& api, int ordinal, handle context) {
   if (ordinal < 0 || ordinal >= max_devices) return false;
   if (const handle known = devices_[ordinal].primary.load(std::memory_order_acquire)) return known == context;

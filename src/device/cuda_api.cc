@@ -12,7 +12,7 @@
 namespace penstock::device::cuda {
 namespace {
 
-// Tried after the usual search: places where containers and WSL install the library without telling the linker.
+// Tried after the normal search: places where containers and WSL install the library without registering it with the linker.
 constexpr const char* library_names[] = {"libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};
 
 errc code_for(code error, errc invalid_value) {
@@ -149,9 +149,9 @@ const functions* library::load() {
 
 namespace {
 
-// Counts the threads that are in the dynamic loader. The C library does not reset the loader's lock in a forked child (glibc 2.36): if
-// another thread holds it during fork(), the child hangs forever. So a fork waits until no thread is in the loader, and threads that enter
-// it then wait for the fork.
+// Counts the threads that are in the dynamic loader. The C library does not reset the loader's lock in a forked child (glibc 2.36), so if
+// another thread holds it during fork(), the child hangs forever. Therefore a fork waits until no thread is in the loader, and threads that
+// try to enter it during the fork wait.
 class loader_askers {
  public:
   void begin() noexcept {
@@ -177,7 +177,7 @@ class loader_askers {
   }
 
  private:
-  // Waits until the count is zero. Returns false if it is not within a second, because another fork handler may wait for a lock that a
+  // Waits until the count is zero. Gives up after a second and returns false, because another fork handler may be waiting for a lock that a
   // waiting thread holds.
   [[nodiscard]] static bool wait_for(const std::atomic<unsigned>& others) noexcept {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
@@ -195,8 +195,8 @@ class loader_askers {
 // One per process, like the loader's lock.
 loader_askers askers;
 
-// Registered when this library is loaded. A local initialized on first use could be half initialized in a child forked meanwhile, and the
-// child's next user would wait forever. If registration fails, a forked child may hang.
+// Registered when this library is loaded. A local variable initialized on first use could be half initialized in a child forked at that
+// moment, and the child's next user would wait forever. If registration fails, a forked child may hang.
 [[maybe_unused]] const int watched_forks =
     pthread_atfork([] { askers.before_fork(); }, [] { askers.in_parent(); }, [] { askers.in_child(); });
 
@@ -215,7 +215,7 @@ unsigned long long opened_so_far() noexcept {
 
 }  // namespace
 
-// Before cuInit every function returns CUDA_ERROR_NOT_INITIALIZED.
+// Before cuInit, every function returns CUDA_ERROR_NOT_INITIALIZED.
 bool library::is_initialized() noexcept {
   auto* ask = device_get_count_.load();
   if (ask == nullptr) {

@@ -1,7 +1,7 @@
 // The part of the CUDA driver interface that Penstock uses, and the library that provides it. libcuda.so.1 is opened at run time, so
-// building needs no CUDA toolkit and running needs no GPU. Numbers and signatures are those of the CUDA Driver API reference. Versioned
+// building needs no CUDA toolkit and running needs no GPU. Numbers and signatures are taken from the CUDA Driver API reference. Versioned
 // symbols (_v2) are looked up by name, and "default stream" always means the legacy one. A library object belongs to one driver and is
-// thread-safe. It never unloads libcuda, because libcuda's threads may outlive everything.
+// thread-safe. It never unloads libcuda, because libcuda's threads may outlive everything else.
 #pragma once
 
 #include <array>
@@ -69,7 +69,7 @@ struct access_description {
   unsigned flags = 3;  // read and write
 };
 
-// CUmemorytype; stays 0 for memory that the driver does not know
+// CUmemorytype; stays 0 for memory unknown to the driver
 inline constexpr unsigned memory_is_host = 1;
 inline constexpr unsigned memory_is_device = 2;
 
@@ -81,16 +81,16 @@ inline constexpr int attribute_dma_buf_supported = 124;
 // CUmemRangeHandleType
 inline constexpr int range_is_dma_buf = 1;
 
-// Flags of cuStreamCreate, cuEventCreate, cuMemHostRegister, cuStreamWaitValue32
+// Flags for cuStreamCreate, cuEventCreate, cuMemHostRegister, cuStreamWaitValue32
 inline constexpr unsigned stream_non_blocking = 0x1;
 inline constexpr unsigned event_disable_timing = 0x2;
 inline constexpr unsigned register_portable = 0x1;
 inline constexpr unsigned register_read_only = 0x8;
 inline constexpr unsigned wait_value_geq = 0x0;
-inline constexpr unsigned write_value_default = 0x0;  // after all earlier writes of the stream, system-wide
+inline constexpr unsigned write_value_default = 0x0;  // after all earlier writes on the stream, system-wide
 inline constexpr unsigned ipc_lazy_peer_access = 0x1;
 
-// CUstreamBatchMemOpParams, reduced to the parts that are used.
+// CUstreamBatchMemOpParams, reduced to the parts in use.
 struct stream_operation {
   static constexpr unsigned wait_value32 = 1;
   static constexpr unsigned write_value32 = 2;
@@ -103,7 +103,7 @@ struct stream_operation {
 };
 static_assert(sizeof(stream_operation) == 48);
 
-// The functions, named as in the reference without the prefix cu. Optional ones may be null.
+// The functions, named as in the reference but without the prefix cu. Optional ones may be null.
 struct functions {
   code (*init)(unsigned flags);
   code (*get_error_name)(code error, const char** name);
@@ -175,26 +175,26 @@ struct functions {
   code (*module_get_function)(handle* function, handle module, const char* name);
 };
 
-// Makes a status of domain cuda: "what: CUDA_ERROR_NO_DEVICE (cuda 100)". invalid_value is the code for CUDA_ERROR_INVALID_VALUE.
+// Makes a status in domain cuda: "what: CUDA_ERROR_NO_DEVICE (cuda 100)". invalid_value is the code for CUDA_ERROR_INVALID_VALUE.
 status failure(const functions& api, code error, std::string_view what, errc invalid_value = errc::invalid_argument);
 
 class library {
  public:
-  // Returns the functions. The first call opens libcuda.so.1 and calls cuInit, which may take seconds. Returns null on failure; the failure
-  // is remembered, so later calls are as fast as successful ones.
+  // Returns the functions. The first call opens libcuda.so.1 and calls cuInit, which may take seconds. Returns null on failure. The failure
+  // is remembered, so later calls return as fast as successful ones.
   const functions* use() {
     const int state = state_.load(std::memory_order_acquire);
     if (state == ready) return &functions_;
     return state == failed ? nullptr : load();
   }
-  // Returns the functions if any code in this process has called cuInit. Otherwise loads nothing and returns null: no GPU memory exists
-  // then.
+  // Returns the functions if any code in this process has called cuInit. Otherwise loads nothing and returns null, because no GPU memory
+  // can exist.
   const functions* use_if_others_do() {
     const int state = state_.load(std::memory_order_acquire);
     if (state == ready) return &functions_;
     return state == failed || !is_initialized() ? nullptr : load();
   }
-  // Returns the functions if they are already loaded; loads nothing.
+  // Returns the functions if they are already loaded. Loads nothing.
   [[nodiscard]] const functions* peek() const noexcept { return state_.load(std::memory_order_acquire) == ready ? &functions_ : nullptr; }
   // Returns why use() returned null. Errors: not_found (no library, no device), unsupported (the driver is too old), device.
   [[nodiscard]] const status& error() const noexcept { return error_; }
@@ -205,7 +205,8 @@ class library {
   status open_and_init();
   bool is_initialized() noexcept;
 
-  std::atomic<unsigned long long> libraries_seen_{0};  // libraries loaded in the process when libcuda.so.1 was last not among them
+  std::atomic<unsigned long long> libraries_seen_{0};  // number of libraries that the process had loaded when libcuda.so.1 was last found
+                                                       // missing
   std::atomic<code (*)(int* count)> device_get_count_{nullptr};  // from the libcuda that other code has opened
   std::mutex loading_;                                           // held while loading
   std::atomic<int> state_{unknown};                              // set (release) after the last write to the two members below

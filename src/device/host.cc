@@ -1,6 +1,6 @@
 // The driver "host": devices in host memory, with streams and events on threads, for machines without a GPU and for tests. It is stricter
-// than a GPU where a mistake would otherwise go unnoticed: touching its memory faults, and a copy past an allocation fails. The destructor
-// first finishes all queued work, so release streams held by wait_value() before that.
+// than a GPU where a mistake would otherwise go unnoticed: accessing its memory directly faults, and a copy past an allocation fails. The
+// destructor first finishes all queued work, so release streams blocked by wait_value() before calling it.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -29,7 +29,7 @@ class host_space {
   host_memory memory;
   host_pins pins;
 
-  // Records which device owns the allocation that begins at an address.
+  // Records which device owns the allocation that starts at an address.
   void note_owner(const void* base, int ordinal) {
     if (ordinal == 0) return;
     const std::lock_guard guard(lock_);
@@ -58,8 +58,8 @@ class host_space {
   std::unordered_map<const void*, int> owners_;  // owners other than the first device
 };
 
-// Large copies bypass the CPU caches, as a GPU's copies do: reading the target's cache lines first would take memory bandwidth from the
-// disk (cold files on two cores reach 0.94 of the disk's speed this way, 0.88 otherwise).
+// Large copies bypass the CPU caches, like a GPU's copies, because reading the target's cache lines first would take memory bandwidth from
+// the disk (uncached files on two cores reach 0.94 of the disk's speed this way, 0.88 otherwise).
 void copy_memory(std::byte* to, const std::byte* from, std::size_t length) noexcept {
   constexpr std::size_t least_streamed = std::size_t{1} << 20;
   if (length >= least_streamed && (from >= to + length || to >= from + length)) {
@@ -83,7 +83,7 @@ status host_space::move(void* target, const void* source, std::uint64_t length) 
   return {};
 }
 
-// Polls for a value that a host thread stores without notice: often at first, then rarely enough to leave the core to other threads.
+// Polls for a value that a host thread stores without notification: often at first, then rarely enough to leave the core to other threads.
 void await_value(std::uint32_t& flag, std::uint32_t value) {
   constexpr int quick_looks = 64;
   for (int looks = 0; static_cast<std::int32_t>(std::atomic_ref(flag).load(std::memory_order_acquire) - value) < 0; ++looks) {
@@ -200,8 +200,8 @@ result<stream> host_session::make_stream() {
   return handle;
 }
 
-// The stream's thread finishes the queued work and is joined once that cannot block: in a later call of this function, or at the latest
-// with the session. Moves map nodes and allocates nothing.
+// The stream's thread finishes the queued work. It is joined once that cannot block: in a later call to this function, or when the session
+// is destroyed. Moves map nodes and allocates nothing.
 status host_session::destroy_stream(stream target) {
   stream_map finished;  // destroyed after the lock is released
   const std::lock_guard guard(lock_);
@@ -254,7 +254,7 @@ status host_session::move(std::span<const segment> table) {
   return {};
 }
 
-// The recording is determined now; later recordings do not count.
+// The recording is fixed now. Later recordings do not count.
 status host_session::wait_event(stream on, event until) {
   const auto what = find_event(until);
   if (!what) return what.error();
@@ -276,7 +276,7 @@ status host_session::call(stream on, void (*function)(void*), void* argument) {
   });
 }
 
-// A GPU cannot access pageable memory, so the host device must not either.
+// A GPU cannot access pageable memory, so the host device must not access it either.
 status host_session::wait_value(stream on, std::uint32_t* flag, std::uint32_t value) {
   if (!space_.memory.contains(flag) && !space_.pins.find(flag)) {
     return {errc::bad_memory, fmt::format("host:0: wait for the value at {}: not pinned", static_cast<void*>(flag))};
@@ -352,7 +352,7 @@ class host_driver final : public driver {
  private:
   host_space space_;
   [[nodiscard]] status check(int ordinal) const;
-  std::vector<std::unique_ptr<host_session>> sessions_;  // declared last, destroyed first: their streams use the space
+  std::vector<std::unique_ptr<host_session>> sessions_;  // declared last, so destroyed first: their streams use the space
 };
 
 status host_driver::check(int ordinal) const {

@@ -38,8 +38,8 @@ void* map_shared(std::uint64_t bytes, int descriptor) {
   return content == MAP_FAILED ? nullptr : content;
 }
 
-// The kernel accounts pages of a memfd when they are touched, even if overcommitting is forbidden. It accounts anonymous shared memory as a
-// whole, but no limit on file sizes applies to it.
+// The kernel accounts for a memfd's pages when they are touched, even if overcommitting is forbidden. It accounts for all of an anonymous
+// shared mapping at once, but no file size limit applies to it.
 struct content {
   void* bytes;
   int descriptor;  // -1: none
@@ -48,7 +48,7 @@ result<content> map_content(std::uint64_t bytes) {
   int descriptor = fits_file_size_limit(bytes) ? ::memfd_create("penstock-host-device", MFD_CLOEXEC) : -1;
   if (descriptor >= 0 && ::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) ::close(std::exchange(descriptor, -1));
   void* mapped = map_shared(bytes, descriptor);
-  // A core dump would read every page and so allocate all of them, far more than the machine has.
+  // A core dump would read every page and thereby allocate all of them, far more than the machine has.
   if (mapped != nullptr) (void)::madvise(mapped, bytes, MADV_DONTDUMP);
   if (mapped != nullptr) return content{mapped, descriptor};
   const int error = errno;
@@ -143,7 +143,7 @@ status host_memory::release(void* base) {
     }
     range.mapped() = footprint_of(range.mapped());
   }
-  // Meanwhile the range is neither live nor free, so its pages can be freed without the lock. A failure costs memory, not correctness.
+  // At this point the range is neither live nor free, so its pages can be freed without the lock. A failure costs memory, not correctness.
   const std::uint64_t first = sys::page_up(range.key());
   const std::uint64_t last = sys::page_down(range.key() + range.mapped());
   if (first < last) (void)::madvise(bytes_ + first, last - first, MADV_REMOVE);
@@ -203,7 +203,7 @@ result<std::byte*> host_memory::bytes_of(const void* address, std::uint64_t leng
   return bytes_ + (static_cast<const std::byte*>(address) - region);
 }
 
-// A handle contains the position of the allocation in the file behind the memory, and identifies that file.
+// A handle contains the position of the allocation in the underlying file, and identifies that file.
 result<host_memory::shared> host_memory::share(const void* address) {
   const auto found = find(address);
   if (!found) return found.error();
@@ -225,7 +225,7 @@ result<sys::owned_descriptor> host_memory::export_shared(const void* address) {
   return made;
 }
 
-// passed: the file's descriptor; -1: opens it through the other process, which ptrace(2) access must allow.
+// passed: the file's descriptor. If it is -1, opens the file through the other process, which requires ptrace(2) access.
 result<void*> host_memory::import_shared(std::string_view handle, std::int64_t process, int passed) {
   int descriptor = -1;
   unsigned long long inode = 0;

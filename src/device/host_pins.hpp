@@ -1,5 +1,5 @@
-// Records which host memory was pinned through the host device. Nothing is locked in RAM, because no hardware reads it. It refuses the same
-// mistakes as a GPU driver, and reading a file mapping that has become too short is an error rather than a crash. Owned by the driver;
+// Records which host memory was pinned through the host device. Nothing is locked in RAM, because no hardware reads it. It rejects the same
+// mistakes as a GPU driver. Reading a file mapping whose file was truncated is an error rather than a crash. Owned by the driver;
 // thread-safe.
 #pragma once
 
@@ -22,17 +22,17 @@ class host_pins {
     bool read_only = false;
   };
 
-  // Errors: invalid_argument (0 bytes, overlaps a pinned range), bad_memory (not mapped), unsupported (read_only if this process may not
-  // read itself with process_vm_readv, as under some seccomp profiles).
+  // Errors: invalid_argument (0 bytes, or overlaps a pinned range), bad_memory (not mapped), unsupported (read_only if this process is not
+  // permitted to read itself with process_vm_readv, as under some seccomp profiles).
   status add(void* base, std::uint64_t length, bool read_only);
-  // base must be one passed to add(). Errors: invalid_argument.
+  // base must have been passed to add(). Errors: invalid_argument.
   status remove(void* base);
   // Returns the pinned range that contains an address.
   [[nodiscard]] std::optional<range> find(const void* address) const;
-  // Returns whether any part of [address, address+length) was pinned read-only.
+  // Returns true if any part of [address, address+length) was pinned read-only.
   [[nodiscard]] bool read_only(const void* address, std::uint64_t length) const;
 
-  // Copies from memory that may be a file mapping: past the end of the file it returns an error (io), whereas a plain read would raise
+  // Copies from memory that may be a file mapping. Past the end of the file it returns an error (io), whereas a plain read would raise
   // SIGBUS.
   static status read_safely(void* target, const void* source, std::uint64_t length);
 
@@ -41,7 +41,7 @@ class host_pins {
 
   mutable std::shared_mutex lock_;          // guards the map
   std::map<std::uintptr_t, range> ranges_;  // by start address; they never overlap
-  std::atomic<std::size_t> count_{0};       // lets the common case, nothing pinned, skip the lock
+  std::atomic<std::size_t> count_{0};       // lets the common case, in which nothing is pinned, skip the lock
   std::atomic<std::size_t> read_only_count_{0};
 };
 

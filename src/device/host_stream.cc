@@ -12,7 +12,7 @@
 namespace penstock::device {
 namespace {
 
-// Blocks signals while a thread is made. The thread inherits the mask, so it never runs a signal handler of the program.
+// Blocks signals while a thread is created. The thread inherits the mask, so it never runs one of the program's signal handlers.
 class signals_blocked {
  public:
   signals_blocked() {
@@ -110,7 +110,7 @@ status host_stream::push(item next) {
     const std::lock_guard guard(lock_);
     if (closed_) return {errc::closed, "host:0: the stream was destroyed"};
     if (queue_.size() >= queue_limit) return {errc::out_of_memory, fmt::format("host:0: {} operations wait in one stream", queue_limit)};
-    // An event counts its recordings, so the queue entry, which may fail for lack of memory, is allocated first.
+    // An event counts its recordings, so the queue entry is allocated first, because that may fail for lack of memory.
     auto& queued = queue_.emplace_back(std::move(next));
     if (queued.event != nullptr) queued.recording = queued.event->begin();
     ++pushed_;

@@ -1,5 +1,5 @@
 // Streams and events of the host device. A stream is a thread that runs its queued work in order. An event is reached when the stream on
-// which it was last recorded gets there. Both are shared: queued work keeps the event alive that it will set. Thread-safe.
+// which it was last recorded reaches it. Both are shared: queued work keeps the event that it will set alive. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace penstock::device {
 
-// An error of queued work, and whether it has been reported.
+// An error from queued work, and whether it has been reported.
 struct host_failure {
   explicit host_failure(status error) : reason(std::move(error)) {}
   const status reason;
@@ -31,7 +31,7 @@ class host_event {
   // An event that was never recorded counts as reached. Errors: those of the work before it.
   result<bool> reached();
   status wait();
-  // For another stream: the number of announced recordings, and waiting until one of them is reached.
+  // For another stream: the number of announced recordings, and a wait until one of them is reached.
   std::uint64_t recordings();
   status wait_for(std::uint64_t recording);
 
@@ -45,14 +45,14 @@ class host_event {
   std::shared_ptr<host_failure> failure_;
 };
 
-// An error of the work goes to the first event recorded after it, and to synchronize() unless that event has reported it before. Later work
-// still runs.
+// An error is reported to the first event recorded after the failed work. It is also reported to synchronize(), unless that event has
+// reported it before. Later work still runs.
 class host_stream {
  public:
-  // The most work items that may wait in one stream.
+  // The maximum number of work items waiting in one stream.
   static constexpr std::size_t queue_limit = 65536;
 
-  // Errors: out_of_memory (no thread can be started).
+  // Errors: out_of_memory (cannot start a thread).
   static result<std::shared_ptr<host_stream>> start();
   host_stream(const host_stream&) = delete;
   host_stream& operator=(const host_stream&) = delete;
@@ -62,12 +62,12 @@ class host_stream {
   // closed.
   status push(std::function<status()> work, std::shared_ptr<host_event> then = nullptr);
   status record(std::shared_ptr<host_event> target);
-  // Blocks until all work queued before is done.
+  // Blocks until all work queued before the call is done.
   status synchronize();
   // Returns true if all work is done and none has failed.
   [[nodiscard]] bool idle();
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
-  // Refuses new work; queued work still runs. Does not block.
+  // Rejects new work. Queued work still runs. Does not block.
   void close();
   // Returns true if a closed stream has done all its work, so that its destructor does not block.
   [[nodiscard]] bool ended();

@@ -1,4 +1,4 @@
-// Owners of streams and events. Each stream or event belongs to the session that made it, which must outlive it.
+// Owners of streams and events. Each stream or event belongs to the session that created it, which must outlive it.
 #pragma once
 
 #include <utility>
@@ -18,7 +18,7 @@ class owned {
     return owned(of, *made);
   }
   owned() noexcept = default;
-  // Takes over a handle of this session; null: none.
+  // Takes over a handle from this session; null: none.
   owned(session& of, Handle handle) noexcept : of_(&of), handle_(handle) {}
   owned(owned&& other) noexcept : of_(other.of_), handle_(other.release()) {}
   owned& operator=(owned other) noexcept {
@@ -26,15 +26,15 @@ class owned {
     std::swap(handle_, other.handle_);
     return *this;
   }
-  // Ignores errors. Call close() if you have queued work whose errors nothing else reports.
+  // Ignores errors. Call close() if errors of queued work would otherwise go unreported.
   ~owned() {
     (void)or_no_memory([this] { return close(); });
   }
 
   [[nodiscard]] Handle get() const noexcept { return handle_; }
   explicit operator bool() const noexcept { return handle_ != nullptr; }
-  // Destroys the handle now. Errors: those of destroying it, which may come from work queued before. The owner is empty afterwards in any
-  // case.
+  // Destroys the handle now. Errors: those of destroying it, which may come from work queued earlier. In every case, the owner is empty
+  // afterwards.
   status close() {
     if (handle_ == nullptr) return {};
     return (of_->*destroy_one)(release());

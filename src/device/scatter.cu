@@ -1,7 +1,7 @@
-// The kernels that copy the segments of a scatter. The build does not compile this file: run tools/make_scatter after a change.
+// The kernels that copy the segments of a scatter. The build does not compile this file: run tools/make_scatter after changing it.
 //
-// blockIdx.x picks segments, blockIdx.y splits one segment among several blocks, so that both a few large segments and many small ones are
-// spread over the GPU. Both ends may be device memory or pinned host memory.
+// blockIdx.x selects segments, and blockIdx.y splits one segment among several blocks, so that both a few large segments and many small
+// ones are spread over the GPU. Source and target may be device memory or pinned host memory.
 
 struct segment {  // device::segment
   const unsigned char* source;
@@ -19,8 +19,8 @@ __device__ void copy_bytes(const segment& piece, unsigned long long from, unsign
   for (unsigned long long i = from + self.first; i < to; i += self.step) piece.target[i] = piece.source[i];
 }
 
-// Requires source and target congruent modulo sizeof(Word). Copies bytes up to the first whole word of the target, then words, then the
-// remaining bytes.
+// Requires source and target to be congruent modulo sizeof(Word). Copies bytes up to the first whole word of the target, then words, then
+// the remaining bytes.
 template <class Word>
 __device__ void copy_words(const segment& piece, lane self) {
   unsigned long long head = (0ull - reinterpret_cast<unsigned long long>(piece.target)) % sizeof(Word);
@@ -33,8 +33,8 @@ __device__ void copy_words(const segment& piece, lane self) {
   copy_bytes(piece, head + words * sizeof(Word), piece.bytes, self);
 }
 
-// Source and target differ modulo 4: builds each word of the target from two adjacent words of the source. Only words entirely inside the
-// segment are read, hence the longer head and tail.
+// For a source and target that differ modulo 4. Builds each word of the target from two adjacent words of the source. Only words entirely
+// inside the segment are read, so the head and tail are longer.
 __device__ void copy_shifted(const segment& piece, lane self) {
   unsigned long long head = (0ull - reinterpret_cast<unsigned long long>(piece.target)) % 4;
   const unsigned offset = (reinterpret_cast<unsigned long long>(piece.source) + head) % 4;  // 1, 2 or 3
@@ -48,7 +48,7 @@ __device__ void copy_shifted(const segment& piece, lane self) {
   copy_bytes(piece, head + words * 4, piece.bytes, self);
 }
 
-// Copies this thread's part of each segment that its block picks.
+// Copies this thread's part of each segment that its block selects.
 __device__ void run(const segment* table, unsigned long long count) {
   const lane self = {static_cast<unsigned long long>(blockIdx.y) * blockDim.x + threadIdx.x,
                      static_cast<unsigned long long>(gridDim.y) * blockDim.x};

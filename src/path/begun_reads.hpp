@@ -7,13 +7,13 @@
 
 namespace penstock::path {
 
-// Reference-counted. The first reference belongs to whoever ends the read.
+// Reference-counted. The first reference belongs to the code that ends the read.
 class begun_read {
  public:
   begun_read(const begun_read&) = delete;
   begun_read& operator=(const begun_read&) = delete;
 
-  // Ends the job unless its bytes have arrived. The read keeps its memory until the source reports its end.
+  // Ends the job unless its bytes have arrived. The read keeps its memory until the source reports completion.
   virtual void leave() noexcept = 0;
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
@@ -34,11 +34,11 @@ class begun_read {
 // Must outlive the jobs.
 class begun_reads {
  public:
-  // Returns false if the reads have been abandoned; the caller must then abandon this one.
+  // Returns false if the reads have been abandoned. The caller must then abandon this one.
   [[nodiscard]] bool add(begun_read& begun) noexcept;
-  // Removes a read that goes on. leave_all() may have removed it already.
+  // Removes a read that continues. leave_all() may already have removed it.
   void remove(begun_read& gone) noexcept;
-  // Abandons the reads of a request that was stopped. Does not block.
+  // Abandons the reads of a stopped request. Does not block.
   void leave_all() noexcept;
 
  private:

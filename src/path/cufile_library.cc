@@ -24,11 +24,11 @@
 
 namespace penstock::path {
 
-// --- The part of libcufile's C interface that Penstock needs, with our own names (GPUDirect Storage API reference, CUDA 11.4 to 13.4).
+// --- The part of libcufile's C interface that Penstock needs, under our own names (GPUDirect Storage API reference, CUDA 11.4 to 13.4).
 
 // Outside the unnamed namespace: g++ 13 crashes on a class with external linkage whose members have such types.
 
-// CUfileError_t, returned by value. code is 0, or 5001 and up; cuda_code belongs to 5011.
+// CUfileError_t, returned by value. code is 0 or at least 5001; cuda_code belongs to 5011.
 struct cufile_outcome {
   int code;
   int cuda_code;
@@ -46,7 +46,7 @@ struct cufile_description {
 };
 static_assert(sizeof(cufile_description) == 24 && offsetof(cufile_description, fd) == 8);
 
-// CUfileDrvProps_t: 56 bytes so far, with room for fields of later versions.
+// CUfileDrvProps_t: 56 bytes so far, with room for fields in later versions.
 struct cufile_properties {
   std::uint32_t major_version;
   std::uint32_t minor_version;
@@ -64,7 +64,7 @@ constexpr int description_is_fd = 1;
 
 constexpr std::uint32_t control_allows_compatibility = 1U << 1;
 
-// Keys of cuFileSetParameterBool and cuFileSetParameterString (CUDA 12.9)
+// Keys for cuFileSetParameterBool and cuFileSetParameterString (CUDA 12.9)
 constexpr int allow_compatibility_mode = 1;
 constexpr int force_compatibility_mode = 2;
 constexpr int use_pci_p2pdma = 7;
@@ -94,7 +94,7 @@ struct cufile_functions {
 
 namespace {
 
-// --- errors of libcufile
+// --- libcufile's errors
 
 constexpr std::array<std::string_view, 49> code_names = {"DRIVER_NOT_INITIALIZED",
                                                          "DRIVER_INVALID_PROPS",
@@ -181,8 +181,8 @@ status answer(std::string_view what, cufile_outcome outcome) {
   return {code_of(outcome.code), std::move(message), error_domain::cufile, outcome.code};
 }
 
-// Converts the negative result of a read or write. The documentation says -1 with errno, or -code; the binaries of CUDA 13 put the code
-// into errno.
+// Converts the negative result of a read or write. According to the documentation, it is -1 with errno, or -code. The CUDA 13 binaries put
+// the code into errno.
 status failure(std::string_view what, ssize_t returned, int error_number) {
   const auto number = returned == -1 ? static_cast<ssize_t>(error_number) : -returned;
   if (number >= first_code) return answer(what, {static_cast<int>(number), 0});
@@ -211,7 +211,7 @@ std::string read_text(sys::kernel& kernel, const char* file_name) {
   return text;
 }
 
-// P2PDMA needs the GPU's whole memory mapped into its BAR permanently, which an administrator requests with this module parameter
+// P2PDMA needs all of the GPU's memory permanently mapped into its BAR. An administrator requests that with this module parameter
 // (GPUDirect Storage configuration guide). Registering a file shows whether the kernel and the drive support it.
 bool driver_offers_p2pdma(sys::kernel& kernel) {
   auto text = read_text(kernel, nvidia_parameters);
@@ -226,7 +226,7 @@ constexpr auto library_name = "libcufile.so.0";
 std::vector<std::string> usual_places() {
   auto folders = sys::toolkit_folders("/usr/local/cuda");
   const auto append = [&](const std::vector<std::string>& more) { folders.insert(folders.end(), more.begin(), more.end()); };
-  // Parallel toolkits, the newest first. The kernel interface cannot list folders, so this tries every version that may exist.
+  // Parallel toolkits, newest first. The kernel interface cannot list folders, so this tries every version that may exist.
   for (int major = 14; major >= 11; --major) {
     for (int minor = 9; minor >= 0; --minor) append(sys::toolkit_folders(fmt::format("/usr/local/cuda-{}.{}", major, minor)));
   }
@@ -241,8 +241,8 @@ bool find(void* image, const char* symbol, Function*& function) {
 }
 
 // Loaded libraries bind to the global scope first, and NVIDIA's libcufile calls its own exported functions that way (1.15.1, for example
-// cuFileHandleRegister): it would call another libcufile that the program is linked with or has preloaded, which does not know its handles.
-// RTLD_DEEPBIND puts its own functions first; the runtimes of the sanitizers refuse that flag.
+// cuFileHandleRegister). It would therefore call another libcufile that the program is linked with or has preloaded, which does not
+// recognize its handles. RTLD_DEEPBIND gives its own functions priority. The sanitizer runtimes reject that flag.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int own_functions_first = 0;
 #else
@@ -261,8 +261,9 @@ bool shadowed(void* image) {
 }
 
 result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_name) {
-  // By full path, never by name: Penstock's own replacement may be loaded under the same soname. And with a spelling that no program uses:
-  // the audit module of `penstock run` answers the usual one with the replacement, and the linker caches answers by their spelling.
+  // By full path, never by name, because Penstock's own replacement may be loaded under the same soname. The spelling must also be one that
+  // no program uses: the audit module of `penstock run` resolves the normal one to the replacement, and the linker caches results by
+  // spelling.
   void* image = dlopen(("/." + file_name).c_str(), RTLD_NOW | RTLD_LOCAL | own_functions_first);
   if (image == nullptr) return status(errc::not_found, fmt::format("libcufile could not be loaded: {}", dlerror()));
   const auto refuse = [&](errc code, std::string why) {
@@ -289,7 +290,7 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
   find(image, "cuFileGetParameterBool", to.get_bool);
   find(image, "cuFileSetParameterString", to.set_string);
   find(image, "cuFileGetParameterString", to.get_string);
-  return functions;  // never closed: threads and exit handlers of libcufile outlive its use
+  return functions;  // never closed, because libcufile's threads and exit handlers outlive its use
 }
 
 struct found_library {
@@ -322,8 +323,8 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
 
 // --- process exit
 
-// Set when exit() has begun. From then on libcufile is not called, not even to close it: an engine may end after libcufile's own objects,
-// and libcufile closes itself when it ends.
+// Set when exit() has started. From then on libcufile is not called, not even to close it, because an engine may be destroyed after
+// libcufile's own objects. libcufile closes itself at exit.
 constinit std::atomic<bool> process_ends{false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
 
 status ended() { return {errc::closed, "the process ends"}; }
@@ -364,7 +365,7 @@ result<std::unique_ptr<cufile_library>> cufile_library::load(sys::kernel& kernel
   return library;
 }
 
-// Parameters that an older library does not know, or finds out of range, keep the library's own defaults.
+// Parameters that an older library does not recognize or considers out of range keep the library's defaults.
 void cufile_library::set(const cufile_parameters& parameters) {
   auto& call = *functions_;
   for (const auto& [key, value] : parameters.sizes) {
@@ -377,14 +378,15 @@ void cufile_library::set(const cufile_parameters& parameters) {
 
 status cufile_library::start(bool p2pdma, const std::string& file_name) {
   auto& call = *functions_;
-  // Parameters take effect only on open. If the program has opened this library itself, they are refused (5026), and the program's settings
-  // are checked below.
+  // Parameters take effect only on open. If the program has opened this library itself, the parameters are rejected (5026), and the
+  // program's settings are checked below.
   if (call.set_bool != nullptr) {
     call.set_bool(allow_compatibility_mode, false);
     if (p2pdma) call.set_bool(use_pci_p2pdma, true);
   }
   // Unless the user chose a log file (CUFILE_LOGFILE_PATH), libcufile writes its errors to cufile.log in the working directory, where
-  // Penstock must leave nothing. Errors before it reads its parameters still go there (1.15.1 with no libcuda.so.1).
+  // Penstock must not leave any files. Errors that occur before it reads its parameters are still written there (1.15.1 without
+  // libcuda.so.1).
   if (call.set_string != nullptr && call.get_string != nullptr) {
     std::array<char, 4096> chosen{};
     if (call.get_string(logfile_path, chosen.data(), static_cast<int>(chosen.size())).code != 0) call.set_string(logfile_path, "/dev/null");
@@ -401,15 +403,15 @@ status cufile_library::start(bool p2pdma, const std::string& file_name) {
       !known.ok()) {
     return known;
   }
-  // Not all versions have a flag for files served by P2PDMA; for these only registration decides.
+  // Not all versions have a flag for files served by P2PDMA. In those that lack it, only registration decides.
   if (!p2pdma && properties.status_flags == 0) {
     return {errc::unsupported, fmt::format("libcufile ({}) serves no kind of storage GPU-direct here", file_name)};
   }
   return {};
 }
 
-// In compatibility mode a file registers wherever it lies, and its bytes go through host memory. In some versions the flag in the
-// properties does not follow the parameter, so it is used only if the parameter cannot be read.
+// In compatibility mode, any file can be registered, wherever it is stored, and its bytes pass through host memory. In some versions the
+// flag in the properties does not follow the parameter, so it is used only if the parameter cannot be read.
 status cufile_library::forbid_compatibility_mode(const std::string& file_name) {
   auto& call = *functions_;
   bool allowed = true;

@@ -1,5 +1,5 @@
-// The interface of a path: one way to move an extent between a source and memory. To add a path, write one file that implements data_path
-// and its declaration, and add one line to registry.cc; the contract tests then cover it by its name.
+// The interface of a path: one way to transfer an extent between a source and memory. To add a path, write one file that implements
+// data_path and its declaration, and add one line to registry.cc. The contract tests then cover it by name.
 #pragma once
 
 #include <chrono>
@@ -37,16 +37,16 @@ using source::round_up;
 class pinned_pages;
 class kept_pages;
 
-// The services that all paths of an engine share.
+// The services shared by all paths of an engine.
 struct services {
   std::shared_ptr<sys::kernel> kernel;
   staging::feeders* feeders = nullptr;
   std::string cufile_library{};                     // as in engine_options
   cufile_parameters cufile{};                       // as in engine_options
   std::size_t direct_piece_bytes = 0;               // as in engine_options
-  pinned_pages* pinned = nullptr;                   // null: no pages of files are pinned
-  kept_pages* kept = nullptr;                       // null: pages that a read registers are unregistered when it ends
-  std::function<std::uint64_t()> ended_requests{};  // number of ended requests on device memory; may be empty
+  pinned_pages* pinned = nullptr;                   // null: no file pages are pinned
+  kept_pages* kept = nullptr;                       // null: pages that a read registers are unregistered when it completes
+  std::function<std::uint64_t()> ended_requests{};  // number of completed requests on device memory; may be empty
   bool use_io_uring = true;                         // as in engine_options
 };
 
@@ -58,29 +58,29 @@ struct gather_range;
 class job_owner {
  public:
   virtual ~job_owner() = default;
-  // Called when the job has ended. bytes were moved from its start; with an ok status, fewer than its length means end of file. The job may
-  // be destroyed.
+  // Called when the job has ended. `bytes` were transferred, counted from its start. With an ok status, fewer bytes than its length means
+  // end of file. The job may be destroyed.
   virtual void finished(job& ended, std::uint64_t bytes, status error) = 0;
-  // Called if the path cannot carry the job, or not to its end: the rest after job.moved bytes goes to the next path. The job may be
+  // Called if the path cannot transfer the job, or not all of it. The rest, after job.moved bytes, goes to the next path. The job may be
   // destroyed.
   virtual void hand_over(job& refused, status why) = 0;
   // Called when the calling thread starts on the job.
   virtual void begins(job& /*item*/) noexcept {}
-  // Called when a limit of bytes per second lets the job go on.
+  // Called when a rate limit admits the job.
   virtual void passed(job& /*item*/) noexcept {}
-  // Called if the path carries the job, but not in the best way; counts as a fallback.
+  // Called if the path transfers the job, but not in the best way. Counts as a fallback.
   virtual void did_without(const job& /*carried*/, const status& /*why*/) {}
-  // Returns an error if the request was cancelled or is past its deadline. Called before each step.
+  // Returns an error if the request was cancelled or its deadline has passed. Called before each step.
   [[nodiscard]] virtual status stopped() const = 0;
-  // The same for one range of a gathering job.
+  // The same for one range in a gathering job.
   [[nodiscard]] virtual status range_stopped(const gather_range& /*range*/) const { return stopped(); }
 };
 
 // The queues for the jobs of one request on one file system: the lanes that serve that file system, and the request's own lists. Must
 // outlive the jobs.
 struct job_queues {
-  // Returns true if these jobs can use io_uring. Starts the disk lanes on first use. In the background a lane waits for its disk itself, so
-  // that only as many reads as lanes are in flight.
+  // Returns true if these jobs can use io_uring. Starts the disk lanes on first use. In the background, a lane waits for its disk itself,
+  // so that there are never more reads in flight than lanes.
   [[nodiscard]] bool has_rings() const { return !background && disk->available().ok(); }
   // Returns the share of the staging memory that a copy lane uses for these jobs.
   [[nodiscard]] staging::slab_user slab_user() const noexcept {
@@ -90,27 +90,27 @@ struct job_queues {
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
   staging::lanes* keeping = nullptr;          // null: such jobs go to the other lanes
-  staging::waiting_lanes* waiting = nullptr;  // for a server that may answer late
-  source::turnstile* turns = nullptr;         // of a remote source
-  bool background = false;  // nobody waits for these jobs: lanes and keeping are the background ones, and rings are not used
+  staging::waiting_lanes* waiting = nullptr;  // for a server that may answer slowly
+  source::turnstile* turns = nullptr;         // for a remote source
+  bool background = false;  // no caller waits for these jobs: lanes and keeping are the background ones, and rings are not used
   staging::work_list cpu_works;
   staging::work_list keeping_works;  // jobs that fill the page cache as they read, in file order
   staging::work_list waiting_works;
-  staging::work_list shared_works;  // jobs that have started and that other threads may help to read; none ends later for lack of help
+  staging::work_list shared_works;  // jobs that have started and that other threads may help to read; without help, none completes later
   staging::work_list disk_works;
   staging::work_list far_works;  // jobs that wait at the turnstile
   begun_reads far;               // remote reads that have started
   staging::work_list urgent_works;
-  // Writes to the page cache, one job at a time: the kernel admits one writer to a file at a time, and the others burn CPU while they wait
-  // (H200 machine: 1 thread 7.8 GB/s; more threads never faster, 8 for seven times the CPU).
+  // Writes to the page cache, one job at a time, because the kernel admits only one writer to a file and the others waste CPU time while
+  // they wait. (H200 machine: 1 thread 7.8 GB/s; more threads are never faster, and 8 take seven times the CPU time.)
   staging::turn_list cached_writes;
 };
 
-// For stopped requests: runs, on the calling thread, the queued jobs that have not started, and ends those that a remote source has. These
-// jobs only end, so this does not block.
+// For stopped requests. On the calling thread, runs the queued jobs that have not started, and ends those held by a remote source. These
+// jobs end without a transfer, so this does not block.
 void end_queued(job_queues& queues);
 
-// A small range that the calling thread moves itself.
+// A small range that the calling thread transfers itself.
 struct small_transfer {
   source::source* file = nullptr;
   const staging::place* place = nullptr;
@@ -118,18 +118,18 @@ struct small_transfer {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   bool is_write = false;
-  cache_use cache = cache_use::automatic;  // of a read; automatic: through the page cache
-  bool spares_cache = false;               // if it goes through the page cache, nothing is to stay there
-  staging::lanes* lanes = nullptr;         // the lanes of the file system
+  cache_use cache = cache_use::automatic;  // for a read; automatic: through the page cache
+  bool spares_cache = false;               // if it passes through the page cache, nothing must stay there
+  staging::lanes* lanes = nullptr;         // the file system's lanes
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  // Called with the reason if bytes that should bypass the page cache went through it. Must outlive the call.
+  // Called with the reason if bytes that should have bypassed the page cache passed through it. Must outlive the call.
   const std::function<void(const status& why)>* did_without = nullptr;
 };
 
-// What is known, before a read, about a range in the page cache.
+// What is known about a range in the page cache before a read.
 enum class residency : std::uint8_t { unknown, resident, absent };
 
-// One range of a gathering job: length bytes at offset of file, to or from memory.
+// One range in a gathering job: `length` bytes at `offset` in `file`, to or from memory.
 struct gather_range {
   source::source* file = nullptr;
   std::uint64_t offset = 0;
@@ -137,16 +137,15 @@ struct gather_range {
   std::byte* memory = nullptr;
   std::uint32_t index = 0;  // owned by the job's owner
   residency cached = residency::unknown;
-  cache_use cache = cache_use::automatic;  // of a read; automatic: bypass the page cache if none of it is cached
+  cache_use cache = cache_use::automatic;  // for a read; automatic: bypass the page cache if none of it is cached
   bool past_cache = false;                 // result: it was read past the page cache
   std::uint64_t moved = 0;                 // result
   status error;                            // result
 };
-// Batches have thousands of these, which lanes fill and the caller's thread then scans.
+// Batches have thousands of these. Lanes fill them in, and the caller's thread then scans them.
 static_assert(sizeof(gather_range) == 64);
 
-// A part of a row: neighbouring ranges of a file, with at most small gaps, that are read as one extent and go to several places on one
-// device.
+// A part of a row: neighbouring ranges of a file, with at most small gaps, that are read as one extent into several places on one device.
 struct row_part {
   std::uint64_t offset = 0;  // in the file
   std::uint64_t length = 0;
@@ -159,7 +158,7 @@ class path_state {
   virtual ~path_state() = default;
 };
 
-// One extent in flight, or several small ranges that share a slab. Owned by its owner until finished or handed over.
+// One extent in flight, or several small ranges that share a slab. Belongs to its owner until it has finished or is handed over.
 class job final : public staging::work {
  public:
   // Ends the job at once if its owner was stopped.
@@ -171,43 +170,45 @@ class job final : public staging::work {
   source::source* file = nullptr;
   staging::place place;
   std::byte* memory = nullptr;
-  std::span<const row_part> row;  // if not empty: the places of the bytes, in file order; memory is unused. Only for the base path
+  std::span<const row_part> row;  // if not empty: the places of the bytes, in file order; memory is unused; only for the base path
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t done = 0;   // set by the owner
   std::uint32_t part = 0;   // set by the owner
   void* context = nullptr;  // set by the owner
-  bool unaligned = false;   // set by the owner: takes another path than the rest of its request because of that
-  int node = -1;            // set by the owner: the NUMA node of the thread that carries it
+  bool unaligned = false;   // set by the owner: for that reason takes a different path than the rest of its request
+  int node = -1;            // set by the owner: the NUMA node of the thread that transfers it
   bool is_write = false;
-  bool has_right_of_way = false;   // set by the owner: it runs, and goes before background works
+  bool has_right_of_way = false;   // set by the owner: it runs before background work
   bool passed_file_limit = false;  // set by the owner
-  std::uint32_t neighbours = 0;    // number of neighbours of the place's link that may be used too
-  std::uint64_t asked_bytes = 0;   // by all requests in flight, when the job was planned
+  std::uint32_t neighbours = 0;    // number of neighbours of the place's link that may also be used
+  std::uint64_t asked_bytes = 0;   // by all requests in flight when the job was planned
   bool bypass_cache = false;       // planned: read past the page cache
-  bool spares_cache = false;       // set by the owner: if it goes through the page cache, nothing is to stay there
-  bool fills_cache = false;        // planned: read through the page cache, which does not hold it yet
+  bool spares_cache = false;       // set by the owner: if it passes through the page cache, nothing must stay there
+  bool fills_cache = false;        // planned: read through the page cache, which does not contain it yet
   bool registered = false;         // planned: its pages are pinned
-  bool is_forced = false;          // planned: no other path may carry it
-  bool spares_cpu = false;         // requested: CPU time counts more than speed
+  bool is_forced = false;          // planned: no other path may transfer it
+  bool spares_cpu = false;         // requested: CPU time matters more than speed
   bool far = false;                // planned: its remote source starts it, once it has passed the turnstile
-  bool waits = false;              // planned: may wait for a late server, unless a disk lane carries it
+  bool waits = false;              // planned: may wait for a slow server, unless it is on a disk lane
   bool on_disk_lane = false;       // set by its queue: it must not wait for a slab there
-  std::uint32_t wave = 1;  // planned: this many adjacent jobs, from this one on, travel best together; 0: part of an earlier job's wave
+  std::uint32_t wave = 1;  // planned: number of adjacent jobs, starting with this one, that are best copied together; 0: part of an earlier
+                           // job's wave
   std::vector<gather_range> ranges;  // if not empty: a gathering job; file, memory, offset and length above are unused
 
-  std::uint64_t moved = 0;                 // result of the path
+  std::uint64_t moved = 0;                 // set by the path
   std::int64_t filling_cpu_ns = 0;         // set by the path: CPU time to read it into the page cache and from there; 0: unknown
   path_state* kept = nullptr;              // owned by the path
   std::unique_ptr<path_state> keeps;       // owner of kept, for this job or several
   staging::answer_times* times = nullptr;  // set by the owner: for a read from a file system with a server, whatever its route
   std::int64_t started_ns = 0;             // set by the owner: when it was queued or held back
-  std::int64_t begun_ns = 0;               // set by the owner: when a thread first started on it; 0: unknown
+  std::int64_t begun_ns = 0;               // set by the owner: when a thread first started it; 0: unknown
 };
 
-// The portion of a request that a path carries.
+// The portion of a request that a path transfers.
 enum class portion : std::uint8_t {
-  everything,      // any range in its kind of memory, cut for the lanes; many small ones in one job; edges and rests of other paths
+  everything,      // any range in its kind of memory, cut for the lanes; many small ones in one job; edges and remainders left by other
+                   // paths
   whole_requests,  // the whole request in one job, except unaligned edges, which go to the successor
   cached_ranges,   // ranges in the page cache, one job each and one job at a time, if CPU time is to be saved
 };
@@ -215,32 +216,32 @@ enum class portion : std::uint8_t {
 // The properties of a path.
 struct declaration {
   std::string_view name;
-  int rank = 0;                  // the lowest is asked first
-  std::string_view successor{};  // name of the path that takes over if this one cannot go on; empty: none
+  int rank = 0;                  // the lowest is queried first
+  std::string_view successor{};  // name of the path that takes over if this one cannot continue; empty: none
   bool of_device = true;         // serves device memory; false: host memory
-  bool gpu_direct = false;       // no byte passes through host memory, as far as the path can know
+  bool gpu_direct = false;       // no byte passes through host memory, as far as the path can tell
   portion carries = portion::everything;
-  std::uint64_t most_carried_now = 0;  // the path carries requests of up to this many bytes on the thread of a waiting caller (carry_now)
-  std::uint64_t alignment = 1;  // for whole_requests: in the file; a write that cannot be aligned in memory and file at once is refused
-  bool whole_blocks = false;    // moves only whole blocks: edges of reads go to the successor, even if the path is forced
-  std::string_view reason{};    // why the path is chosen, if the planner does not say it
-  cutter cut = nullptr;         // for portions of requests; null: each goes in one piece
+  std::uint64_t most_carried_now = 0;  // the path transfers requests of up to this many bytes on a waiting caller's thread (carry_now)
+  std::uint64_t alignment = 1;  // for whole_requests: in the file; a write that cannot be aligned in both memory and file is refused
+  bool whole_blocks = false;    // transfers only whole blocks: edges of reads go to the successor, even if the path is forced
+  std::string_view reason{};    // why the path is chosen, if the planner does not say so
+  cutter cut = nullptr;         // for portions of requests; null: each is one piece
   std::unique_ptr<data_path> (*make)(const services& with) = nullptr;
 };
 
-// What a path is asked whether it can carry.
+// The extent that a path is queried about.
 struct question {
   source::source* file = nullptr;
   const staging::place* memory = nullptr;
   bool is_write = false;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  bool spares_cpu = true;  // requested: CPU time counts more than speed
+  bool spares_cpu = true;  // requested: CPU time matters more than speed
 };
 
-// Reads a job's bytes on the calling thread, and times the read if a server serves it. read(from, length) reads a part of the job. Through
-// the page cache, the kernel requests one part after another from the server unless it knows in advance what will be needed, so only the
-// first part shows the response time.
+// Reads a job's bytes on the calling thread, and times the read if a server provides them. read(from, length) reads a part of the job.
+// Through the page cache, the kernel requests one part after another from the server unless it knows in advance what will be needed, so
+// only the first part shows the response time.
 template <class Read>
 io_result timed_read(const job& item, Read read) {
   if (item.times == nullptr || !item.waits) return read(0, item.length);
@@ -268,28 +269,28 @@ class data_path {
   [[nodiscard]] std::string_view name() const { return declared().name; }
   // Returns the path's number in the engine's path_table; automatic until it is in one.
   [[nodiscard]] path_kind kind() const noexcept { return kind_; }
-  // Returns true if the path is known to carry nothing here, so that refuses() need not be called. Fast.
+  // Returns true if the path is known not to transfer anything here, so that refuses() need not be called. Fast.
   [[nodiscard]] virtual bool serves_nothing() const noexcept { return false; }
-  // Returns why the path cannot carry such an extent. Returns nothing if it can, or if it may: for memory of a device that is not in use
+  // Returns why the path cannot transfer such an extent. Returns nullopt if it can, or if it may, because the memory's device is not in use
   // yet (it has no session).
   [[nodiscard]] virtual std::optional<std::string> refuses(const question& asked) = 0;
-  // Creates the path's state for adjacent jobs that are filled in and not yet queued. Call once, for all jobs that the path will be given.
-  // The jobs end together, or the first of them last. Throws bad_alloc.
+  // Creates the path's state for adjacent jobs that are filled in and not yet queued. Call it once, for all jobs that the path will be
+  // given. The jobs must complete together, or the first of them last. Throws bad_alloc.
   virtual void prepare(std::span<job> /*jobs*/) {}
-  // Carries the job, on a lane or on the caller's thread. Returns false as staging::work::run does.
+  // Transfers the job, on a lane or on the caller's thread. Returns false as staging::work::run does.
   virtual bool run(job& item) = 0;
-  // Carries a range of at most declaration::most_carried_now bytes on the calling thread. Blocks. Returns a short count only at end of
-  // file; bytes_done is exact on failure. Errors: those of the file, the device and the deadline, without the name of the path.
+  // Transfers a range of at most declaration::most_carried_now bytes on the calling thread. Blocks. Returns a short count only at end of
+  // file. bytes_done is exact on failure. Errors: those of the file, the device and the deadline, without the name of the path.
   virtual io_result carry_now(const small_transfer& /*what*/) { return {0, {errc::unsupported, "it carries nothing at once"}}; }
   // Releases everything kept for a file that is about to be closed. Call it for every file passed to refuses(), while its descriptors are
-  // open, and once no question or job for it is in flight or can follow.
+  // open, and when no query or job for it is in flight or can follow.
   virtual void forget(const source::source& /*closing*/) {}
-  // Called when the user has registered this device memory: what the path prepares at the first job may serve all later ones. Error:
-  // out_of_memory.
+  // Called when the user has registered this device memory, so that what the path prepares for the first job may serve all later ones.
+  // Error: out_of_memory.
   virtual status remember_memory(const staging::place& /*place*/, std::byte* /*base*/, std::uint64_t /*bytes*/) { return {}; }
-  // Called when the registration ends: waits until no job uses what was prepared, then releases it. The memory is still allocated.
+  // Called when the registration ends. Waits until no job uses what was prepared, then releases it. The memory is still allocated.
   virtual void forget_memory(std::byte* /*base*/) {}
-  // Called before device memory of the engine is freed: releases everything kept for it. May wait for a piece of a request.
+  // Called before device memory of the engine is freed. Releases everything kept for it. May wait for a piece of a request.
   virtual void memory_ends(std::byte* /*base*/) {}
   // Releases everything kept for later requests. May wait for a piece of a request.
   virtual void trim() {}

@@ -1,7 +1,7 @@
-// GPUDirect: the drive reads and writes device memory itself, through NVIDIA's libcufile. The machine and libcufile are asked once per
-// engine, and libcufile once per file: a handle that registers with compatibility mode off is GPU-direct. Untested on hardware with
+// GPUDirect: the drive reads and writes device memory itself, through NVIDIA's libcufile. The machine and libcufile are checked once per
+// engine, and each file once: a handle that can be registered with compatibility mode off is GPU-direct. Untested on hardware with
 // nvidia-fs or P2PDMA; everything else is tested on a recording stand-in for libcufile.
-// libcufile uses the current context of the thread, so each call makes the session's context current.
+// libcufile uses the thread's current context, so each call makes the session's context current.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -27,10 +27,11 @@ extern const declaration declared_direct;
 
 namespace {
 
-// The most bytes per call: a request can be stopped between two calls. 16 MiB is libcufile's own largest piece (max_direct_io_size_kb).
+// The maximum number of bytes per call, because a request can be stopped between two calls. 16 MiB is libcufile's own largest piece
+// (max_direct_io_size_kb).
 constexpr std::uint64_t direct_piece_bytes = std::uint64_t{16} << 20;
 
-// Makes a session's context current on this thread while it lives.
+// Makes a session's context current on this thread during its own lifetime.
 class current_context {
  public:
   explicit current_context(device::session& session) : session_(session), error_(session.make_current()) {}
@@ -49,8 +50,8 @@ class current_context {
 struct registration {
   asked_once asked;
   cufile_handle handle = nullptr;
-  device::session* session = nullptr;  // whose context the handle was created in
-  status why_not;                      // if there is no handle
+  device::session* session = nullptr;  // the session in whose context the handle was created
+  status why_not;                      // set if there is no handle
 };
 
 // Device memory that the user has registered.
@@ -85,7 +86,7 @@ class direct final : public data_path {
     if (!asked.memory->on_device()) return "the memory is not on a device";
     if (asked.memory->emulated()) return std::string(no_gpu_memory);
     if (asked.file->descriptors().direct < 0) return "the file could not be opened with O_DIRECT";
-    // libcufile can be asked only with a current context, and asking must not create one; the context of another GPU will do.
+    // libcufile can be queried only with a current context, and a query must not create one. The context of another GPU will do.
     auto* const known = asked.memory->via != nullptr ? &asked.memory->via->session() : loaded_with_.load(std::memory_order_acquire);
     if (known == nullptr) {
       auto why = cufile_library::possible(*kernel_);
@@ -112,7 +113,7 @@ class direct final : public data_path {
     return true;
   }
 
-  // Carries a request of a waiting caller. If libcufile does not finish it, another path must.
+  // Transfers a request whose caller waits. If libcufile does not complete it, another path must.
   io_result carry_now(const small_transfer& what) override {
     io_result outcome;
     const auto handle = handle_of(*what.file);
@@ -204,7 +205,7 @@ class direct final : public data_path {
     return {};
   }
 
-  // The entry keeps its address until forget().
+  // The entry's address does not change until forget().
   registration& registration_of(const source::source& file) {
     const std::lock_guard guard(lock_);
     auto& entry = registrations_[&file];
@@ -225,7 +226,7 @@ class direct final : public data_path {
     return {};
   }
 
-  // If the context can no longer be made current, its handles are gone with it, or libcufile does not need it.
+  // If the context can no longer be made current, its handles no longer exist, or libcufile does not need it.
   void release(registration& entry) {
     if (entry.handle == nullptr) return;
     const current_context current(*entry.session);
@@ -240,7 +241,7 @@ class direct final : public data_path {
     library_->deregister_buffer(base);
   }
 
-  // Returns the base of the registered memory that contains a job's memory; it is not deregistered while kept is held. The first job
+  // Returns the base of the registered memory that contains a job's memory. It is not deregistered while `kept` is held. The first job
   // registers it with libcufile. Returns null if there is none, or if libcufile refused it.
   template <class Tell>
   std::byte* registered_base(const extent& item, std::shared_lock<std::shared_mutex>& kept, Tell did_without) {
@@ -250,7 +251,7 @@ class direct final : public data_path {
     auto* const base = std::prev(after)->first;
     auto& entry = *std::prev(after)->second;
     if (item.length > entry.bytes || static_cast<std::uint64_t>(item.memory - base) > entry.bytes - item.length) return nullptr;
-    kept = std::shared_lock(entry.in_use);  // never waits: deregistering first takes it out of the map
+    kept = std::shared_lock(entry.in_use);  // never waits, because deregistering first removes it from the map
     guard.unlock();
     (void)entry.asked.ask([&]() -> status {
       const auto refusal = library_->register_buffer(base, entry.bytes);
@@ -268,7 +269,7 @@ class direct final : public data_path {
     return found == registrations_.end() ? nullptr : found->second->handle;
   }
 
-  // Moves as much as possible, counted in item.moved. run() then calls the owner, after the thread's own context has been restored.
+  // Transfers as much as possible, counted in item.moved. run() then calls the owner, after the thread's own context has been restored.
   ending carry(job& item) {
     item.moved = 0;
     if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
@@ -305,8 +306,8 @@ class direct final : public data_path {
     return of.is_write ? library_->write(handle, memory, bytes, file_offset) : library_->read(handle, memory, bytes, file_offset);
   }
 
-  // Returns ok if the file ends here. After any other short read, and after a short write, whose remainder may be unaligned, the next path
-  // carries on.
+  // Returns ok if the file ends here. After any other short read, the next path continues. It also does so after a short write, whose
+  // remainder may be unaligned.
   static status short_count(const extent& of, std::uint64_t done, std::uint64_t missing) {
     if (of.is_write) return at({errc::io, "libcufile wrote less than requested"}, of, done, missing);
     const auto ended = of.file->ends_at(of.offset + done);
@@ -329,7 +330,7 @@ class direct final : public data_path {
   std::unique_ptr<cufile_library> library_;  // this and the next are set once, by loaded_
   status why_no_library_;
   std::atomic<bool> is_useless_{false};                 // there is no library
-  std::atomic<device::session*> loaded_with_{nullptr};  // whose context was used to load libcufile
+  std::atomic<device::session*> loaded_with_{nullptr};  // the session whose context was used to load libcufile
   std::mutex lock_;                                     // guards the maps; an entry is guarded by its own asked_once
   std::unordered_map<const source::source*, std::unique_ptr<registration>> registrations_;
   std::multimap<std::byte*, std::unique_ptr<known_memory>> memories_;  // by base

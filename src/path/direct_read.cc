@@ -8,8 +8,8 @@ namespace penstock::path {
 
 namespace {
 
-// Returns the piece size: enough pieces to keep a drive busy, but large ones, because each wakes a thread. On a late file system, the size
-// of one answer.
+// Returns the piece size. There must be enough pieces to keep a drive busy, but they should be large, because each one wakes a thread. On a
+// slow file system, it is the size of one response.
 std::uint64_t ring_piece_bytes(std::uint64_t extent_bytes, const std::byte* memory, const staging::answer_times* times) {
   const auto usual = std::clamp(round_up(extent_bytes / 4), std::uint64_t{128} << 10, std::uint64_t{2} << 20);
   if (times == nullptr || !times->late()) return usual;

@@ -1,8 +1,8 @@
 // The drive reads and writes device memory itself, without a library or kernel module from NVIDIA: the device exports its memory as a
-// dma-buf, which an io_uring accepts for fixed requests on one file (Linux 7.4). The kernel is asked once per engine. Each file system or
+// dma-buf, which an io_uring accepts for fixed requests on one file (Linux 7.4). The kernel is queried once per engine. Each file system or
 // drive is tried once per device: it reads a block into memory of the engine, which is compared with the same block read through host
 // memory, because one stack reported complete reads whose bytes never arrived. Untested on hardware; tested on stand-ins for kernel and
-// device. The kernel does not say whether the bytes go from peer to peer or the driver serves them from host memory.
+// device. The kernel does not report whether the bytes are transferred peer to peer or whether the driver serves them from host memory.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,13 +36,13 @@ namespace {
 
 constexpr std::uint64_t tried_bytes = direct_alignment;
 
-// Returns true if such an error may not occur the next time.
+// Returns true if such an error may be temporary.
 bool is_passing(const status& error) {
   const int number = error.domain() == error_domain::os ? error.native() : 0;
   return error.code() == errc::out_of_memory || number == EAGAIN || number == EINTR || number == EMFILE || number == ENFILE;
 }
 
-// Device memory of the engine, for a trial.
+// Device memory owned by the engine, for a trial.
 class trial_memory {
  public:
   // A size for which the driver allocates separate pages.
@@ -74,7 +74,7 @@ struct aligned_block {
   bool operator==(const aligned_block& other) const { return std::memcmp(data(), other.data(), tried_bytes) == 0; }
 };
 
-// What is known about a drive or file system.
+// The facts known about a drive or file system.
 struct lending_drive {
   lending_drive(const source::source_facts& of, sys::kernel& kernel)
       : device(of.device), is_raw(of.inode == 0), memory(kernel, sys::most_dma_buf_bytes) {}
@@ -88,8 +88,8 @@ struct lending_drive {
   lent_memory memory;
   // Guarded by the path's lock.
   unsigned failures = 0;                               // to lend memory, in requests after the trial
-  status why_given_up;                                 // because of too many failures; ok: not given up
-  std::map<const device::session*, verdict> verdicts;  // guarded by the path's lock; an entry by its own asked_once
+  status why_given_up;                                 // set after too many failures; ok: not given up
+  std::map<const device::session*, verdict> verdicts;  // guarded by the path's lock; each entry by its own asked_once
 };
 
 class dma_buf final : public data_path {
@@ -139,7 +139,7 @@ class dma_buf final : public data_path {
     bool handed_over = false;
   };
 
-  // Returns why this process cannot use this path; ok if it may.
+  // Returns why this process cannot use this path; ok if it can.
   status useless() {
     if (auto unasked = known_.ask([&] { return ask_kernel(); }); !unasked.ok()) return unasked;
     const std::lock_guard guard(lock_);
@@ -161,7 +161,7 @@ class dma_buf final : public data_path {
     is_useless_.store(true, std::memory_order_relaxed);
   }
 
-  // Returns the drive of a file, whose address is stable. Returns null if there are too many.
+  // Returns a file's drive, whose address is stable. Returns null if there are too many drives.
   lending_drive* drive_of(source::source& file) {
     constexpr std::ptrdiff_t most_drives = 64;
     const std::lock_guard guard(lock_);
@@ -190,8 +190,8 @@ class dma_buf final : public data_path {
     return unasked.ok() ? entry.why_not : unasked;
   }
 
-  // A later request may contradict the verdict: the ring has failed, or its file or memory differs from the trial's. Counting failures
-  // keeps each request from finding that out again.
+  // A later request may contradict the verdict, because the ring has failed or because its file or memory differs from the trial's.
+  // Counting failures keeps each request from having to discover that again.
   void count_failure(lending_drive& drive, const status& why) {
     constexpr unsigned most_failures = 16;
     if (is_passing(why)) return;
@@ -201,7 +201,8 @@ class dma_buf final : public data_path {
                                                          most_failures, why.message())};
   }
 
-  // Returns an error if nothing is known yet. Before the read, each byte of the memory differs from the file's, so that missing bytes show.
+  // Returns an error if nothing is known yet. Before the read, each byte of the memory differs from the file's, so that missing bytes are
+  // detected.
   status try_out(lending_drive& drive, source::source& file, staging::link& via, lending_drive::verdict& found) {
     constexpr int most_tries = 3;
     auto& session = via.session();
@@ -209,7 +210,7 @@ class dma_buf final : public data_path {
       return {errc::unsupported, "a file that cannot be read does not show whether its drive reaches this memory"};
     aligned_block before;
     if (auto got = read_plainly(file, before); !got.ok()) return got;
-    const trial_memory memory(session);  // only now: a file that cannot be tried costs no memory
+    const trial_memory memory(session);  // only now, because a file that cannot be tried must cost no memory
     if (!memory.error().ok()) return memory.error();
     for (int i = 0; i < most_tries; ++i) {
       aligned_block arrived;
@@ -240,7 +241,7 @@ class dma_buf final : public data_path {
     return {errc::unsupported, "the file is too short to show whether its drive reaches this memory"};
   }
 
-  // Fills the memory from `through`, has the drive read over it, and reads it back into `through`.
+  // Fills the memory from `through`, makes the drive read over it, and reads it back into `through`.
   static status read_into(lending_drive& drive, source::source& file, staging::link& via, std::byte* memory, const aligned_block& through) {
     auto& session = via.session();
     const auto stream = via.small_stream();
@@ -287,7 +288,7 @@ class dma_buf final : public data_path {
     return *ended ? status() : at({errc::io, "less was read than requested, before the end of the file"}, rest);
   }
 
-  // No other path may write there meanwhile: the drive could overwrite it, even after the user's next write.
+  // No other path may write there in this state, because the drive could overwrite it, even after the user's next write.
   static status in_doubt(const status& error, const lent_memory::extent& rest) {
     return at({errc::io, fmt::format("the drive may still be writing, and its ring does not tell: {}", error.message())}, rest);
   }
@@ -298,17 +299,17 @@ class dma_buf final : public data_path {
     return error.with_context(fmt::format("{} {} at {} of {}", of.is_write ? "write" : "read", of.length, of.offset, of.file->name()));
   }
 
-  // Each refusal makes its request, and the requests behind it, wait for a system call.
+  // Each refusal makes its request, and the requests queued after it, wait for a system call.
   static constexpr unsigned most_passing_refusals = 8;
 
   const std::shared_ptr<sys::kernel> kernel_;
   const bool use_io_uring_;
   asked_once known_;
-  unsigned passing_refusals_ = 0;  // of the kernel; used only while known_ asks
+  unsigned passing_refusals_ = 0;  // by the kernel; used only during the query of known_
   std::atomic<bool> is_useless_{false};
-  std::mutex lock_;  // guards the members below, not what they point to
+  std::mutex lock_;  // guards the members below, not the objects that they point to
   status why_useless_;
-  std::forward_list<lending_drive> drives_;  // the newest first, and none is removed: a thread that has read the head may walk the list
+  std::forward_list<lending_drive> drives_;  // newest first; none is removed, so a thread that has read the head may walk the list
 };
 
 }  // namespace
@@ -319,7 +320,7 @@ constinit const declaration declared_dma_buf{
     .successor = "staged",
     .gpu_direct = true,
     .carries = portion::whole_requests,
-    // No small requests, until measured: callers would queue for the drive's only ring.
+    // No small requests, until measured, because callers would queue for the drive's only ring.
     .most_carried_now = 0,
     .alignment = direct_alignment,
     .whole_blocks = true,

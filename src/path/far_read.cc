@@ -10,7 +10,8 @@ far_read::far_read(job& item, memory into, arrival goes_on)
   from_far = true;
 }
 
-// The read does not end before begun(), and the source is not closed before the job ends; so begun() comes after all use of the source.
+// The read does not complete before begun(), and the source is not closed before the job ends. Therefore begun() must come after all uses
+// of the source.
 void far_read::begin(job& item, memory into, arrival goes_on) {
   auto* const made = new far_read(item, std::move(into), goes_on);
   made->turns_->began(item.length);

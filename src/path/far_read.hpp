@@ -1,6 +1,6 @@
-// Reads an extent from a remote source into memory of the engine; the path continues from there. The source never writes into the user's
-// memory, because a cancelled request, or one past its deadline, ends while the source may still write. Such reads are abandoned, each with
-// its memory, until the source reports their end.
+// Reads an extent from a remote source into memory of the engine. The path continues from there. The source never writes into the user's
+// memory, because a cancelled request, or one past its deadline, ends while the source may still be writing. Such reads are abandoned, each
+// with its memory, until the source reports their completion.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace penstock::path {
 
-// As a work, it continues its job after the source has reported the end.
+// As a work item, it continues its job after the source has reported completion.
 class far_read final : public begun_read, public source::far_fill, public staging::work {
  public:
   // A slab, or host memory.
@@ -27,10 +27,10 @@ class far_read final : public begun_read, public source::far_fill, public stagin
     std::unique_ptr<std::byte[]> block{};
     [[nodiscard]] std::byte* data() const noexcept { return slab ? slab.data() : block.get(); }
   };
-  // Continues the path with the result, as source::fill() would return it. Runs on a lane; must not block.
+  // Continues the path with the result, in the form in which source::fill() would return it. Runs on a lane; must not block.
   using arrival = void (*)(job& item, memory into, io_result got);
 
-  // Starts to read the extent of a job that has passed its turnstile. into must have room for it. The job may be destroyed on return.
+  // Starts to read the extent of a job that has passed its turnstile. into must be large enough for it. The job may be destroyed on return.
   // Throws bad_alloc before it changes anything.
   static void begin(job& item, memory into, arrival goes_on);
   bool run() override;
@@ -48,7 +48,7 @@ class far_read final : public begun_read, public source::far_fill, public stagin
   const arrival goes_on_;
   const std::shared_ptr<source::turnstile> turns_;
   io_result got_;
-  std::atomic<fate> fate_{fate::open};  // decided by the first event: the source reports the end, or the request is stopped
+  std::atomic<fate> fate_{fate::open};  // decided by the first event: the source reports completion, or the request is stopped
 };
 
 }  // namespace penstock::path

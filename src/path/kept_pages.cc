@@ -20,15 +20,15 @@ constexpr std::chrono::milliseconds between_looks = 250ms;
 // After unregistering pages, the thread leaves the driver to others for this many times as long.
 constexpr int pause_share = 4;
 
-// While the process exits, no driver is called, because its state may be gone. Exit waits for a call in progress.
+// While the process exits, no driver is called, because its state may already be destroyed. Exit waits for a call in progress.
 struct process_end {
   const ::pid_t process = ::getpid();
   std::mutex lock;  // held while pages are unregistered
   bool has_come = false;
 };
 
-// One object per process: in a forked child, a thread that no longer exists may hold the parent's lock. Never destroyed, because threads
-// may outlive static objects.
+// One object per process, because in a forked child, a thread that no longer exists may hold the parent's lock. Never destroyed, because
+// threads may outlive static objects.
 process_end& end_of_process() {
   static std::atomic<process_end*> known{nullptr};
   auto* now = known.load(std::memory_order_acquire);
@@ -89,7 +89,7 @@ bool kept_pages::keep(const std::shared_ptr<pinned_pages::pages>& held) {
 }
 
 bool kept_pages::trim() noexcept {
-  constexpr long by_nobody_else = 2;  // the references of its entry and of this call
+  constexpr long by_nobody_else = 2;  // the references held by its entry and by this call
   std::unique_lock guard(lock_);
   for (bool any = false;; any = true) {
     const auto unused =

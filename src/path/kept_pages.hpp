@@ -1,7 +1,7 @@
 // Keeps pages of the page cache registered with a driver for some time after a read, for the next read of the same file. Registering a GiB
-// takes 20 ms (50 in small folios), unregistering 8 (20), and copying from registered pages takes no CPU time. A thread unregisters pages
-// that have not been read for some seconds or exceed the budget, and all of them if memory is short; one after another with pauses, because
-// no copy can start while the driver unregisters. Thread-safe.
+// takes 20 ms (50 in small folios), unregistering it 8 (20), and copying from registered pages takes no CPU time. A thread unregisters
+// pages that have not been read for some seconds or exceed the budget, and all pages if memory is short. It unregisters them one after
+// another with pauses, because no copy can start while the driver unregisters. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,11 @@ namespace penstock::path {
 class kept_pages {
  public:
   using clock = std::chrono::steady_clock;
-  // Pages that are not read are unregistered after this time. Until then a deleted file keeps its disk space, and its file system cannot be
-  // unmounted.
+  // Pages that are not read are unregistered after this time. Until then, a deleted file continues to occupy disk space, and its file
+  // system cannot be unmounted.
   static constexpr std::chrono::milliseconds usual_idle{3000};
 
-  // most_bytes() returns the current limit of kept bytes, on any thread. all and fork must outlive this object.
+  // most_bytes() returns the current limit on kept bytes, on any thread. all and fork must outlive this object.
   kept_pages(pinned_pages& all, const sys::fork_guard& fork, std::function<std::uint64_t()> most_bytes,
              std::chrono::milliseconds most_idle = usual_idle)
       : all_(all), fork_(fork), most_bytes_(std::move(most_bytes)), most_idle_(most_idle) {}
@@ -34,9 +34,9 @@ class kept_pages {
   kept_pages& operator=(const kept_pages&) = delete;
   ~kept_pages();  // unregisters everything
 
-  // Keeps the pages if there is room and a thread that will unregister them; returns false if not. Throws bad_alloc.
+  // Keeps the pages if there is room and a thread that will unregister them. Otherwise returns false. Throws bad_alloc.
   [[nodiscard]] bool keep(const std::shared_ptr<pinned_pages::pages>& held);
-  // Unregisters all pages that no read uses now. Returns true if there were any.
+  // Unregisters all pages that no read is using. Returns true if there were any.
   bool trim() noexcept;
 
  private:
@@ -44,10 +44,10 @@ class kept_pages {
 
   [[nodiscard]] bool start();
   void loop();
-  // Returns the next entry to unregister: one that was dropped elsewhere, or the one idle for longest, if that is too long or more than
-  // most_bytes are kept.
+  // Returns the next entry to unregister: one that was dropped elsewhere, or else the one idle for longest, if it has been idle for too
+  // long or more than most_bytes are kept.
   [[nodiscard]] std::vector<entry>::iterator next_to_go(std::uint64_t most_bytes) noexcept;
-  // Removes the entry with the list's lock held, and unregisters it without the lock.
+  // Removes the entry with the list's lock held, then unregisters it without the lock.
   void let_go(std::vector<entry>::iterator of, std::unique_lock<std::mutex>& guard) noexcept;
 
   pinned_pages& all_;

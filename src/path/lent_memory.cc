@@ -18,7 +18,7 @@ namespace {
 // Large enough for the drive's full speed, with enough pieces per turn to keep it busy.
 constexpr std::uint64_t lent_piece_bytes = std::uint64_t{1} << 20;
 constexpr std::size_t most_lent_pieces = lent_memory::turn_bytes / lent_piece_bytes;
-// The driver may revoke the mapping of a dma-buf at any time, which ends requests in flight with -EAGAIN; the next attempt has a new
+// The driver may revoke the mapping of a dma-buf at any time. Requests in flight then fail with -EAGAIN, and the next attempt has a new
 // mapping.
 constexpr unsigned most_lent_retries = 1000;
 constexpr unsigned most_failed_reaps = 100;  // in a row; after these the ring counts as dead
@@ -26,7 +26,7 @@ constexpr unsigned most_failed_reaps = 100;  // in a row; after these the ring c
 }  // namespace
 
 struct lent_memory::piece {
-  std::uint64_t at = 0;       // from the beginning of the extent
+  std::uint64_t at = 0;       // from the start of the extent
   std::uint64_t address = 0;  // in the dma-buf
   std::uint32_t length = 0;
   std::uint32_t moved = 0;
@@ -44,7 +44,7 @@ lent_memory::outcome lent_memory::move(const extent& of) {
   return transfer(*slot, at, std::min({of.length, turn_bytes, lent.bytes - at}), of);
 }
 
-// Returns the slot of a loan that contains the beginning of the extent.
+// Returns the slot of a loan that contains the start of the extent.
 result<unsigned> lent_memory::lend(const extent& of) {
   if (is_dead_) return status(errc::io, "the ring of this drive has died");
   const auto in = of.session->allocation_of(of.memory);
@@ -57,8 +57,8 @@ result<unsigned> lent_memory::lend(const extent& of) {
   return slot;
 }
 
-// Returns the slot in which the memory is lent to the file already, else an empty slot, which may have held the least recently used loan.
-// First takes back loans of freed allocations: until then the device cannot free their memory.
+// Returns the slot in which the memory is already lent to the file, or else an empty slot, which may have held the least recently used
+// loan. First takes back loans of freed allocations, because the device cannot free their memory until then.
 result<unsigned> lent_memory::find_or_free(const extent& of, const device::allocation& in) {
   const auto holds = [&](const loan& each) {
     return each.file == of.file && each.session == of.session && each.of.number == in.number && of.memory >= each.base &&
@@ -114,7 +114,7 @@ status lent_memory::add(unsigned slot, loan made, const source::source& file, in
 
 void lent_memory::let_go(unsigned slot) noexcept {
   if (loans_[slot].file == nullptr) return;
-  // If the kernel does not unregister it, it goes with the ring.
+  // If the kernel does not unregister it, it is released with the ring.
   if (ring_ != nullptr) (void)or_no_memory([&] { return ring_->forget_dma_buf(slot); });
   loans_[slot] = {};
 }
@@ -192,7 +192,7 @@ lent_memory::outcome lent_memory::transfer(unsigned slot, std::uint64_t at, std:
   return told;
 }
 
-// Requests may be in flight whose completions never arrive: the ring must not be freed, and the kernel keeps what it uses.
+// Requests may be in flight whose completions never arrive. Therefore the ring must not be freed, and the kernel keeps what it uses.
 void lent_memory::abandon() noexcept {
   is_dead_ = true;
   (void)ring_.release();

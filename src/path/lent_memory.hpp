@@ -1,4 +1,4 @@
-// Device memory that a drive reads and writes directly: it is registered with a ring as dma-bufs, each for one file, which stay registered
+// Device memory that a drive reads and writes directly. It is registered with a ring as dma-bufs, each for one file, which stay registered
 // for the next request. There is one object per drive or file system. Thread-safe: one request uses the ring at a time, so requests on one
 // drive take turns of at most turn_bytes.
 #pragma once
@@ -32,11 +32,11 @@ class lent_memory {
     bool is_write = false;
   };
   struct outcome {
-    std::uint64_t bytes = 0;  // moved from the start on; nothing is known about the bytes after them
+    std::uint64_t bytes = 0;  // transferred, from the start; nothing is known about the bytes after them
     std::uint64_t asked =
         0;  // requested from the drive; fewer bytes with an ok error: the drive returned no more; 0: the memory could not be lent
     status error;
-    bool is_in_doubt = false;  // the ring has failed, and the drive may still move bytes of the extent at any time
+    bool is_in_doubt = false;  // the ring has failed, and the drive may still transfer bytes of the extent at any time
   };
 
   // window_bytes: how much of an allocation is lent at a time; a multiple of the page size.
@@ -45,7 +45,7 @@ class lent_memory {
   lent_memory& operator=(const lent_memory&) = delete;
   ~lent_memory() = default;
 
-  // Moves the beginning of an extent. Blocks until the drive has answered. Errors: the device's, if it does not lend this memory; the
+  // Transfers the start of an extent. Blocks until the drive has answered. Errors: the device's, if it does not lend this memory; the
   // kernel's, with the words "does not accept dma-bufs" if the file system or the drive does not support them; io.
   outcome move(const extent& of);
 
@@ -79,7 +79,8 @@ class lent_memory {
 
   sys::kernel& kernel_;
   const std::uint64_t window_bytes_;
-  std::mutex turn_;  // held by the request that uses the ring, also while the drive works for it: the ring is for one thread at a time
+  std::mutex turn_;  // held by the request that uses the ring, even while the drive works for it, because the ring is for one thread at a
+                     // time
   std::array<loan, most_loans> loans_;  // by slot
   std::unique_ptr<sys::ring> ring_;     // destroyed before the descriptors of the memory registered with it
   std::uint64_t uses_ = 0;

@@ -1,9 +1,10 @@
-// Reads without CPU copies: pages of the page cache are mapped read-only, registered with the driver, and copied by the GPU from there.
-// Registering a GiB takes a thread 20 ms if its pages lie in folios of 2 MiB and 50 to 100 if they are small, unregistering 8 or 20 (driver
-// 580, H100), so the pages are unregistered later (kept_pages). This gives 49 or 21 GB/s at a seventh or a third of the CPU time of staged,
-// and the next read of the same pages runs at link speed with no CPU time. While it registers pages, the driver lets few other copies
-// start; if there are any, another path carries the rest of the read. Truncating the file meanwhile is harmless: registered pages stay
-// pinned. Pages that the user has pinned are copied in the same way. A job uses one thread, which mostly sleeps.
+// Reads without CPU copies: pages of the page cache are mapped read-only, registered with the driver, and copied from there by the GPU.
+// Registering a GiB takes a thread 20 ms if its pages are in 2 MiB folios, and 50 to 100 ms if they are small. Unregistering takes 8 or 20
+// ms (driver 580, H100), so the pages are unregistered later (kept_pages). The path reaches 49 or 21 GB/s at a seventh or a third of the
+// staged path's CPU time, and the next read of the same pages runs at link speed without CPU time. While the driver registers pages, it
+// lets few other copies start; if there are any, another path transfers the rest of the read. Truncating the file during the read is
+// harmless, because registered pages stay pinned. Pages that the user has pinned are copied in the same way. A job uses one thread, which
+// mostly sleeps.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -30,28 +31,29 @@ extern const declaration declared_mapped;
 
 namespace {
 
-// Registered and unregistered at once, at multiples of this size in the file.
+// Registered and unregistered as a unit, at file offsets that are multiples of this size.
 constexpr std::uint64_t piece_bytes = std::uint64_t{64} << 20;
-// Registering a small range costs as much as copying it (pieces of 4 MiB reach 14 GB/s, of 64 MiB 23).
+// Registering a small range costs as much as copying it (4 MiB pieces reach 14 GB/s, 64 MiB pieces 23).
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_kept_bytes = std::uint64_t{8} << 20;
-// The most bytes of one read that are registered without being kept.
+// The maximum number of bytes in one read that are registered without being kept.
 constexpr std::uint64_t most_passing_bytes = 4 * piece_bytes;
-// From pages that are already registered, one job has most_copies copies of this size in flight, each on its own stream, so that copies on
-// other streams get their turn (staging/feeder.hpp).
+// From pages that are already registered, one job has most_copies copies of this size in flight. Each uses its own stream, so that copies
+// on other streams get their turn (staging/feeder.hpp).
 constexpr std::uint64_t copied_bytes = std::uint64_t{8} << 20;
 constexpr std::size_t most_copies = 2;
-// Short against the time that the copies still in flight take.
+// Short compared with the time that the copies in flight take.
 constexpr std::chrono::nanoseconds paced_nap = std::chrono::microseconds(100);
 constexpr std::uint64_t watched_bytes = std::uint64_t{4} << 20;
 constexpr int most_looks = 100;
 constexpr const char* too_slow = "registering its pages takes longer than copying them";
 
-// The last file whose pages were slow to register, as small pages are, remembered for some seconds: unless the request asked to save CPU
-// time, staged serves it better. Thread-safe.
+// The last file whose pages were slow to register, as small pages are. It is remembered for some seconds, because the staged path serves it
+// better unless the request asked to save CPU time. Thread-safe.
 class slow_file {
  public:
-  // cpu_ns: CPU time to register the bytes. Elapsed time also grows while cores are busy, which is when registering is worth the most.
+  // cpu_ns: CPU time to register the bytes. Elapsed time is unsuitable: it also grows while cores are busy, which is when registering is
+  // most useful.
   void note(const source::source& file, std::uint64_t bytes, std::int64_t cpu_ns) noexcept {
     constexpr std::int64_t least_bytes_per_us = 12000;
     constexpr std::chrono::seconds stays{5};
@@ -66,7 +68,7 @@ class slow_file {
 
  private:
   using clock = std::chrono::steady_clock;
-  // If two files share a key, one is copied without need.
+  // If two files share a key, one of them is copied unnecessarily.
   static std::uint64_t name_of(const source::source& file) noexcept {
     return (file.facts().device << 40 | file.facts().device >> 24) ^ file.facts().inode;
   }
@@ -113,7 +115,7 @@ class mapped final : public data_path {
   }
 
  private:
-  // All copies into a device context take turns on the same streams. Each job uses its own events on them.
+  // All copies into a device context take turns on the same streams. Each job records its own events on them.
   using streams = std::array<device::owned_stream, most_copies>;
   struct line {
     device::session* session = nullptr;
@@ -121,7 +123,7 @@ class mapped final : public data_path {
     std::array<device::owned_event, most_copies> arrived;
   };
 
-  // Bytes may follow past the size that the kernel reports; if so, the next path reads on.
+  // The file may contain bytes past the size that the kernel reports. If it does, the next path continues reading.
   static void end_short(job& item) {
     const auto ended = item.file->ends_at(item.offset + item.moved);
     if (ended && *ended) {
@@ -132,7 +134,7 @@ class mapped final : public data_path {
     }
   }
 
-  // bytes: that were to be read next.
+  // bytes: the number to read next.
   static void hand_over(job& item, const status& why, std::uint64_t bytes) {
     auto told = why.with_context(fmt::format("mapped: read {} at {} of {}", bytes, item.offset + item.moved, item.file->name()));
     item.owner->hand_over(item, std::move(told));
@@ -142,7 +144,7 @@ class mapped final : public data_path {
     return pinned_ == nullptr || pinned_->empty() ? nullptr : pinned_->find_whole(file, offset, length);
   }
 
-  // Returns how many bytes of the job lie within the file's reported size: pages past it cannot be registered.
+  // Returns how many bytes of the job are within the file's reported size. Pages past it cannot be registered.
   result<std::uint64_t> reach_of(const job& item) {
     const auto size = item.file->size();
     if (!size) return size.error();
@@ -167,7 +169,7 @@ class mapped final : public data_path {
     return added;
   }
 
-  // Takes a line for one job; with_line() then returns it to the spare ones.
+  // Takes a line for one job. with_line() later returns it to the spare ones.
   result<line> take_line(device::session& session) {
     const std::lock_guard guard(spare_lock_);
     const auto spare = std::find_if(spare_lines_.begin(), spare_lines_.end(), [&](const line& each) { return each.session == &session; });
@@ -182,7 +184,7 @@ class mapped final : public data_path {
     return made;
   }
 
-  // Calls use(line) with a line that no other job uses meanwhile.
+  // Calls use(line) with a line that no other job uses during the call.
   template <class Use>
   status with_line(device::session& session, Use use) {
     auto line = take_line(session);
@@ -193,8 +195,8 @@ class mapped final : public data_path {
     return outcome;
   }
 
-  // The state of one job: it registers one piece after another, unless they are registered already, while the copies of earlier pieces go
-  // on.
+  // The state of one job. It registers one piece after another, unless they are already registered, while the copies of earlier pieces
+  // continue.
   class passage {
    public:
     passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item), occupies_(*item.place.via) {}
@@ -204,8 +206,9 @@ class mapped final : public data_path {
       if (!held_.empty()) synchronize();  // if memory ran out
     }
 
-    // Carries the job and counts the bytes that have arrived in item.moved. reach: bytes of the job that the file has; reduced if the file
-    // became shorter, which is no failure. stop: why the owner stopped the job. Returns why the path cannot carry the rest.
+    // Transfers the job and counts the bytes that have arrived in item.moved. reach: bytes of the job that the file contains. It is reduced
+    // if the file was truncated, which is not a failure. stop: why the owner stopped the job. Returns why the path cannot transfer the
+    // rest.
     status carry(std::uint64_t& reach, status& stop) {
       for (;;) {
         auto refusal = carry_to(reach, stop);
@@ -247,11 +250,11 @@ class mapped final : public data_path {
         if (!made) return made.error();
         found = *std::move(made);
       }
-      held_.push_back(std::move(found));  // also on failure: a part may have been queued
+      held_.push_back(std::move(found));  // also on failure, because a part may have been queued
       return queue(item_.memory + queued_, held_.back()->at(offset), bytes, is_registered);
     }
 
-    // Returns pages of the range that are already registered and valid: the file is checked before and after the copy.
+    // Returns pages of the range that are already registered and valid. The file is checked before and after the copy.
     std::shared_ptr<pinned_pages::pages> find(std::uint64_t offset, std::uint64_t bytes) {
       auto pages = finds_ ? of_.pinned_at(*item_.file, offset, bytes) : nullptr;
       if (pages == nullptr) {
@@ -277,7 +280,7 @@ class mapped final : public data_path {
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
       if (may_give_up() && of_.slow_.is(*item_.file)) return status(errc::unsupported, too_slow);
       if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
-      // One piece at a time in the process: the driver registers one after another, and threads that wait for it burn CPU time.
+      // One piece at a time in the process, because the driver registers pieces sequentially, and threads that wait for it waste CPU time.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
       const auto began = sys::thread_cpu_ns();
@@ -288,16 +291,16 @@ class mapped final : public data_path {
       return std::move(made->held);
     }
 
-    // The host device registers nothing, so its speed says nothing.
+    // The host device registers nothing, so its speed is not meaningful.
     [[nodiscard]] bool may_give_up() const { return !item_.is_forced && !item_.spares_cpu && !item_.place.emulated(); }
 
-    // Does not keep a range that overlaps kept pages, because they would be kept twice.
+    // Does not keep a range that overlaps kept pages, because those would be kept twice.
     bool keep(const std::shared_ptr<pinned_pages::pages>& made, std::uint64_t offset, std::uint64_t bytes) {
       if (of_.kept_ == nullptr || bytes < least_kept_bytes) return false;
       return of_.pinned_->find(*item_.file, offset, bytes).length == 0 && of_.kept_->keep(made);
     }
 
-    // Sleeps briefly, so that copies delayed by the driver go on, and then checks whether requests of others have ended.
+    // Sleeps briefly, so that copies delayed by the driver can continue, and then checks whether other requests have completed.
     [[nodiscard]] bool others_copy() {
       if (queued_ == 0 && item_.length < piece_bytes) return false;
       if (item_.place.via->feeder().pending() > 0) return true;
@@ -309,8 +312,8 @@ class mapped final : public data_path {
       for (const auto& each : *on_.on) (void)on_.session->synchronize(each.get());
     }
 
-    // is_registered: there is nothing to do but copies, so few are in flight at a time. Otherwise the copies of a piece end while the next
-    // piece is registered.
+    // is_registered: there is nothing to do except copies, so few are in flight at a time. Otherwise, the copies of a piece complete while
+    // the next piece is registered.
     status queue(std::byte* target, const std::byte* source, std::uint64_t bytes, bool is_registered) {
       for (std::uint64_t at = 0; at < bytes; at += copied_bytes) {
         const auto& arrived = on_.arrived[copies_ % most_copies];
@@ -336,7 +339,7 @@ class mapped final : public data_path {
       for (auto i = std::min(std::exchange(unwaited_, 0), most_copies); i > 0 && outcome.ok(); --i) {
         outcome = wait(on_.arrived[(copies_ - i) % most_copies], queued_ - item_.moved, {});
       }
-      // Even after a failure the pages must outlive the copies.
+      // Even after a failure, the pages must outlive the copies.
       if (!outcome.ok() || std::exchange(is_unrecorded_, false)) synchronize();
       if (outcome.ok()) outcome = check_found();
       found_.clear();
@@ -346,7 +349,7 @@ class mapped final : public data_path {
       return outcome;
     }
 
-    // Checks that the copied bytes are what the file holds. Drops the pages if the file has changed, but not if a copy failed.
+    // Checks that the copied bytes match the file. Drops the pages if the file has changed, but not if a copy failed.
     status check_found() {
       status problem;
       for (const auto& each : found_) {
@@ -358,13 +361,13 @@ class mapped final : public data_path {
 
     status wait(const device::owned_event& arrived, std::uint64_t bytes, std::chrono::nanoseconds least_nap) {
       const auto began = std::chrono::steady_clock::now();
-      // Sleeps instead of waiting for an interrupt, which comes late (21 GB/s; sleeping 24, at the same CPU time). Short copies end sooner
-      // than a sleep.
+      // Sleeps instead of waiting for an interrupt, which arrives late (21 GB/s; sleeping 24, at the same CPU time). Short copies complete
+      // faster than a sleep.
       int looks = bytes <= watched_bytes ? most_looks : 0;
       for (;;) {
         const auto reached = on_.session->reached(arrived.get());
         if (!reached || *reached) return reached.error();
-        // The longer it takes, the longer it sleeps: a sleep costs about 10 us of CPU time, and may end 10 us late.
+        // The longer the copy takes, the longer this sleeps. A sleep costs about 10 us of CPU time, and may end 10 us late.
         looks-- > 0 ? staging::relax() : staging::nap(std::max(least_nap, (std::chrono::steady_clock::now() - began) / 32));
       }
     }
@@ -374,19 +377,19 @@ class mapped final : public data_path {
     job& item_;
     const staging::link::occupation occupies_;
     std::uint64_t queued_ = 0;
-    std::uint64_t passing_bytes_ = 0;  // of the held pages, those that are not kept
+    std::uint64_t passing_bytes_ = 0;  // held pages that are not kept
     const std::int64_t others_at_start_ = of_.others_ended();
     std::size_t copies_ = 0;
     std::size_t unwaited_ = 0;     // copies since the last arrival
-    bool gave_up_pinned_ = false;  // on pages that a user has pinned
-    bool dropped_kept_ = false;    // other kept pages
+    bool gave_up_pinned_ = false;  // gave up using pages that a user has pinned
+    bool dropped_kept_ = false;    // dropped other kept pages
     bool finds_ = true;
     bool is_unrecorded_ = false;  // a copy was queued without an event after it
     std::vector<std::shared_ptr<pinned_pages::pages>> held_;
-    std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // the held pages that were registered before
+    std::vector<std::shared_ptr<pinned_pages::pages>> found_;  // the held pages that were already registered
   };
 
-  // Returns the number of ended requests, without those carried by this path.
+  // Returns the number of completed requests, excluding those transferred by this path.
   [[nodiscard]] std::int64_t others_ended() const {
     const auto all = ended_requests_ != nullptr ? ended_requests_() : 0;
     return static_cast<std::int64_t>(all) - ended_jobs_.load(std::memory_order_relaxed);

@@ -15,9 +15,9 @@ namespace penstock::path {
 
 namespace {
 
-// The clock of file systems ticks every 4 ms (10 on old kernels): a second change within a tick looks like the first.
+// File system clocks tick every 4 ms (10 on old kernels). A second change within a tick looks the same as the first.
 constexpr std::int64_t settled_after_ns = 20'000'000;
-// Pages that no user asked for must be older: direct I/O sets the time when it starts, and may change blocks long afterwards.
+// Pages that no user requested must be older, because direct I/O sets the time when it starts and may change blocks long afterwards.
 constexpr std::int64_t quiet_after_ns = 5'000'000'000;
 constexpr int most_version_looks = 10;
 
@@ -27,7 +27,7 @@ std::int64_t wall_clock_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Negative if the file's times are ahead of this machine's clock, as another machine's may be.
+// Negative if the file's times are ahead of this machine's clock, which can happen if they come from another machine.
 std::int64_t age_ns(const file_version& version) noexcept { return wall_clock_ns() - std::max(version.modified_ns, version.changed_ns); }
 
 status changed(const source::source& file) {
@@ -63,7 +63,7 @@ status pinned_pages::pages::check(source::source& file) const {
   return *now == version_ ? status() : changed(file);
 }
 
-// In a forked child nothing is unregistered: the registration belongs to the parent.
+// In a forked child nothing is unregistered, because the registration belongs to the parent.
 pinned_pages::pages::~pages() {
   if (owner_.fork_.forked()) return;
   for (auto* session : registered_) {
@@ -105,7 +105,7 @@ result<file_version> pinned_pages::version_of(source::source& file) const {
   return file_version{seen->device, seen->inode, seen->size_bytes, seen->modified_ns, seen->changed_ns};
 }
 
-// Returns a version whose next change will be noticed, because the last one is some ticks old. (Times ahead of this machine's clock come
+// Returns a version whose next change will be detected, because the last one is some ticks old. (Times ahead of this machine's clock come
 // from another machine; waiting for them is pointless.)
 result<file_version> pinned_pages::settled_version_of(source::source& file) const {
   for (int looks = 0; looks < most_version_looks; ++looks) {
@@ -167,7 +167,8 @@ result<std::shared_ptr<pinned_pages::entry>> pinned_pages::pin(source::source& f
     held = std::make_shared<pages>(*this, *version, offset, made->length_);
     reserved.bytes = 0;  // the pages release it
     const auto mapped = map(*held, file, by);
-    // Pages that came or went meanwhile would make a mapping of two versions of the file; and truncated pages cannot be registered.
+    // If pages were added or removed since then, a mapping could contain two versions of the file. Truncated pages cannot be registered at
+    // all.
     const auto unchanged = held->check(file);
     if (unchanged.code() == errc::unsupported) held = nullptr;
     if (held == nullptr) continue;
@@ -282,7 +283,7 @@ bool pinned_pages::holds(source::source& file) const {
 
 // --- dropping
 
-// Drops one entry at a time, so that nothing is unregistered with a lock held and no list has to be allocated.
+// Drops one entry at a time, so that nothing is unregistered with a lock held and no list must be allocated.
 template <class Gone>
 void pinned_pages::drop_where(Gone gone, const status& why) noexcept {
   for (bool any = true; any;) {

@@ -1,4 +1,4 @@
-// Reads and writes host memory in place: the reference that every other path is compared with.
+// Reads and writes host memory in place. All other paths are compared with this one.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -19,7 +19,7 @@ extern const declaration declared_posix;
 
 namespace {
 
-// Past the page cache, a ring reads straight into the user's memory. File systems with a server accept any alignment.
+// Past the page cache, a ring reads directly into the user's memory. File systems with a server accept any alignment.
 struct direct_into_host final : path_state {
   staging::ring_task ring;
 };
@@ -114,7 +114,7 @@ class posix final : public data_path {
     }
   }
 
-  // The rest goes through the page cache.
+  // The rest is read through the page cache.
   static void refused(job& item, status why) {
     const bool is_aligned = source::aligned(item.memory, item.length, item.offset);
     if (item.times != nullptr && !is_aligned && why.code() == errc::invalid_argument) item.times->refused_unaligned();
@@ -146,7 +146,7 @@ class posix final : public data_path {
   }
 };
 
-// Cuts enough pieces for all lanes, none so small that passing it to a lane costs more than reading it.
+// Cuts enough pieces for all lanes, but none so small that passing it to a lane costs more than reading it.
 void cut_for_lanes(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   constexpr std::uint64_t least = std::uint64_t{256} << 10;
   constexpr std::uint64_t most = std::uint64_t{4} << 20;

@@ -1,11 +1,11 @@
-// Refusals of paths that other code recognises by their text. Constants.
+// Refusals of paths that other code recognizes by their text. Constants.
 #pragma once
 
 #include <string_view>
 
 namespace penstock::path {
 
-// The refusal of a path that needs a GPU. Plans omit it if they say that there is none.
+// The refusal of a path that needs a GPU. Plans omit it if they already say that there is none.
 inline constexpr std::string_view no_gpu_memory = "the memory is that of the host device, which is not a GPU";
 
 }  // namespace penstock::path

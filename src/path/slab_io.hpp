@@ -1,4 +1,4 @@
-// Fills a slab from a source and drains it to one, for all code that holds slabs.
+// Fills a slab from a source and drains it to one, for all code that uses slabs.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +13,27 @@ namespace penstock::path {
 
 struct slab_route {
   bool past_cache = false;    // requires that the source's direct_problem() is ok
-  bool fills_cache = false;   // for a fill: the page cache does not hold all of it yet
-  bool spares_cache = false;  // nothing is to stay in the page cache, if that is possible
+  bool fills_cache = false;   // for a fill: the page cache does not contain all of it yet
+  bool spares_cache = false;  // nothing should stay in the page cache, if that is possible
   bool sent_at_once = false;  // for a fill: the device reads the slab while its lines would still be in this CPU's caches
   const source::stop_question* stopped = nullptr;  // for a drain: called where it has to wait; null: it waits as long as necessary
 };
 
-// Called with the reason if bytes that should bypass the page cache went through it.
+// Called with the reason if bytes that should have bypassed the page cache passed through it.
 using told_of_fallback = std::function<void(const status& why)>;
 
-// Reads length bytes at offset into a slab. Past the page cache, target must lie offset % direct_alignment bytes after the start of a
-// block, and the slab must have room for the whole blocks around the range. If that fails and told is given, reads through the page cache
-// if possible. Returns a short count only at the end of the source; bytes_done is exact on failure.
+// Reads length bytes at offset into a slab. Past the page cache, target must be offset % direct_alignment bytes after the start of a block,
+// and the slab must have room for the whole blocks that contain the range. If that fails and told is given, reads through the page cache if
+// possible. Returns a short count only at the end of the source. bytes_done is exact on failure.
 io_result fill_slab(source::source& file, std::byte* target, std::uint64_t length, std::uint64_t offset, slab_route how,
                     const told_of_fallback& told = {});
 // Writes in the same way. Past the page cache, memory, length and offset must be aligned.
 io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_t length, std::uint64_t offset, slab_route how,
                      const told_of_fallback& told = {});
 
-// Returns true if a range should be read past the page cache and the file can be. automatic: if none of it is cached; bypass: if not all of
-// it is, because the rest would enter the cache; keep: never. Asks with cachestat: a read with RWF_NOWAIT starts a read-ahead for the bytes
-// that it does not find, which halves the speed of the direct reads.
+// Returns true if a range should be read past the page cache and the file supports that. automatic: if none of it is cached; bypass: if any
+// of it is uncached, because that part would enter the cache; keep: never. Queries the cache with cachestat, because a read with RWF_NOWAIT
+// starts a read-ahead for the missing bytes, which halves the speed of the direct reads.
 bool goes_past_cache(source::source& file, std::uint64_t offset, std::uint64_t length, cache_use asked);
 
 }  // namespace penstock::path

@@ -1,6 +1,6 @@
-// Device memory by way of pinned slabs. The copy lanes read ranges in the page cache with pread, the disk lanes read others past it, and a
-// turnstile starts those of remote sources; the feeder sends full slabs. Writes take the same steps in reverse. A gathering job carries
-// many small ranges in one slab; one kernel on the device scatters (or gathers) them.
+// Transfers device memory through pinned slabs. The copy lanes read cached ranges with pread, the disk lanes read others past the page
+// cache, and a turnstile starts those from remote sources. The feeder sends full slabs. Writes take the same steps in reverse. A gathering
+// job transfers many small ranges in one slab, and one kernel on the device scatters (or gathers) them.
 #include "path/staged.hpp"
 
 #include <algorithm>
@@ -89,7 +89,7 @@ bool staged::run(job& item) {
   return true;
 }
 
-// With this many bytes requested, so many slabs wait for the link that their lines have left the cores' caches when their turn comes.
+// With this many bytes requested, so many slabs wait for the link that their lines have left the cores' caches by the time they are copied.
 slab_route staged::route_of(const job& item) {
   constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
   return {item.bypass_cache, item.fills_cache, item.spares_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
@@ -97,7 +97,7 @@ slab_route staged::route_of(const job& item) {
 
 // --- slabs
 
-// Returns ended if there will be no slab and the job has been finished.
+// Returns `ended` if no slab will become available and the job has been finished.
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
   auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
@@ -142,7 +142,7 @@ void staged::hand_over(job& item, status why) {
 
 // --- reads
 
-// Runs on a copy lane or the caller's thread: reads through the page cache, or past it with a plain system call if there is no ring.
+// Runs on a copy lane or the caller's thread. Reads through the page cache, or past it with a plain system call if there is no ring.
 void staged::read_here(job& item) {
   const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
   auto& mine = progress_of(item);
@@ -200,7 +200,7 @@ staging::ring_task& staged::prepare_ring(job& item, bool is_write) {
   return ring;
 }
 
-// Sends the file's bytes, which are in the slab, skip bytes from its start.
+// Sends the file's bytes, which are in the slab, starting `skip` bytes after its beginning.
 void staged::read_arrived(job& item, std::uint64_t bytes, std::uint64_t skip) {
   if (bytes == 0) {
     finish(item, 0, std::exchange(progress_of(item).failure, {}));
@@ -232,7 +232,7 @@ void staged::send(job& item, std::uint64_t bytes, bool to_device, std::uint64_t 
 }
 
 void staged::submit(const job& item, staging::copy_task& copy, staging::link& by) {
-  auto& feeder = by.feeder();  // the job may have ended and be destroyed once it is submitted
+  auto& feeder = by.feeder();  // the job may have ended and been destroyed once it is submitted
   item.queues->lanes->feed(&feeder, !feeder.outstanding());
   feeder.submit(copy);
   (void)feeder.pump();
@@ -250,7 +250,7 @@ void staged::arrived_on_device(staging::copy_task& task, status outcome) {
 
 // --- writes
 
-// The bytes of a write are in the slab. Never blocks: the write continues on a lane.
+// Called when the bytes of a write are in the slab. Never blocks: the write continues on a lane.
 void staged::arrived_on_host(staging::copy_task& task, status outcome) {
   auto& item = job_of(task);
   if (!outcome.ok()) {
@@ -292,7 +292,7 @@ constinit const declaration declared_staged{
     .name = "staged",
     .rank = 30,
     .carries = portion::everything,
-    .most_carried_now = std::uint64_t{128} << 10,  // 64 KiB over two lanes take 26 us, on the caller's thread 18
+    .most_carried_now = std::uint64_t{128} << 10,  // 64 KiB take 26 us over two lanes, but 18 us on the caller's thread
     .cut = cut_for_staged,
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<staged>(with); },
 };

@@ -1,6 +1,6 @@
-// The staged path, for its files: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab), staged_slab.cc (the
-// destinations of a full slab, and its link), staged_gather.cc (many small ranges in one slab), staged_drain.cc (from slabs to the page
-// cache) and staged_cut.cc (how a range is cut). Thread-safe.
+// The staged path, for its source files: staged.cc (one extent), staged_wave.cc (neighbouring extents that share a slab), staged_slab.cc
+// (the destinations of a full slab, and its link), staged_gather.cc (many small ranges in one slab), staged_drain.cc (from slabs to the
+// page cache) and staged_cut.cc (how a range is cut). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,7 @@ class staged final : public data_path {
     void (*ended)(staging::copy_task&, status) = nullptr;
   };
 
-  // The state of a job. As a work it writes the full slab to the file.
+  // The state of a job. As a work item, it writes the full slab to the file.
   struct progress final : path_state, staging::turn_work {
     job* of = nullptr;
     staging::lent_slab slab;
@@ -54,7 +54,7 @@ class staged final : public data_path {
     wave* shared = nullptr;           // the wave that contains the job
     bool ring_refused = false;        // a disk lane could not read all ranges
     std::int64_t slab_wanted_ns = 0;  // from slab_pool::begin_wait()
-    status failure;                   // error of the file, if bytes before it still go to the device
+    status failure;                   // error from the file, if bytes before it must still be sent to the device
     void carry() override;
     void end() override;
   };
@@ -76,7 +76,7 @@ class staged final : public data_path {
   void submit(const job& item, staging::copy_task& copy, staging::link& by);
   static staging::ring_task& prepare_ring(job& item, bool is_write);
 
-  // Runs one step of a job. A step that runs out of memory has passed nothing on yet, and ends the job.
+  // Runs one step of a job. A step that runs out of memory has not passed anything on yet, and ends the job.
   template <class Step>
   static void step(job& item, Step go) {
     try {
@@ -85,7 +85,7 @@ class staged final : public data_path {
       finish(item, 0, no_memory());
     }
   }
-  // Called by a disk lane when all pieces of a job have ended.
+  // Called by a disk lane when all pieces of a job have completed.
   template <void (staged::*Next)(job&)>
   static void after_ring(staging::ring_task& task) {
     auto& item = *static_cast<job*>(task.context);
@@ -143,10 +143,10 @@ class staged final : public data_path {
   const services with_;
 };
 
-// Neighbouring extents of one cached read that share a slab: several lanes fill it at once, and one copy sends it. One lane takes 130 us to
-// fill 1 MiB, and the link is idle meanwhile; eight take 20 us, and the copy is as long.
+// Neighbouring extents of one cached read that share a slab. Several lanes fill it concurrently, and one copy sends it. One lane takes 130
+// us to fill 1 MiB, while the link is idle. Eight lanes take 20 us, about as long as the copy.
 struct staged::wave {
-  // The first lane takes the slab; the others spin, because sleeping usually takes longer.
+  // The first lane takes the slab. The others spin, because sleeping usually takes longer.
   enum class state : std::uint8_t { untaken, taking, decided };
   std::atomic<state> slab_state{state::untaken};
   staging::lent_slab slab;
@@ -165,7 +165,7 @@ struct staged::progress_in_row final : path_state {
   std::unique_ptr<wave[]> waves;
 };
 
-// Returns true for errors that may not occur through the page cache; a full or broken disk stays full or broken.
+// Returns true for errors that may not occur through the page cache. A full or broken disk, for example, stays full or broken.
 bool refuses_direct(const status& error);
 
 }  // namespace penstock::path

@@ -15,9 +15,9 @@ constexpr std::uint64_t least_direct = 128 * kib;
 constexpr std::uint64_t least_wave = 512 * kib;
 constexpr std::uint64_t least_wave_piece = 32 * kib;
 constexpr std::uint64_t most_alone = 4 * mib;
-// Whole blocks that are read into the page cache at once (sys/cache_fill.hpp).
+// Whole blocks that are read into the page cache at a time (sys/cache_fill.hpp).
 constexpr std::uint64_t filling_piece = 4 * mib;
-// Writing to the page cache is fastest while the data is still in the CPU's cache, where the device's writes land.
+// Writing to the page cache is fastest while the data is still in the CPU's cache, where the device's writes arrive.
 constexpr std::uint64_t cached_write_piece = mib;
 
 void cut_wave(std::uint64_t length, unsigned lanes, std::vector<cut_piece>& pieces) {
@@ -28,8 +28,8 @@ void cut_wave(std::uint64_t length, unsigned lanes, std::vector<cut_piece>& piec
   pieces[first].wave = static_cast<std::uint32_t>(pieces.size() - first);
 }
 
-// Cuts cached reads into a device into waves that start and end small, so that the first copy starts early and the last ends soon after its
-// read. The lanes share each wave. (H200: calls of 16 MiB in pieces of 1 MiB, each with its own copy, reach 20 GB/s.)
+// Cuts cached reads into a device into waves that start and end small, so that the first copy starts early and the last one completes soon
+// after its read. The lanes share each wave. (H200: 16 MiB calls in 1 MiB pieces, each with its own copy, reach 20 GB/s.)
 void cut_waves(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   const bool alone = range.lanes <= 1;
   const std::uint64_t least = alone || range.shared_link ? mib : least_wave;
@@ -45,7 +45,7 @@ void cut_waves(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   }
 }
 
-// Direct pieces end on multiples of their unit, so that the whole blocks around a piece fit into a slab.
+// Direct pieces end at multiples of their unit, so that a piece extended to whole blocks fits into a slab.
 std::uint64_t direct_unit(const range_to_cut& range) {
   const auto least = std::clamp(range.late_piece, least_direct, most_direct);
   return range.is_write ? most_direct : std::clamp(std::bit_ceil(range.run_length / 8), least, most_direct);

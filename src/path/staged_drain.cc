@@ -1,4 +1,4 @@
-// Writes slabs whose bytes have come from the device to the file, one at a time per request.
+// Writes slabs that the device has filled to the file, one at a time per request.
 #include <cerrno>
 #include <utility>
 
@@ -33,7 +33,7 @@ void staged::progress::end() {
   }
 }
 
-// Leaves the outcome in item.moved and in progress::failure.
+// Stores the outcome in item.moved and in progress::failure.
 void staged::write_out(job& item) {
   auto& mine = progress_of(item);
   item.moved = 0;

@@ -16,8 +16,8 @@ namespace penstock::path {
 
 namespace {
 
-// The place of each range in the slab is the one that a direct read of whole blocks needs. If file and memory are equally aligned, it also
-// lets the kernel on the device move 16 bytes at a time.
+// Each range has the position in the slab that a direct read of whole blocks needs. If file and memory are equally aligned, that also lets
+// the device's kernel transfer 16 bytes at a time.
 std::uint64_t range_skip(const gather_range& range) { return range.offset % direct_alignment; }
 std::uint64_t range_room(const gather_range& range) { return blocks_around(range.offset, range.length); }
 
@@ -50,9 +50,9 @@ std::uint64_t staged::gather_need(const job& item) {
   return bytes;
 }
 
-// The ranges of one job, read by any thread that is free: threads take shares by number, and the one that reads the last share continues
-// the job. It is queued once at a time: a thread that finds it in the queue and takes a share queues it again for the next thread.
-// Reference-counted, by its readers and by the queue, because a late thread still looks at it after the job has gone.
+// The ranges of one job, read by any thread that is free. Threads take shares by number, and the one that reads the last share continues
+// the job. It is queued at most once at a time: a thread that finds it in the queue and takes a share queues it again for the next thread.
+// Reference-counted by its readers and by the queue, because a late thread still accesses it after the job has been destroyed.
 class staged::shared_reading final : public staging::work {
  public:
   // Returns null if sharing is not worthwhile, or if memory ran out.
@@ -68,7 +68,7 @@ class staged::shared_reading final : public staging::work {
     for (bool first = true;; first = false) {
       const auto mine = next_.fetch_add(1, std::memory_order_relaxed);
       if (mine >= count_) break;
-      // The job stays alive while a share of it is unread.
+      // The job exists for as long as one of its shares is unread.
       if (first && mine + 1 < count_) invite(count_ - mine - 1);
       const auto from = mine * ranges_per_share_;
       const auto ranges = std::span(item_.ranges);
@@ -105,7 +105,7 @@ class staged::shared_reading final : public staging::work {
     references_.fetch_add(1, std::memory_order_relaxed);
     item_.queues->lanes->offer(item_.queues->shared_works, *this, shares > worth_waking);
   }
-  // The job, and everything that it belongs to, may be destroyed when this returns.
+  // The job, and everything to which it belongs, may be destroyed when this returns.
   void end() {
     if (item_.queues->lanes->withdraw(item_.queues->shared_works, *this)) release();
     step(item_, [this] { by_.ranges_read(item_); });
@@ -137,7 +137,7 @@ void staged::start_gather_read(job& item) {
   ranges_read(item);
 }
 
-// Reads adjacent ranges; the first has its room at `at`. Marks those that are for the ring.
+// Reads adjacent ranges into the slab, starting at `at`. Marks those that are for the ring.
 void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::uint64_t at, bool ring) noexcept {
   for (auto& range : ranges) {
     std::byte* const place = progress_of(item).slab.data() + at + range_skip(range);
@@ -161,8 +161,8 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
   }
 }
 
-// Returns true if the range should be read past the page cache. Without a ring only for cache_use::bypass, because the thread waits for
-// each read.
+// Returns true if the range should be read past the page cache. Without a ring, only cache_use::bypass does that, because the thread waits
+// for each read.
 bool staged::is_for_disk(const gather_range& range, bool by_ring) {
   if (range.cache == cache_use::keep || (!by_ring && range.cache != cache_use::bypass)) return false;
   if (range.cached == residency::resident) return false;
@@ -212,7 +212,7 @@ void staged::gather_ring_done(job& item) {
   hand_over(item, std::move(refusal));
 }
 
-// Counts the bytes that a disk lane has read of a range. Returns an error if some are missing.
+// Counts the bytes of a range that a disk lane has read. Returns an error if some are missing.
 status staged::take_piece(gather_range& range, const staging::ring_piece& done) {
   const std::uint64_t skip = range_skip(range);
   range.moved = std::min(range.length, done.moved > skip ? done.moved - skip : 0);
@@ -264,7 +264,7 @@ void staged::scattered(staging::copy_task& task, status outcome) {
   }
 }
 
-// Copies a lone segment, or all segments one after another if the kernel cannot be loaded. item.moved holds the next one.
+// Copies a single segment, or all segments one after another if the kernel cannot be loaded. item.moved is the index of the next one.
 void staged::copy_one_by_one(job& item, std::size_t count) {
   auto& mine = progress_of(item);
   const device::segment segment = table_of(item, mine.slab)[count - 1];

@@ -1,4 +1,4 @@
-// The destinations of a full slab: its bytes go to one place or, for a row, to many; over the device's link or a neighbour's.
+// The destinations of a full slab. Its bytes go to one place or, for a row, to many, over the device's link or a neighbour's.
 #include <algorithm>
 #include <utility>
 
@@ -6,7 +6,8 @@
 
 namespace penstock::path {
 
-// Sets the destinations of the first bytes of an extent, which lie at `from`. Returns false if there are none, because the bytes are a gap.
+// Sets the destinations of the first bytes of an extent, which start at `from`. Returns false if there are none, because the bytes are a
+// gap.
 bool staged::aim(slab_copy& copy, const job& item, std::uint64_t bytes, const std::byte* from) {
   copy.parts.clear();
   const std::uint64_t end = item.offset + bytes;
@@ -41,7 +42,7 @@ void staged::aim_at_last(slab_copy& copy) {
   copy.count = 0;
 }
 
-// Queues a prepared copy over the least busy link; ended is called when all of it has arrived. item: the job of the copy, or one of them.
+// Queues a prepared copy over the least busy link. `ended` is called when all of it has arrived. item: the job of the copy, or one of them.
 void staged::send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_task&, status)) {
   auto& own = *item.place.via;
   copy.of = &item;
@@ -52,7 +53,7 @@ void staged::send_over(slab_copy& copy, job& item, void (*ended)(staging::copy_t
   submit(item, copy, *copy.by);
 }
 
-// Sends it over a neighbour, which copies each part. Returns false if there are too many parts.
+// Sends the copy over a neighbour, which copies each part. Returns false if there are too many parts.
 bool staged::divert(slab_copy& copy) {
   constexpr std::size_t most_parts = 16;
   if (copy.packed == nullptr) {
@@ -65,7 +66,8 @@ bool staged::divert(slab_copy& copy) {
   return copy.elsewhere;
 }
 
-// Stops using a neighbour's link that fails. If the device has no kernel, or no memory for packed bytes, the parts follow as single copies.
+// Stops using a neighbour's link that fails. If the device has no kernel, or no memory for packed bytes, the parts are sent as individual
+// copies.
 void staged::slab_sent(staging::copy_task& task, status outcome) {
   auto& copy = static_cast<slab_copy&>(task);
   auto& item = *copy.of;

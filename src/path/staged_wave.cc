@@ -43,7 +43,7 @@ void staged::read_in_wave(job& item) {
   if (shared.remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) wave_read(shared);
 }
 
-// Returns when the wave has its slab, or with the reason why it has none.
+// Returns ok when the wave has its slab, or the reason why there is none.
 status staged::enter(wave& shared, const job& item) {
   auto seen = wave::state::untaken;
   if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {
@@ -58,7 +58,7 @@ status staged::enter(wave& shared, const job& item) {
     return shared.refusal;
   }
   for (int looks = 0; looks < 100 && shared.slab_state.load(std::memory_order_acquire) != wave::state::decided; ++looks) staging::relax();
-  // The link is behind, so waiting sleeps.
+  // The link is behind, so waiting here means sleeping.
   if (seen = shared.slab_state.load(std::memory_order_acquire); seen != wave::state::decided) shared.slab_state.wait(seen);
   return shared.refusal;
 }
@@ -83,7 +83,7 @@ void staged::wave_read(wave& shared) {
   copy.context = &shared;
   const auto ended = [](staging::copy_task& task, status outcome) { finish_wave(*static_cast<wave*>(task.context), outcome); };
   auto& first = shared.jobs.front();
-  // Only finding the destinations may fail, before any copy is queued.
+  // Only finding the destinations may fail, and it precedes all copies.
   bool any = true;
   const auto aimed = or_no_memory([&]() -> status {
     if (first.row.empty()) {

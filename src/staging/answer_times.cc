@@ -9,12 +9,12 @@ namespace penstock::staging {
 
 namespace {
 
-// A window lasts for at least two reads, and long enough that a thread's sleep hardly changes the rate.
+// A window spans at least two reads, and is long enough that a thread's sleep hardly changes the rate.
 constexpr std::int64_t least_window_ns = 10'000'000;
-// The time that threads may need to submit a read and to handle its completion on a machine with few cores.
+// The time that threads may need to submit a read and handle its completion on a machine with few cores.
 constexpr std::int64_t handling_ns = 2'000'000;
-// The depth is this factor times the reads in flight at the measured rate: it grows until the rate stops growing, and then leaves nothing
-// idle. Each further read in flight holds a slab, and pinning slabs takes time.
+// The read depth is this factor times the number of reads in flight at the measured rate. It grows until the rate stops growing, and then
+// keeps everything busy. Each further read in flight uses a slab, and pinning slabs takes time.
 constexpr double spare = 1.5;
 constexpr std::uint64_t least_piece_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_piece_bytes = std::uint64_t{4} << 20;
@@ -28,7 +28,7 @@ void answer_times::set_most_read(std::uint64_t most_read_bytes) noexcept {
 answer_times::reading answer_times::begins(std::int64_t now_ns) noexcept {
   const std::lock_guard guard(lock_);
   const bool alone = under_way_.fetch_add(1, std::memory_order_relaxed) == 0;
-  if (alone) window_began_ns_ += now_ns - last_end_ns_;  // leaves idle time out of the window
+  if (alone) window_began_ns_ += now_ns - last_end_ns_;  // excludes idle time from the window
   return {now_ns, alone};
 }
 
@@ -58,7 +58,8 @@ void answer_times::time(std::int64_t took_ns) noexcept {
   verdict_.store(stays || quickest >= late_ns ? verdict::late : verdict::prompt, std::memory_order_relaxed);
 }
 
-// Call with the lock held. If no read was held back, the file system might have given more: such a window can only raise the depth.
+// Call with the lock held. If no read was held back, the file system might have reached a higher rate, so such a window can only raise the
+// depth.
 void answer_times::note_rate(std::int64_t now_ns) noexcept {
   const double rate = ended_in_window_ * 1e9 / static_cast<double>(now_ns - window_began_ns_);
   const bool was_full = was_full_.exchange(false, std::memory_order_relaxed);

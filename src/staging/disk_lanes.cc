@@ -13,11 +13,11 @@ namespace penstock::staging {
 
 namespace {
 
-// The lane of the current thread, so that works can call begin() without a pointer to it.
+// The lane of the current thread, so that work items can call begin() without a pointer to it.
 [[gnu::tls_model("initial-exec")]] thread_local void* current_lane = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 constexpr unsigned max_ring_buffers = 16;
-// Includes tasks whose copies came first: they already hold slabs, so starting them late gains nothing.
+// Includes tasks whose copies came first. They already have slabs, so starting them late gains nothing.
 constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
 constexpr unsigned max_piece_retries = 64;
 constexpr unsigned max_failed_reaps = 100;  // in a row; after these the ring counts as dead
@@ -56,7 +56,7 @@ class disk_lanes::lane {
     unqueued_ += task.pieces.size();
     active_.push_back(task);
   }
-  // Wakes this lane if it sleeps in its ring. Thread-safe.
+  // Wakes this lane if it is sleeping in its ring. Thread-safe.
   bool interrupt() {
     if (!in_ring_.load() || !in_ring_.exchange(false)) return false;
     ring_->interrupt();
@@ -88,13 +88,13 @@ class disk_lanes::lane {
   std::unique_ptr<sys::ring> ring_;
   std::vector<slot> slots_;
   std::vector<std::uint32_t> free_slots_;
-  ring_task_list active_;     // tasks with pieces still to queue
+  ring_task_list active_;     // tasks with pieces still to be queued
   std::size_t unqueued_ = 0;  // the number of such pieces
   unsigned tasks_ = 0;        // started and not done
   unsigned in_flight_ = 0;    // pieces in flight
   unsigned failed_reaps_ = 0;
   bool dead_ = false;
-  bool refused_ = false;              // the next work cannot start yet
+  bool refused_ = false;              // the next work item cannot start yet
   std::atomic<bool> in_ring_{false};  // sleeps in the ring because there is nothing to start
   // The contents of a slot in the ring's buffer table.
   struct registered {
@@ -121,8 +121,8 @@ void disk_lanes::lane::loop() {
   }
 }
 
-// Returns how many more pieces may start. All readers of a late file system share its limit, but each lane may always start one piece:
-// otherwise it would wait for other readers, which do not wake it.
+// Returns how many more pieces may start. All readers of a slow file system share its limit, but each lane may always start one piece.
+// Otherwise it would wait for other readers, which do not wake it.
 std::size_t disk_lanes::lane::room() const noexcept {
   if (!late()) return depth - std::min(depth, in_flight_);
   const auto asked = house_.times_->under_way();
@@ -131,7 +131,7 @@ std::size_t disk_lanes::lane::room() const noexcept {
   return std::min(in_flight_ == 0 ? std::max<std::size_t>(open, 1) : open, free_slots_.size());
 }
 
-// No work starts if none of its pieces could be passed to the kernel: until then it can still be stopped.
+// A work item starts only if at least one of its pieces could be passed to the kernel. Until then it can still be stopped.
 bool disk_lanes::lane::startable() const noexcept {
   const bool is_late = late();
   if (unqueued_ >= room() && (unqueued_ > 0 || is_late)) return false;
@@ -215,7 +215,7 @@ int disk_lanes::lane::buffer_slot(const ring_task& task) {
   return usable ? static_cast<int>(index) : -1;
 }
 
-// If the kernel refuses, the slot keeps its contents until it is reused.
+// If the kernel rejects this, the slot keeps its contents until it is reused.
 void disk_lanes::lane::release_trimmed() {
   trims_ = house_.trims_.load();
   for (std::size_t i = 0; i < buffers_.size() && ring_ != nullptr; ++i) {
@@ -229,7 +229,7 @@ void disk_lanes::lane::release_trimmed() {
 bool disk_lanes::lane::reap() {
   if (in_flight_ == 0) return false;
   std::array<sys::ring_completion, most_depth> events;
-  // Blocks if there is nothing to start. Other threads look after copies meanwhile, and return the slab that a refused work needs. (Polling
+  // Blocks if there is nothing to start. Other threads then handle the copies, and return the slab that a refused work item needs. (Polling
   // here would cost many small submissions: 4 KiB reads at depth 128 fell from 150,000/s to 87,000/s.)
   bool wait = (refused_ || !startable()) && (active_.empty() || room() == 0);
   if (wait && late() && (!active_.empty() || house_.queue_.size() > 0)) house_.times_->held_back();
@@ -266,7 +266,7 @@ void disk_lanes::lane::settle(const sys::ring_completion& event) {
     piece.error = -event.result;
   } else {
     piece.moved += static_cast<std::uint32_t>(event.result);
-    // A short count that keeps the alignment means end of file or an interruption; only another try tells which.
+    // A short count that preserves the alignment means end of file or an interruption. Only another attempt shows which.
     const bool again = event.result > 0 && piece.moved < piece.length && piece.moved % sys::direct_alignment == 0;
     if (again) {
       if (queue_piece(task, done.piece)) return;
@@ -286,15 +286,15 @@ void disk_lanes::lane::finish(ring_task& task) {
   task.done(task);
 }
 
-// Called after the ring failed many times in a row, so the state of its pieces is unknown: they fail, and the slabs that the kernel may
-// still write to are never used again.
+// Called after the ring has failed many times in a row, so that the state of its pieces is unknown. They fail, and the slabs to which the
+// kernel may still be writing are never used again.
 void disk_lanes::lane::declare_dead() {
   dead_ = true;
   house_.working_.fetch_sub(1);
   auto begun = std::move(active_);
   unqueued_ = 0;
   while (ring_task* task = begun.pop_front()) {
-    // Its queued pieces, if any, fail below; the last of them finishes the task.
+    // Its queued pieces, if any, fail below. The last of them finishes the task.
     const auto unqueued = static_cast<std::uint32_t>(task->pieces.size()) - task->next;
     for (; task->next < task->pieces.size(); ++task->next) task->pieces[task->next].error = ECANCELED;
     task->outstanding -= unqueued;
@@ -312,7 +312,7 @@ void disk_lanes::lane::declare_dead() {
     }
     piece_ended(*lost.task);
   }
-  (void)ring_.release();  // not freed: requests may still be in flight
+  (void)ring_.release();  // not freed, because requests may still be in flight
 }
 
 disk_lanes::lane::~lane() = default;
@@ -347,7 +347,7 @@ void disk_lanes::stop() {
 
 // Starts as many lanes as possible. Returns an error if one cannot start.
 status disk_lanes::start() {
-  // The watcher may be the only thread that finishes copies of these reads, and an engine may end on it.
+  // The watcher may be the only thread that finishes copies for these reads, and it may also be the thread that destroys the engine.
   if (auto problem = copies_.ready(); !problem.ok()) return problem;
   lanes_.reserve(count_);
   threads_.reserve(count_);

@@ -1,5 +1,6 @@
-// Disk lanes: worker threads that read and write past the page cache. Each owns an io_uring with registered slabs and keeps its queue deep.
-// A work runs on the lane's thread, takes a slab and passes a ring task to begin(); the task's done is called on the same thread.
+// Disk lanes: worker threads that read and write past the page cache. Each one owns an io_uring with registered slabs and keeps its queue
+// deep. A work item runs on the lane's thread, takes a slab and passes a ring task to begin(). The task's done is called on the same
+// thread.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@
 
 namespace penstock::staging {
 
-// One read or write of a ring task. file_offset, length and memory obey the file's direct I/O alignment.
+// One read or write in a ring task. file_offset, length and memory obey the file's direct I/O alignment.
 struct ring_piece {
   int fd = -1;
   std::byte* memory = nullptr;
@@ -32,18 +33,18 @@ struct ring_piece {
   answer_times::reading timed{};  // owned by the lane: set while a piece of a timed task is in flight
 };
 
-// Several pieces in one slab. Owned by the submitter until done is called, exactly once, when every piece has ended.
+// Several pieces in one slab. Owned by the submitter until done is called. done is called exactly once, after all pieces complete.
 struct ring_task {
   bool is_write = false;
   slab memory;
-  slab_pool* pool = nullptr;      // the pool of memory; null: the pieces lie elsewhere
+  slab_pool* pool = nullptr;      // the pool that owns memory; null: the pieces are elsewhere
   answer_times* times = nullptr;  // for reads from a file system with a server; null: not timed
   std::vector<ring_piece> pieces;
   void (*done)(ring_task&) = nullptr;
   void* context = nullptr;         // owned by the submitter
   const void* group = nullptr;     // the key for end_ready()
   std::uint32_t next = 0;          // owned by the lane: first piece not yet queued
-  std::uint32_t outstanding = 0;   // owned by the lane: pieces not yet ended
+  std::uint32_t outstanding = 0;   // owned by the lane: incomplete pieces
   ring_task* next_task = nullptr;  // owned by the lane
 };
 
@@ -52,36 +53,36 @@ using ring_task_list = intrusive_list<ring_task, &ring_task::next_task>;
 class disk_lanes {
  public:
   static constexpr unsigned depth = 128;  // pieces in flight per lane
-  // The same on a late file system; answer_times says how many of them may be in flight.
+  // The same on a slow file system. answer_times specifies how many of them may be in flight.
   static constexpr unsigned most_depth = answer_times::most_at_once;
-  // One ring serves 150,000 requests per second, or any current drive in pieces of 1 MiB.
+  // One ring serves 150,000 requests per second, or any current drive in 1 MiB pieces.
   static constexpr unsigned usual_count(unsigned cores) noexcept { return cores >= 32 ? 2 : 1; }
-  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight per lane, unless the file system is late
+  static constexpr unsigned tasks_in_flight = 8;  // slabs in flight per lane, unless the file system is slow
 
-  // refusal: why io_uring must not be used; ok if it may. times: whether the file system is late; null: it is not. kernel, copies and times
+  // refusal: why io_uring must not be used; ok if it may. times: whether the file system is slow; null: it is not. kernel, copies and times
   // must outlive the lanes.
   disk_lanes(unsigned count, sys::kernel& kernel, feeders& copies, status refusal = {}, answer_times* times = nullptr);
   disk_lanes(const disk_lanes&) = delete;
   disk_lanes& operator=(const disk_lanes&) = delete;
   ~disk_lanes();  // stops
-  // Runs the queued works, then joins the threads. Other threads may still be returning from push() and push_ready() until the destructor
-  // runs.
+  // Runs the queued work items, then joins the threads. Other threads may still be returning from push() and push_ready() until the
+  // destructor runs.
   void stop();
 
-  // Returns ok if io_uring works, otherwise the reason; callers then use plain system calls. Starts the lanes on first use.
+  // Returns ok if io_uring works, otherwise the reason. Callers then use plain system calls. Starts the lanes on first use.
   status available();
-  // Queues the chain first..last. A work whose run() returns false runs again later.
+  // Queues the chain first..last. A work item whose run() returns false runs again later.
   void push(work_list& list, work& first, work& last, std::size_t count);
-  // Queues a task whose slab already holds the file data (a write whose copy has finished). It starts before other works.
+  // Queues a task whose slab already contains the file data (a write whose copy has completed). It starts before other work items.
   void push_ready(ring_task& task);
-  // Runs one work of the list on the calling thread, to end a request that was stopped. Returns false if the list is empty.
+  // Runs one work item from the list on the calling thread, to end a request that was stopped. Returns false if the list is empty.
   bool help(work_list& list);
-  // Call after slab_pool::trim(). Asks each lane to unregister ring memory that no longer belongs to a slab; the kernel keeps that memory
+  // Call after slab_pool::trim(). Asks each lane to unregister ring memory that no longer belongs to a slab, and which the kernel retains
   // until then. Does not wait: a lane unregisters it when it next has time.
   void release_trimmed();
-  // Ends the group's tasks that are ready and have not started: their pieces are cancelled and no bytes are moved.
+  // Ends the group's tasks that are ready and have not started: their pieces are cancelled and no bytes are transferred.
   void end_ready(const void* group);
-  // Starts the task on this lane. Call only from run() of a work on a disk lane.
+  // Starts the task on this lane. Call only from run() of a work item on a disk lane.
   static void begin(ring_task& task);
 
  private:

@@ -16,8 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The watcher pauses between two polls: briefly while copies end, because threads wait for them; longer if it finds nothing, because then
-// another thread pumps or the link is far behind.
+// The watcher pauses between two polls: briefly while copies complete, because threads wait for them; longer if it finds nothing, because
+// then another thread pumps or the link is far behind.
 constexpr std::chrono::microseconds shortest_pause = 40us;
 constexpr std::chrono::microseconds longest_pause = 640us;
 
@@ -32,14 +32,14 @@ void feeder::submit(copy_task& task) {
 }
 
 bool feeder::pump() {
-  // Tests before it sets: many threads wait here, and setting would take the cache line from the thread that pumps.
+  // Tests before it sets, because many threads wait here, and setting would take the cache line away from the thread that pumps.
   if (!outstanding() || pumping_.test(std::memory_order_relaxed) || pumping_.test_and_set(std::memory_order_acquire)) return false;
   take_inbox();
   const bool issued = each_lane([this](lane& each) { return issue_waiting(each); });
   const bool collected = each_lane([this](lane& each) { return collect(each); }) | look_at_awaited();
   auto done = std::move(finished_);
   pumping_.clear(std::memory_order_release);
-  // Outside the lock: done may submit again and frees memory.
+  // Outside the lock, because done may submit again and frees memory.
   while (copy_task* task = done.pop_front()) {
     task->done(*task, std::move(task->outcome));
     outstanding_.fetch_sub(1);
@@ -116,12 +116,12 @@ status feeder::issue(lane& target, copy_task& task) {
   }
   if (auto queued = queue(target, task); !queued.ok()) return queued;
   const auto on = task.packed != nullptr ? unpacker_.stream() : target.next_stream();
-  // Writing the flag blocks a stream for some microseconds, so it is not done between consecutive copies.
+  // Writing the flag blocks a stream for some microseconds, so it is omitted between consecutive copies.
   if (task.flag != nullptr && target.head == target.tail)
     (void)or_no_memory([&] { return session_.write_value(on, task.flag, task.value); });
   const auto slot = target.head % target.tasks.size();
   if (auto recorded = or_no_memory([&] { return session_.record(target.events[slot].get(), on); }); !recorded.ok()) {
-    // The copy may be in flight. Its memory must be unused before the caller learns of the failure.
+    // The copy may be in flight. Its memory must be unused before the caller is notified of the failure.
     (void)or_no_memory([&] { return session_.synchronize(on); });
     return recorded;
   }
@@ -147,7 +147,8 @@ void feeder::trim() noexcept {
   if (pumping_.test_and_set(std::memory_order_acquire)) return;
   auto* const memory = outstanding() ? nullptr : unpacker_.take_memory();
   pumping_.clear(std::memory_order_release);
-  // Outside the lock: a GPU frees memory only when everything running on it has ended, and that may wait for copies queued now.
+  // Outside the lock, because a GPU frees memory only when everything running on it has completed, and that may wait for copies being
+  // queued now.
   if (memory != nullptr) (void)or_no_memory([&] { return session_.release(memory); });
 }
 
@@ -171,7 +172,7 @@ bool feeder::collect(lane& target) {
   return progressed;
 }
 
-// After an error: waits until nothing is in flight.
+// Called after an error. Waits until nothing is in flight.
 void feeder::settle(lane& target) noexcept {
   const auto settled = [this](device::stream on) {
     if (on != nullptr) (void)or_no_memory([&] { return session_.synchronize(on); });
@@ -245,7 +246,7 @@ feeders::watch feeders::try_watch() noexcept {
   return watch(this);
 }
 
-// Either this thread sees that the watcher sleeps, or the watcher sees the new copies before it sleeps.
+// Either this thread sees that the watcher is sleeping, or the watcher sees the new copies before it sleeps.
 void feeders::attend() noexcept {
   if (!outstanding() || watched_.load() || !asleep_.load()) return;
   { const std::lock_guard guard(watcher_lock_); }
@@ -273,8 +274,8 @@ status feeders::ready() {
   return {};
 }
 
-// The watcher takes the lock once more before its last action, which may destroy this object; so the lock is held until the alarm has been
-// raised.
+// The watcher takes the lock again before its last action, which may destroy this object. Therefore the lock is held until the alarm has
+// been raised.
 void feeders::stop(void (*function)(void*), void* argument) {
   const std::lock_guard guard(watcher_lock_);
   last_deed_ = function;

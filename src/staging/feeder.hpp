@@ -1,6 +1,6 @@
-// The feeder of a device context issues all staged copies of that device, on one thread at a time. Copies issued by many threads at once
-// contend for the driver's lock (H200, 512 KiB slabs: 29 GB/s, with one feeder 44 GB/s). Any thread may call pump(): if no other thread is
-// in it, it issues all queued copies and finishes all completed ones.
+// The feeder of a device context issues all staged copies for that device, on one thread at a time. Copies issued concurrently by many
+// threads contend for the driver's lock (H200, 512 KiB slabs: 29 GB/s; 44 GB/s with one feeder). Any thread may call pump(): if no other
+// thread is in it, it issues all queued copies and finishes all completed ones.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@
 
 namespace penstock::staging {
 
-// One staged copy. Owned by the submitter until done is called, exactly once, on the thread that pumps. done must not block and may free
-// the task.
+// One staged copy. Owned by the submitter until done is called. done is called exactly once, on the thread that pumps. It must not block
+// and may free the task.
 struct copy_task {
   void* target = nullptr;
   const void* source = nullptr;
@@ -31,17 +31,17 @@ struct copy_task {
   // If count is not 0, the task is a scatter: target and source are unused, and bytes is used only with packed.
   const device::segment* table = nullptr;
   std::size_t count = 0;
-  // For a scatter to a device. If not null, the segments lie in the first bytes (at most unpacker::room_bytes) of packed, which are sent in
+  // For a scatter to a device. If not null, the segments are in the first bytes (at most unpacker::room_bytes) of packed, which are sent in
   // one copy.
   const std::byte* packed = nullptr;
-  bool elsewhere = false;  // with packed: to memory of another device
+  bool elsewhere = false;  // with packed: to another device's memory
   // If not null, nothing is copied, and done is called when the device reaches this event.
   device::event awaited = nullptr;
-  // If not null, may be set to value when the copy has finished, before done is called (device::session::write_value). A hint.
+  // If not null, may be set to value when the copy has completed, before done is called (device::session::write_value). A hint.
   std::uint32_t* flag = nullptr;
   std::uint32_t value = 0;
   bool to_device = true;
-  bool between_devices = false;  // neither end is host memory: issued beside the copies over the link
+  bool between_devices = false;  // neither source nor target is host memory: issued in parallel with the copies over the link
   // Skips the queue of other copies. For data from a disk, which waits for the slab, during a burst from the page cache.
   bool prompt = false;
   void (*done)(copy_task&, status) = nullptr;
@@ -61,14 +61,14 @@ class feeder {
 
   [[nodiscard]] device::session& session() const noexcept { return session_; }
   void submit(copy_task& task);
-  // Issues and finishes as many copies as possible. Returns true if there were any; returns false at once if another thread is in pump().
+  // Issues and finishes as many copies as possible. Returns true if there were any. Returns false at once if another thread is in pump().
   bool pump();
   // Creates what the first copies to the device need. Errors are reported by those copies.
   void prepare() noexcept;
   // Frees device memory that is kept for later copies, unless copies are in flight.
   void trim() noexcept;
   [[nodiscard]] bool outstanding() const noexcept { return outstanding_.load() != 0; }
-  // Returns the number of tasks that have not ended.
+  // Returns the number of incomplete tasks.
   [[nodiscard]] std::uint64_t pending() const noexcept { return outstanding_.load(std::memory_order_relaxed); }
   // Returns the bytes of the copies in flight over the link.
   [[nodiscard]] std::uint64_t bytes_on_link() const noexcept {
@@ -79,26 +79,26 @@ class feeder {
  private:
   // Copies in one direction, in order. Each task in flight has its own event.
   //
-  // Copies over the link rotate among several streams with few bytes in flight: a copy engine that serves one stream stays with it while
-  // copies wait there, whatever other streams of the process need. (H200: beside a stream that always had two copies of 4 MiB in flight, a
-  // copy of 4 KiB on another stream, of any priority, had not started after 200 ms.)
+  // Copies over the link rotate among several streams with few bytes in flight. A copy engine that serves one stream stays with it while
+  // copies wait there, regardless of the needs of other streams in the process. (H200: next to a stream that always had two 4 MiB copies in
+  // flight, a 4 KiB copy on another stream, of any priority, had not started after 200 ms.)
   struct lane {
     lane() = default;
     lane(std::size_t turns_taken, std::uint64_t most_under_way) noexcept : turns(turns_taken), most_bytes(most_under_way) {}
     [[nodiscard]] bool has_room() const noexcept;
-    // Returns the stream for the next copy. Consecutive small copies stay on one stream, because changing it costs about 1 us.
+    // Returns the stream for the next copy. Consecutive small copies stay on one stream, because switching costs about 1 us.
     [[nodiscard]] device::stream next_stream() const noexcept { return streams[turn].get(); }
     void note_issued(copy_task& task) noexcept;
 
     std::size_t turns =
-        4;  // all streams are created before the first copy: later, a stream of the program that waits could block the driver
+        4;  // all streams are created before the first copy; later, a waiting stream of the program could block the driver
     std::uint64_t most_bytes = std::uint64_t{24} << 20;  // in flight; two tasks are always allowed
     std::array<device::owned_stream, 4> streams;
     std::array<device::owned_event, 64> events;
     std::array<copy_task*, 64> tasks{};
-    std::uint32_t head = 0;               // next to issue
-    std::uint32_t tail = 0;               // oldest in flight
-    std::atomic<std::uint64_t> bytes{0};  // of the tasks in flight; written by the thread that pumps
+    std::uint32_t head = 0;               // next one to issue
+    std::uint32_t tail = 0;               // oldest one in flight
+    std::atomic<std::uint64_t> bytes{0};  // bytes of the tasks in flight; written by the thread that pumps
     std::size_t turn = 0;                 // index of the current stream
     std::uint64_t turn_bytes = 0;         // bytes given to the current stream
     copy_task_list waiting;
@@ -118,7 +118,7 @@ class feeder {
   bool each_lane(Function function);
 
   device::session& session_;
-  // Separate cache lines: every waiting thread polls the first, every submitter writes the second.
+  // Separate cache lines, because every waiting thread polls the first, and every submitter writes the second.
   alignas(64) std::atomic<std::uint64_t> outstanding_{0};
   alignas(64) spin_lock inbox_lock_;  // guards inbox_
   copy_task_list inbox_;
@@ -133,10 +133,10 @@ class feeder {
 };
 
 // All feeders of an engine, and the watch over their copies. While copies are outstanding, either the holder of the watch or the watcher
-// thread pumps; the watcher does nothing that could block it. So no copy depends on what its submitter does next.
+// thread pumps. The watcher does nothing that could block it. Therefore no copy depends on what its submitter does next.
 class feeders {
  public:
-  static constexpr std::size_t capacity = 64;  // device contexts of one engine
+  static constexpr std::size_t capacity = 64;  // device contexts per engine
 
   // The right and the duty to pump. Releasing it while copies are outstanding wakes the watcher.
   class watch {
@@ -165,7 +165,7 @@ class feeders {
   feeders& operator=(const feeders&) = delete;
   ~feeders();  // nothing may be outstanding
 
-  // Starts the watcher if it is not running. Returns an error (out_of_memory) if the watcher cannot start; then copies proceed only in
+  // Starts the watcher if it is not running. Returns an error (out_of_memory) if the watcher cannot start. Copies then proceed only in
   // pump(), which threads that wait for a request call.
   status ready();
   [[nodiscard]] bool has_watcher() const noexcept { return started_.load(std::memory_order_acquire); }
@@ -177,7 +177,7 @@ class feeders {
   [[nodiscard]] bool outstanding() const noexcept;
   // Returns an empty watch if another thread holds it.
   [[nodiscard]] watch try_watch() noexcept;
-  // Wakes the watcher if needed. Call it after feeder::submit from a thread that does not pump until the copy has ended.
+  // Wakes the watcher if needed. Call it after feeder::submit() from a thread that does not pump until the copy has completed.
   void attend() noexcept;
   // Makes the watcher run function(argument), which may destroy this object, as its last action. Returns false if there is no watcher.
   bool end_with(void (*function)(void*), void* argument);
@@ -191,7 +191,7 @@ class feeders {
   std::vector<std::unique_ptr<feeder>> owned_;
   spin_lock lock_;  // guards additions
   std::atomic<bool> watched_{false};
-  std::mutex watcher_lock_;  // guards starting, stopping and sleeping of the watcher
+  std::mutex watcher_lock_;  // guards starting and stopping the watcher, and its sleep
   std::condition_variable alarm_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> started_{false};

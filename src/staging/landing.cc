@@ -10,7 +10,8 @@ namespace penstock::staging {
 landing::landing(sys::kernel& kernel, lanes& lanes)
     : lanes_(lanes), cuda_pool_(kernel, cuda_budget_, most_bytes, 0), host_pool_(kernel, host_budget_, most_bytes, 0) {}
 
-// A thread that returns memory looks for waiters afterwards; a thread that waits tries once more after it is listed. So no wake-up is lost.
+// A thread that returns memory looks for waiters afterwards. A thread that waits tries again after it is listed. Therefore no wake-up is
+// lost.
 result<landing::lease> landing::take(const link& via, waiter& again) {
   if (auto problem = lanes_.ready(); !problem.ok()) return problem;
   auto& pool = via.emulated() ? host_pool_ : cuda_pool_;
@@ -23,7 +24,7 @@ result<landing::lease> landing::take(const link& via, waiter& again) {
     }
     taken = try_take();
     if (taken && !*taken) return lease();
-    if (!forget(again)) {  // it already runs, and tries again there
+    if (!forget(again)) {  // it is already running, and tries again there
       if (taken) give_back(pool, *taken);
       return lease();
     }
@@ -45,7 +46,7 @@ void landing::give_back(slab_pool& pool, const slab& used) noexcept {
     const std::lock_guard guard(lock_);
     woken.swap(waiting_);
   }
-  for (auto* each : woken) (void)lanes_.push(each->list, *each);  // the lanes have started: take() calls ready()
+  for (auto* each : woken) (void)lanes_.push(each->list, *each);  // the lanes have started, because take() calls ready()
 }
 
 }  // namespace penstock::staging

@@ -18,11 +18,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// With this many spinning lanes and a caller that helps, a call of 1 MiB takes the least time (H200: 70 us; 78 us with two fewer). More
+// With this many spinning lanes and a caller that helps, a 1 MiB call takes the least time (H200: 70 us; 78 us with two fewer lanes). More
 // lanes would only use CPU time between two calls.
 constexpr unsigned most_spinning = 9;
-// After a work that took this long, the 20 us to wake a thread do not matter, and spinning for the next may use more CPU time than the
-// works do (copies of pinned pages: 0.0073 s/GB with spinning, 0.0029 without).
+// After a work item that took this long, the 20 us to wake a thread do not matter, and spinning for the next item may use more CPU time
+// than the work itself (copies of pinned pages: 0.0073 s/GB with spinning, 0.0029 without).
 constexpr std::chrono::milliseconds long_work{4};
 constexpr unsigned least_at_work = 4;
 constexpr unsigned feeds_between = 32;  // feeds between two adjustments
@@ -55,7 +55,7 @@ status lanes::ready() {
     if (auto problem = copies_->ready(); !problem.ok()) return problem;
   }
   auto problem = start(size_.usual);
-  // Fewer lanes are slower; only none is a failure.
+  // Fewer lanes are only slower. It is a failure only if there are none.
   if (threads_.empty()) return problem;
   started_.store(true, std::memory_order_release);
   return {};
@@ -122,7 +122,7 @@ bool lanes::help_urgent() {
   return true;
 }
 
-// --- number of lanes at work
+// --- number of active lanes
 
 void lanes::feed(const void* link, bool was_idle) noexcept {
   if (!size_.follows_links) return;
@@ -134,7 +134,7 @@ void lanes::feed(const void* link, bool was_idle) noexcept {
   if (feeds_.fetch_add(1, std::memory_order_relaxed) % feeds_between == feeds_between - 1) adjust();
 }
 
-// Removes a lane if most works wait for a link that is behind. Adds one if a link is often idle while works are queued.
+// Removes a lane if most work items wait for a link that is behind. Adds one if a link is often idle while work items are queued.
 void lanes::adjust() noexcept {
   const unsigned idle = idle_feeds_.exchange(0);
   const unsigned waits = waits_.exchange(0);
@@ -148,7 +148,8 @@ void lanes::adjust() noexcept {
   }
 }
 
-// Returns the number of links fed recently. Links that are busy now do not count: links that wait for lanes are mostly idle.
+// Returns the number of links fed recently. Currently busy links are not a suitable measure, because links that wait for lanes are mostly
+// idle.
 unsigned lanes::links_fed() noexcept {
   unsigned now = 0;
   for (auto& slot : fed_) now += slot.exchange(nullptr) != nullptr ? 1 : 0;
@@ -158,7 +159,7 @@ unsigned lanes::links_fed() noexcept {
 void lanes::add_one(unsigned to) noexcept {
   {
     const std::lock_guard guard(lock_);
-    if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // the running lanes carry on
+    if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // the running lanes continue
   }
   at_work_.store(to);
   wake(queue_.size(), spinning_.load());
@@ -166,8 +167,8 @@ void lanes::add_one(unsigned to) noexcept {
 
 // --- waking and sleeping
 
-// Wakes up to two lanes, or none if the awake lanes finish sooner than another could wake. In a burst, each lane that finds work wakes the
-// next two, so the submitter does not pay for all of them.
+// Wakes up to two lanes, or none if the awake lanes will finish before another could wake. In a burst, each lane that finds work wakes the
+// next two, so that the submitter does not pay for all of them.
 void lanes::wake(std::size_t works, unsigned awake) {
   constexpr std::int64_t waking_ns = 50'000;
   const auto all_take_ns = static_cast<std::int64_t>(works) * typical_ns_.load(std::memory_order_relaxed);
@@ -176,7 +177,7 @@ void lanes::wake(std::size_t works, unsigned awake) {
   if (call_one(at_work) && works > 1) call_one(at_work);
 }
 
-// Wakes the first sleeping lane among the first count, so that mostly the same lanes work. Returns false if none sleeps.
+// Wakes the first sleeping lane among the first `count` lanes, so that mostly the same lanes work. Returns false if none is sleeping.
 bool lanes::call_one(unsigned count) noexcept {
   const std::uint64_t eligible = below(count);
   auto asleep = asleep_.load();
@@ -194,10 +195,11 @@ bool lanes::has_work_for(unsigned index) const noexcept {
   return stopping_.load() || urgent_.size() > 0 || (index < at_work_.load() && queue_.size() > 0);
 }
 
-// A submitter looks for sleeping lanes after it has queued a work; a lane looks for works once more before it sleeps. So no wake-up is
-// lost.
+// A submitter looks for sleeping lanes after it has queued a work item. A lane looks for work again before it sleeps. Therefore no wake-up
+// is lost.
 void lanes::sleep(unsigned index) {
-  if (index >= at_work_.load()) wake(queue_.size(), spinning_.load());  // it may have been woken for a work that it must no longer take
+  if (index >= at_work_.load()) wake(queue_.size(), spinning_.load());  // it may have been woken for a work item that it must no longer
+                                                                        // take
   const std::uint64_t mine = std::uint64_t{1} << index;
   asleep_.fetch_or(mine);
   if (has_work_for(index) && (asleep_.fetch_and(~mine) & mine) != 0) return;
@@ -206,13 +208,13 @@ void lanes::sleep(unsigned index) {
   called.store(0);
 }
 
-// Lanes that are stopping take all remaining works.
+// Lanes that are stopping take all remaining work items.
 bool lanes::may_take() noexcept {
   if (size_.behind == nullptr) return true;
   return queue_.size() > 0 && (stopping_.load() || size_.behind->may_take(clock::now().time_since_epoch() / 1ns));
 }
 
-// urgent_run: urgent works that this lane has taken in a row.
+// urgent_run: number of urgent work items that this lane has taken in a row.
 work* lanes::take(unsigned index, unsigned& urgent_run) {
   const bool others_turn = size_.urgent_in_a_row > 0 && urgent_run >= size_.urgent_in_a_row && queue_.size() > 0;
   if (work* item = others_turn ? nullptr : urgent_.take()) {
@@ -228,8 +230,8 @@ work* lanes::take(unsigned index, unsigned& urgent_run) {
   return item;
 }
 
-// Returns true if there may be more to do at once. soon: right after a work, when copies are short and more work is likely, spin instead of
-// sleeping.
+// Returns true if there may be more to do immediately. soon: called right after a work item, when copies are short and more work is likely;
+// spin instead of sleeping.
 bool lanes::look_after_copies(feeders::watch& watch, bool soon) {
   if (copies_ == nullptr || !copies_->outstanding()) return false;
   if (!watch) watch = copies_->try_watch();
@@ -249,7 +251,7 @@ void lanes::loop(unsigned index) {
   (void)std::snprintf(name.data(), name.size(), "%s%u", name_, index);
   become_worker(name.data());
   if (size_.behind != nullptr) be_nice();
-  (void)prepare_to_throw();  // while there is memory: operator new throws and catches even if asked not to
+  (void)prepare_to_throw();  // now, while there is memory: operator new throws and catches even if told not to
   auto busy = clock::now();
   feeders::watch watch;
   bool spins = false;
@@ -281,7 +283,7 @@ void lanes::loop(unsigned index) {
     } else if (stopping_.load()) {
       nap();
     } else if (size_.behind != nullptr && queue_.size() > 0) {
-      nap(right_of_way::quiet);  // normal works go first; nobody waits for this one
+      nap(right_of_way::quiet);  // normal work goes first; no caller waits for this work item
     } else {
       sleep(index);
     }

@@ -27,7 +27,7 @@ result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helpe
       wait.began_ns = pool.begin_wait(user);
     }
     if (helped.has_urgent()) {
-      watch.end();  // the work may write to a file, and a stalled file system would block the watch as well
+      watch.end();  // the work item may write to a file, and a stalled file system would also block the watch
       if (helped.help_urgent()) continue;
     }
     if (copies.pump()) continue;

@@ -31,7 +31,7 @@ class lent_slab {
   void give_back() noexcept {
     if (slab_) pool_->give_back(release());
   }
-  // Gives up ownership: the caller must return the slab.
+  // Gives up ownership. The caller must return the slab.
   [[nodiscard]] slab release() noexcept { return std::exchange(slab_, {}); }
 
  private:
@@ -39,9 +39,9 @@ class lent_slab {
   slab slab_;
 };
 
-// Blocks until a link has a slab of at least bytes. Meanwhile it does the work that would otherwise keep slabs from coming back: it runs
-// urgent works of the lanes and pumps copies in flight. stopped: called before each sleep; its error ends the wait. Errors: that one, and
-// those of slab_pool::try_take.
+// Blocks until a link has a slab of at least `bytes`. While it waits, it does work that would otherwise delay the return of slabs: it runs
+// urgent work items of the lanes and pumps copies in flight. stopped: called before each sleep; an error from it ends the wait. Errors:
+// that one, and those of slab_pool::try_take.
 result<lent_slab> wait_for_slab(const link& via, std::size_t bytes, lanes& helped, feeders& copies, const std::function<status()>& stopped,
                                 slab_user user = slab_user::cpu);
 

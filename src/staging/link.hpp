@@ -1,5 +1,5 @@
-// A link is one route into one device, with the objects that move bytes over it. A place is the kind of memory of a range, and the link
-// that leads to it.
+// A link is one route to one device, with the objects that transfer bytes over it. A place is the kind of memory that contains a range, and
+// the link that leads to it.
 #pragma once
 
 #include <array>
@@ -26,29 +26,29 @@ class link {
   [[nodiscard]] staging::feeder& feeder() const noexcept { return feeder_; }
   [[nodiscard]] slab_pool& pool() const noexcept { return pool_; }
   [[nodiscard]] bool emulated() const noexcept { return emulated_; }  // leads to the host device
-  // The NUMA node of the device; -1: unknown, or the machine has only one. Set before the link is used.
+  // The device's NUMA node; -1: unknown, or the machine has only one. Set before the link is used.
   [[nodiscard]] int numa_node() const noexcept { return numa_node_; }
   void set_numa_node(int node) noexcept { numa_node_ = node; }
-  // Adds another route into the device: over the link of a neighbour, through the neighbour's memory, and from there directly. Neighbours
-  // must outlive this link. One thread at a time adds them; if there is no room, the neighbour is left out.
+  // Adds another route to the device: over a neighbour's link, through the neighbour's memory, and from there directly. Neighbours must
+  // outlive this link. Only one thread at a time may add them. If there is no room, the neighbour is ignored.
   static constexpr std::size_t most_neighbours = 7;
   void add_neighbour(link& neighbour) noexcept;
-  // Returns the least busy of this link and its first few neighbours; this link if it is equally good.
+  // Returns the least busy of this link and its first few neighbours. Prefers this link if it is equally good.
   [[nodiscard]] link& quietest(std::size_t neighbours) noexcept;
-  // Removes a neighbour that failed, so that it is not chosen again.
+  // Removes a neighbour that has failed, so that it is not chosen again.
   void drop_neighbour(const link& failed) noexcept;
   [[nodiscard]] std::size_t neighbour_count() const noexcept { return neighbour_count_.load(std::memory_order_acquire); }
   // Returns null if the neighbour was removed.
   [[nodiscard]] link* neighbour(std::size_t index) const noexcept { return neighbours_[index].load(std::memory_order_acquire); }
 
-  // Returns true on the first call only: the resources of the first transfers are created ahead once.
+  // Returns true on the first call only, because the resources of the first transfers are created in advance only once.
   [[nodiscard]] bool is_first_preparation() noexcept { return !prepared_.exchange(true); }
 
-  // Returns the calling thread's stream for copies that it waits for. Threads share streams if there are many.
+  // Returns the calling thread's stream for copies that it waits for. If there are many threads, they share streams.
   result<device::stream> small_stream();
-  // Makes a small copy on such a stream and waits for it, past the long copies in flight. The host memory must be pinned.
+  // Makes a small copy on such a stream and waits for it, bypassing the long copies in flight. The host memory must be pinned.
   status copy_little(void* target, const void* source, std::size_t bytes, device::stream on);
-  // Marks the link busy while it lives: long copies that the feeder does not make may be in flight.
+  // Marks the link as busy during its lifetime, because long copies not made by the feeder may be in flight.
   class occupation {
    public:
     explicit occupation(link& of) noexcept : of_(of) { of_.occupations_.fetch_add(1, std::memory_order_relaxed); }
@@ -78,7 +78,7 @@ struct place {
   link* via = nullptr;  // null for host memory
   [[nodiscard]] bool on_device() const noexcept { return type == device::memory_type::device; }
   [[nodiscard]] bool emulated() const noexcept { return via != nullptr && via->emulated(); }
-  // True if the page cache takes memory away from the device, because both share it.
+  // Returns true if the page cache reduces the memory available to the device, because both share it.
   [[nodiscard]] bool shares_host_memory() const noexcept { return on_device() && via != nullptr && via->session().shares_host_memory(); }
 };
 

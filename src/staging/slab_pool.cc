@@ -113,7 +113,7 @@ result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& sessio
   refusal_ = grown;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
-  // Nothing is free and nothing will come back, so waiting would never end. The next attempt may pin what has been trimmed since.
+  // Nothing is free and nothing will be returned, so waiting would never end. The next attempt may pin what has been trimmed since then.
   if (!grown.ok() && trimming_ == 0 && trims_ == trims_before && all_out() == 0) return grown;
   return slab{};
 }
@@ -126,12 +126,12 @@ slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
   return {};
 }
 
-// Takes a larger slab instead of waiting milliseconds until a chunk is pinned: the first of the wanted size, or one that another thread
-// pins already. Exceptions:
-// - the smallest size, unless another thread pins: its first chunk takes less than a millisecond, and its users come in hundreds and would
-//   go on to hold large slabs for small needs;
-// - users that hold slabs for long.
-// Uses only half of a share: the rest is for many slabs of the wanted size once there are some.
+// Takes a larger slab instead of waiting milliseconds until a chunk is pinned: the first chunk of the wanted size, or one that another
+// thread is already pinning. Exceptions:
+// - the smallest size, unless another thread is pinning: its first chunk takes less than a millisecond, and its users come in hundreds and
+//   would then keep large slabs for small needs;
+// - users that keep slabs for long.
+// Uses only half of a share. The rest is for many slabs of the wanted size once there are some.
 slab slab_pool::take_instead(std::size_t wanted_class, slab_user user) {
   const bool is_first = wanted_class != 0 && slabs_of_class_[wanted_class] == 0;
   const bool returns_soon = user == slab_user::cpu || user == slab_user::disk;
@@ -160,7 +160,7 @@ bool slab_pool::at_limit(std::size_t of_class, slab_user user) const noexcept {
          bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index];
 }
 
-// Slabs of the smallest size are few, and their users move few bytes.
+// Slabs of the smallest size are few, and their users transfer few bytes.
 bool slab_pool::may_grow(std::size_t of_class, slab_user user) const noexcept {
   if (of_class == 0 || user != slab_user::cpu) return true;
   const auto out = bytes_out_[static_cast<std::size_t>(user)];
@@ -178,7 +178,7 @@ void slab_pool::count(const slab& used, bool taken) noexcept {
 }
 
 // Returns the wanted size, or the largest if a chunk of the wanted size would use budget that the first chunk of the largest size needs.
-// Large slabs can serve every size; small ones cannot.
+// Large slabs can serve every size, but small ones cannot.
 std::size_t slab_pool::affordable(std::size_t wanted) const noexcept {
   constexpr std::size_t largest = class_count - 1;
   if (has_largest_) return wanted;
@@ -246,7 +246,7 @@ std::size_t slab_pool::trim() {
   return trimmed;
 }
 
-// Unpins without the lock, because requests need it meanwhile.
+// Unpins without the lock, because requests need it at the same time.
 std::size_t slab_pool::trim(std::uint32_t index) {
   auto& chunk = chunks_[index];
   {
@@ -298,7 +298,7 @@ void slab_pool::abandon(slab lost) {
   const std::lock_guard guard(lock_);
   count(lost, false);
   auto& chunk = chunks_[lost.chunk];
-  // The lost chunk must not keep the pool from using fresh memory.
+  // The lost chunk must not keep the pool from using new memory.
   if (std::exchange(chunk.pinned_by, nullptr) != nullptr) budget_.release(chunk.length);
 }
 

@@ -1,5 +1,5 @@
-// Pinned staging memory, divided into slabs of a few sizes. The pool pins one chunk at a time, when it is needed, up to a budget that all
-// pools of an engine share, and keeps it until trim(). There is one pool per kind of driver. Thread-safe.
+// Pinned staging memory, divided into slabs of a few sizes. The pool pins one chunk at a time, when it is needed, within a budget shared by
+// all pools of an engine. It keeps the chunk until trim(). There is one pool per kind of driver. Thread-safe.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace penstock::staging {
 
-// The slab sizes, and the chunks that they are cut from. Chunks are small because the first request of a program waits until the first
-// chunk is pinned (0.2 ms for 1 MiB).
+// The slab sizes, and the chunks from which they are cut. Chunks are small because a program's first request waits until the first chunk is
+// pinned (0.2 ms for 1 MiB).
 struct slab_class {
   std::size_t slab_bytes;
   std::size_t chunk_bytes;
@@ -35,11 +35,11 @@ inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_byt
 
 // The kinds of users, which have separate shares of the budget:
 // - disk: disk lanes, so that a burst of cached reads does not leave the disk idle.
-// - keeper: stream-ordered requests, which may hold slabs for long; a quarter of the budget.
-// - ahead: data that may be requested next; an eighth. Nobody waits for such a slab. None is handed out while other users want slabs, and
-//   they may ask for it back.
+// - keeper: stream-ordered requests, which may keep slabs for long; a quarter of the budget.
+// - ahead: data that may be requested next; an eighth. No caller waits for such a slab. None is handed out while other users need slabs,
+//   and these users may ask for it back.
 // - far: slabs that remote sources fill, which may never answer; a half, of which one source may use half.
-// - background: data that nobody waits for; an eighth, so that other users always find slabs.
+// - background: data that no caller waits for; an eighth, so that other users always find slabs.
 enum class slab_user : std::uint8_t { cpu, disk, keeper, ahead, far, background };
 inline constexpr std::size_t slab_users = 6;
 constexpr std::size_t share_ahead(std::size_t budget_bytes) { return budget_bytes / 8; }
@@ -63,7 +63,7 @@ struct pinned_budget {
   void release(std::size_t bytes) noexcept { used_bytes.fetch_sub(bytes); }
 };
 
-// Receives the times in which slabs were waited for while the budget was used up. Called on any thread, with times of
+// Receives the periods in which users waited for slabs because the budget was exhausted. Called on any thread, with times from
 // std::chrono::steady_clock.
 class slab_waits {
  public:
@@ -80,59 +80,59 @@ class slab_pool {
   static constexpr std::size_t returns_between_chunks = 2048;
   static constexpr std::chrono::milliseconds quickly{2};
 
-  // most_for_cpu, most_for_disk: the most bytes that such users hold before further ones wait. Slabs of the smallest size count only for
-  // far and background users.
+  // most_for_cpu, most_for_disk: the maximum number of bytes that such users may have before further ones wait. Slabs of the smallest size
+  // count only for far and background users.
   slab_pool(sys::kernel& kernel, pinned_budget& budget, std::size_t most_for_cpu, std::size_t most_for_disk);
   slab_pool(const slab_pool&) = delete;
   slab_pool& operator=(const slab_pool&) = delete;
   ~slab_pool();  // every slab must have been returned
 
-  // Returns a slab of at least bytes (at most large_slab_bytes), or an empty one if none is free now. Returns an error if no slab exists
-  // and the first chunk cannot be pinned. session pins a new chunk for all contexts of its driver. If a CPU or disk user would be the first
-  // of a size, or calls while another thread pins a chunk, it gets a larger free slab, for up to half of its share.
+  // Returns a slab of at least `bytes` (at most large_slab_bytes), or an empty one if none is free now. Returns an error if no slab exists
+  // and the first chunk cannot be pinned. session pins a new chunk for all contexts of its driver. If a CPU or disk user is the first to
+  // need a size, or calls while another thread is pinning a chunk, it gets a larger free slab, for up to half of its share.
   result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
-  // Raises the limits of CPU and disk users by these bytes: for another set of lanes, which must not wait for the slabs of the first.
+  // Raises the limits of CPU and disk users by these amounts, for another set of lanes that must not wait for the slabs of the first.
   void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
-  // Once CPU users hold this many bytes per link, pins more only now and then while their slabs come back quickly. Call before the first
-  // link is added.
+  // Once CPU users have this many bytes per link, pins more only occasionally while their slabs are returned quickly. Call it before the
+  // first link is added.
   void grow_slowly(std::size_t bytes_of_link) noexcept { eager_bytes_ = eager_bytes_of_link_ = bytes_of_link; }
   // Counts a link that is fed from this pool. Each link calls it once.
   void add_link() noexcept;
-  // Sets the receiver of waits, which must outlive the pool. share_is_cut: the budget gives CPU users less than they could use. Call before
-  // the first try_take().
+  // Sets the receiver of waits, which must outlive the pool. share_is_cut: the budget gives CPU users less than they could use. Call it
+  // before the first try_take().
   void tell_of_waits(slab_waits& to, bool share_is_cut) noexcept {
     told_ = &to;
     share_is_cut_ = share_is_cut;
   }
-  // Sets a callback: ask(context) runs when a user gets no slab because no more can be pinned while users of kind ahead hold some; these
-  // should return theirs. Runs on any thread that takes slabs, without the lock. Call before the first try_take().
+  // Sets a callback. ask(context) runs when a user gets no slab because no more can be pinned while users of kind `ahead` have some; those
+  // should return theirs. Runs on any thread that takes slabs, without the lock. Call it before the first try_take().
   void ask_back(void (*ask)(void*), void* context) noexcept {
     ask_ = ask;
     ask_context_ = context;
   }
-  // Returns true if a user went without a slab in this way in the last 100 ms.
+  // Returns true if a user did not get a slab for that reason in the last 100 ms.
   [[nodiscard]] bool is_wanted() const noexcept;
-  // Returns why the last attempt to pin more failed; ok if it worked.
+  // Returns why the last attempt to pin more failed, or ok if it succeeded.
   [[nodiscard]] status last_refusal() const {
     const std::lock_guard guard(lock_);
     return refusal_;
   }
-  // Call when no slab was available. Returns the time if the budget is the reason, else 0.
+  // Call when no slab was available. Returns the time if the budget is the reason, otherwise 0.
   [[nodiscard]] std::int64_t begin_wait(slab_user user) const noexcept;
-  // Call when the slab has arrived or is no longer needed. began_ns: from begin_wait(); set to 0.
+  // Call when a slab has been obtained or is no longer needed. began_ns: from begin_wait(); set to 0.
   void end_wait(std::int64_t& began_ns) noexcept;
   void give_back(slab used);
-  // Call instead of give_back if the kernel or the device may still write to the slab. The slab is lost for good, and with it the mapping
-  // of its chunk, which no longer counts against the budget.
+  // Call instead of give_back() if the kernel or the device may still write to the slab. The slab is lost permanently, along with the
+  // mapping of its chunk, which no longer counts against the budget.
   void abandon(slab lost);
-  // Unpins and unmaps the chunks with no slab in use, and returns their bytes. Blocks while the driver unpins. A chunk that the driver does
-  // not unpin stays in use.
+  // Unpins and unmaps the chunks that have no slab in use, and returns the number of bytes freed. Blocks while the driver unpins. If the
+  // driver fails to unpin a chunk, it stays in use.
   std::size_t trim();
-  // Blocks until a slab is returned or the timeout ends.
+  // Blocks until a slab is returned or the timeout expires.
   void wait_for_return(std::chrono::microseconds timeout);
 
-  // Returns the memory of a chunk, to register with a ring; generation() counts the chunks that had this number. Both stay the same while
-  // one of the chunk's slabs is in use.
+  // Returns the memory of a chunk, to register with a ring. generation() counts the chunks that have had this number. Both are constant
+  // while one of the chunk's slabs is in use.
   [[nodiscard]] std::span<std::byte> chunk(std::uint32_t index) const noexcept {
     return {chunks_[index].base.load(std::memory_order_acquire), chunks_[index].length};
   }
@@ -153,7 +153,7 @@ class slab_pool {
   static constexpr std::size_t class_count = slab_classes.size();
   static std::size_t class_of(std::size_t bytes) noexcept;
 
-  // used_up: set if there is no slab because no more can be pinned, rather than because the share is used up.
+  // used_up: set if there is no slab because no more can be pinned, rather than because the share is exhausted.
   result<slab> take_or_grow(std::size_t wanted_class, device::session& session, slab_user user, bool& used_up);
   void note_wanted() noexcept;
   // Call with the lock held.
@@ -178,7 +178,7 @@ class slab_pool {
   bool share_is_cut_ = false;
   void (*ask_)(void*) = nullptr;
   void* ask_context_ = nullptr;
-  std::atomic<std::int64_t> wanted_ns_{0};  // when a user last went without a slab; 0: never
+  std::atomic<std::int64_t> wanted_ns_{0};  // when a user last failed to get a slab; 0: never
   std::size_t eager_bytes_of_link_ = 0;
   mutable std::mutex lock_;  // guards the members below, except the chunks already added
   std::size_t eager_bytes_ = ~std::size_t{0};
@@ -189,12 +189,12 @@ class slab_pool {
   std::array<std::size_t, class_count> slabs_of_class_{};
   std::array<std::size_t, slab_users> bytes_out_{};  // by slab_user; without the smallest size, except for far and background
   std::array<std::size_t, slab_users> slabs_out_{};  // by slab_user
-  std::size_t returns_ = 0;                          // since the last chunk was added; like the next, without the smallest size
+  std::size_t returns_ = 0;                          // since the last chunk was added; like the next member, without the smallest size
   std::int64_t returned_ns_ = 0;                     // when a slab was last returned or a chunk added
   std::size_t waiting_ = 0;
   bool growing_ = false;
   status refusal_;                        // of the last attempt to pin more
-  unsigned trimming_ = 0;                 // chunks that come back either as slabs or as budget
+  unsigned trimming_ = 0;                 // chunks that will be returned either as slabs or as budget
   std::uint64_t trims_ = 0;               // finished trims of chunks
   std::atomic<bool> has_largest_{false};  // a chunk of the largest size exists
   std::vector<chunk_state> chunks_;

@@ -40,7 +40,7 @@ status unpacker::issue(const load& what, device::stream copies) {
   if (auto problem = prepare(what.segments.size() > 1 && !what.elsewhere); !problem.ok()) return problem;
   auto queued = or_no_memory([&] { return queue(what, copies); });
   if (queued.ok()) return queued;
-  // Part of it may be in flight. Its memory must be unused before the caller learns of the failure.
+  // Part of it may be in flight. Its memory must be unused before the caller is notified of the failure.
   for (const auto on : {copies, kernels_.get()}) (void)or_no_memory([&] { return session_.synchronize(on); });
   return queued;
 }

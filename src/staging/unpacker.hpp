@@ -1,6 +1,6 @@
-// Sends a slab whose bytes go to many places, or to another device. One copy brings the slab to memory of this device; from there a kernel
-// (or a copy, if there is one place) moves the bytes to their places, on a separate stream, so that the link stays busy. (H200, pieces of
-// 768 KiB: 53.6 GB/s; one copy per piece 33, a kernel that reads the slab in place 42.) For one thread at a time.
+// Sends a slab whose bytes go to many places, or to another device. One copy sends the slab to memory on this device. From there a kernel
+// (or a copy, if there is only one place) moves the bytes to their places, on a separate stream, so that the link stays busy. (H200, 768
+// KiB pieces: 53.6 GB/s; 33 with one copy per piece; 42 with a kernel that reads the slab in place.) For one thread at a time.
 #pragma once
 
 #include <array>
@@ -24,19 +24,19 @@ class unpacker {
   unpacker& operator=(const unpacker&) = delete;
   ~unpacker();  // nothing may be in flight
 
-  // The bytes (at most room_bytes) to send from source, and the segments that say where they go. Only read during the call.
+  // The bytes (at most room_bytes) to send from source, and the segments that specify their destinations. Only read during the call.
   struct load {
     std::span<const device::segment> segments;
     const std::byte* source = nullptr;
     std::size_t bytes = 0;
-    bool elsewhere = false;  // to another device, whose memory this device's kernels may not reach: one copy per segment
+    bool elsewhere = false;  // to another device, whose memory this device's kernels may not be able to reach: one copy per segment
   };
   // Creates what issue() needs. Errors: those of issue().
   status prepare(bool needs_kernel);
-  // Queues the copy on the stream copies and, behind it, the moves of the segments on stream(). On failure nothing is in flight. Errors:
-  // unsupported (no kernel), out_of_memory (also of the device).
+  // Queues the copy on the stream `copies` and, after it, the moves of the segments on stream(). On failure nothing is in flight. Errors:
+  // unsupported (no kernel), out_of_memory (of host or device).
   status issue(const load& what, device::stream copies);
-  // Returns the stream on which the last issue() ends.
+  // Returns the stream on which the last issue() completes.
   [[nodiscard]] device::stream stream() const noexcept { return kernels_.get(); }
   // Returns the memory, for the caller to free, or null if there is none. The next issue() allocates it again. Nothing may be in flight.
   [[nodiscard]] std::byte* take_memory() noexcept { return std::exchange(memory_, nullptr); }

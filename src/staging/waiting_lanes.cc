@@ -13,7 +13,7 @@ namespace penstock::staging {
 namespace {
 
 constexpr std::chrono::seconds longest_idle{5};
-// For each of up to 256 threads that only read. Libraries may keep data per thread in it as well.
+// For each of up to 256 threads that only read. Libraries may also keep per-thread data in it.
 constexpr std::size_t stack_bytes = std::size_t{1} << 20;
 
 }  // namespace
@@ -59,7 +59,7 @@ bool waiting_lanes::help(work_list& list) {
   return true;
 }
 
-// Makes sure that a thread exists. Error: out_of_memory.
+// Ensures that a thread exists. Error: out_of_memory.
 status waiting_lanes::ready() {
   if (auto problem = copies_.ready(); !problem.ok()) return problem;
   const std::lock_guard guard(lock_);
@@ -69,7 +69,7 @@ status waiting_lanes::ready() {
 // Call with the lock held.
 status waiting_lanes::start() {
   threads_.reserve(most_);
-  gone_.reserve(most_);  // an ending thread must not allocate
+  gone_.reserve(most_);  // an exiting thread must not allocate
   join(gone_);
   pthread_attr_t how;
   if (const int error = pthread_attr_init(&how); error != 0) return status::from_errno(error, "starting a thread that waits");
@@ -82,13 +82,13 @@ status waiting_lanes::start() {
   return {};
 }
 
-// Call with the lock held. Wakes an idle thread or starts a new one. Each thread that takes a work wakes the next.
+// Call with the lock held. Wakes an idle thread or starts a new one. Each thread that takes a work item wakes the next.
 void waiting_lanes::call() noexcept {
   if (!has_work()) return;
   if (idle_ > 0) {
     alarm_.notify_one();
   } else if (!stopping_ && threads_.size() < most_at_work()) {
-    (void)or_no_memory([&] { return start(); });  // the running threads carry on
+    (void)or_no_memory([&] { return start(); });  // the running threads continue
   }
 }
 

@@ -1,6 +1,6 @@
-// Threads that wait for the server of one file system, each for one read at a time. They serve reads from late file systems that cannot, or
-// must not, go through io_uring past the page cache. answer_times says how many are at work, up to a limit. They start when works wait, and
-// end after some idle time. Thread-safe.
+// Threads that wait for the server of one file system, each for one read at a time. They serve reads from slow file systems that cannot, or
+// must not, use io_uring past the page cache. answer_times specifies how many are active, up to a limit. They start when work is waiting,
+// and exit after some idle time. Thread-safe.
 #pragma once
 
 #include <pthread.h>
@@ -23,11 +23,11 @@ class waiting_lanes {
   waiting_lanes(unsigned most, answer_times& times, feeders& copies) noexcept : most_(most), times_(times), copies_(copies) {}
   waiting_lanes(const waiting_lanes&) = delete;
   waiting_lanes& operator=(const waiting_lanes&) = delete;
-  ~waiting_lanes();  // runs the queued works, then joins
+  ~waiting_lanes();  // runs the queued work items, then joins
 
-  // Queues the works, if any. If no thread can be started, runs them on the calling thread.
+  // Queues the work items, if any. If no thread can be started, runs them on the calling thread.
   void push_or_run(work_list& list, const work_chain& works);
-  // Runs one work of the list on the calling thread. Returns false if the list is empty.
+  // Runs one work item from the list on the calling thread. Returns false if the list is empty.
   bool help(work_list& list);
 
  private:
@@ -47,7 +47,7 @@ class waiting_lanes {
   std::mutex lock_;  // guards the members below
   std::condition_variable alarm_;
   std::vector<pthread_t> threads_;
-  std::vector<pthread_t> gone_;  // ended threads, still to be joined
+  std::vector<pthread_t> gone_;  // exited threads, still to be joined
   unsigned busy_ = 0;
   unsigned idle_ = 0;
   bool stopping_ = false;

@@ -1,6 +1,6 @@
-// The works that lanes run, and the queue that they take them from. A work_list holds the works of one request, first in first out. The
-// queue serves its lists in turn, one work each, so a small request never waits behind all pieces of a large one. The request owns its
-// works and lists. The queue forgets a list in the call that takes its last work.
+// The work items that lanes run, and the queue from which they take them. A work_list contains the work items of one request, first in,
+// first out. The queue serves its lists in turn, one item each, so a small request never waits behind all pieces of a large one. The
+// request owns its work items and lists. The queue forgets a list in the call that takes its last item.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@ namespace penstock::staging {
 class work {
  public:
   virtual ~work() = default;
-  // Does the work, or starts it. Returns false if it cannot start now (no slab): a disk lane runs it again later; copy lanes never see
-  // false. The object may be destroyed when run returns true.
+  // Does the work, or starts it. Returns false if it cannot start now (no slab). A disk lane then runs it again later; copy lanes never
+  // encounter this. The object may be destroyed when run() returns true.
   virtual bool run() = 0;
 
   work* next_work = nullptr;  // owned by the queue while queued
-  // The next work of the list shares what this one takes (a slab), and the queue hands out both before it serves another list. Otherwise
-  // works could come to hold every slab while the works that complete them wait behind others that want a slab.
+  // The next work item in the list shares what this one takes (a slab), and the queue hands out both before it serves another list.
+  // Otherwise all slabs could be taken by work items whose completion depends on others that are queued behind items waiting for a slab.
   bool with_next = false;
-  // The next such work comes late, from a server: a lane that has run this one does not spin for more.
+  // The next such work item is delayed by a server, so a lane that has run this one does not spin for more.
   bool from_far = false;
 };
 
@@ -34,7 +34,7 @@ struct work_list {
   bool linked = false;
 };
 
-// Works of one list that are queued together.
+// Work items from one list that are queued together.
 struct work_chain {
   work* first = nullptr;
   work* last = nullptr;
@@ -49,17 +49,17 @@ struct work_chain {
 
 class work_queue {
  public:
-  // Appends the chain first..last (linked by next_work, count works) to the list.
+  // Appends the chain first..last (linked by next_work, count items) to the list.
   void push(work_list& list, work& first, work& last, std::size_t count);
-  // Takes the next work in turn. Returns null if the queue is empty. from: receives the work's list.
+  // Takes the next work item in turn. Returns null if the queue is empty. from: receives the item's list.
   work* take(work_list** from = nullptr);
-  // Puts back a work that take() returned, at the head of its list.
+  // Puts back a work item that take() returned, at the head of its list.
   void put_back(work_list& list, work& item);
-  // Takes a work of this list only.
+  // Takes a work item from this list only.
   work* take_from(work_list& list);
-  // Takes this work out of the list. Returns false if it is not there.
+  // Removes this work item from the list. Returns false if it is not there.
   bool remove(work_list& list, work& item);
-  // Exact on the thread that last pushed or took; a hint on others.
+  // Exact on the thread that last pushed or took an item; a hint on others.
   [[nodiscard]] std::size_t size() const noexcept { return size_.load(); }
 
  private:
@@ -74,15 +74,15 @@ class work_queue {
 
 class turn_list;
 
-// A work of a turn_list, which runs one work at a time (except those that turn_list::take() returns).
+// A work item in a turn_list, which runs one item at a time (except those that turn_list::take() returns).
 class turn_work : public work {
  public:
-  // Runs carry() for this work and then for works added to the list meanwhile.
+  // Runs carry() for this work item and then for items added to the list during the call.
   bool run() final;
 
  protected:
   virtual void carry() = 0;
-  // Called after carry(), once the next work has been taken from the list. The list may be destroyed when this returns.
+  // Called after carry(), once the next work item has been taken from the list. The list may be destroyed when this returns.
   virtual void end() = 0;
 
  private:
@@ -91,17 +91,17 @@ class turn_work : public work {
   turn_work* next_turn_ = nullptr;  // owned by the list
 };
 
-// First in, first out. Thread-safe. Must outlive the works that have not ended.
+// First in, first out. Thread-safe. Must outlive the work items that have not ended.
 class turn_list {
  public:
-  // Returns true if it is this work's turn: the caller then has it run.
+  // Returns true if it is this work item's turn. The caller must then run it.
   bool add(turn_work& added);
-  // Takes out a waiting work, for the caller to run although another is running. Returns null if none waits.
+  // Removes a waiting work item, for the caller to run although another is running. Returns null if none is waiting.
   turn_work* take();
 
  private:
   friend class turn_work;
-  turn_work* next();  // after a work was carried
+  turn_work* next();  // after a work item was carried out
 
   spin_lock lock_;  // guards the members below
   intrusive_list<turn_work, &turn_work::next_turn_> waiting_;

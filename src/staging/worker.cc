@@ -33,7 +33,7 @@ status no_worker(const std::system_error& problem) {
 
 void become_worker(const char* name) {
   is_worker = true;
-  (void)prepare_to_throw();  // otherwise the first or_no_memory() does
+  (void)prepare_to_throw();  // otherwise the first or_no_memory() does this
   pthread_setname_np(pthread_self(), name);
   sigset_t all;
   sigfillset(&all);
@@ -41,7 +41,8 @@ void become_worker(const char* name) {
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
 }
 
-// Linux applies the priority to one thread (setpriority(2), "C library/kernel differences"). If refused, the thread keeps its priority.
+// Linux applies the priority to one thread (setpriority(2), "C library/kernel differences"). If the call is refused, the thread keeps its
+// priority.
 void be_nice() noexcept {
   constexpr int nice = 15;
   (void)setpriority(PRIO_PROCESS, 0, nice);

@@ -1,4 +1,4 @@
-// What all threads of an engine share, and short pauses.
+// Code shared by all threads of an engine, and short pauses.
 #pragma once
 
 #include <chrono>
@@ -8,19 +8,20 @@
 
 namespace penstock::staging {
 
-// Names the calling thread, blocks all signals in it (they belong to the program's own threads) and gives it a short timer slack.
+// Names the calling thread, blocks all signals in it (they are for the program's own threads) and gives it a short timer slack.
 void become_worker(const char* name);
 
-// Lowers the priority of the calling thread for good, so that other threads get the core first.
+// Permanently lowers the priority of the calling thread, so that other threads get the core first.
 void be_nice() noexcept;
 
-// Turns the error of std::thread when a worker cannot start into errc::out_of_memory.
+// Converts the error that std::thread raises when a worker cannot start into errc::out_of_memory.
 status no_worker(const std::system_error& problem);
 
-// Returns true if the calling thread is a worker, or counts as one: no engine may end on it.
+// Returns true if the calling thread is a worker, or counts as one. No engine may be destroyed on it.
 bool on_worker_thread() noexcept;
 
-// Makes the calling thread count as a worker while it lives, for example a driver thread that may release the last reference to an engine.
+// Makes the calling thread count as a worker during its own lifetime. Used, for example, for a driver thread that may release the last
+// reference to an engine.
 class worker_scope {
  public:
   worker_scope() noexcept;
@@ -32,12 +33,12 @@ class worker_scope {
   bool before_;
 };
 
-// Pauses for about 0.3 us between two looks at memory that another thread will write.
+// Pauses for about 0.3 us between two reads of memory that another thread will write.
 void relax() noexcept;
 
 // Sleeps for about 45 us on worker threads, 100 us on threads with the default timer slack.
 void nap();
-// Sleeps for that long or longer.
+// Sleeps for at least the given time.
 void nap(std::chrono::nanoseconds at_least);
 
 }  // namespace penstock::staging

@@ -6,10 +6,10 @@
 //   read    report `reached` | for each wave: wait for its turn, copy, report `copied` | wait until the count is set | report `passed`
 //   write   the same, and the count is set when all is written
 //
-// A request with fixed values begins when it is queued, as far as slabs are free: reads are then in slabs when the stream arrives. If it
-// may be reported early, the stream of a read does not wait for the count, which is set before the last wave is copied. If slabs can be
-// promised for all of a read, the read is plain: its copies are put onto the stream as ordinary copies, and all of them run. Bytes that
-// fail to arrive, or that are cut off the file meanwhile, become zeros.
+// A request with fixed values starts when it is queued, if enough slabs are free, so that a read's bytes are in slabs when the stream
+// reaches it. If a read may be reported early, its stream does not wait for the count, which is set before the last wave is copied. If
+// slabs can be promised for all of a read, the read is plain: its copies are enqueued on the stream as ordinary copies, and all of them
+// run. Bytes that fail to arrive, or that are truncated from the file while it runs, become zeros.
 #pragma once
 
 #include <atomic>
