@@ -222,10 +222,10 @@ struct declaration {
   bool gpu_direct = false;       // no byte passes through host memory, as far as the path can tell
   portion carries = portion::everything;
   std::uint64_t most_carried_now = 0;  // the path transfers requests of up to this many bytes on a waiting caller's thread (carry_now)
-  std::uint64_t alignment = 1;  // for whole_requests: in the file; a write that cannot be aligned in both memory and file is refused
-  bool whole_blocks = false;    // transfers only whole blocks: edges of reads go to the successor, even if the path is forced
-  std::string_view reason{};    // why the path is chosen, if the planner does not say so
-  cutter cut = nullptr;         // for portions of requests; null: each is one piece
+  std::uint64_t alignment = 1;         // for whole_requests: in the file; a write that cannot be aligned in both memory and file is refused
+  bool whole_blocks = false;           // transfers only whole blocks: edges of reads go to the successor, even if the path is forced
+  std::string_view reason{};           // why the path is chosen, if the planner does not say so
+  cutter cut = nullptr;                // for portions of requests; null: each is one piece
   std::unique_ptr<data_path> (*make)(const services& with) = nullptr;
 };
 

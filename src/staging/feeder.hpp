@@ -90,8 +90,7 @@ class feeder {
     [[nodiscard]] device::stream next_stream() const noexcept { return streams[turn].get(); }
     void note_issued(copy_task& task) noexcept;
 
-    std::size_t turns =
-        4;  // all streams are created before the first copy; later, a waiting stream of the program could block the driver
+    std::size_t turns = 4;  // all streams are created before the first copy; later, a waiting stream of the program could block the driver
     std::uint64_t most_bytes = std::uint64_t{24} << 20;  // in flight; two tasks are always allowed
     std::array<device::owned_stream, 4> streams;
     std::array<device::owned_event, 64> events;

@@ -198,8 +198,9 @@ bool lanes::has_work_for(unsigned index) const noexcept {
 // A submitter looks for sleeping lanes after it has queued a work item. A lane looks for work again before it sleeps. Therefore no wake-up
 // is lost.
 void lanes::sleep(unsigned index) {
-  if (index >= at_work_.load()) wake(queue_.size(), spinning_.load());  // it may have been woken for a work item that it must no longer
-                                                                        // take
+  if (index >= at_work_.load())
+    wake(queue_.size(), spinning_.load());  // it may have been woken for a work item that it must no longer
+                                            // take
   const std::uint64_t mine = std::uint64_t{1} << index;
   asleep_.fetch_or(mine);
   if (has_work_for(index) && (asleep_.fetch_and(~mine) & mine) != 0) return;

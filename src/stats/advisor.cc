@@ -18,7 +18,7 @@ namespace penstock::stats {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-constexpr std::uint64_t least_times = 16;           // of events that matter only if they are repeated
+constexpr std::uint64_t least_times = 16;           // for events that matter only if they are repeated
 constexpr std::uint64_t least_compared = 16 * mib;  // bytes, for a speed to compare with
 constexpr unsigned least_lanes = 4;
 
@@ -94,7 +94,7 @@ class adviser {
   [[nodiscard]] double beside_each_other() const { return active_ns_ > 0 ? std::max(1.0, busy_ns_ / active_ns_) : 1.0; }
   [[nodiscard]] double copying(double bytes) const { return bytes / static_cast<double>(mib) * static_cast<double>(use_.copy_ns_per_mib); }
 
-  // Returns what calls of 1 MiB would save, in nanoseconds of their caller.
+  // Returns what 1 MiB calls would save, in nanoseconds of the caller's time.
   [[nodiscard]] double saved_by_long_calls(std::uint64_t count, std::uint64_t bytes, std::uint64_t nanoseconds) const {
     const auto all = static_cast<double>(nanoseconds);
     const double long_calls = static_cast<double>(bytes) / static_cast<double>(mib);
@@ -251,7 +251,7 @@ class adviser {
 
 std::uint64_t measure_copy() {
   using clock = std::chrono::steady_clock;
-  constexpr std::size_t bytes = 4 * mib;  // more than a core's own caches hold
+  constexpr std::size_t bytes = 4 * mib;  // more than a core's own caches can hold
   const auto source = std::make_unique<char[]>(bytes);
   const auto target = std::make_unique<char[]>(bytes);
   auto best = clock::duration::max();
@@ -259,7 +259,7 @@ std::uint64_t measure_copy() {
     std::memset(source.get(), i, bytes);
     const auto began = clock::now();
     std::memcpy(target.get(), source.get(), bytes);
-    if (target[bytes - 1] != i) return 0;  // forces the copy to end before the clock is read
+    if (target[bytes - 1] != i) return 0;  // forces the copy to complete before the clock is read
     best = std::min(best, clock::now() - began);
   }
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(best).count()) / (bytes / mib);
@@ -276,7 +276,7 @@ std::string advice_lines(const std::vector<advice>& found) {
 }
 
 std::uint64_t measured_copy_ns_per_mib() noexcept {
-  // Not a static local: if another thread is initializing one during a fork, the child would wait for that thread forever.
+  // Not a static local: if another thread were initializing one during a fork, the child would wait for that thread forever.
   static std::atomic<std::uint64_t> measured{0};
   if (measured.load() == 0) measured.store(or_without_memory([] { return measure_copy(); }, [] { return std::uint64_t{0}; }));
   return measured.load();

@@ -21,8 +21,8 @@ namespace penstock::stats {
 
 namespace {
 
-// All boards of the process; tests have several. A fork takes the lock, so that no child finds it held. The only blocking operation under
-// it is making the shared memory file.
+// All boards of the process; tests have several. A fork takes the lock, so that no child finds it locked. The only blocking operation under
+// it is creating the shared memory file.
 std::mutex boards_lock;        // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
 board* first_board = nullptr;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
 
@@ -45,7 +45,7 @@ void add_path(board_layout::path_counters& to, const board_layout::path_counters
   if (from.last_fallback.changes.load(relaxed) > 0) to.last_fallback.set(from.last_fallback.get());
 }
 
-// Engines keep channels in different order. If there is no place left, counts go to the last one.
+// Engines keep channels in different orders. If there is no slot left, counts are added to the last one.
 void add_channel(board_layout::engine_section& to, const board_layout::channel_counters& from) noexcept {
   const auto name = from.name.get();
   if (name.empty()) return;
@@ -95,7 +95,7 @@ std::string device_name_at(std::size_t index) {
 
 board::board(std::shared_ptr<sys::board_folder> folder) : folder_(std::move(folder)) {
   static const int watched = pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
-  (void)watched;  // if that fails, a child's counts go to its parent's board
+  (void)watched;  // if that fails, a child's counts are added to its parent's board
   const std::lock_guard guard(boards_lock);
   next_ = std::exchange(first_board, this);
 }
@@ -114,7 +114,7 @@ board::~board() {
 }
 
 std::shared_ptr<board> board::of_process() {
-  // Never destroyed, because engines in static objects count until the very end.
+  // Never destroyed, because engines in static objects keep counting until the very end.
   static auto* const own = [] {
     auto* made = new std::shared_ptr<board>(std::make_shared<board>(sys::make_board_folder()));
     (void)std::atexit([] { of_process()->close(); });
@@ -133,7 +133,7 @@ void board::close() noexcept {
 status board::open() {
   const auto self = sys::identify_own_process();
   if (!self) return self.error();
-  if (const auto others = folder_->list(); others.ok()) {  // each process that makes a board tidies up
+  if (const auto others = folder_->list(); others.ok()) {  // each process that creates a board cleans up
     std::vector<int> gone;
     for (const int pid : *others) {
       std::array<std::byte, sizeof(board_layout::head)> bytes{};
@@ -203,10 +203,11 @@ void board::leave(board_layout::engine_section* section) noexcept {
     const std::lock_guard asking(asking_);
     const std::lock_guard guard(boards_lock);
     const auto known = std::find_if(members_.begin(), members_.end(), [&](const member& each) { return each.section == section; });
-    if (known == members_.end()) return;  // belongs to a board of the parent process
+    if (known == members_.end()) return;  // belongs to one of the parent process's boards
     members_.erase(known);
     page_->changes.fetch_add(1, relaxed);
-    std::atomic_thread_fence(std::memory_order_release);  // on ARM, later stores may overtake a fetch_add, whatever its order
+    std::atomic_thread_fence(std::memory_order_release);  // on ARM, later stores may be reordered before a fetch_add, whatever its memory
+                                                          // order
     add_to_ended(page_->engines[0], *section);
     section->~engine_section();
     new (section) board_layout::engine_section;
@@ -214,7 +215,7 @@ void board::leave(board_layout::engine_section* section) noexcept {
     if (members_.empty()) ended = end_answering();
   }
   if (!ended.joinable()) return;
-  // An object that an answer listed may have been the last to keep the engine alive.
+  // An object listed in an answer may have been the last to keep the engine alive.
   ended.get_id() == std::this_thread::get_id() ? ended.detach() : ended.join();
 }
 
@@ -235,7 +236,7 @@ void board::begin_answering() {
         seen = now;
         self->answer(*page);
         page->answered.store(now, std::memory_order_release);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // limits a reader that asks continuously
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // limits a reader that sends requests continuously
       }
     });
   } catch (const std::system_error&) {
@@ -274,7 +275,7 @@ void board::answer(board_layout::page& page) {
       auto* const engine = teller_of(section);
       if (engine == nullptr) continue;
       const auto told = engine->tell();
-      if (teller_of(section) == nullptr) continue;  // its answer ended the engine
+      if (teller_of(section) == nullptr) continue;  // its answer destroyed the engine
       section->pinned_bytes.store(told.pinned_bytes, relaxed);
       section->pinned_peak_bytes.store(told.pinned_peak_bytes, relaxed);
       section->pinned_file_bytes.store(told.pinned_file_bytes, relaxed);
@@ -306,17 +307,17 @@ void board::answer(board_layout::page& page) {
 void board::before_fork() { boards_lock.lock(); }
 void board::after_fork_in_parent() { boards_lock.unlock(); }
 
-// The child's copies of engines continue to count, in private memory; new engines of the child make a board of their own.
+// The child's copies of engines continue to count in private memory. New engines in the child create their own board.
 void board::after_fork_in_child() {
   for (auto* each = first_board; each != nullptr; each = each->next_) {
     if (each->page_ == nullptr) continue;
     auto* own = mmap(each->memory_.data(), each->memory_.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (own == MAP_FAILED) std::abort();  // otherwise it would count as its parent
+    if (own == MAP_FAILED) std::abort();  // otherwise the child would count on its parent's board
     new (&each->memory_) sys::shared_region;
     each->page_ = nullptr;
     if (!each->members_.empty()) new (&each->members_) std::vector<member>;  // their memory belongs to the parent
     (void)each->thread_.release();                                           // the thread is not in this process
-    new (&each->asking_) std::recursive_mutex;                               // that thread may hold it
+    new (&each->asking_) std::recursive_mutex;                               // that thread may hold the lock
   }
   boards_lock.unlock();
 }

@@ -1,6 +1,6 @@
 // The board of this process: the counters of its engines in shared memory, which `penstock stats` and `penstock top` read without calling
-// the process. The costlier part, the table of requests in flight, is filled when a reader requests it, by a thread that otherwise sleeps.
-// Unlike everything else in this folder, it belongs to the process, not to an engine. Thread-safe. A forked child makes a new one.
+// the process. The table of requests in flight costs more. A thread that otherwise sleeps fills it in when a reader requests it. Unlike
+// everything else in this folder, the board belongs to the process, not to an engine. Thread-safe. A forked child creates a new one.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class board_teller {
   ~board_teller() = default;
 };
 
-// Must be made with std::make_shared.
+// Must be created with std::make_shared.
 class board : public std::enable_shared_from_this<board> {
  public:
   explicit board(std::shared_ptr<sys::board_folder> folder);
@@ -39,34 +39,34 @@ class board : public std::enable_shared_from_this<board> {
   // The process's own board, under /dev/shm. Removed when the process exits normally.
   static std::shared_ptr<board> of_process();
 
-  // Returns where an engine counts until leave(). Makes the board if there is none. The engine is asked for answers until forget(). Errors:
-  // those of board_folder::make(), and unsupported (most_engines have joined).
+  // Returns the section in which an engine counts until leave(). Creates the board if there is none. The engine is queried for answers
+  // until forget(). Errors: those of board_folder::make(), and unsupported (most_engines have joined).
   result<board_layout::engine_section*> join(board_teller& engine);
-  // Stops asking the engine of that section; waits for an answer in progress. An answer never keeps an engine alive, because the engine
-  // would then end on the answering thread, later than its user expects.
+  // Stops querying the engine of that section, and waits for an answer in progress. An answer never keeps an engine alive, because the
+  // engine would then be destroyed on the answering thread, later than its user expects.
   void forget(const board_layout::engine_section* section) noexcept;
-  // Adds the engine's counts to the sum of the process. No thread may count in the section any longer.
+  // Adds the engine's counts to the total of the process. No thread may still be counting in the section.
   void leave(board_layout::engine_section* section) noexcept;
-  // Removes the file, so that there are no more readers. Engines continue to count in memory that no other process sees.
+  // Removes the file, so that there are no more readers. Engines continue to count in memory that other processes cannot see.
   void close() noexcept;
 
  private:
   struct member {
     board_layout::engine_section* section = nullptr;
-    board_teller* engine = nullptr;  // null: it is no longer asked
+    board_teller* engine = nullptr;  // null: no longer queried
   };
 
   status open();
   void answer(board_layout::page& page);
-  [[nodiscard]] board_teller* teller_of(const board_layout::engine_section* section) noexcept;  // null: it is no longer asked
+  [[nodiscard]] board_teller* teller_of(const board_layout::engine_section* section) noexcept;  // null: no longer queried
   void begin_answering();
   std::thread end_answering() noexcept;
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
 
-  // Held while engines are asked, and taken before the lock of all boards. Recursive, because an object that an engine lists in its answer
-  // may be the last to keep that engine, or another one, alive.
+  // Held while engines are queried, and taken before the lock of all boards. Recursive, because an object that an engine lists in its
+  // answer may be the last to keep that engine, or another one, alive.
   std::recursive_mutex asking_;
   const std::shared_ptr<sys::board_folder> folder_;
   sys::shared_region memory_;
@@ -79,7 +79,7 @@ class board : public std::enable_shared_from_this<board> {
 
 // Returns an index into board_layout::devices.
 [[nodiscard]] std::size_t device_index(bool known, bool on_device, bool emulated, int ordinal) noexcept;
-// Returns a name as in device_info::name, or "host"; empty for index 0.
+// Returns a name in the format of device_info::name, or "host"; empty for index 0.
 [[nodiscard]] std::string device_name_at(std::size_t index);
 
 }  // namespace penstock::stats

@@ -1,5 +1,5 @@
-// The binary layout of a board. Any change here requires a new layout_version; the head is the same in all versions. It contains only words
-// and text of fixed size: a reader copies the board of another process before using it, and it contains no pointers to follow.
+// The binary layout of a board. Any change here requires a new layout_version; the head is the same in all versions. The layout contains
+// only words and fixed-size text, with no pointers to follow, because a reader copies another process's board before using it.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using counter = std::atomic<std::uint64_t>;
 inline constexpr auto relaxed = std::memory_order_relaxed;
 static_assert(counter::is_always_lock_free && sizeof(counter) == 8);
 
-// Text that can be read while it is written. One writer at a time. A reader in another process copies the board three times and accepts the
-// text if `changes` was the same, and even, in the first and last copy.
+// Text that can be read while it is being written. One writer at a time. A reader in another process copies the board three times and
+// accepts the text if `changes` was even and identical in the first and last copy.
 template <std::size_t Size>
 struct shared_text {
   static_assert(Size % 8 == 0);
@@ -41,7 +41,7 @@ struct shared_text {
     }
     changes.fetch_add(1, std::memory_order_release);
   }
-  // Returns the text as printable UTF-8. Replaces other bytes, including those of a character that was cut off.
+  // Returns the text as printable UTF-8. Replaces other bytes, including those of a truncated character.
   [[nodiscard]] std::string get() const {
     std::array<char, Size> bytes{};
     for (std::size_t i = 0; i < words.size(); ++i) {
@@ -56,7 +56,7 @@ namespace board_layout {
 
 inline constexpr std::uint32_t layout_version = 10;
 inline constexpr std::array<char, 8> magic{'P', 'N', 'S', 'T', 'K', 'B', 'R', 'D'};
-inline constexpr std::size_t most_engines = 8;  // at a time; further ones count in private memory
+inline constexpr std::size_t most_engines = 8;  // at a time; additional engines count in private memory
 inline constexpr std::size_t most_paths = 8;
 inline constexpr std::size_t most_devices = 20;
 inline constexpr std::size_t most_channels = 12;
@@ -87,24 +87,24 @@ struct alignas(64) device_counters {
   counter reads{0}, writes{0}, read_bytes{0}, written_bytes{0};
 };
 
-// [0]: memory of unknown place; [1]: host; [2]: host:0; [3] and up: cuda:0 and up. The last one also counts all further devices.
+// [0]: memory in an unknown place; [1]: host; [2]: host:0; from [3]: cuda:0 and so on. The last one also counts all further devices.
 using devices = std::array<device_counters, most_devices>;
 
 struct alignas(64) channel_counters {
   counter sent_tensors{0}, sent_bytes{0}, received_tensors{0}, received_bytes{0}, pushed_tensors{0};
-  shared_text<24> name;  // empty: the place is unused
+  shared_text<24> name;  // empty: the slot is unused
 };
 
 struct alignas(64) counted_usage {
   std::array<counter, counter_table.size()> each{};  // in the order of counter_table
-  // The latest end of the pieces and waits of each kind, for the counters of the time with at least one.
+  // The latest end of the pieces and waits of each kind, for the counters of the time with at least one of them.
   std::atomic<std::int64_t> last_cold_end_ns{0}, last_wait_end_ns{0}, last_kept_end_ns{0}, last_late_end_ns{0};
   std::atomic<std::int64_t> last_background_wait_end_ns{0}, last_held_end_ns{0};
   std::atomic<std::int64_t> last_put_off_end_ns{0}, last_tls_bound_end_ns{0}, last_memory_wait_end_ns{0};
   counter lanes{0};
 };
 
-// The counters of one engine. Section [0] of a board sums up the engines that have ended.
+// The counters of one engine. Section [0] of a board contains the totals of the engines that no longer exist.
 struct alignas(64) engine_section {
   std::atomic<std::uint32_t> used{0};
   counter failed{0}, cancelled{0}, timed_out{0};
@@ -116,7 +116,7 @@ struct alignas(64) engine_section {
 };
 
 struct alignas(64) request_line {
-  shared_text<120> file;  // its last bytes
+  shared_text<120> file;  // the end of its name
   counter offset{0}, length{0}, since_ns{0};
   std::atomic<std::uint32_t> is_write{0};
   std::atomic<std::uint32_t> of_pipe{0};
@@ -127,9 +127,9 @@ struct alignas(64) request_line {
 
 struct page {
   board_layout::head head;
-  std::atomic<std::uint32_t> asked{0};     // a reader adds one
-  std::atomic<std::uint32_t> answered{0};  // the value of asked when the table was filled
-  std::atomic<std::uint32_t> changes{0};   // odd while an engine's counters are moved
+  std::atomic<std::uint32_t> asked{0};     // incremented by readers
+  std::atomic<std::uint32_t> answered{0};  // the value of asked when the table was filled in
+  std::atomic<std::uint32_t> changes{0};   // odd while an engine's counters are being moved
   std::atomic<std::uint32_t> request_count{0};
   counter requests_not_shown{0};
   shared_text<120> program;

@@ -22,8 +22,8 @@ std::size_t bucket(std::uint64_t value, std::uint64_t unit) {
   return units == 0 ? 0 : std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(units)) - 1, 23);
 }
 
-// Adds to the time with at least one span under way. Spans arrive in about the order of their ends; each adds its part after the latest end
-// so far.
+// Adds to the time with at least one span in progress. Spans arrive approximately in the order of their ends. Each one adds the part of it
+// that is after the latest end so far.
 void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, const book::span& when) noexcept {
   auto last_end = last_end_ns.load(relaxed);
   while (when.ended_ns > last_end && !last_end_ns.compare_exchange_weak(last_end, when.ended_ns, relaxed)) {
@@ -33,7 +33,7 @@ void add_active(counter& active_ns, std::atomic<std::int64_t>& last_end_ns, cons
 
 std::uint64_t not_negative(std::int64_t nanoseconds) noexcept { return static_cast<std::uint64_t>(std::max<std::int64_t>(nanoseconds, 0)); }
 
-// Paths beyond the available places are counted in the last one.
+// Paths beyond the available slots are counted in the last one.
 std::size_t index_of(path_kind path) noexcept { return std::min(static_cast<std::size_t>(path), board_layout::most_paths - 1); }
 
 void add_path(engine_stats& to, const board_layout::path_counters& from) {
@@ -101,7 +101,7 @@ void book::begin(board_teller& engine) noexcept {
       if (i < table_.count()) (*joined)->paths[i].name.set(table_.name(static_cast<path_kind>(i)));
     }
     (*joined)->usage.lanes.store(own_->usage.lanes.load(relaxed), relaxed);
-    // Programs register files and memory before their first request. These counts move to the board, since snapshot() adds both.
+    // Programs register files and memory before their first request. These counts move to the board, because snapshot() adds both.
     for (const auto place : counted_early) (*joined)->usage.each[place].store(own_->usage.each[place].exchange(0, relaxed), relaxed);
     counting_.store(*joined, std::memory_order_release);
   } else {
@@ -120,8 +120,8 @@ void book::count_piece(path_kind path, bool is_write, std::uint64_t bytes, span 
   const auto nanoseconds = not_negative(when.ended_ns - when.began_ns);
   add_active(counters.active_ns, counters.last_end_ns, when);
   counters.operations.fetch_add(1, relaxed);
-  // Add to one of two counters that only grow. If there were a sum instead, the bytes read could seem to shrink for a moment, which looks
-  // like a restart to a reader.
+  // Adds to one of two counters that only grow. With a total instead, the bytes read could appear to shrink for a moment, which a reader
+  // would mistake for a restart.
   (is_write ? counters.written_bytes : counters.read_bytes).fetch_add(bytes, relaxed);
   if (failed) counters.errors.fetch_add(1, relaxed);
   counters.busy_ns.fetch_add(nanoseconds, relaxed);
@@ -133,7 +133,7 @@ void book::count_fallback(path_kind path, std::string_view why) {
   auto& counters = now().paths[index_of(path)];
   counters.fallbacks.fetch_add(1, relaxed);
   (void)or_no_memory([&]() -> status {
-    std::string told(why);  // before the lock, because it may take a while
+    std::string told(why);  // before taking the lock, because it may take a while
     const std::lock_guard guard(lock_);
     counters.last_fallback.set(told);
     last_fallback_[static_cast<std::size_t>(path)].swap(told);
@@ -258,7 +258,7 @@ void book::count_memory_wait(span when) noexcept {
 
 void book::count_channel(std::string_view name, const channel_stats& more) noexcept {
   const std::lock_guard guard(lock_);
-  std::size_t place = 0;  // channels beyond the available places are counted in the last one
+  std::size_t place = 0;  // channels beyond the available slots are counted in the last one
   while (place + 1 < channel_names_.size() && !channel_names_[place].empty() && channel_names_[place] != name) ++place;
   if (channel_names_[place].empty()) channel_names_[place] = name;
   auto& counters = now().channels[place];

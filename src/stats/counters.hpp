@@ -1,5 +1,5 @@
-// The counters of usage_stats, one line each. Boards, snapshots and the tables of all tools take the names and the order from here. To add
-// one, add its field and its line here, and increase board_layout::layout_version.
+// The counters of usage_stats, one line each. Boards, snapshots and the tables of all tools take their names and order from here. To add
+// one, add its field and its line here, and increment board_layout::layout_version.
 #pragma once
 
 #include <array>
@@ -87,7 +87,7 @@ inline constexpr std::array counter_table{
     usage_counter{"batch_submit_errors", &usage_stats::batch_submit_errors, "Such submissions that were refused"},
 };
 
-// Returns the place of a counter in the table.
+// Returns the index of a counter in the table.
 consteval std::size_t place_of(std::uint64_t usage_stats::*value) {
   for (std::size_t i = 0; i < counter_table.size(); ++i) {
     if (counter_table[i].value == value) return i;

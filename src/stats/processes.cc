@@ -45,7 +45,7 @@ status known_layout(const board_layout::head& head) {
                                          head.pid, version_of(head), head.version, head.size_bytes, version())};
 }
 
-// Whether no engine's counters were being moved between two copies.
+// Returns true if no engine's counters were being moved between two copies.
 bool same_moment(const page& first, const page& second) {
   const auto before = first.changes.load(relaxed);
   return (before & 1) == 0 && before == second.changes.load(relaxed);
@@ -58,7 +58,7 @@ void drop_unless_same(shared_text<Size>& text, const shared_text<Size>& before, 
   for (auto& word : text.words) word.store(0, relaxed);
 }
 
-// Takes three copies in a row: data that is equal in the first and the last was complete in the middle one.
+// Makes three copies in a row. Data that is equal in the first and the last was complete in the middle one.
 result<std::unique_ptr<page>> copy_of(sys::board_folder& folder, int pid) {
   constexpr int most_tries = 20;
   std::array<std::unique_ptr<page>, 3> copies{std::make_unique<page>(), std::make_unique<page>(), std::make_unique<page>()};
@@ -123,14 +123,14 @@ state state_of(const board_layout::head& head) {
   return now.error().code() == errc::not_found ? state::gone : state::runs;
 }
 
-// The program name as a board of the process would show it.
+// The program name as the process's board would show it.
 std::string shown_name(int pid) {
   decltype(page::program) text;
   text.set(sys::program_name(pid));
   return text.get();
 }
 
-// Whether no process is left that could use the file under this number, whatever it contains.
+// Returns true if no process is left that could use the file with this number, whatever it contains.
 bool is_left_behind(sys::board_folder& folder, int pid) {
   if (const auto head = head_of(folder, pid)) return state_of(*head) == state::gone;
   return sys::identify_process(pid).error().code() == errc::not_found;
@@ -163,7 +163,7 @@ result<process_stats> observe_within(sys::board_folder& folder, int pid, bool wi
   const auto seen = copy_of(folder, pid);
   if (!seen) return seen.error();
   if (auto problem = known_layout((*seen)->head); !problem.ok()) return problem;
-  // After exec(), a process keeps its number and start time but not its board. This is checked only if something looks different.
+  // After exec(), a process keeps its PID and start time but not its board. This is checked only if something looks different.
   const bool looks_other = (with_requests && !answers) || (*seen)->program.get() != shown_name(pid);
   if (now == state::runs && looks_other && !folder.is_mapped_by(pid)) now = state::gone;
   auto told = tell(**seen);

@@ -25,7 +25,7 @@ std::string summarize(const engine_stats& stats, const path::path_table& paths, 
     told +=
         fmt::format("{}: {:.2f} GB in {} pieces at {:.2f} GB/s", each.name, static_cast<double>(each.bytes) / 1e9, each.operations, speed);
     if (each.errors > 0) told += fmt::format(", {} failed", each.errors);
-    // Other programs of this user can write to the counters' memory, so there may be more names than paths.
+    // This user's other programs can write to the counters' memory, so there may be more names than paths.
     if (i < paths.count()) told += why_not_faster(paths.of(static_cast<path_kind>(i)), each, gpu_direct);
     told += "\n";
   }
