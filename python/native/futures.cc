@@ -204,7 +204,7 @@ void flight::cancel() {
 
 std::optional<flight::failure> flight::first_failure() {
   if (now() == state::left_in_parent) {
-    return failure{{errc::forked, "the request is under way in the parent process"},
+    return failure{{errc::forked, "the request is running in the parent process"},
                    file_names_.empty() ? file_name_ : file_names_.front(),
                    offsets_.empty() ? std::nullopt : std::optional(offsets_.front()),
                    0};

@@ -44,8 +44,8 @@ def test_explain_names_the_gpus_beside(path: Path) -> None:
     with penstock.open(path) as file:
         file.read_into(penstock.device(gpus[0]).empty(NBYTES), links=2)
         told = " ".join(file.explain(device=gpus[0], links=2).remarks)
-        if f"over the links of {gpus[1]} too" not in told:
-            pytest.skip(f"{gpus[1]} does not reach {gpus[0]}, or cores are few: {told}")
+        if f"also over the links of {gpus[1]}" not in told:
+            pytest.skip(f"{gpus[1]} does not reach {gpus[0]}, or there are few cores: {told}")
         assert "over the links" not in " ".join(file.explain(device=gpus[0], links=1).remarks)
 
 

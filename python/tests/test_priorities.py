@@ -64,7 +64,7 @@ def test_a_limit_delays_requests(path: Path) -> None:
         took = time.monotonic() - began
         assert moved == 4 * NBYTES
         assert took >= (moved - limit * 0.05 - 4 * MIB) / limit
-        assert any(f"{limit} bytes a second" in remark for remark in file.explain().remarks)
+        assert any(f"limited to {limit} bytes per second" in remark for remark in file.explain().remarks)
     assert penstock.stats()["usage"]["held_bytes"] > 0
 
 
@@ -89,4 +89,4 @@ def test_the_environment_limits_the_program(path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", code], env={"PENSTOCK_BYTES_PER_SECOND": "1234567"}, capture_output=True, text=True, check=True
     ).stdout
-    assert "1234567 bytes a second, a limit of the engine" in told
+    assert "limited to 1234567 bytes per second by the engine" in told

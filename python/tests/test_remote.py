@@ -88,7 +88,7 @@ def test_errors_are_those_of_files(served):
     url, _ = served
     with pytest.raises(FileNotFoundError, match="status 404"):
         penstock.open(f"{url}/nothing")
-    with pytest.raises(penstock.Error, match="reading only"):
+    with pytest.raises(penstock.Error, match="only be opened for reading"):
         penstock.open(f"{url}/data.bin", "r+")
     with pytest.raises(penstock.InvalidArgument, match="password"):
         penstock.open("http://user:secret@127.0.0.1/x")

@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 
 status closed_file() { return {errc::closed, "the file is closed"}; }
-status left_behind() { return {errc::forked, "the request is under way in the parent process"}; }
+status left_behind() { return {errc::forked, "the request is running in the parent process"}; }
 status no_engine() { return {errc::closed, "the engine was moved from"}; }
 status no_upload() { return {errc::closed, "the upload was discarded"}; }
 

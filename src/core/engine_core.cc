@@ -35,8 +35,8 @@ void warn_that_nvtx_is_missing() noexcept {
   static std::once_flag once;
   std::call_once(once, [] {
     print_error(
-        "penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) shows nothing: this library was built without the headers of NVTX. "
-        "Install nvidia-nvtx or CUDA's toolkit and build again.\n");
+        "penstock: PENSTOCK_NVTX (use_nvtx, profile.nvtx) has no effect: this library was built without the NVTX headers. "
+        "Install nvidia-nvtx or the CUDA toolkit and rebuild.\n");
   });
 }
 
@@ -44,14 +44,14 @@ void warn_that_nvtx_is_missing() noexcept {
 
 result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& options, seams doors) {
   if (options.pinned_budget_bytes < staging::least_budget_bytes) {
-    return status(errc::invalid_argument,
-                  fmt::format("pinned_budget_bytes is {}; the least is {}", options.pinned_budget_bytes, staging::least_budget_bytes));
+    return status(errc::invalid_argument, fmt::format("pinned_budget_bytes is {}; it must be at least {}", options.pinned_budget_bytes,
+                                                      staging::least_budget_bytes));
   }
   if (options.gpu_direct_piece_bytes % (std::size_t{64} << 10) != 0) {
     return status(errc::invalid_argument,
-                  fmt::format("gpu_direct_piece_bytes is {}, which is not a multiple of 64 KiB", options.gpu_direct_piece_bytes));
+                  fmt::format("gpu_direct_piece_bytes is {}; it must be a multiple of 64 KiB", options.gpu_direct_piece_bytes));
   }
-  if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}, more than 64", options.lanes));
+  if (options.lanes > 64) return status(errc::invalid_argument, fmt::format("lanes is {}; it must be at most 64", options.lanes));
   if (options.use_nvtx && !sys::has_nvtx()) warn_that_nvtx_is_missing();
   auto within = options;
   within.pinned_budget_bytes = sys::share_of_memory(*doors.kernel, options.pinned_budget_bytes, staging::least_budget_bytes);

@@ -35,13 +35,12 @@ std::string neighbours_in_use(runtime& with, const staging::place& place, const 
 std::string of_ahead(runtime& with, file_core& file, const staging::place& place, const io_options& options) {
   if (const auto why = ahead_call::refuses(with, file, place, options)) return fmt::format("immutable, but not read ahead: {}", *why);
   return fmt::format(
-      "immutable: blocking reads of up to {} MiB that each begin where the last one ended are served from up to {} MiB of it "
-      "that are read ahead, as far as it is in the page cache",
+      "immutable: sequential blocking reads of up to {} MiB are served from up to {} MiB that is read ahead, if it is in the page cache",
       source::read_ahead::most_call_bytes >> 20, file.ahead()->room() >> 20);
 }
 
 void add_limits(plan& told, runtime& with, const file_core& file) {
-  constexpr const char* text = "at most {} bytes a second, a limit of the {}: pieces wait until they may flow";
+  constexpr const char* text = "limited to {} bytes per second by the {}: pieces wait until the limit admits them";
   if (const auto* const limit = file.rate_limit(); limit != nullptr)
     told.remarks.push_back(fmt::format(text, limit->bytes_per_second(), "file"));
   if (const auto* const limit = with.rate_limit(); limit != nullptr)
@@ -55,13 +54,14 @@ std::string of_answers(const file_core& file) {
   const auto read_ms = static_cast<double>(times.read_ns()) / 1e6;
   switch (times.advise()) {
     case verdict::unknown:
-      return "a server brings the bytes: the first read of a part that is not in the page cache shows how late it answers";
+      return "a server provides the bytes: the first uncached read measures how slowly it answers";
     case verdict::prompt:
-      return fmt::format("a server brings the bytes, and answers soon: a read takes {:.2f} ms", read_ms);
+      return fmt::format("a server provides the bytes and answers promptly: a read takes {:.2f} ms", read_ms);
     case verdict::late:
       break;
   }
-  return fmt::format("this file system answers late: a read takes {:.1f} ms, so up to {} are under way at once", read_ms, times.at_once());
+  return fmt::format("this file system answers slowly: a read takes {:.1f} ms, so up to {} are in flight at once", read_ms,
+                     times.at_once());
 }
 
 // Adds remarks about bytes that pass through the page cache although they should not stay there.
@@ -71,8 +71,8 @@ void add_uncached(plan& told, file_core& file, const staging::place& place, cons
   const auto asked = cache_of(file.asked_cache(options), what.is_write, what.length, &place);
   if (goes_past || !spares_cache(file, what.is_write, what.length, asked)) return;
   const auto stays = from.uncached_problem();
-  told.remarks.push_back(stays.ok() ? "what goes through the page cache does not stay there if the kernel can see to that"
-                                    : fmt::format("what goes through the page cache stays there: {}", stays.message()));
+  told.remarks.push_back(stays.ok() ? "bytes that pass through the page cache do not stay there if the kernel can drop them"
+                                    : fmt::format("bytes that pass through the page cache stay there: {}", stays.message()));
 }
 
 void remark(plan& told, runtime& with, file_core& file, const staging::place& place, const transfer& what, const io_options& options) {
@@ -80,7 +80,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   if (const auto cached = from.resident_bytes(what.offset, std::min(what.length, most_looked_at))) told.cached_bytes = *cached;
   if (what.length > most_looked_at) {
     told.remarks.push_back(
-        fmt::format("only the first {} GiB were looked at: what follows is planned as the end of that", most_looked_at >> 30));
+        fmt::format("only the first {} GiB were inspected: the rest is planned like the end of that part", most_looked_at >> 30));
   }
   if (file.ahead() != nullptr && place.on_device() && !what.is_write) told.remarks.push_back(of_ahead(with, file, place, options));
   if (place.on_device()) {
@@ -98,17 +98,17 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
     }
   }
   if (const auto names = neighbours_in_use(with, place, what, options); !names.empty()) {
-    told.remarks.push_back(fmt::format("over the links of {} too: the bytes pass through up to {} MiB of the memory of each", names,
+    told.remarks.push_back(fmt::format("also over the links of {}: the bytes pass through up to {} MiB of memory on each", names,
                                        staging::unpacker::room_count * staging::unpacker::room_bytes >> 20));
   }
   if (const auto gone = with.pinned_pages().problem_of(from); !gone.ok())
-    told.remarks.push_back(fmt::format("what was pinned of it is no longer pinned: {}", gone.message()));
+    told.remarks.push_back(fmt::format("pages of this file are no longer pinned: {}", gone.message()));
   if (from.facts().in_memory && with.pinned_pages().holds(from))
-    told.remarks.push_back("pinned, but GPUs copy from tmpfs at 14 to 18 GB/s: read from there only if CPU time is to be spared");
+    told.remarks.push_back("pinned, but GPUs copy from tmpfs at only 14 to 18 GB/s: used only to save CPU time");
   add_limits(told, with, file);
   if (options.priority == request_priority::background) {
     told.remarks.push_back(
-        fmt::format("in the background: while others are under way on this file system, a piece is begun each {} ms; direct I/O by plain "
+        fmt::format("in the background: while other requests use this file system, a piece starts every {} ms; direct I/O uses plain "
                     "system calls",
                     staging::right_of_way::pace / std::chrono::milliseconds(1)));
   }
@@ -119,7 +119,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   if (file.answer_times() != nullptr && !what.is_write) told.remarks.push_back(of_answers(file));
   if (auto rings = file.mount().disk().available(); !rings.ok()) {
     told.remarks.push_back(
-        fmt::format("io_uring cannot be used ({}): direct reads go by plain system calls, with more CPU time", rings.message()));
+        fmt::format("io_uring cannot be used ({}): direct reads use plain system calls, which take more CPU time", rings.message()));
   }
   if (const auto hidden = with.stats().board_problem(); !hidden.ok()) {
     told.remarks.push_back(fmt::format("penstock stats cannot see this process: {}", hidden.message()));
@@ -127,7 +127,7 @@ void remark(plan& told, runtime& with, file_core& file, const staging::place& pl
   if (with.few_cores())
     told.remarks.push_back(fmt::format("this process may use {} cores, which limits copies through the CPU", with.cores()));
   if (spares_busy_cores(with, file, what, place, options))
-    told.remarks.emplace_back("other processes keep the cores busy, so the GPU copies what is in the page cache: not with prefer=speed");
+    told.remarks.emplace_back("other processes keep the cores busy, so the GPU copies cached bytes; prefer=speed disables this");
 }
 
 // Adjacent pieces with the same path and reason, in file order.

@@ -57,7 +57,7 @@ result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::
   };
   if (with->forked()) return refuse(errc::forked, "the engine belongs to the parent process");
   if (options.write || options.create || options.truncate)
-    return refuse(errc::unsupported, "objects on servers are opened for reading only");
+    return refuse(errc::unsupported, "objects on servers can only be opened for reading");
   auto opened = with->servers().open(url, how);
   if (!opened) return opened.error().with_context("open");
   return make(std::move(with), *std::move(opened), options.cache, false, options.bytes_per_second);
@@ -189,12 +189,12 @@ result<int> file_core::descriptor() {
   const auto held = use();
   if (!held) return held.error();
   const int found = source_->descriptor();
-  if (found < 0) return status(errc::unsupported, fmt::format("{} has no descriptor", name()));
+  if (found < 0) return status(errc::unsupported, fmt::format("{} has no file descriptor", name()));
   return found;
 }
 
 status file_core::close() {
-  if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} was closed before", name())};
+  if ((uses_.fetch_or(closed_bit) & closed_bit) != 0) return {errc::closed, fmt::format("{} is already closed", name())};
   // A forked child lacks the threads that would finish the requests in flight.
   if (!runtime_->forked()) {
     std::unique_lock guard(lock_);

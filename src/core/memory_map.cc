@@ -68,8 +68,8 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
   for (const std::byte* reach = info.base + info.size; reach < end;) {
     const auto next = driver->is_mapped(reach - 1) ? driver->classify(reach) : result<device::memory_info>(device::memory_info{});
     if (!next || next->type != device::memory_type::device || next->ordinal != info.ordinal || !driver->is_mapped(reach)) {
-      return status(errc::bad_memory, fmt::format("{} bytes at {} reach {} bytes past the end of their allocation of {} bytes", length,
-                                                  memory, end - reach, info.size));
+      return status(errc::bad_memory, fmt::format("{} bytes at {} extend {} bytes past the end of their {}-byte allocation", length, memory,
+                                                  end - reach, info.size));
     }
     reach = next->base + next->size;
   }
@@ -386,7 +386,7 @@ status memory_map::cuda_status() {
   if (cuda_ == nullptr) return {errc::not_found, "CUDA was switched off for this engine"};
   const auto count = cuda_->count();
   if (!count) return count.error();
-  return *count > 0 ? status() : status(errc::not_found, "the CUDA driver sees no device");
+  return *count > 0 ? status() : status(errc::not_found, "the CUDA driver reports no devices");
 }
 
 }  // namespace penstock::core

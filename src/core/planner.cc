@@ -98,9 +98,10 @@ class planner {
     if (!is_forced && length < in_.length && length < least_body_beside_edges) return "too little of it is aligned";
     if (auto why = in_.refuses(kind, length > 0 ? body : 0, length)) return why;
     if (has_edges && in_.is_write && !in_.aligned_together) {
-      return "no part of it is aligned in both memory and file, so whole blocks would be changed, and a neighbour's write could be undone";
+      return "no part of it is aligned in both memory and file, so writing whole blocks could undo a concurrent write next to it";
     }
-    if (has_edges && !in_.aligned_together) return "no part of it is aligned in both memory and file, and only whole blocks go this way";
+    if (has_edges && !in_.aligned_together)
+      return "no part of it is aligned in both memory and file, and this path transfers only whole blocks";
     const auto beside = in_.paths->successor(kind);
     const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
     const auto side = in_.is_write ? file_side::cached : file_side::past_cache;
@@ -357,15 +358,15 @@ result<std::vector<planned_piece>> make_plan(const plan_input& input) { return p
 std::string describe(plan_reason reason, const path::declaration& path) {
   switch (reason) {
     case plan_reason::host_memory:
-      return "the memory is the host's";
+      return "the buffer is in host memory";
     case plan_reason::small_request:
-      return "at most 128 KiB: carried on the caller's thread, through the page cache";
+      return "at most 128 KiB: transferred on the caller's thread, through the page cache";
     case plan_reason::small_request_bypass:
-      return "at most 128 KiB: carried on the caller's thread, past the page cache unless all of it is in there, as requested";
+      return "at most 128 KiB: transferred on the caller's thread, past the page cache unless fully cached, as requested";
     case plan_reason::declared:
       return std::string(path.reason);
     case plan_reason::declared_untried:
-      return fmt::format("{} may serve this file: it is asked once memory of this device is used", path.name);
+      return fmt::format("{} may serve this file: known once memory on this device is used", path.name);
     case plan_reason::resident:
       return "in the page cache";
     case plan_reason::not_resident:
@@ -373,19 +374,19 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::partly_resident:
       return "partly in the page cache";
     case plan_reason::kept:
-      return "not wholly in the page cache: read through it, in file order, so that the next read finds it there";
+      return "not fully in the page cache: read through it in file order, so that the next read finds it there";
     case plan_reason::kept_as_asked:
-      return "not wholly in the page cache: read through it, as requested";
+      return "not fully in the page cache: read through it, as requested";
     case plan_reason::bypass_as_asked:
-      return "not wholly in the page cache: direct I/O, as requested";
+      return "not fully in the page cache: direct I/O, as requested";
     case plan_reason::bypass_as_lent:
       return "not in the page cache: direct I/O, as its descriptor was opened";
     case plan_reason::bypass_shared_memory:
-      return "not wholly in the page cache: direct I/O, since the device has no memory but the host's, which would hold the bytes twice";
+      return "not fully in the page cache: direct I/O, because the device shares the host's memory, which would hold the bytes twice";
     case plan_reason::bypass_at_random:
-      return "not in the page cache, and a small part somewhere in the file: direct I/O";
+      return "not in the page cache, and a small part of the file out of order: direct I/O";
     case plan_reason::bypass_memory_unknown:
-      return "not in the page cache, and the kernel does not say whether memory has room for the file: direct I/O";
+      return "not in the page cache, and the kernel does not report whether memory has room for the file: direct I/O";
     case plan_reason::bypass_no_room:
       return "not in the page cache, and memory has no room for the whole file: direct I/O";
     case plan_reason::bypass_faster:
@@ -393,27 +394,27 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::registered:
       return "pinned (file::pin), or registered by a read before: the GPU copies it from the page cache";
     case plan_reason::bypass_tried:
-      return "not in the page cache: direct I/O for a part, to see which way is faster here";
+      return "not in the page cache: direct I/O for a part, to measure which way is faster here";
     case plan_reason::bypass_late:
-      return "not in the page cache, and the file system answers late: direct I/O, many reads at once";
+      return "not in the page cache, and the file system answers slowly: direct I/O, many reads at once";
     case plan_reason::bypass_untimed:
-      return "not in the page cache: direct I/O for a part, to see how late the file system answers";
+      return "not in the page cache: direct I/O for a part, to measure how slowly the file system answers";
     case plan_reason::residency_unknown:
-      return "the kernel does not say whether it is in the page cache";
+      return "the kernel does not report whether it is in the page cache";
     case plan_reason::no_direct_io:
-      return "the file system has no direct I/O: through the page cache";
+      return "the file system does not support direct I/O: through the page cache";
     case plan_reason::far:
-      return "the source answers late: it is asked for many pieces at once";
+      return "the source answers slowly: many pieces are requested at once";
     case plan_reason::buffered_write:
       return "written to the page cache";
     case plan_reason::direct_write:
       return "direct I/O, as requested";
     case plan_reason::unaligned_edge:
-      return "an unaligned edge goes through the page cache, so that neighbouring bytes are kept";
+      return "an unaligned edge goes through the page cache, so that neighbouring bytes are preserved";
     case plan_reason::too_little_aligned:
       return "too little of it is aligned for direct I/O: written to the page cache";
     case plan_reason::unaligned_read_edge:
-      return "an unaligned edge: the path that carries the rest would pass it through a separate buffer";
+      return "an unaligned edge: the path that transfers the rest would pass it through a separate buffer";
     case plan_reason::forced:
       return "this path was requested";
   }

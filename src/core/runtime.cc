@@ -156,7 +156,7 @@ std::uint64_t runtime::most_kept_bytes() noexcept {
 
 status runtime::has_room_to_pin(std::uint64_t bytes) {
   if (!is_short_with(pinned_pages_.used_bytes() + bytes)) return {};
-  return {errc::out_of_memory, fmt::format("there is too little memory to pin {} bytes", bytes)};
+  return {errc::out_of_memory, fmt::format("not enough memory to pin {} bytes", bytes)};
 }
 
 beside_files& runtime::beside(std::unique_ptr<beside_files> (*make)(runtime& with)) {

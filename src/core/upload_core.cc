@@ -29,7 +29,7 @@ upload_core::~upload_core() {
 
 status upload_core::usable() const {
   if (!runtime_->forked()) return {};
-  return {errc::forked, fmt::format("{} belongs to the parent process; write it anew after fork", name())};
+  return {errc::forked, fmt::format("{} belongs to the parent process; write it again after fork", name())};
 }
 
 result<std::shared_ptr<file_core>> upload_core::open(std::uint64_t bytes_per_second) {

@@ -295,7 +295,7 @@ TEST_F(cache_use_contract, a_file_that_memory_has_no_room_for_goes_past_the_cach
 
 TEST_F(cache_use_contract, where_the_kernel_does_not_tell_of_memory_nothing_is_kept) {
   kernel_->says_nothing = true;
-  expect_reason(open(), "does not say whether memory has room");
+  expect_reason(open(), "does not report whether memory has room");
   read_all(open());
   EXPECT_EQ(resident(), 0U);
 }

@@ -169,7 +169,7 @@ TEST_P(rate_limit_contract, a_plan_tells_of_the_limit) {
   const auto seen = house.engine().explain(target, where, length, 0);
   ASSERT_TRUE(seen.ok()) << told(seen.error());
   const auto told_of = std::count_if(seen->remarks.begin(), seen->remarks.end(),
-                                     [](const std::string& each) { return each.starts_with("at most 67108864 bytes a second"); });
+                                     [](const std::string& each) { return each.starts_with("limited to 67108864 bytes per second"); });
   EXPECT_EQ(told_of, GetParam().by == limited::both ? 2 : 1);
 }
 

@@ -352,7 +352,7 @@ TEST_F(read_ahead_contract, explain_says_whether_it_will_serve) {
   EXPECT_NE(told_of(from).find("up to 64 MiB of it that are read ahead"), std::string::npos);
   io_options spares;
   spares.prefer = preference::cpu;
-  EXPECT_NE(told_of(from, spares).find("immutable, but not read ahead: CPU time is to be spared"), std::string::npos);
+  EXPECT_NE(told_of(from, spares).find("immutable, but not read ahead: saving CPU time was requested"), std::string::npos);
   io_options by_map;
   by_map.path = path_kind::mapped;
   EXPECT_NE(told_of(from, by_map).find("immutable, but not read ahead: a different path was requested"), std::string::npos);

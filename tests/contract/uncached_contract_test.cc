@@ -30,7 +30,7 @@ class uncached_contract : public ::testing::TestWithParam<bool> {
     const auto plan = house_->engine().explain(of, "host", length, 0, is_write, options);
     ASSERT_TRUE(plan.ok()) << told(plan.error());
     const bool stays = std::any_of(plan->remarks.begin(), plan->remarks.end(), [](const std::string& each) {
-      return each.starts_with("what goes through the page cache stays there: ");
+      return each.starts_with("bytes that pass through the page cache stay there: ");
     });
     const auto counted = house_->engine().stats().usage.uncached_bytes;
     EXPECT_EQ(stays, counted == 0);

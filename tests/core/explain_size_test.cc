@@ -29,7 +29,7 @@ void expect_plan_of(const engine& owner, const file& from, std::uint64_t size) {
       planned += part.length;
     }
     EXPECT_EQ(planned, size) << device;
-    const auto says = [](const std::string& remark) { return remark.find("only the first 256 GiB were looked at") != std::string::npos; };
+    const auto says = [](const std::string& remark) { return remark.find("only the first 256 GiB were inspected") != std::string::npos; };
     EXPECT_TRUE(std::ranges::any_of(plan->remarks, says)) << device;
   }
 }

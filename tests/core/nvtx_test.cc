@@ -74,7 +74,7 @@ TEST(nvtx_ranges, each_request_is_seen_to_begin_and_to_end) {
 
 #else
 
-TEST(nvtx_ranges, each_request_is_seen_to_begin_and_to_end) { GTEST_SKIP() << "built without the headers of NVTX"; }
+TEST(nvtx_ranges, each_request_is_seen_to_begin_and_to_end) { GTEST_SKIP() << "built without the NVTX headers"; }
 
 TEST(nvtx_ranges, a_build_without_them_says_so_once) {
   engine_options options;
@@ -82,7 +82,7 @@ TEST(nvtx_ranges, a_build_without_them_says_so_once) {
   options.use_nvtx = true;
   ::testing::internal::CaptureStderr();
   ASSERT_TRUE(engine::create(options).ok());
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("built without the headers of NVTX"), std::string::npos);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("built without the NVTX headers"), std::string::npos);
   ::testing::internal::CaptureStderr();
   ASSERT_TRUE(engine::create(options).ok());
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");

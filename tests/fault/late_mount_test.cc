@@ -94,12 +94,12 @@ class late_mount : public ::testing::Test {
 
 TEST_F(late_mount, a_first_read_finds_out_how_late_it_answers) {
   const auto before = explained("host:0");
-  EXPECT_TRUE(any_part_says(before, "to see how late")) << before.parts.front().reason;
-  EXPECT_TRUE(says(before.remarks, "a server brings the bytes"));
+  EXPECT_TRUE(any_part_says(before, "to measure how slowly")) << before.parts.front().reason;
+  EXPECT_TRUE(says(before.remarks, "a server provides the bytes"));
   expect_read(true, size, 0);
   const auto after = explained("host:0");
-  EXPECT_TRUE(says(after.remarks, "this file system answers late: a read takes"));
-  EXPECT_TRUE(any_part_says(after, "the file system answers late: direct I/O"));
+  EXPECT_TRUE(says(after.remarks, "this file system answers slowly: a read takes"));
+  EXPECT_TRUE(any_part_says(after, "the file system answers slowly: direct I/O"));
   EXPECT_GT(engine_->stats().usage.late_read_bytes, 0U);
   EXPECT_GT(engine_->stats().usage.late_read_ns, 0U);
 }
@@ -107,7 +107,7 @@ TEST_F(late_mount, a_first_read_finds_out_how_late_it_answers) {
 TEST_F(late_mount, memory_of_the_host_is_read_the_same_way) {
   expect_read(false, size, 0);
   const auto told = explained("host");
-  EXPECT_TRUE(any_part_says(told, "the file system answers late: direct I/O"));
+  EXPECT_TRUE(any_part_says(told, "the file system answers slowly: direct I/O"));
   EXPECT_LE(told.cached_bytes.value_or(0), 4 * mib) << "the edges alone";
   expect_read(false, size, 0);
 }
@@ -176,7 +176,7 @@ TEST_P(late_mount_by_threads, all_bytes_come_and_it_is_known_to_be_late) {
       cool();
       expect_read(on_device, 3 * mib + 5, mib + 7);
     }
-    EXPECT_TRUE(says(explained(on_device ? "host:0" : "host").remarks, "this file system answers late"));
+    EXPECT_TRUE(says(explained(on_device ? "host:0" : "host").remarks, "this file system answers slowly"));
   }
 }
 

@@ -29,13 +29,13 @@ bool ahead_call::suits(runtime& with, const staging::place& place, const io_opti
 std::optional<std::string> ahead_call::refuses(runtime& with, file_core& file, const staging::place& place, const io_options& options) {
   if (file.ahead() == nullptr) return "it was not declared immutable";
   if (auto problem = file.ahead()->problem(); !problem.ok()) return std::string(problem.message());
-  if (with.preference_of(options) == preference::cpu) return "CPU time is to be spared";
-  if (!suits(with, place, options)) return with.few_cores() ? "cores are few" : "a different path was requested";
+  if (with.preference_of(options) == preference::cpu) return "saving CPU time was requested";
+  if (!suits(with, place, options)) return with.few_cores() ? "there are few cores" : "a different path was requested";
   if (with.pinned_pages().holds(file.source())) return "it is pinned";
   if (with.forced_path(options, true) != path_kind::automatic || place.via == nullptr) return std::nullopt;
   const auto* const better = carrier_of_whole(with, file, place, 0, source::read_ahead::piece_bytes, options);
   if (better == nullptr) return std::nullopt;
-  return fmt::format("{} carries it", better->name);
+  return fmt::format("path {} serves it", better->name);
 }
 
 ahead_call::ahead_call(runtime& with, const admission& admitted, const io_options& options) : with_(with), options_(options) {

@@ -76,9 +76,9 @@ void batch_copies::copy::begin(const admission& item, const io_options& options)
   task_.target = item.what().memory;
   const auto& to = item.place();
   if (!from_.on_device() || !to.on_device() || from_.emulated() != to.emulated()) {
-    unreachable_ = {errc::unsupported, "it is read again, since not both memories are of devices of one kind"};
+    unreachable_ = {errc::unsupported, "it is read again, because the two buffers are not on devices of the same kind"};
   } else if (from_.via != to.via && !from_.via->session().allow_copies_from(to.via->session())) {
-    unreachable_ = {errc::unsupported, "it is read again, since the devices do not reach each other"};
+    unreachable_ = {errc::unsupported, "it is read again, because the devices cannot copy to each other directly"};
   }
   one_came();
 }
@@ -108,7 +108,7 @@ void batch_copies::copy::go() noexcept {
 
 void batch_copies::copy::ended(status outcome) noexcept {
   if (!outcome.ok()) {
-    read_alone(outcome.with_context("from one device to the other"));
+    read_alone(outcome.with_context("copy between devices"));
     return;
   }
   auto& owner = all_.owner_;

@@ -101,7 +101,7 @@ status batch_request::enter(const io_request& asked, const io_options& options, 
   auto wrong = admitted.check(options);
   if (wrong.ok() && asked.length > 0 && asked.copy_of && !copies_->is_copy(index))
     wrong = {errc::invalid_argument,
-             fmt::format("request {}, which this is a copy of, is not an earlier read of the same range", *asked.copy_of)};
+             fmt::format("copy_of is {}, but that request is not an earlier read of the same range", *asked.copy_of)};
   if (wrong.ok()) wrong = file->mount().lanes(options.priority).ready();
   if (wrong.ok()) wrong = locate(admitted, options);
   if (wrong.ok() && asked.length > 0) admitted.decide(options, asker::batch);

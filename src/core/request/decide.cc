@@ -145,7 +145,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.refuses = [&](path_kind kind, std::uint64_t offset, std::uint64_t length) -> std::optional<std::string> {
     // refuses() would take a lock and allocate, and its message is not used here. explain() does call it.
     if (kind != input.forced && with.path(kind).serves_nothing()) return "serves nothing";
-    if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "this request asks not to be GPU-direct";
+    if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "GPU-direct is disabled for this request";
     if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();
     if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
     const bool spares_cpu = input.prefer == preference::cpu || kind == input.forced;

@@ -332,7 +332,7 @@ status stream_operation::read_values() {
   const auto& what = admitted_.what();
   const auto start = static_cast<std::uint64_t>(skip);
   if (start > room_ || what.length > room_ - start) {
-    return {errc::bad_memory, fmt::format("{} bytes at {} reach past the end of their allocation, {} bytes from {}", what.length,
+    return {errc::bad_memory, fmt::format("{} bytes at {} extend past the end of their allocation, {} bytes from {}", what.length,
                                           static_cast<void*>(what.memory), room_, asked_.memory)};
   }
   if (is_write_) {

@@ -15,7 +15,7 @@ namespace {
 status check_path(const runtime& with) {
   const auto forced = with.forced_path({}, true);
   if (forced == path_kind::automatic || forced == with.paths().base(true)) return {};
-  return {errc::unsupported, fmt::format("path {} was requested, but requests in the order of a stream are staged", to_string(forced))};
+  return {errc::unsupported, fmt::format("path {} was requested, but stream-ordered requests are always staged", to_string(forced))};
 }
 
 // Runs the request on the calling thread once the stream is idle. is_told: ended has been called, and only the bytes are missing.
@@ -47,7 +47,7 @@ status queue_on_stream(const std::shared_ptr<runtime>& with, const std::shared_p
   seen_allocation seen;
   const auto place = with->memory().place_of(what.memory, 1, &seen);
   if (!place) return place.error();
-  if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory of the stream's device"};
+  if (!place->on_device()) return {errc::unsupported, "a stream-ordered request needs memory on the stream's device"};
   if (auto problem = check_path(*with); !problem.ok()) return problem;
   if (auto problem = file->mount().lanes().ready(); !problem.ok()) return problem;
   if (auto problem = file->mount().stream_lanes().ready(); !problem.ok()) return problem;
