@@ -258,7 +258,7 @@ status cuda_session::record(event target, stream on) {
 }
 
 status cuda_session::wait_event(stream on, event until) {
-  return outcome(inside([&] { return api_.stream_wait_event(on, until, 0); }), [] { return "hold a stream for an event"; });
+  return outcome(inside([&] { return api_.stream_wait_event(on, until, 0); }), [] { return "make a stream wait for an event"; });
 }
 
 status cuda_session::call(stream on, void (*function)(void*), void* argument) {
@@ -562,7 +562,7 @@ result<shared_memory> cuda_session::share(const void* memory) {
   const bool by_descriptor = !by_handle && (types & cuda::handle_type_descriptor) != 0 && maps_allocations();
   if (!by_handle && !by_descriptor) {
     return status(errc::unsupported,
-                  fmt::format("cuda:{}: this memory was made neither by cudaMalloc nor by cuMemCreate for descriptors", ordinal_));
+                  fmt::format("cuda:{}: only memory from cudaMalloc, or from cuMemCreate with a descriptor, can be shared", ordinal_));
   }
   cuda::address base = 0;
   std::size_t bytes = 0;
@@ -676,9 +676,10 @@ status cuda_session::close_shared(void* memory) {
 
 status cuda_session::dma_buf_problem() {
   if (can_.lends_dma_bufs) return {};
-  return {errc::unsupported,
-          fmt::format("cuda:{}: NVIDIA's driver does not lend GPU memory as a dma-buf, which needs its open kernel modules, 515 or later",
-                      ordinal_)};
+  return {
+      errc::unsupported,
+      fmt::format("cuda:{}: the NVIDIA driver cannot export GPU memory as a dma-buf; this requires its open kernel modules, 515 or later",
+                  ordinal_)};
 }
 
 result<allocation> cuda_session::allocation_of(const void* memory) {
@@ -699,7 +700,7 @@ result<sys::owned_descriptor> cuda_session::export_dma_buf(void* memory, std::ui
   int made = -1;
   const code error =
       inside([&] { return api_.mem_get_handle_for_address_range(&made, address_of(memory), bytes, cuda::range_is_dma_buf, 0); });
-  if (error != cuda::success) return outcome(error, [&] { return fmt::format("lend {} bytes at {} as a dma-buf", bytes, memory); });
+  if (error != cuda::success) return outcome(error, [&] { return fmt::format("export {} bytes at {} as a dma-buf", bytes, memory); });
   return sys::owned_descriptor(made);
 }
 
@@ -766,7 +767,7 @@ result<int> cuda_driver::count() {
   if (api == nullptr) return library_.error();
   int devices = 0;
   if (const code error = api->device_get_count(&devices)) return failure(*api, error, "count CUDA devices");
-  if (devices == 0) return status(errc::not_found, "the NVIDIA driver shows no device", error_domain::cuda, cuda::error_no_device);
+  if (devices == 0) return status(errc::not_found, "the NVIDIA driver reports no devices", error_domain::cuda, cuda::error_no_device);
   return std::min(devices, max_devices);
 }
 
@@ -875,7 +876,7 @@ result<session*> cuda_driver::open(int ordinal, void* context) {
   if (!device) return device.error();
   int usable = 0;
   if (const code error = api->device_get_attribute(&usable, cuda::attribute_host_pointer_usable_when_registered, *device)) {
-    return failure(*api, error, fmt::format("cuda:{}: ask about host pointers", ordinal));
+    return failure(*api, error, fmt::format("cuda:{}: query host pointers", ordinal));
   }
   const cuda_session::abilities can{usable != 0, is_integrated(*api, *device), lends_dma_bufs(*api, *device)};
   auto made = std::make_unique<cuda_session>(*api, ordinal, wanted, can);

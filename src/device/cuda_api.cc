@@ -239,7 +239,7 @@ status library::open_and_init() {
   if (opened == nullptr && reason.find("No such file") != std::string::npos) return {errc::not_found, "no NVIDIA driver"};
   if (opened == nullptr) return {errc::not_found, fmt::format("no NVIDIA driver can be loaded: {}", reason)};
   if (const char* missing = find_functions(opened, functions_)) {
-    return {errc::unsupported, fmt::format("libcuda.so.1 has no {}: the NVIDIA driver is too old", missing)};
+    return {errc::unsupported, fmt::format("libcuda.so.1 lacks {}: the NVIDIA driver is too old", missing)};
   }
   const code error = functions_.init(0);
   return error == success ? status() : failure(functions_, error, "cuInit");

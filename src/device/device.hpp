@@ -142,31 +142,31 @@ class session {
   // Returns the address at which a network fabric can access a range of this device's memory. Errors: bad_memory.
   virtual result<void*> network_address(void* memory, std::uint64_t /*bytes*/) { return memory; }
   // Describes the allocation that contains an address, for use by another process. Errors: unsupported, with the reason.
-  virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device shares no memory"); }
+  virtual result<shared_memory> share(const void* /*memory*/) { return status(errc::unsupported, "this device cannot share memory"); }
   // Returns a descriptor of that allocation, to pass to the other process. The memory exists for as long as the descriptor is open. May
   // take milliseconds.
   virtual result<sys::owned_descriptor> export_shared(const void* /*memory*/) {
-    return status(errc::unsupported, "this device shares no memory");
+    return status(errc::unsupported, "this device cannot share memory");
   }
   // Maps memory that another process has shared. Rejects a handle from this process. process: the PID as seen by this process. descriptor:
   // -1 if none was received. May take milliseconds.
   virtual result<void*> open_shared(std::string_view /*handle*/, std::int64_t /*process*/, int /*descriptor*/) {
-    return status(errc::unsupported, "this device shares no memory");
+    return status(errc::unsupported, "this device cannot share memory");
   }
   // Unmaps memory from open_shared(). May wait for the device.
-  virtual status close_shared(void* /*memory*/) { return {errc::unsupported, "this device shares no memory"}; }
+  virtual status close_shared(void* /*memory*/) { return {errc::unsupported, "this device cannot share memory"}; }
 
   // Returns why drives cannot access this device's memory, or ok if they can. The device is queried once.
-  virtual status dma_buf_problem() { return {errc::unsupported, "this device lends no memory to drives"}; }
+  virtual status dma_buf_problem() { return {errc::unsupported, "drives cannot access this device's memory"}; }
   // Returns the allocation that contains an address. For memory mapped in several pieces, returns the piece.
   virtual result<allocation> allocation_of(const void* /*memory*/) {
-    return status(errc::unsupported, "this device lends no memory to drives");
+    return status(errc::unsupported, "drives cannot access this device's memory");
   }
   // Exports a range of one allocation as a dma-buf. The range must start and end at host page boundaries. The memory exists, even if it is
   // released, for as long as the descriptor or any user of it does. Errors: unsupported, or the driver's error, if it cannot export this
   // kind of memory.
   virtual result<sys::owned_descriptor> export_dma_buf(void* /*memory*/, std::uint64_t /*bytes*/) {
-    return status(errc::unsupported, "this device lends no memory to drives");
+    return status(errc::unsupported, "drives cannot access this device's memory");
   }
 
   // Makes this context current on the calling thread, for a library that uses the current context (libcufile). restore_current() on the

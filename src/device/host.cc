@@ -357,7 +357,7 @@ class host_driver final : public driver {
 
 status host_driver::check(int ordinal) const {
   if (ordinal >= 0 && static_cast<std::size_t>(ordinal) < sessions_.size()) return {};
-  if (sessions_.size() == 1) return {errc::not_found, fmt::format("host:{}: no such device; there is one, host:0", ordinal)};
+  if (sessions_.size() == 1) return {errc::not_found, fmt::format("host:{}: no such device; the only one is host:0", ordinal)};
   return {errc::not_found, fmt::format("host:{}: no such device; the last is host:{}", ordinal, sessions_.size() - 1)};
 }
 
@@ -380,7 +380,7 @@ result<memory_info> host_driver::classify(const void* memory) {
 
 result<session*> host_driver::open(int ordinal, void* context) {
   if (auto wrong = check(ordinal); !wrong.ok()) return wrong;
-  if (context != nullptr) return status(errc::invalid_argument, "host:0: has no context but the primary one");
+  if (context != nullptr) return status(errc::invalid_argument, "host:0: only has the primary context");
   return sessions_[static_cast<std::size_t>(ordinal)].get();
 }
 

@@ -191,7 +191,7 @@ result<std::byte*> host_memory::bytes_of(const void* address, std::uint64_t leng
   if (!found) return found.error();
   const auto into = static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - found->base);
   if (length > found->bytes - into) {
-    return status(errc::bad_memory, fmt::format("host:0: {} bytes at {} go past the end of an allocation of {} bytes at {}", length,
+    return status(errc::bad_memory, fmt::format("host:0: {} bytes at {} extend past the end of an allocation of {} bytes at {}", length,
                                                 address, found->bytes, static_cast<void*>(found->base)));
   }
   const auto* const region = region_.load(std::memory_order_relaxed);
@@ -236,7 +236,7 @@ result<void*> host_memory::import_shared(std::string_view handle, std::int64_t p
       bytes > most || offset > most) {
     return status(errc::unsupported, "host:0: this is not a handle of a host device");
   }
-  const auto path = passed < 0 ? fmt::format("/proc/{}/fd/{}", process, descriptor) : std::string("what was passed");
+  const auto path = passed < 0 ? fmt::format("/proc/{}/fd/{}", process, descriptor) : std::string("the received descriptor");
   const int opened = passed < 0 ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : ::fcntl(passed, F_DUPFD_CLOEXEC, 0);
   if (opened < 0) return status::from_errno(errno, fmt::format("host:0: open {}, memory of another process", path));
   const std::uint64_t skip = offset % sys::page_size();

@@ -109,7 +109,7 @@ status host_pins::read_safely(void* target, const void* source, std::uint64_t le
     }
     if (moved <= 0) {
       return {errc::io,
-              fmt::format("host:0: read {} bytes at {}: the mapping ends after {}, its file may have become shorter (os {})", length,
+              fmt::format("host:0: read {} bytes at {}: the mapping ends after {}; its file may have been truncated (os {})", length,
                           source, done, error),
               error_domain::os, error};
     }

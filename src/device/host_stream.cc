@@ -84,12 +84,12 @@ host_stream::host_stream()
 
 result<std::shared_ptr<host_stream>> host_stream::start() {
   std::shared_ptr<host_stream> made(new host_stream);
-  made->no_memory_ = std::make_shared<host_failure>(status(errc::out_of_memory, "host:0: no memory for the work of a stream"));
+  made->no_memory_ = std::make_shared<host_failure>(status(errc::out_of_memory, "host:0: not enough memory for stream work"));
   try {
     const signals_blocked scope;
     made->thread_ = std::thread([stream = made.get()] { stream->run(); });
   } catch (const std::system_error& error) {
-    return status(errc::out_of_memory, fmt::format("host:0: start the thread of a stream: {}", error.what()));
+    return status(errc::out_of_memory, fmt::format("host:0: start a stream thread: {}", error.what()));
   }
   return made;
 }
@@ -109,7 +109,8 @@ status host_stream::push(item next) {
   {
     const std::lock_guard guard(lock_);
     if (closed_) return {errc::closed, "host:0: the stream was destroyed"};
-    if (queue_.size() >= queue_limit) return {errc::out_of_memory, fmt::format("host:0: {} operations wait in one stream", queue_limit)};
+    if (queue_.size() >= queue_limit)
+      return {errc::out_of_memory, fmt::format("host:0: {} operations are already waiting in the stream", queue_limit)};
     // An event counts its recordings, so the queue entry is allocated first, because that may fail for lack of memory.
     auto& queued = queue_.emplace_back(std::move(next));
     if (queued.event != nullptr) queued.recording = queued.event->begin();

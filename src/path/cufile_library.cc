@@ -186,7 +186,7 @@ status answer(std::string_view what, cufile_outcome outcome) {
 status failure(std::string_view what, ssize_t returned, int error_number) {
   const auto number = returned == -1 ? static_cast<ssize_t>(error_number) : -returned;
   if (number >= first_code) return answer(what, {static_cast<int>(number), 0});
-  if (number == 0) return {errc::io, fmt::format("{} failed without a reason", what), error_domain::cufile};
+  if (number == 0) return {errc::io, fmt::format("{} failed and reported no reason", what), error_domain::cufile};
   return status::from_errno(static_cast<int>(number), std::string(what));
 }
 
@@ -281,7 +281,7 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
                         find(image, "cuFileBufRegister", to.register_buffer) && find(image, "cuFileBufDeregister", to.deregister_buffer) &&
                         find(image, "cuFileRead", to.read) && find(image, "cuFileWrite", to.write) &&
                         (find(image, "cuFileDriverClose_v2", to.close) || find(image, "cuFileDriverClose", to.close));
-  if (!complete) return refuse(errc::unsupported, fmt::format("{} lacks functions of cuFile", file_name));
+  if (!complete) return refuse(errc::unsupported, fmt::format("{} lacks cuFile functions", file_name));
   if (shadowed(image)) {
     return refuse(errc::unsupported, fmt::format("the program is linked with a different libcufile, which would shadow {}", file_name));
   }
@@ -301,7 +301,7 @@ struct found_library {
 result<found_library> find_library(sys::kernel& kernel, const std::string& configured) {
   if (!configured.empty()) {
     if (configured.front() != '/') {
-      return status(errc::invalid_argument, fmt::format("the libcufile to use must be given by its full path, not as {}", configured));
+      return status(errc::invalid_argument, fmt::format("libcufile must be given by its full path, not as {}", configured));
     }
     if (!kernel.path_exists(configured)) return status(errc::not_found, fmt::format("libcufile was not found at {}", configured));
     auto functions = open_image(configured);
@@ -309,7 +309,7 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
     return found_library{configured, std::move(*functions)};
   }
   status last(errc::not_found,
-              fmt::format("{} was not found in {}, the same below /usr/local/cuda-*, {}", library_name,
+              fmt::format("{} was not found in {}, the same folders below /usr/local/cuda-*, {}", library_name,
                           fmt::join(sys::toolkit_folders("/usr/local/cuda"), ", "), fmt::join(sys::distribution_folders(), " or ")));
   for (const auto& folder : usual_places()) {
     auto file_name = fmt::format("{}/{}", folder, library_name);
@@ -327,7 +327,7 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
 // libcufile's own objects. libcufile closes itself at exit.
 constinit std::atomic<bool> process_ends{false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
 
-status ended() { return {errc::closed, "the process ends"}; }
+status ended() { return {errc::closed, "the process is exiting"}; }
 
 // Called once libcufile is open, so that its own handlers are already registered and run later.
 void watch_exit(cufile_outcome (*of)()) noexcept {
@@ -405,7 +405,7 @@ status cufile_library::start(bool p2pdma, const std::string& file_name) {
   }
   // Not all versions have a flag for files served by P2PDMA. In those that lack it, only registration decides.
   if (!p2pdma && properties.status_flags == 0) {
-    return {errc::unsupported, fmt::format("libcufile ({}) serves no kind of storage GPU-direct here", file_name)};
+    return {errc::unsupported, fmt::format("libcufile ({}) supports no GPU-direct storage here", file_name)};
   }
   return {};
 }

@@ -281,7 +281,9 @@ class data_path {
   virtual bool run(job& item) = 0;
   // Transfers a range of at most declaration::most_carried_now bytes on the calling thread. Blocks. Returns a short count only at end of
   // file. bytes_done is exact on failure. Errors: those of the file, the device and the deadline, without the name of the path.
-  virtual io_result carry_now(const small_transfer& /*what*/) { return {0, {errc::unsupported, "it carries nothing at once"}}; }
+  virtual io_result carry_now(const small_transfer& /*what*/) {
+    return {0, {errc::unsupported, "it does not transfer on the caller's thread"}};
+  }
   // Releases everything kept for a file that is about to be closed. Call it for every file passed to refuses(), while its descriptors are
   // open, and when no query or job for it is in flight or can follow.
   virtual void forget(const source::source& /*closing*/) {}

@@ -187,7 +187,7 @@ class direct final : public data_path {
 
   static std::string unaligned_write() {
     return fmt::format(
-        "the write is not aligned to {}, so libcufile would read, change and write whole blocks and could undo a neighbour's write",
+        "the write is not aligned to {}, so libcufile would rewrite whole blocks and could undo a concurrent write next to it",
         direct_alignment);
   }
 
@@ -272,7 +272,7 @@ class direct final : public data_path {
   // Transfers as much as possible, counted in item.moved. run() then calls the owner, after the thread's own context has been restored.
   ending carry(job& item) {
     item.moved = 0;
-    if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
+    if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges are faster through a slab"});
     const auto handle = handle_of(*item.file);
     if (handle == nullptr) return give_up({errc::unsupported, "the file is not registered with libcufile"});
     if (item.is_write && !source::aligned(item.memory, item.length, item.offset)) {

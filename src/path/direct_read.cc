@@ -52,8 +52,8 @@ io_result ring_read_outcome(const job& item, const staging::ring_task& ring) {
   const std::uint64_t skip = item.offset % direct_alignment;
   const std::uint64_t bytes = std::min(item.length, total.bytes > skip ? total.bytes - skip : 0);
   if (bytes == item.length || ends_at(*item.file, item.offset + bytes)) return {bytes, {}};
-  return {0, status(errc::io, fmt::format("direct read {} at {} of {}: only {} bytes came, and the file does not end there", item.length,
-                                          item.offset, item.file->name(), bytes))};
+  return {0, status(errc::io, fmt::format("direct read {} at {} of {}: only {} bytes were read, although the file does not end there",
+                                          item.length, item.offset, item.file->name(), bytes))};
 }
 
 }  // namespace penstock::path

@@ -108,7 +108,7 @@ class dma_buf final : public data_path {
     if (asked.memory->via == nullptr) return std::nullopt;
     if (auto why = asked.memory->via->session().dma_buf_problem(); !why.ok()) return std::string(why.message());
     if (auto why = verdict_on(*asked.file, *asked.memory->via); !why.ok()) return std::string(why.message());
-    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return "only whole blocks are written this way";
+    if (asked.is_write && (asked.offset | asked.length) % direct_alignment != 0) return "this path writes only whole blocks";
     return std::nullopt;
   }
 
@@ -197,8 +197,9 @@ class dma_buf final : public data_path {
     if (is_passing(why)) return;
     const std::lock_guard guard(lock_);
     if (++drive.failures != most_failures) return;
-    drive.why_given_up = {errc::unsupported, fmt::format("{} requests on this drive could not be moved this way, the last of them: {}",
-                                                         most_failures, why.message())};
+    drive.why_given_up = {
+        errc::unsupported,
+        fmt::format("{} requests on this drive could not be transferred directly; the latest error: {}", most_failures, why.message())};
   }
 
   // Returns an error if nothing is known yet. Before the read, each byte of the memory differs from the file's, so that missing bytes are
@@ -206,8 +207,7 @@ class dma_buf final : public data_path {
   status try_out(lending_drive& drive, source::source& file, staging::link& via, lending_drive::verdict& found) {
     constexpr int most_tries = 3;
     auto& session = via.session();
-    if (!file.facts().readable)
-      return {errc::unsupported, "a file that cannot be read does not show whether its drive reaches this memory"};
+    if (!file.facts().readable) return {errc::unsupported, "an unreadable file cannot show whether its drive can access this memory"};
     aligned_block before;
     if (auto got = read_plainly(file, before); !got.ok()) return got;
     const trial_memory memory(session);  // only now, because a file that cannot be tried must cost no memory
@@ -224,21 +224,21 @@ class dma_buf final : public data_path {
       if (auto got = read_plainly(file, after); !got.ok()) return got;
       if (arrived == before) return {};
       if (before == after) {
-        give_up_all({errc::io, fmt::format("a read from {} into memory of device {} was reported complete, but its bytes had not arrived: "
-                                           "nothing is moved this way any more",
+        give_up_all({errc::io, fmt::format("a read from {} into memory on device {} was reported complete, but its bytes had not arrived: "
+                                           "this path is now disabled",
                                            file.name(), session.ordinal())});
         return useless();
       }
       std::swap(before, after);
     }
-    return {errc::unsupported, "the file is being changed, so it cannot show whether its drive reaches this memory"};
+    return {errc::unsupported, "the file is being changed, so it cannot show whether its drive can access this memory"};
   }
 
   status read_plainly(source::source& file, const aligned_block& into) {
     const auto got = kernel_->pread(file.descriptors().direct, into.data(), tried_bytes, 0);
     if (!got) return got.error();
     if (*got == tried_bytes) return {};
-    return {errc::unsupported, "the file is too short to show whether its drive reaches this memory"};
+    return {errc::unsupported, "the file is too short to show whether its drive can access this memory"};
   }
 
   // Fills the memory from `through`, makes the drive read over it, and reads it back into `through`.
@@ -249,15 +249,15 @@ class dma_buf final : public data_path {
     if (auto filled = session.copy_small(memory, through.data(), tried_bytes, *stream); !filled.ok()) return filled;
     auto moved = drive.memory.move({&file, &session, memory, 0, tried_bytes, false});
     if (!moved.error.ok()) return moved.error;
-    if (moved.bytes < tried_bytes) return {errc::io, "the drive read less than a block into lent memory"};
+    if (moved.bytes < tried_bytes) return {errc::io, "the drive read less than a block into the exported memory"};
     return session.copy_small(through.data(), memory, tried_bytes, *stream);
   }
 
   ending carry(job& item) {
     item.moved = 0;
-    if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges travel faster in a slab"});
+    if (!item.ranges.empty()) return give_up({errc::unsupported, "many small ranges are faster through a slab"});
     if (!source::aligned(item.memory, item.length, item.offset))
-      return give_up({errc::unsupported, "only whole blocks are moved this way"});
+      return give_up({errc::unsupported, "this path transfers only whole blocks"});
     const lent_memory::extent all{item.file, &item.place.via->session(), item.memory, item.offset, item.length, item.is_write};
     auto* const drive = drive_of(*all.file);
     if (drive == nullptr) return give_up({errc::unsupported, "this file has not been checked"});
@@ -282,15 +282,15 @@ class dma_buf final : public data_path {
 
   // Returns ok if the file ends there.
   static status short_count(const lent_memory::extent& rest) {
-    if (rest.is_write) return at({errc::io, "less was written than requested"}, rest);
+    if (rest.is_write) return at({errc::io, "fewer bytes were written than requested"}, rest);
     const auto ended = rest.file->ends_at(rest.offset);
     if (!ended) return ended.error();
-    return *ended ? status() : at({errc::io, "less was read than requested, before the end of the file"}, rest);
+    return *ended ? status() : at({errc::io, "fewer bytes were read than requested, before the end of the file"}, rest);
   }
 
   // No other path may write there in this state, because the drive could overwrite it, even after the user's next write.
   static status in_doubt(const status& error, const lent_memory::extent& rest) {
-    return at({errc::io, fmt::format("the drive may still be writing, and its ring does not tell: {}", error.message())}, rest);
+    return at({errc::io, fmt::format("the drive may still be writing, and its ring has failed: {}", error.message())}, rest);
   }
 
   static ending give_up(status why) { return {std::move(why), true}; }
@@ -324,7 +324,7 @@ constinit const declaration declared_dma_buf{
     .most_carried_now = 0,
     .alignment = direct_alignment,
     .whole_blocks = true,
-    .reason = "the drive moves the bytes itself, by a dma-buf",
+    .reason = "the drive transfers the bytes directly, through a dma-buf",
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<dma_buf>(with); },
 };
 

@@ -46,7 +46,7 @@ lent_memory::outcome lent_memory::move(const extent& of) {
 
 // Returns the slot of a loan that contains the start of the extent.
 result<unsigned> lent_memory::lend(const extent& of) {
-  if (is_dead_) return status(errc::io, "the ring of this drive has died");
+  if (is_dead_) return status(errc::io, "this drive's ring has failed");
   const auto in = of.session->allocation_of(of.memory);
   if (!in) return in.error();
   const auto slot = find_or_free(of, *in);
@@ -83,7 +83,7 @@ result<lent_memory::loan> lent_memory::window_of(const extent& of, const device:
   const auto end = (reinterpret_cast<std::uintptr_t>(in.base) + in.size) / page * page;
   const auto begins = reinterpret_cast<std::uintptr_t>(of.memory);
   if (begins < first || begins + source::direct_alignment > end)
-    return status(errc::unsupported, "the memory shares a page with memory outside its allocation, so it cannot be lent");
+    return status(errc::unsupported, "the memory shares a page with memory outside its allocation, so it cannot be exported");
   loan made;
   const auto base = first + (begins - first) / window_bytes_ * window_bytes_;
   made.session = of.session;
@@ -185,7 +185,7 @@ lent_memory::outcome lent_memory::transfer(unsigned slot, std::uint64_t at, std:
   for (const auto& each : std::span(pieces).first(count)) {
     told.bytes += each.moved;
     if (each.error == EAGAIN)
-      told.error = status::from_errno(EAGAIN, fmt::format("the device took its memory back {} times", each.retries));
+      told.error = status::from_errno(EAGAIN, fmt::format("the device revoked access to its memory {} times", each.retries));
     if (each.error != 0 && each.error != EAGAIN) told.error = status::from_errno(each.error, "fixed request");
     if (each.moved < each.length) break;
   }

@@ -85,10 +85,10 @@ class mapped final : public data_path {
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
     if (asked.is_write) return "only reads can be mapped: the driver refuses writable file mappings";
-    if (!asked.memory->on_device()) return "the memory is the host's, which needs no mapping";
-    if (asked.file->descriptors().cached < 0) return "no descriptor leads to its pages in the page cache";
+    if (!asked.memory->on_device()) return "host memory needs no mapping";
+    if (asked.file->descriptors().cached < 0) return "the file has no descriptor that uses the page cache";
     if (asked.length < least_bytes) return "registering so few pages costs more than copying them";
-    if (pinned_ == nullptr) return "nothing keeps track of what is registered";
+    if (pinned_ == nullptr) return "registered pages are not tracked";
     if (!asked.spares_cpu && !asked.memory->emulated() && slow_.is(*asked.file)) return std::string(too_slow);
     return std::nullopt;
   }
@@ -129,7 +129,7 @@ class mapped final : public data_path {
     if (ended && *ended) {
       item.owner->finished(item, item.moved, {});
     } else {
-      const status why = ended ? status(errc::unsupported, "the file goes on past the size that the kernel states") : ended.error();
+      const status why = ended ? status(errc::unsupported, "the file continues past the size that the kernel reports") : ended.error();
       hand_over(item, why, item.length - item.moved);
     }
   }
@@ -279,7 +279,7 @@ class mapped final : public data_path {
 
     result<std::shared_ptr<pinned_pages::pages>> register_pages(std::uint64_t offset, std::uint64_t bytes) {
       if (may_give_up() && of_.slow_.is(*item_.file)) return status(errc::unsupported, too_slow);
-      if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would hold up the copies of others");
+      if (!item_.is_forced && others_copy()) return status(errc::unsupported, "registering more of it would delay other copies");
       // One piece at a time in the process, because the driver registers pieces sequentially, and threads that wait for it waste CPU time.
       const std::lock_guard one_at_a_time(of_.busy_);
       if (auto meanwhile = find(offset, bytes); meanwhile != nullptr) return meanwhile;
@@ -414,7 +414,7 @@ constinit const declaration declared_mapped{
     .rank = 20,
     .successor = "staged",
     .carries = portion::cached_ranges,
-    .reason = "in the page cache, and CPU time is to be saved: the GPU copies it from there",
+    .reason = "in the page cache: the GPU copies it from there, which saves CPU time",
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<mapped>(with); },
 };
 

@@ -98,7 +98,8 @@ bool pinned_pages::entry::is_of(const source::source& file) const noexcept {
 
 result<file_version> pinned_pages::version_of(source::source& file) const {
   const int descriptor = file.descriptors().cached;
-  if (descriptor < 0) return file.cached_problem().ok() ? status(errc::unsupported, "the file has no descriptor") : file.cached_problem();
+  if (descriptor < 0)
+    return file.cached_problem().ok() ? status(errc::unsupported, "the file has no file descriptor") : file.cached_problem();
   const auto seen = kernel_.describe(descriptor);
   if (!seen) return seen.error().with_context(file.name());
   if (seen->type != sys::file_type::regular) return status(errc::unsupported, fmt::format("{} is not a regular file", file.name()));
@@ -134,9 +135,10 @@ status pinned_pages::reserve(std::uint64_t bytes, std::uint64_t most_bytes, cons
     if (bytes <= most_bytes && used <= most_bytes - bytes) continue;
     return {
         errc::out_of_memory,
-        fmt::format("{} bytes of {} cannot be pinned: of the budget of {} MiB (pinned_file_budget_bytes, PENSTOCK_PINNED_FILE_MIB) {} are "
-                    "in use",
-                    bytes, name, most_bytes >> 20, used >> 20)};
+        fmt::format(
+            "{} bytes of {} cannot be pinned: the budget is {} MiB (pinned_file_budget_bytes, PENSTOCK_PINNED_FILE_MIB), of which {} are "
+            "in use",
+            bytes, name, most_bytes >> 20, used >> 20)};
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   return {};
 }

@@ -6,6 +6,6 @@
 namespace penstock::path {
 
 // The refusal of a path that needs a GPU. Plans omit it if they already say that there is none.
-inline constexpr std::string_view no_gpu_memory = "the memory is that of the host device, which is not a GPU";
+inline constexpr std::string_view no_gpu_memory = "the memory is on the host device, which is not a GPU";
 
 }  // namespace penstock::path

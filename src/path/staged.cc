@@ -15,7 +15,7 @@
 namespace penstock::path {
 
 std::optional<std::string> staged::refuses(const question& asked) {
-  if (!asked.memory->on_device()) return "the memory is the host's, which needs no staging";
+  if (!asked.memory->on_device()) return "host memory needs no staging";
   return std::nullopt;
 }
 
@@ -280,7 +280,7 @@ void staged::ring_write_done(job& item) {
   }
   auto why = fmt::format("direct write {} at {} of {}", item.length, item.offset, item.file->name());
   if (total.error == 0) {
-    hand_over(item, {errc::io, fmt::format("{}: only {} bytes were taken", why, total.bytes)});
+    hand_over(item, {errc::io, fmt::format("{}: only {} bytes were written", why, total.bytes)});
   } else if (auto error = status::from_errno(total.error, std::move(why)); refuses_direct(error)) {
     hand_over(item, std::move(error));
   } else {

@@ -73,7 +73,7 @@ void staged::slab_sent(staging::copy_task& task, status outcome) {
   auto& item = *copy.of;
   auto& own = *item.place.via;
   if (copy.by != &own && !outcome.ok()) {
-    item.owner->did_without(item, outcome.with_context("over the link of a neighbour"));
+    item.owner->did_without(item, outcome.with_context("over another GPU's PCIe link"));
     own.drop_neighbour(*copy.by);
     copy.by = &own;
     copy.elsewhere = false;

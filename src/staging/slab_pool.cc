@@ -192,7 +192,7 @@ status slab_pool::grow(std::size_t of_class, device::session& session) {
     const std::lock_guard guard(lock_);
     free_[of_class].reserve(slabs_of_class_[of_class] + length / slab_bytes);
   }
-  if (!budget_.reserve(length)) return {errc::out_of_memory, "the budget for pinned memory is used up"};
+  if (!budget_.reserve(length)) return {errc::out_of_memory, "the pinned memory budget is exhausted"};
   auto mapped = or_no_memory([&] { return kernel_.map_memory(length, -1); });
   if (!mapped) {
     budget_.release(length);

@@ -72,12 +72,12 @@ status waiting_lanes::start() {
   gone_.reserve(most_);  // an exiting thread must not allocate
   join(gone_);
   pthread_attr_t how;
-  if (const int error = pthread_attr_init(&how); error != 0) return status::from_errno(error, "starting a thread that waits");
+  if (const int error = pthread_attr_init(&how); error != 0) return status::from_errno(error, "starting a waiting thread");
   pthread_t made{};
   (void)pthread_attr_setstacksize(&how, stack_bytes);
   const int error = pthread_create(&made, &how, &waiting_lanes::enter, this);
   pthread_attr_destroy(&how);
-  if (error != 0) return {errc::out_of_memory, "starting a thread that waits", error_domain::os, error};
+  if (error != 0) return {errc::out_of_memory, "starting a waiting thread", error_domain::os, error};
   threads_.push_back(made);
   return {};
 }

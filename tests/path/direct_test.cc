@@ -323,7 +323,7 @@ TEST_F(direct_path, refuses_where_compatibility_mode_is_forced) {
 
 TEST_F(direct_path, refuses_where_no_kind_of_storage_is_served) {
   recorder_.settings().status_flags = 0;
-  expect_refusal("serves no kind of storage");
+  expect_refusal("supports no GPU-direct storage");
 }
 
 TEST_F(direct_path, early_library_is_judged_by_its_properties) {
@@ -564,7 +564,7 @@ INSTANTIATE_TEST_SUITE_P(each_way_to_say_so, direct_path_failing,
                                            failing_transfer{-1, 5027, error_domain::cufile, 5027, "5027 HANDLE_NOT_REGISTERED"},
                                            failing_transfer{-5036, 0, error_domain::cufile, 5036, "5036 GPU_MEMORY_PINNING_FAILED"},
                                            failing_transfer{-EIO, 0, error_domain::os, EIO, "Input/output error"},
-                                           failing_transfer{-1, 0, error_domain::cufile, 0, "without a reason"}),
+                                           failing_transfer{-1, 0, error_domain::cufile, 0, "reported no reason"}),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 TEST_F(direct_path, stops_between_pieces) {

@@ -259,7 +259,8 @@ TEST_F(dma_buf_engine, memory_that_the_device_takes_back_again_and_again_is_stag
   EXPECT_EQ(read(from, buffer, 2 * lent_mib).direct_bytes, 0U);
   const auto seen = engine_->stats();
   EXPECT_EQ(seen.path(by_dma_buf).fallbacks, 1U);
-  EXPECT_NE(seen.path(by_dma_buf).last_fallback.find("took its memory back"), std::string::npos) << seen.path(by_dma_buf).last_fallback;
+  EXPECT_NE(seen.path(by_dma_buf).last_fallback.find("revoked access to its memory"), std::string::npos)
+      << seen.path(by_dma_buf).last_fallback;
 }
 
 TEST_F(dma_buf_engine, a_drive_that_moves_less_than_asked_is_asked_for_the_rest) {
