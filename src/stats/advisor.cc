@@ -108,8 +108,8 @@ class adviser {
       const double loss = seconds(saved_by_long_calls(count, bytes, ns) / beside_each_other());
       const double spent = seconds(static_cast<double>(ns) / beside_each_other());
       add("tiny-sequential-calls",
-          fmt::format("{} {}s of {} on average came in file order from one thread ({}): {}s of 1 MiB would save about {} of {}.",
-                      number(count), what, mean_size(bytes, count), size(bytes), what, time(loss), time(spent)),
+          fmt::format("{} sequential {}s of {} on average came from one thread ({}): 1 MiB {}s would save about {} of {}.", number(count),
+                      what, mean_size(bytes, count), size(bytes), what, time(loss), time(spent)),
           what == "read" ? "Read larger pieces, or use a batch." : "Write larger pieces, or use a batch.", loss);
     };
     of("read", use_.sequential_reads, use_.sequential_read_bytes, use_.sequential_read_ns);
@@ -122,11 +122,10 @@ class adviser {
     const double spent = seconds(static_cast<double>(use_.lone_read_ns) / beside_each_other());
     const double loss = spent * (1 - 1.0 / least_lanes);
     add("one-thread-on-a-hot-file",
-        fmt::format(
-            "{} reads of {} on average came from the page cache one after the other, on one thread, while {} lanes had nothing to do "
-            "({}): together they would save about {} of {}.",
-            number(use_.lone_reads), mean_size(use_.lone_read_bytes, use_.lone_reads), use_.lanes, size(use_.lone_read_bytes), time(loss),
-            time(spent)),
+        fmt::format("One thread made {} separate reads of {} on average from the page cache while {} lanes were idle "
+                    "({}): a batch would save about {} of {}.",
+                    number(use_.lone_reads), mean_size(use_.lone_read_bytes, use_.lone_reads), use_.lanes, size(use_.lone_read_bytes),
+                    time(loss), time(spent)),
         "Submit them as a batch, or start several with read_async before waiting.", loss);
   }
 
@@ -136,11 +135,11 @@ class adviser {
     const double spent = seconds(static_cast<double>(use_.short_registration_ns));
     const double loss = spent * static_cast<double>(count - 1) / static_cast<double>(count);
     add("register-in-a-loop",
-        fmt::format("{} buffers were registered and deregistered again for {:.1f} requests each on average: that took {}, and keeping one "
+        fmt::format("{} buffers were registered and deregistered for {:.1f} requests each on average: that took {}, and keeping one "
                     "registered would save about {}.",
                     number(count), static_cast<double>(use_.short_registration_requests) / static_cast<double>(count), time(spent),
                     time(loss)),
-        "Register a buffer once and keep it for all requests, or do not register: it is not required.", loss);
+        "Register a buffer once and keep it for all requests, or do not register it: registration is optional.", loss);
   }
 
   void unaligned() {
@@ -161,13 +160,13 @@ class adviser {
                          number(use_.unaligned_pieces), size(use_.unaligned_bytes));
     }
     if (extra > 0) {
-      text += fmt::format("{}to read {} past the page cache, {} more were read than requested, because blocks are read whole",
+      text += fmt::format("{}to read {} past the page cache, {} more than requested were read, because only whole blocks can be read",
                           text.empty() ? "" : "; ", size(use_.block_read_bytes), size(use_.block_extra_bytes));
     }
     if (text.empty()) return;
     text.front() = text.front() == 't' ? 'T' : text.front();
     add("unaligned", fmt::format("{}: about {} lost.", text, time(loss)),
-        "Let offset, length and address be multiples of 4 KiB, or make requests larger.", loss);
+        "Align offset, length and address to 4 KiB, or make requests larger.", loss);
   }
 
   void read_again() {
@@ -176,24 +175,23 @@ class adviser {
     const auto spent = static_cast<double>(use_.cold_read_ns);
     const double loss = seconds(spent * again / static_cast<double>(use_.cold_read_bytes) - copying(again));
     add("cold-file-read-twice",
-        fmt::format(
-            "Of {} read from the disk past the page cache, {} had been read so before: keeping them in memory would save about {} of {}.",
-            size(use_.cold_read_bytes), size(use_.reread_bytes), time(loss), time(seconds(spent))),
-        "Let it be kept in the page cache (cache=keep, or PENSTOCK_CACHE=keep) if memory has room for it, or keep what was read.", loss);
+        fmt::format("Of {} read from disk past the page cache, {} had been read that way before: caching them would save about {} of {}.",
+                    size(use_.cold_read_bytes), size(use_.reread_bytes), time(loss), time(seconds(spent))),
+        "Keep the file in the page cache (cache=keep, or PENSTOCK_CACHE=keep) if memory has room for it, or keep the data in the program.",
+        loss);
   }
 
   void nodes() {
     if (use_.far_pieces < least_times) return;
     const double far = seconds(static_cast<double>(use_.far_ns) / beside_each_other());
-    const std::string what = fmt::format("{} pieces ({}) were carried by threads on a different NUMA node than the GPU or buffer",
+    const std::string what = fmt::format("{} pieces ({}) were transferred by threads on a different NUMA node than the GPU or buffer",
                                          number(use_.far_pieces), size(use_.far_bytes));
     const std::string remedy =
-        "Run the program on that node (numactl --cpunodebind=N --membind=N; `penstock check` names the node of each GPU).";
+        "Run the program on that node (numactl --cpunodebind=N --membind=N; `penstock check` shows each GPU's node).";
     if (use_.near_bytes < least_compared) {
       found_.push_back(
           {{"wrong-numa-node",
-            fmt::format("{}, which took {}; how much less it would be on the right node is not known, because next to nothing was "
-                        "carried there.",
+            fmt::format("{}, which took {}; the possible saving is not known, because almost nothing was transferred on the right node.",
                         what, time(far)),
             remedy, std::nullopt},
            far});
@@ -201,15 +199,15 @@ class adviser {
     }
     const double per_byte = static_cast<double>(use_.near_ns) / static_cast<double>(use_.near_bytes);
     const double loss = seconds((static_cast<double>(use_.far_ns) - static_cast<double>(use_.far_bytes) * per_byte) / beside_each_other());
-    add("wrong-numa-node", fmt::format("{}: at the speed of the right node about {} of {} would be saved.", what, time(loss), time(far)),
-        remedy, loss);
+    add("wrong-numa-node", fmt::format("{}: threads on the right node would save about {} of {}.", what, time(loss), time(far)), remedy,
+        loss);
   }
 
   void slab_waits() {
     if (use_.slab_waits < least_times) return;
     const double loss = seconds(static_cast<double>(use_.slab_wait_ns));
     add("pinned-budget-exhausted",
-        fmt::format("{} times a transfer waited for pinned memory while the budget was used up, {} in all.", number(use_.slab_waits),
+        fmt::format("{} times a transfer waited for pinned memory because the budget was exhausted, {} in total.", number(use_.slab_waits),
                     time(loss)),
         "Raise the budget: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
   }
@@ -218,18 +216,18 @@ class adviser {
     if (use_.remote_put_offs < least_times) return;
     const double loss = seconds(static_cast<double>(use_.remote_put_off_ns));
     add("server-throttles",
-        fmt::format("Servers put off {} of {} requests because they received too many: for {} at least one waited.",
+        fmt::format("Servers delayed {} of {} requests because they received too many: for {}, at least one was waiting.",
                     number(use_.remote_put_offs), number(use_.remote_requests), time(loss)),
-        "Spread the objects over several prefixes or servers, let fewer programs read at once, or cache repeated reads nearby.", loss);
+        "Spread the objects over several prefixes or servers, let fewer programs read concurrently, or cache repeated reads nearby.", loss);
   }
 
   void bound_by_tls() {
     const double bound = seconds(static_cast<double>(use_.remote_tls_bound_ns));
     found_.push_back({{"tls-binds",
-                       fmt::format("For {}, receiving over TLS ({} in all) took all that a core can do of at least one thread; how much "
-                                   "less it would be otherwise is not known.",
+                       fmt::format("For {}, receiving over TLS ({} in total) kept the core of at least one thread fully busy; the possible "
+                                   "saving is not known.",
                                    time(bound), size(use_.remote_tls_bytes)),
-                       "Let the program have more cores, or read over plain HTTP if the network in between is trusted.", std::nullopt},
+                       "Give the program more cores, or read over plain HTTP if the network is trusted.", std::nullopt},
                       bound});
   }
 
@@ -237,9 +235,9 @@ class adviser {
     if (use_.remote_memory_waits < least_times) return;
     const double loss = seconds(static_cast<double>(use_.remote_memory_wait_ns));
     add("remote-reads-lack-memory",
-        fmt::format("{} times reads from a server waited because all pinned memory that such reads may use was taken, {} in all.",
+        fmt::format("{} times reads from a server waited because their share of the pinned memory was exhausted, {} in total.",
                     number(use_.remote_memory_waits), time(loss)),
-        "Raise the budget, a quarter of which they may use: PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
+        "Raise the budget (such reads may use a quarter of it): PENSTOCK_PINNED_MIB, or engine_options::pinned_budget_bytes.", loss);
   }
 
   const usage_stats& use_;

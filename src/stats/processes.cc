@@ -41,7 +41,7 @@ result<board_layout::head> head_of(sys::board_folder& folder, int pid) {
 
 status known_layout(const board_layout::head& head) {
   if (head.version == board_layout::layout_version && head.size_bytes == sizeof(page)) return {};
-  return {errc::unsupported, fmt::format("process {} runs Penstock {}, whose counters (layout {}, {} bytes) this one, {}, does not know",
+  return {errc::unsupported, fmt::format("process {} runs Penstock {}, whose counters (layout {}, {} bytes) this version, {}, cannot read",
                                          head.pid, version_of(head), head.version, head.size_bytes, version())};
 }
 
@@ -141,11 +141,11 @@ status without_board(sys::board_folder& folder, int pid) {
   const auto owner = sys::owner_of_process(pid);
   if (!owner) return owner.error();
   if (*owner != geteuid())
-    return {errc::permission_denied, fmt::format("process {} belongs to user {}, and only that user can look at it", pid, *owner)};
+    return {errc::permission_denied, fmt::format("process {} belongs to user {}, and only that user can inspect it", pid, *owner)};
   if (const auto usable = folder.list(); !usable) return usable.error();
   return {errc::not_found,
           fmt::format("process {} ({}) does not use Penstock: it has made no request yet, was started with PENSTOCK_STATS=0, or "
-                      "cannot have files in /dev/shm (run `penstock check` in its environment to see)",
+                      "cannot create files in /dev/shm (run `penstock check` in its environment to find out)",
                       pid, sys::program_name(pid))};
 }
 

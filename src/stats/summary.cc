@@ -7,7 +7,7 @@ namespace penstock::stats {
 namespace {
 
 std::string why_not_faster(const path::declaration& path, const path_stats& stats, const status& gpu_direct) {
-  if (!path.of_device) return "; host memory, or asked for";
+  if (!path.of_device) return "; host memory, or requested";
   std::string why;
   if (!path.gpu_direct && !gpu_direct.ok()) why += fmt::format("; not GPU-direct: {}", gpu_direct.message());
   if (stats.fallbacks > 0) why += fmt::format("; {} fallbacks, the latest: {}", stats.fallbacks, stats.last_fallback);

@@ -154,7 +154,7 @@ TEST_F(stats_command, advises_a_program_that_reads_little_by_little_and_nobody_e
   EXPECT_GT(seen["usage"]["copy_ns_per_mib"], 0);
   const auto text = run({"stats", "-p", own_}).out;
   EXPECT_TRUE(contains(text, "\nadvice\n  ")) << text;
-  EXPECT_TRUE(contains(text, "came in file order from one thread")) << text;
+  EXPECT_TRUE(contains(text, "on average came from one thread")) << text;
   EXPECT_TRUE(contains(text, "[" + code + "]\n")) << text;
   EXPECT_TRUE(contains(run({"stats"}).out, "  advice: " + code + "\n"));
   EXPECT_TRUE(contains(run({"top", "--once", "--interval", "0.05"}).out, "advice: " + code + "\n"));

@@ -159,7 +159,7 @@ TEST_F(top_command, shows_advice_in_the_line_of_a_process_and_in_words_below) {
   }
   live_terminal shown({"top", "--pid", own_, "--interval", "0.1"});
   ASSERT_TRUE(shown.wait_for("advice: tiny-sequential-calls")) << shown.text();
-  EXPECT_TRUE(shown.wait_for("came in file order")) << shown.text();
+  EXPECT_TRUE(shown.wait_for("sequential reads of")) << shown.text();
   shown.press("q");
   EXPECT_EQ(shown.finish(), 0);
 }

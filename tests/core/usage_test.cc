@@ -351,7 +351,7 @@ TEST_F(advised_programs, the_summary_is_printed_when_the_engine_ends_and_only_wh
   const auto lines = told(true);
   EXPECT_EQ(lines.find("penstock: posix: "), 0U) << lines;
   EXPECT_NE(lines.find("\npenstock: advice: "), std::string::npos) << lines;
-  EXPECT_NE(lines.find(" reads of 512 bytes on average came in file order from one thread"), std::string::npos) << lines;
+  EXPECT_NE(lines.find(" sequential reads of 512 bytes on average came from one thread"), std::string::npos) << lines;
   EXPECT_EQ(lines.substr(lines.size() - 25), " [tiny-sequential-calls]\n");
 }
 
