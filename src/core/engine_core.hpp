@@ -54,7 +54,7 @@ class engine_core final : public runtime {
 result<engine> make_engine(const engine_options& options, seams doors);
 // Makes a public file from any source, as engine::open does from a local file.
 result<file> open_source(const engine& with, std::unique_ptr<source::source> from);
-// The real kernel and drivers, as the options require.
+// The real kernel and drivers, as specified by the options.
 seams real_seams(const engine_options& options);
 
 }  // namespace penstock::core

@@ -47,7 +47,7 @@ class file_use {
   file_core* file_ = nullptr;
 };
 
-// Several uses of one file that end together on destruction, with a single write to the file's counter.
+// Several uses of one file, which end together on destruction with a single write to the file's counter.
 class file_uses {
  public:
   file_uses() noexcept = default;
@@ -67,7 +67,7 @@ class file_uses {
 
 class file_core : public std::enable_shared_from_this<file_core> {
  public:
-  // Opens a local file, or an object on a server by its URL.
+  // Opens a local file by its path, or an object on a server by its URL.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
   static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options);
   static result<std::shared_ptr<file_core>> open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
@@ -107,16 +107,16 @@ class file_core : public std::enable_shared_from_this<file_core> {
   [[nodiscard]] bool is_limited() const noexcept { return is_limited_; }
   // The file's own limit; null if it has none.
   [[nodiscard]] core::rate_limit* rate_limit() const noexcept { return rate_limit_.get(); }
-  // Takes this many bytes from the limits if they allow it now; otherwise returns false.
+  // Takes this many bytes from the limits if they admit them now. Otherwise returns false.
   bool try_pass(std::uint64_t bytes) noexcept;
-  // Takes this many bytes from the limits, even beyond what they allow.
+  // Takes this many bytes from the limits, even if that exceeds them.
   void charge(std::uint64_t bytes) noexcept;
 
   // The speeds and answer times of the mount. The answer times are null if the file system has no server.
   [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
   [[nodiscard]] staging::answer_times* answer_times() const noexcept { return answer_times_; }
   [[nodiscard]] staging::answer_times* thread_answer_times() const noexcept { return thread_answer_times_; }
-  // How promptly the file system answers, as far as known; prompt if it has no server.
+  // How promptly the file system answers, if known; prompt if it has no server.
   [[nodiscard]] staging::answer_times::verdict answers() const noexcept {
     if (answer_times_ == nullptr) return staging::answer_times::verdict::prompt;
     const auto known = answer_times_->advise();
@@ -154,7 +154,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   void planned(std::uint64_t end) noexcept { planned_end_.store(end, std::memory_order_relaxed); }
   // Records that a range was read past the page cache. Returns how many of its bytes are known to have been read that way before.
   std::uint64_t read_past_cache(std::uint64_t offset, std::uint64_t length) noexcept;
-  // Called when the file is written: later reads return new bytes, so the record of cold reads is reset.
+  // Called when the file is written. Later reads return new bytes, so the record of past reads is reset.
   void written() noexcept {
     if (has_cold_reads_.load(std::memory_order_acquire)) forget_cold_reads();
   }

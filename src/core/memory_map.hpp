@@ -41,12 +41,12 @@ struct seen_allocation {
 
 // Returns a name in the format of device_info::name. kind: device::driver::kind().
 std::string device_name(std::string_view kind, int ordinal);
-// Returns the name of the device that holds the memory, or "host", as in request_info::device.
+// Returns the name of the device that holds the memory, or "host", in the format of request_info::device.
 std::string name_of(const staging::place& place);
 
 class memory_map {
  public:
-  // A null driver means that there are no devices of its kind.
+  // A null driver means that no devices of its kind exist.
   memory_map(std::shared_ptr<device::driver> cuda, std::shared_ptr<device::driver> host, sys::kernel& kernel, staging::feeders& feeders,
              staging::slab_pool& cuda_pool, staging::slab_pool& host_pool, const sys::fork_guard& fork)
       : cuda_(std::move(cuda)),
@@ -126,7 +126,7 @@ class memory_map {
   result<std::pair<device::driver*, device::memory_info>> classify(const void* memory);
   int node_of(device::driver& driver, int ordinal);
   result<staging::link*> link_to(device::driver& driver, int ordinal, void* context);
-  // Returns the first link in use. ordinal: -1 for any device of the driver. Null if none is in use.
+  // Returns the first link in use, or null if there is none. ordinal: -1 for any device of the driver.
   [[nodiscard]] staging::link* link_in_use(const device::driver& driver, int ordinal);
   [[nodiscard]] staging::link* gpu_link_in_use() { return cuda_ == nullptr ? nullptr : link_in_use(*cuda_, -1); }
   // Errors: invalid_argument or not_found. Both list the existing names or say why there are no such devices.

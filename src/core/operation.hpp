@@ -46,7 +46,7 @@ class operation : public timed {
   }
   [[nodiscard]] core::runtime* runtime_if_any() const noexcept { return runtime_.get(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
-  // Shows the operation to profiling tools until it ends.
+  // Shows the operation in profiling tools until it completes.
   void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
   // Arranges for end_queued() to be called when the deadline passes. Call it once, before the request can complete.
   status watch_deadline();

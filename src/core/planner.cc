@@ -138,7 +138,7 @@ class planner {
     const std::uint64_t last = std::min(round_down(asked + path::direct_alignment - 1, path::direct_alignment), until);
     if (has_edges) cut(in_.offset, body - in_.offset, base(), file_side::cached, plan_reason::unaligned_read_edge);
     if (last < until) end_ = last;
-    read_unregistered(first, last - first);  // does nothing for an empty range
+    read_unregistered(first, last - first);  // has no effect on an empty range
     if (has_edges && last == body_end) cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_read_edge);
   }
 
@@ -216,7 +216,7 @@ class planner {
   [[nodiscard]] bool is_continued() const { return in_.is_continued || end_ < in_.offset + in_.length; }
   [[nodiscard]] bool follows_others(std::uint64_t offset) const { return in_.continues && offset == in_.offset; }
   [[nodiscard]] bool precedes_others(std::uint64_t end) const { return is_continued() && end == end_; }
-  // Returns the length of the run of similar pieces around a part of the request, as far as known.
+  // Returns the length of the run of similar pieces around a part of the request, if known.
   [[nodiscard]] std::uint64_t run_length(std::uint64_t offset, std::uint64_t length) const {
     return follows_others(offset) || precedes_others(offset + length) ? std::max(in_.whole_length, length) : length;
   }

@@ -26,7 +26,7 @@ enum class plan_reason : std::uint8_t {
   kept_as_asked,
   bypass_as_asked,  // not in the page cache, and read past it
   bypass_as_lent,
-  bypass_shared_memory,  // the device has no memory of its own
+  bypass_shared_memory,  // the device shares the host's memory
   bypass_at_random,
   bypass_memory_unknown,
   bypass_no_room,

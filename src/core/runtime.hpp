@@ -40,7 +40,7 @@ namespace penstock::core {
 class mount;
 class admission;
 
-// The kernel, drivers and other interfaces of an engine; tests replace them.
+// The kernel, drivers and other interfaces of an engine. Tests replace them.
 struct seams {
   std::shared_ptr<sys::kernel> kernel;
   std::shared_ptr<device::driver> cuda;  // null: none
@@ -82,7 +82,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
 
   // The mount for a file system. A block device has its own mount.
   virtual mount& mount_of(std::uint64_t device) = 0;
-  // The parts of a mount for layers below it.
+  // The parts of a mount that lower layers use.
   virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
   // The answer times of a file system with a server. Queries the kernel about the file system.
   struct known_answers {
@@ -95,7 +95,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   virtual staging::waiting_lanes& waiting_lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
-  // The options of a request, or else the engine's.
+  // The request's option, or else the engine's.
   [[nodiscard]] preference preference_of(const io_options& asked) const noexcept {
     return asked.prefer != preference::automatic ? asked.prefer : options_.prefer;
   }
@@ -119,7 +119,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] source::turnstile::share& far_share() noexcept { return far_share_; }
   // The connections to object servers, created on the first call.
   source::remote::servers& servers();
-  // The read-ahead of all files.
+  // The read-ahead buffers of all files.
   [[nodiscard]] ahead_book& ahead() noexcept { return *ahead_; }
   [[nodiscard]] const path::path_table& paths() const noexcept { return path_table_; }
   [[nodiscard]] path::data_path& path(path_kind kind) noexcept { return *paths_[static_cast<std::size_t>(kind)]; }

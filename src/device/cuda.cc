@@ -646,7 +646,7 @@ result<void*> cuda_session::map_allocation(std::string_view handle, int descript
     mapped = step == cuda::success;
     const cuda::access_description access{.device = ordinal_};
     if (step == cuda::success) step = api_.mem_set_access(at, bytes, &access, 1);
-    if (allocation != 0) (void)api_.mem_release(allocation);  // the mapping keeps the memory
+    if (allocation != 0) (void)api_.mem_release(allocation);  // the mapping keeps the memory alive
     if (step != cuda::success && mapped) (void)api_.mem_unmap(at, bytes);
     if (step != cuda::success && at != 0) (void)api_.mem_address_free(at, bytes);
     return step;

@@ -202,7 +202,7 @@ class driver {
   virtual result<session*> open(int ordinal, void* context) = 0;
 };
 
-// If libcuda.so.1 is missing or unusable, the first use fails, not this call.
+// If libcuda.so.1 is missing or unusable, this call still succeeds, and the first use fails.
 std::shared_ptr<driver> make_cuda_driver();
 // Creates devices in host memory, with streams and events on threads. Copies between them are direct. shared_memory: they behave like
 // integrated GPUs.

@@ -25,7 +25,7 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return
 // Addresses that an allocation occupies.
 constexpr std::uint64_t footprint_of(std::uint64_t bytes) { return round_up(bytes, host_memory::granule_bytes) + host_memory::guard_bytes; }
 
-// Returns the memory of the machine, or the cgroup's limit if that is lower.
+// Returns the machine's memory size, or the cgroup's limit if that is lower.
 std::uint64_t usable_memory() {
   const auto state = or_no_memory([] { return sys::memory_state_now(); });
   return state ? state->total_bytes : static_cast<std::uint64_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L)) * sys::page_size();

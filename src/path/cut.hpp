@@ -9,7 +9,7 @@ namespace penstock::path {
 
 // The source or destination of a range on the file's side.
 enum class file_side : std::uint8_t {
-  cached,      // the page cache, as far as known
+  cached,      // the page cache, if known
   past_cache,  // the disk, past the page cache
   filling,     // the disk, through the page cache
 };
@@ -17,7 +17,7 @@ enum class file_side : std::uint8_t {
 struct range_to_cut {
   std::uint64_t offset = 0;  // in the file
   std::uint64_t length = 0;
-  std::uint64_t run_length = 0;  // length of the run of similar ranges that contains it, as far as known; at least `length`
+  std::uint64_t run_length = 0;  // length of the run of similar ranges that contains it, if known; at least `length`
   file_side side = file_side::cached;
   bool is_write = false;
   bool follows_others = false;   // other ranges of the request are in flight when it starts

@@ -64,7 +64,7 @@ class job_owner {
   // Called if the path cannot transfer the job, or not all of it. The rest, after job.moved bytes, goes to the next path. The job may be
   // destroyed.
   virtual void hand_over(job& refused, status why) = 0;
-  // Called when the calling thread starts on the job.
+  // Called when the calling thread starts the job.
   virtual void begins(job& /*item*/) noexcept {}
   // Called when a rate limit admits the job.
   virtual void passed(job& /*item*/) noexcept {}
@@ -152,7 +152,7 @@ struct row_part {
   std::byte* memory = nullptr;
 };
 
-// The state that a path keeps for a job while it runs.
+// The state that a path keeps for a job while the job runs.
 class path_state {
  public:
   virtual ~path_state() = default;
@@ -199,8 +199,8 @@ class job final : public staging::work {
   std::uint64_t moved = 0;                 // set by the path
   std::int64_t filling_cpu_ns = 0;         // set by the path: CPU time to read it into the page cache and from there; 0: unknown
   path_state* kept = nullptr;              // owned by the path
-  std::unique_ptr<path_state> keeps;       // owner of kept, for this job or several
-  staging::answer_times* times = nullptr;  // set by the owner: for a read from a file system with a server, whatever its route
+  std::unique_ptr<path_state> keeps;       // owns kept, for this job or several
+  staging::answer_times* times = nullptr;  // set by the owner: for a read from a file system with a server, whichever route it takes
   std::int64_t started_ns = 0;             // set by the owner: when it was queued or held back
   std::int64_t begun_ns = 0;               // set by the owner: when a thread first started it; 0: unknown
 };
@@ -213,7 +213,7 @@ enum class portion : std::uint8_t {
   cached_ranges,   // ranges in the page cache, one job each and one job at a time, if CPU time is to be saved
 };
 
-// The properties of a path.
+// A path's properties.
 struct declaration {
   std::string_view name;
   int rank = 0;                  // the lowest is queried first

@@ -233,7 +233,8 @@ class direct final : public data_path {
     library_->deregister_file(std::exchange(entry.handle, nullptr));
   }
 
-  // The same for memory. libcufile does not specify what happens to a transfer whose memory is deregistered, so the transfers end first.
+  // Does the same for memory. libcufile does not specify what happens to a transfer whose memory is deregistered, so the transfers end
+  // first.
   void release(std::byte* base, known_memory& entry) {
     const std::unique_lock quiet(entry.in_use);
     if (!entry.registered) return;

@@ -39,7 +39,7 @@ class lent_memory {
     bool is_in_doubt = false;  // the ring has failed, and the drive may still transfer bytes of the extent at any time
   };
 
-  // window_bytes: how much of an allocation is lent at a time; a multiple of the page size.
+  // window_bytes: how much of an allocation is lent at a time, a multiple of the page size.
   lent_memory(sys::kernel& kernel, std::uint64_t window_bytes) : kernel_(kernel), window_bytes_(window_bytes) {}
   lent_memory(const lent_memory&) = delete;
   lent_memory& operator=(const lent_memory&) = delete;

@@ -203,7 +203,7 @@ class mapped final : public data_path {
     passage(const passage&) = delete;
     passage& operator=(const passage&) = delete;
     ~passage() {
-      if (!held_.empty()) synchronize();  // if memory ran out
+      if (!held_.empty()) synchronize();  // copies may still be queued if memory ran out
     }
 
     // Transfers the job and counts the bytes that have arrived in item.moved. reach: bytes of the job that the file contains. It is reduced

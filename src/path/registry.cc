@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-// The paths, one line each. path_kind numbers them in this order.
+// The paths, one per line. path_kind numbers them in this order.
 // clang-format off
 #define PENSTOCK_PATHS(declared) \
   declared(posix) \

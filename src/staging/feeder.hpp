@@ -28,7 +28,7 @@ struct copy_task {
   void* target = nullptr;
   const void* source = nullptr;
   std::size_t bytes = 0;
-  // If count is not 0, the task is a scatter: target and source are unused, and bytes is used only with packed.
+  // If count is not 0, the task is a scatter. Then target and source are unused, and bytes is used only with packed.
   const device::segment* table = nullptr;
   std::size_t count = 0;
   // For a scatter to a device. If not null, the segments are in the first bytes (at most unpacker::room_bytes) of packed, which are sent in

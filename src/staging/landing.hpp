@@ -28,7 +28,7 @@ class landing {
     work_list list;
   };
 
-  // lanes: the worker threads that run waiters.
+  // lanes: the worker threads that run the waiters.
   landing(sys::kernel& kernel, lanes& lanes);
   landing(const landing&) = delete;
   landing& operator=(const landing&) = delete;

@@ -106,7 +106,7 @@ class lanes {
   std::atomic<std::uint64_t> asleep_{0};             // one bit per lane
   std::unique_ptr<seat[]> seats_;                    // where lanes sleep
   std::atomic<std::int64_t> typical_ns_{1'000'000};  // recent run time of a work item
-  // Since the last adjustment.
+  // Counts since the last adjustment.
   alignas(64) std::atomic<unsigned> feeds_{0};
   std::atomic<unsigned> idle_feeds_{0};
   std::atomic<unsigned> waits_{0};

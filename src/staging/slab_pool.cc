@@ -128,8 +128,8 @@ slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
 
 // Takes a larger slab instead of waiting milliseconds until a chunk is pinned: the first chunk of the wanted size, or one that another
 // thread is already pinning. Exceptions:
-// - the smallest size, unless another thread is pinning: its first chunk takes less than a millisecond, and its users come in hundreds and
-//   would then keep large slabs for small needs;
+// - the smallest size, unless another thread is pinning: its first chunk takes less than a millisecond, and it has hundreds of users,
+//   which would then keep large slabs for small needs;
 // - users that keep slabs for long.
 // Uses only half of a share. The rest is for many slabs of the wanted size once there are some.
 slab slab_pool::take_instead(std::size_t wanted_class, slab_user user) {

@@ -30,7 +30,7 @@ inline constexpr std::array<slab_class, 4> slab_classes{
     {{256 * kib, 4 * mib}, {1 * mib, 8 * mib}, {4 * mib, 16 * mib}, {8 * mib, 32 * mib}}};
 inline constexpr std::size_t small_slab_bytes = slab_classes.front().slab_bytes;
 inline constexpr std::size_t large_slab_bytes = slab_classes.back().slab_bytes;
-// With a smaller budget a pool cannot serve every size.
+// With a smaller budget, a pool cannot serve every size.
 inline constexpr std::size_t least_budget_bytes = slab_classes.front().chunk_bytes + slab_classes.back().chunk_bytes;
 
 // The kinds of users, which have separate shares of the budget:

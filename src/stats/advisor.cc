@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_times = 16;           // for events that matter only if they are repeated
-constexpr std::uint64_t least_compared = 16 * mib;  // bytes, for a speed to compare with
+constexpr std::uint64_t least_compared = 16 * mib;  // bytes needed for a speed to compare with
 constexpr unsigned least_lanes = 4;
 
 double seconds(double nanoseconds) { return nanoseconds / 1e9; }

@@ -221,7 +221,7 @@ void board::leave(board_layout::engine_section* section) noexcept {
 
 // --- answers
 
-// If no thread can be started, readers do without the table.
+// If no thread can be started, readers do not get the table.
 void board::begin_answering() {
   if (thread_ != nullptr) return;
   try {

@@ -30,7 +30,7 @@ struct shared_text {
   std::uint32_t unused = 0;
   std::array<counter, Size / 8> words{};
 
-  // Truncates a text that does not fit.
+  // Truncates text that does not fit.
   void set(std::string_view text) noexcept {
     changes.fetch_add(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);

@@ -83,7 +83,7 @@ class book final : public staging::slab_waits, public staging::background_waits 
 
   // Adds one to the counter at an index in counter_table.
   void count_one(std::size_t place) noexcept { now().usage.each[place].fetch_add(1, relaxed); }
-  // Adds to a counter about servers.
+  // Adds to one of the counters about servers.
   void count_remote(std::size_t place, std::uint64_t by) noexcept { now().usage.each[place].fetch_add(by, relaxed); }
   // Counts the time during which a server delayed a request.
   void count_put_off(span when) noexcept;
@@ -107,7 +107,7 @@ class book final : public staging::slab_waits, public staging::background_waits 
   std::atomic<bool> begun_;
   mutable std::mutex begin_lock_;  // guards board_problem_
   status board_problem_;
-  mutable spin_lock lock_;  // guards the members below, and writing them to the board
+  mutable spin_lock lock_;  // guards the members below, and copying them to the board
   std::vector<std::string> last_fallback_;
   std::array<std::string_view, board_layout::most_channels> channel_names_;  // by slot
 };
@@ -125,7 +125,7 @@ inline constexpr book::use near_pieces{place_of(&usage_stats::near_pieces), plac
 inline constexpr book::use far_pieces{place_of(&usage_stats::far_pieces), place_of(&usage_stats::far_bytes),
                                       place_of(&usage_stats::far_ns)};
 
-// Adds the counters of a section of a board.
+// Adds the counters of one section of a board.
 void add_section(engine_stats& to, const board_layout::engine_section& from);
 
 }  // namespace penstock::stats

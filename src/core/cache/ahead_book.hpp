@@ -19,7 +19,7 @@ class ahead_book final : public timed {
   // Call remove() before destroying the object. add() may throw std::bad_alloc.
   void add(source::read_ahead& added);
   void remove(source::read_ahead& gone) noexcept;
-  // Starts the timer that frees unused read-ahead. Error: out_of_memory; unused read-ahead is then not freed.
+  // Starts the timer that frees unused read-ahead. Error: out_of_memory, after which unused read-ahead is not freed.
   status watch() noexcept;
   void give_back() noexcept;
   // Shuts the book down with its engine. Everything must have been removed.

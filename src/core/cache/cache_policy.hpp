@@ -14,7 +14,7 @@ namespace penstock::core {
 
 struct cache_question {
   cache_use asked = cache_use::automatic;
-  bool shared_memory = false;       // the device has no memory of its own, and the caller set no cache option
+  bool shared_memory = false;       // the device shares the host's memory, and the caller set no cache option
   bool lent_past_cache = false;     // the file was adopted with an O_DIRECT descriptor
   std::uint64_t file_bytes = 0;     // its size
   std::uint64_t request_bytes = 0;  // size of the whole request

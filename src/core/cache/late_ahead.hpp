@@ -18,7 +18,7 @@ class late_ahead {
   // This many sequential calls are timed before fetching starts. After that, calls are timed in groups of this size.
   static constexpr unsigned timed_plain = 4;
   static constexpr unsigned timed_fetched = 8;
-  // If fetching was slower, it is not tried again for this many bytes.
+  // If fetching was slower, it is not tried again until this many bytes were read.
   static constexpr std::uint64_t left_for_bytes = std::uint64_t{512} << 20;
 
   struct range {

@@ -51,7 +51,7 @@ class alignas(64) admission {
   [[nodiscard]] status check(const io_options& options) const { return core::check(what_, options); }
   // Finds the place of the memory. Does nothing for an empty request.
   status locate(seen_allocation* seen = nullptr);
-  // Sets the place, if the caller already knows it.
+  // Sets the place if the caller already knows it.
   void place_at(const staging::place& known) noexcept;
   // Chooses the route of a request that may run. Call it once. For a request whose caller waits, call it after locate().
   void decide(const io_options& options, asker who);

@@ -31,7 +31,7 @@ class ahead_call {
   std::optional<io_result> copy(std::uint64_t length);
 
   runtime& with_;
-  file_core* file_ = nullptr;  // null: it does nothing
+  file_core* file_ = nullptr;  // null: this object has no effect
   file_use use_;
   const io_options& options_;
   staging::place place_;

@@ -136,7 +136,7 @@ void batch_copies::copy::let_source_go() noexcept {
   if (all_.first_[source_]->wanted().fetch_sub(1, std::memory_order_acq_rel) == 1) all_.owner_.copied_on(source_);
 }
 
-// --- all copies of a batch
+// --- all copies in a batch
 
 bool batch_copies::any(std::span<const io_request> requests) noexcept {
   return std::any_of(requests.begin(), requests.end(), [](const io_request& each) { return each.copy_of.has_value(); });

@@ -101,7 +101,7 @@ class load final : public path::job_owner, public staging::work {
   path::job_queues own_queues_;  // for single requests
 };
 
-// --- the end of loads
+// --- completion of loads
 
 status load::stopped() const {
   if (of_ != nullptr) return of_->from_.stop_reason();

@@ -21,7 +21,7 @@ namespace penstock::core {
 
 class request final : public operation, public path::job_owner {
  public:
-  // row: where to put the bytes of a read into a device, instead of the admitted memory. Such a request stands for other requests, which
+  // row: where to put the bytes of a read into a device, instead of the admitted memory. Such a request represents other requests, which
   // are listed and counted separately.
   request(std::shared_ptr<core::runtime> with, admission admitted, const io_options& options, std::vector<path::row_part> row = {});
 
@@ -56,7 +56,7 @@ class request final : public operation, public path::job_owner {
   [[nodiscard]] status stopped() const override { return stop_reason(); }
 
  private:
-  // A part of the range. All its jobs exist at once.
+  // A part of the range. All its jobs exist at the same time.
   struct section {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;

@@ -18,7 +18,7 @@ namespace penstock::core {
 
 class request;
 
-// Finds the requests of a batch that form a row.
+// Finds the requests in a batch that form a row.
 class row_finder {
  public:
   static constexpr std::uint64_t most_gap_bytes = 4096;
@@ -55,7 +55,7 @@ class row final : public staging::work {
   row(runtime& with, part_owner& of, std::span<admission> items, std::uint32_t first) noexcept
       : with_(with), of_(of), items_(items), first_(first) {}
 
-  // Creates, but does not start, the request that stands for the row. The caller owns the reference. Errors: closed, out_of_memory.
+  // Creates, but does not start, the request that represents the row. The caller owns the reference. Errors: closed, out_of_memory.
   [[nodiscard]] result<request*> make(const io_options& options, std::shared_ptr<file_core> file);
   // Runs each request that an error has left incomplete by itself.
   bool run() override;

@@ -6,7 +6,7 @@ namespace penstock::core {
 
 namespace {
 
-constexpr std::uint64_t tiny_bytes = std::uint64_t{64} << 10;       // requests below this are tiny
+constexpr std::uint64_t tiny_bytes = std::uint64_t{64} << 10;       // smaller requests are tiny
 constexpr std::uint64_t least_host_piece = std::uint64_t{1} << 20;  // for host memory, where looking up the NUMA node costs a system call
 
 void note_nodes(stats::book& stats, int node, int wanted, std::uint64_t bytes, std::int64_t nanoseconds) noexcept {

@@ -46,7 +46,7 @@ class stream_block {
   status put_end(device::session& session, device::stream on, std::int64_t* target) const;
 
   // --- when the stream reaches the request, by one thread at a time
-  // Lets the wave copy what the segment describes.
+  // Lets the wave copy the bytes that the segment describes.
   void let_copy(std::size_t index, const device::segment& whole) const noexcept;
   void let_copy_plainly(std::size_t index) const noexcept;
   // Sets the count that put_end() copies. Call it before let_pass().

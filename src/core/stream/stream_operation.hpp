@@ -38,7 +38,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
 
   // admitted: contains its file; the stream provides the range. The memory is device memory.
   stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
-  // Shows the request to profiling tools until it ends.
+  // Shows the request in profiling tools until it completes.
   void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
   // Reserves what the place of its memory requires, and starts the work that may run ahead of the stream.
   status prepare(const staging::place& place, const seen_allocation& seen);

@@ -1,4 +1,4 @@
-// Queues a request onto a device stream. If the stream cannot take it, the host waits for the stream and runs the request itself.
+// Queues a request on a device stream. If the stream cannot accept it, the host waits for the stream and runs the request itself.
 #pragma once
 
 #include <memory>

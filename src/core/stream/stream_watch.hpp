@@ -21,8 +21,8 @@ namespace penstock::core {
 class stream_watched {
  public:
   enum class seen : std::uint8_t { nothing, moved, over };
-  // Handles the progress of the stream. Returns `over` once the stream has passed the request, or never will. Then end() is called, and
-  // nothing after it.
+  // Handles the progress of the stream. Returns `over` once the stream has passed the request, or never will. After that, only
+  // end() is called.
   virtual seen look() noexcept = 0;
   virtual void end() noexcept = 0;
 
@@ -33,7 +33,7 @@ class stream_watched {
   friend class stream_watch;
   const void* stream_ = nullptr;
   stream_watched* next_ = nullptr;                                 // queued later on the same stream, once the thread has seen it
-  intrusive_list<stream_watched, &stream_watched::next_> behind_;  // held by the first request of a stream
+  intrusive_list<stream_watched, &stream_watched::next_> behind_;  // used by the first request of a stream
   stream_watched* next_first_ = nullptr;                           // first request of another stream
 };
 
