@@ -149,12 +149,12 @@ def test_each_spelling_of_a_gpu_is_taken_or_refused_alike(function: Callable[[An
             continue
         with pytest.raises(penstock.NotFound) as caught:
             function(device)
-        assert f'there is no device "cuda:0" (no GPU: {reason}); there are: host (also cpu), host:0' in str(caught.value)
+        assert f'there is no device "cuda:0" (no GPU: {reason}); available devices: host (also cpu), host:0' in str(caught.value)
 
 
 def test_an_unknown_name_is_refused_with_a_list_of_what_there_is(function: Callable[[Any], object]) -> None:
     for name in UNKNOWN:
-        with pytest.raises(penstock.NotFound, match=f'there is no device "{name}".*; there are: host \\(also cpu\\), host:0'):
+        with pytest.raises(penstock.NotFound, match=f'there is no device "{name}".*; available devices: host \\(also cpu\\), host:0'):
             function(name)
 
 

@@ -205,7 +205,7 @@ def test_the_first_read_into_a_device_can_be_prepared(tmp_path: Path) -> None:
         assert bytes_of(memory) == content
         with pytest.raises(penstock.NotFound, match='there is no device "host:9"'):
             file.prepare("host:9")
-        with pytest.raises(penstock.NotFound, match='there is no device "gpu"; there are: host'):
+        with pytest.raises(penstock.NotFound, match='there is no device "gpu"; available devices: host'):
             file.prepare("gpu")
         file.prepare("cpu")  # which needs nothing
     with pytest.raises(penstock.Closed):

@@ -188,7 +188,7 @@ def test_a_wrong_index_is_an_index_error(tmp_path: Path, index: Any) -> None:
 def test_a_device_that_is_none_is_refused(tmp_path: Path) -> None:
     ours.save_file({"x": torch.zeros(1)}, tmp_path / "file")
     for wrong in ("meta", "nothing", "host:1"):
-        with pytest.raises(penstock.NotFound, match=f'there is no device "{wrong}"; there are: host'):
+        with pytest.raises(penstock.NotFound, match=f'there is no device "{wrong}"; available devices: host'):
             ours.load_file(tmp_path / "file", wrong)
     with pytest.raises(penstock.NotFound, match='there is no device "disk"'):
         ours.load_file(tmp_path / "file", device_map={"": "cpu", "x": "disk"})

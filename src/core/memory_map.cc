@@ -206,8 +206,8 @@ result<std::pair<device::driver*, int>> memory_map::device_named(std::string_vie
   const auto missing = [&](const status& why, std::string_view detail) {
     const auto cuda = is_name && kind == "cuda" ? cuda_status() : status();
     const auto reason = !cuda.ok() ? fmt::format(" (no GPU: {})", cuda.message()) : detail.empty() ? "" : fmt::format(" ({})", detail);
-    return status(why.code(), fmt::format("there is no device \"{}\"{}; there are: {}", device, reason, names_of_devices()), why.domain(),
-                  why.native());
+    return status(why.code(), fmt::format("there is no device \"{}\"{}; available devices: {}", device, reason, names_of_devices()),
+                  why.domain(), why.native());
   };
   if (driver != nullptr) {
     const auto count = driver->count();

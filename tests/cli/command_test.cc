@@ -102,11 +102,11 @@ TEST(command, a_missing_driver_is_said_once_in_one_short_line) {
     EXPECT_FALSE(contains(ended.out + ended.err, "libcuda")) << ended.out;
   }
   EXPECT_EQ(run({"read", path, "--device", "cuda:0"}).err,
-            "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); there are: host (also cpu), host:0\n");
-  EXPECT_EQ(
-      run({"io", "-f", path, "-d", "0"}).err,
-      "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); there are: host (also cpu), host:0. Leave out -d, or use -d "
-      "host:0\n");
+            "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); available devices: host (also cpu), host:0\n");
+  EXPECT_EQ(run({"io", "-f", path, "-d", "0"}).err,
+            "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); available devices: host (also cpu), host:0. Leave out -d, "
+            "or use -d "
+            "host:0\n");
 }
 
 TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {
