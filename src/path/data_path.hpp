@@ -210,7 +210,7 @@ enum class portion : std::uint8_t {
   everything,      // any range in its kind of memory, cut for the lanes; many small ones in one job; edges and remainders left by other
                    // paths
   whole_requests,  // the whole request in one job, except unaligned edges, which go to the successor
-  cached_ranges,   // ranges in the page cache, one job each and one job at a time, if CPU time is to be saved
+  cached_ranges,   // ranges in the page cache, one job each and one job at a time, to save CPU time
 };
 
 // A path's properties.
