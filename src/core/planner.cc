@@ -384,7 +384,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::bypass_shared_memory:
       return "not fully in the page cache: direct I/O, because the device shares the host's memory, which would hold the bytes twice";
     case plan_reason::bypass_at_random:
-      return "not in the page cache, and a small part of the file out of order: direct I/O";
+      return "not in the page cache, and a small out-of-order read: direct I/O";
     case plan_reason::bypass_memory_unknown:
       return "not in the page cache, and the kernel does not report whether memory has room for the file: direct I/O";
     case plan_reason::bypass_no_room:

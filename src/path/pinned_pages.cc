@@ -133,11 +133,12 @@ status pinned_pages::reserve(std::uint64_t bytes, std::uint64_t most_bytes, cons
   auto used = used_bytes_.load(std::memory_order_relaxed);
   do {
     if (bytes <= most_bytes && used <= most_bytes - bytes) continue;
-    return {errc::out_of_memory,
-            fmt::format(
-                "{} bytes of {} cannot be pinned: the budget is {} MiB (pinned_file_budget_bytes, PENSTOCK_PINNED_FILE_MIB), and {} are "
-                "in use",
-                bytes, name, most_bytes >> 20, used >> 20)};
+    return {
+        errc::out_of_memory,
+        fmt::format(
+            "{} bytes of {} cannot be pinned: the budget is {} MiB (pinned_file_budget_bytes, PENSTOCK_PINNED_FILE_MIB), and {} MiB are "
+            "in use",
+            bytes, name, most_bytes >> 20, used >> 20)};
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   return {};
 }

@@ -76,9 +76,9 @@ void batch_copies::copy::begin(const admission& item, const io_options& options)
   task_.target = item.what().memory;
   const auto& to = item.place();
   if (!from_.on_device() || !to.on_device() || from_.emulated() != to.emulated()) {
-    unreachable_ = {errc::unsupported, "it is read again, because the two buffers are not on devices of the same kind"};
+    unreachable_ = {errc::unsupported, "the file is read again, because the two buffers are not on devices of the same kind"};
   } else if (from_.via != to.via && !from_.via->session().allow_copies_from(to.via->session())) {
-    unreachable_ = {errc::unsupported, "it is read again, because the devices cannot copy to each other directly"};
+    unreachable_ = {errc::unsupported, "the file is read again, because the devices cannot copy to each other directly"};
   }
   one_came();
 }
