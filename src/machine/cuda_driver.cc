@@ -10,7 +10,7 @@ namespace penstock::machine {
 
 namespace {
 
-// The part of CUDA's driver interface that this file uses; the numbers are those of its reference.
+// The part of CUDA's driver interface that this file uses; the values are from its reference.
 struct driver {
   int (*init)(unsigned flags) = nullptr;
   int (*get_error_name)(int error, const char** name) = nullptr;
@@ -40,7 +40,7 @@ bool take_all(void* library, driver& into) {
 std::string name_of(const driver& cuda, int error) {
   const char* name = nullptr;
   const bool known = cuda.get_error_name(error, &name) == 0 && name != nullptr;
-  return fmt::format("{} ({})", known ? name : "an error without a name", error);
+  return fmt::format("{} ({})", known ? name : "an unnamed error", error);
 }
 
 cuda_gpu describe(const driver& cuda, int device) {
@@ -49,7 +49,7 @@ cuda_gpu describe(const driver& cuda, int device) {
   if (cuda.device_get_pci_bus_id(address.data(), static_cast<int>(address.size()) - 1, device) == 0) {
     for (const char* each = address.data(); *each != 0; ++each)
       found.address += static_cast<char>(std::tolower(static_cast<unsigned char>(*each)));
-    constexpr std::size_t long_form = 16;  // with a 32-bit domain, as NVML writes it
+    constexpr std::size_t long_form = 16;  // with a 32-bit domain, as NVML prints it
     if (found.address.size() == long_form && found.address.starts_with("0000")) found.address.erase(0, 4);
   }
   int major = 0;

@@ -1,4 +1,4 @@
-// Asks CUDA's driver library whether it starts, without making a context. Thread-safe.
+// Checks whether CUDA's driver library starts, without creating a context. Thread-safe.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace penstock::machine {
 struct cuda_gpu {
   std::string address;         // as in /sys/bus/pci: "0000:12:00.0"
   std::string capability;      // "9.0"
-  bool lends_dma_bufs = true;  // false: the driver says that it cannot export dma-bufs
+  bool lends_dma_bufs = true;  // false: the driver reports that it cannot export dma-bufs
 };
 
 struct cuda_state {

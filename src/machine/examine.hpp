@@ -11,7 +11,7 @@
 
 namespace penstock::machine {
 
-// "128 GiB", "8.5 MiB"
+// Returns text such as "128 GiB" or "8.5 MiB".
 std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
@@ -21,7 +21,7 @@ findings judge_libraries(const platform_facts& platform, const library_facts& kn
 findings judge_lustre(const platform_facts& platform, const lustre_facts& known);
 findings judge_file_systems(const platform_facts& platform, const settings_facts& settings, const storage_facts& known);
 
-// of_machine: the findings of the other functions. Holes matter if P2PDMA serves the file.
+// of_machine: the findings of the other functions. Holes matter only if P2PDMA reads the file.
 findings judge_holes(const findings& of_machine, const mount_facts& mount, const file_facts& file);
 
 }  // namespace penstock::machine

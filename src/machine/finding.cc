@@ -33,7 +33,7 @@ std::string_view to_string(group of) noexcept {
 void findings::add(std::string_view id, std::string subject, facts known) {
   const auto entries = all_findings();
   const auto entry = std::ranges::find(entries, id, &known_finding::id);
-  if (entry == entries.end()) std::abort();  // a bug: a judge names an entry that the catalogue lacks
+  if (entry == entries.end()) std::abort();  // a bug: the catalogue lacks this entry
   all_.push_back(
       {std::string(id), entry->where, entry->verdict, std::move(subject), filled(entry->reason, known), filled(entry->remedy, known)});
 }

@@ -24,7 +24,7 @@ std::string_view to_string(group of) noexcept;
 
 // An entry of the catalogue. {name} in its texts is replaced by a fact.
 struct known_finding {
-  std::string_view id;  // "iommu.on": never changes its meaning
+  std::string_view id;  // "iommu.on": its meaning never changes
   group where = group::platform;
   machine::verdict verdict = machine::verdict::ok;
   std::string_view reason;

@@ -35,7 +35,7 @@ void judge_drive(const drive_facts& drive, findings& out) {
   const auto model = drive.model.empty() ? std::string("a drive without a model name") : drive.model;
   const auto max = number_or_unknown(drive.max_kib);
   const auto can = number_or_unknown(drive.can_kib);
-  const auto transport = drive.is_nvme ? "NVMe by " + drive.transport : std::string("no NVMe drive");
+  const auto transport = drive.is_nvme ? "NVMe over " + drive.transport : std::string("not NVMe");
   out.add("drive.found", drive.name, {{"model", model}, {"transport", transport}, {"max", max}, {"depth", number_or_unknown(drive.depth)}});
   if (drive.max_kib && drive.can_kib && *drive.max_kib < large_kib && *drive.max_kib < *drive.can_kib) {
     out.add("drive.small_requests", drive.name, {{"model", model}, {"max", max}, {"can", can}, {"drive", drive.name}});
@@ -46,7 +46,7 @@ void judge_drive(const drive_facts& drive, findings& out) {
   if (drive.rotates && !drive.is_nvme && !drive.model.empty()) out.add("drive.rotates", drive.name, {{"model", model}});
 }
 
-// Judges by what Linux 7.4 supports; the engine finds out what a file or device accepts by trying.
+// Judges by what Linux 7.4 supports; the engine determines by trying what a file or device accepts.
 void judge_lending(const platform_facts& platform, const storage_facts& known, findings& out) {
   if (platform.gpus.empty() || !platform.lends_dma_bufs()) return;
   for (const auto& [name, drive] : known.drives) {
@@ -84,8 +84,8 @@ void judge_local(const surroundings& around, const mount_facts& mount, findings&
   if (!is_plain_nvme(around, mount)) return out.add("fs.not_nvme", mount.point, {{"type", mount.type}, {"drives", drives}});
   if (mount.type == "ext4" && mount.option("data") != "ordered") {
     const auto shown = mount.option("data");
-    auto mode = shown.empty() ? std::string("without data= among its options") : "with data=" + shown;
-    if (shown.empty() && !mount.journal_mode.empty()) mode += fmt::format(" (it is {})", mount.journal_mode);
+    auto mode = shown.empty() ? std::string("without data= in its options") : "with data=" + shown;
+    if (shown.empty() && !mount.journal_mode.empty()) mode += fmt::format(" (in effect: {})", mount.journal_mode);
     return out.add("fs.ext4_journal", mount.point, {{"drives", drives}, {"mode", mode}});
   }
   const auto by = server_of_nvme(around, mount);
@@ -98,10 +98,10 @@ void judge_local(const surroundings& around, const mount_facts& mount, findings&
 
 // --- network file systems -------------------------------------------------------------------------------------------------------
 
-// For clients that must register with nvidia-fs. Adds a finding if this one has not; returns what serves it.
+// For clients that must register with nvidia-fs: adds a finding if this one has not; returns how GPUDirect Storage works there.
 std::string served_by(const surroundings& around, const mount_facts& mount, std::string_view module, findings& out) {
   const auto& nvidia_fs = around.platform.nvidia_fs;
-  if (nvidia_fs.serves(module)) return "by nvidia-fs";
+  if (nvidia_fs.serves(module)) return "through nvidia-fs";
   if (nvidia_fs.loaded() && !around.platform.gpus.empty()) {
     out.add("fs.unserved", mount.point, {{"type", mount.type}, {"module", std::string(module)}});
   }
@@ -127,8 +127,7 @@ std::vector<const nic_port_facts*> active_ports(const surroundings& around) {
   return all;
 }
 
-// Reports the modes of its page cache, and what NVIDIA's guide requires of the backends (best practices, "WekaFS"), which a client cannot
-// see.
+// Reports its page cache mode, and what NVIDIA's guide requires of the backends (best practices, "WekaFS"), which a client cannot check.
 void judge_weka_mount(const surroundings& around, const mount_facts& mount, findings& out) {
   if (mount.has_option("coherent")) {
     out.add("fs.weka_coherent", mount.point);
@@ -207,7 +206,7 @@ void judge_mount(const surroundings& around, const mount_facts& mount, findings&
   const auto& type = mount.type;
   if (is_one_of(type, {"ext4", "xfs"})) return judge_local(around, mount, out);
   if (is_one_of(type, {"btrfs", "zfs", "ext2", "ext3", "f2fs", "vfat", "exfat"})) {
-    const auto since = is_one_of(type, {"btrfs", "zfs"}) ? "from 1.17" : "if at all";
+    const auto since = is_one_of(type, {"btrfs", "zfs"}) ? "since 1.17" : "if at all";
     return out.add("fs.compatible", mount.point, {{"type", type}, {"since", since}});
   }
   if (is_one_of(type, {"tmpfs", "hugetlbfs"})) return out.add("fs.memory", mount.point, {{"type", type}});

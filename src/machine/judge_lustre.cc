@@ -38,7 +38,7 @@ void judge_partitions(const lustre_facts& known, findings& out) {
   const bool by_node = *known.cpu_partitions == 0 && *known.cpu_pattern == "N";
   const auto pattern = known.cpu_pattern->empty() ? std::string("no pattern") : "the pattern " + *known.cpu_pattern;
   out.add(by_node ? "fs.lustre_partitions_few" : "fs.lustre_partitions", {},
-          {{"count", *known.cpu_partitions == 0 ? std::string("as many as it likes") : std::to_string(*known.cpu_partitions)},
+          {{"count", *known.cpu_partitions == 0 ? std::string("a default number of") : std::to_string(*known.cpu_partitions)},
            {"pattern", pattern}});
 }
 

@@ -82,7 +82,7 @@ void judge_card_links(const platform_facts& known, findings& out) {
   }
 }
 
-// Returns whether both belong to one processor: the same NUMA node or the same root complex.
+// Returns true if both belong to the same processor: the same NUMA node or the same root complex.
 bool is_near(const platform_facts& known, const pci_facts& gpu, const sys::rdma_port& port) {
   if (known.numa_nodes.size() <= 1) return true;
   if (gpu.basics.numa_node >= 0 && gpu.basics.numa_node == port.numa_node) return true;

@@ -25,7 +25,7 @@ void judge_gpu(const platform_facts& known, const gpu_facts& gpu, bool others_ha
   const pci_facts& device = *known.device_at(gpu.address);
   if (!device.driver.empty() && device.driver != "nvidia") return out.add("gpu.other_driver", gpu.address, {{"driver", device.driver}});
   if (known.driver_version.empty()) return out.add("gpu.no_driver", gpu.address);
-  if (gpu.name.empty()) return;  // a container that was given another GPU
+  if (gpu.name.empty()) return;  // a container that has access to another GPU
   if (!gpu.node_exists) {
     if (!others_have_nodes)
       out.add("gpu.no_node", gpu.address, {{"name", gpu.name}, {"file", gpu.node.empty() ? "/dev/nvidia0" : gpu.node}});
@@ -55,7 +55,7 @@ std::string what_is(const pci_facts& device) {
 }
 
 void judge_link(const pci_facts& device, findings& out) {
-  if (!device.now.known() || !device.most.known()) return;  // virtual machines show none
+  if (!device.now.known() || !device.most.known()) return;  // virtual machines do not report it
   const auto& address = device.basics.address;
   const auto what = what_is(device);
   const auto now = to_string(device.now);
@@ -85,7 +85,7 @@ bool moves_data(const pci_facts& device) {
 // --- between devices ------------------------------------------------------------------------------------------------------------
 
 void judge_acs(const platform_facts& known, findings& out) {
-  std::map<std::string, std::pair<acs_state, std::vector<std::string>>> switches;  // with the devices below each
+  std::map<std::string, std::pair<acs_state, std::vector<std::string>>> switches;  // with the devices below each of them
   bool above_gpu = false;
   for (const auto& device : known.devices) {
     if (!moves_data(device)) continue;
@@ -113,7 +113,7 @@ void judge_acs(const platform_facts& known, findings& out) {
   }
 }
 
-// Returns the words of the kernel's command line that concern the IOMMU.
+// Returns the words on the kernel's command line that concern the IOMMU.
 std::string iommu_words(const std::string& command_line) {
   std::vector<std::string> found;
   for (const auto& word : words_of(command_line)) {
@@ -133,7 +133,7 @@ void judge_iommu(const platform_facts& known, findings& out) {
   out.add(gpu.iommu_type.empty() ? "iommu.unknown" : "iommu.on", {}, {{"how", how}});
 }
 
-// False if the GPU may be assigned to a virtual machine.
+// Returns false if the GPU may be assigned to a virtual machine.
 bool is_ours(const pci_facts& gpu) { return gpu.driver.empty() || gpu.driver == "nvidia"; }
 
 void judge_numa_of(const platform_facts& known, const pci_facts& gpu, findings& out) {
@@ -224,7 +224,7 @@ void judge_nvidia_fs(const platform_facts& known, findings& out) {
   if (!module.errors.empty()) out.add("nvidia_fs.errors", {}, {{"errors", listed(module.errors)}});
 }
 
-// Reports what prevents the dma_buf path, as far as that is independent of a file; nothing if drives reach the GPU in another way.
+// Reports what prevents the dma_buf path, as far as that is independent of a file; nothing if drives can access the GPU in another way.
 void judge_dma_buf(const platform_facts& known, findings& out) {
   const int error = known.features.dma_buf;
   if (error < 0 || (known.gpu_direct() && !known.lends_dma_bufs())) return;

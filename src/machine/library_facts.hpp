@@ -16,9 +16,9 @@ struct setting_fact {
   std::string source;  // the name of a file or a variable; empty: the default
 };
 
-// cuFile's settings, as found by code that knows its keys.
+// cuFile's settings, as determined by code that knows its keys.
 struct settings_facts {
-  std::string file;  // the file that applies here, whether it exists or not
+  std::string file;  // the file that applies here, whether or not it exists
   bool file_exists = false;
   std::string problem;  // why the file is unusable; empty: it is usable or missing
   std::vector<std::string> refused;
@@ -28,13 +28,13 @@ struct settings_facts {
 
 struct library_facts {
   std::optional<found_library> cuda, ucx;
-  cuda_state driver;                           // the answer of the libcuda above
+  cuda_state driver;                           // what the libcuda above reports
   std::string visible_gpus;                    // CUDA_VISIBLE_DEVICES
-  std::optional<found_library> loaded_cufile;  // the library that a program gets for libcufile.so.0
+  std::optional<found_library> loaded_cufile;  // the library that a program loads for libcufile.so.0
   bool loaded_is_ours = false;
   std::string nvidia_cufile;                  // file of NVIDIA's libcufile; empty: not found
   std::vector<std::string> missing_preloads;  // entries of LD_PRELOAD for libcufile that do not exist
-  bool own_known = false;                     // Penstock's libcufile has been looked for
+  bool own_known = false;                     // Penstock's libcufile has been searched for
   std::string own_cufile;                     // its file; empty: not found
   settings_facts settings;
 };

@@ -34,7 +34,7 @@ std::vector<std::pair<std::string, std::string>> read_loader_cache(std::string_v
   constexpr std::string_view magic = "glibc-ld.so.cache1.1";
   constexpr std::size_t head_bytes = 48;
   constexpr std::size_t entry_bytes = 24;
-  constexpr std::uint32_t architecture = 0xff00;  // zero in these bits: a 32-bit library
+  constexpr std::uint32_t architecture = 0xff00;  // a 32-bit library if these bits are zero
   std::vector<std::pair<std::string, std::string>> found;
   const auto start = bytes.find(magic);
   if (start == std::string_view::npos) return found;

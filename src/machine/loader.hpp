@@ -11,8 +11,8 @@
 
 namespace penstock::machine {
 
-// Returns names and paths of the 64-bit libraries in an ld.so.cache, in its order. Empty for bytes of another format; a truncated cache
-// ends early.
+// Returns names and paths of the 64-bit libraries in an ld.so.cache, in its order. Empty if the bytes are in another format; stops early if
+// the cache is truncated.
 std::vector<std::pair<std::string, std::string>> read_loader_cache(std::string_view bytes);
 
 struct found_library {

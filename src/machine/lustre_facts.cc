@@ -16,7 +16,7 @@ std::optional<std::uint64_t> leading_number(const std::string& text) {
   return value;
 }
 
-// kind: "osc", "llite". Newer clients show the values in sysfs, older ones in /proc.
+// kind: "osc", "llite". Newer clients expose the values in sysfs, older ones in /proc.
 std::vector<lustre_value> values_of(const tree& from, const std::string& kind, const std::string& parameter) {
   std::vector<lustre_value> all;
   for (const char* root : {"/sys/fs/lustre", "/proc/fs/lustre"}) {

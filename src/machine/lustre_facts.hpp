@@ -10,7 +10,7 @@
 
 namespace penstock::machine {
 
-// A number of one target or mount. owner is the name of its folder: "fast-OST0000-osc-ffff0".
+// A setting of one target or mount. owner is the name of its folder: "fast-OST0000-osc-ffff0".
 struct lustre_value {
   std::string owner;
   std::uint64_t value = 0;
@@ -18,10 +18,10 @@ struct lustre_value {
 
 struct lustre_facts {
   std::string version;
-  // From each target (osc) that shows the value.
+  // From each target (osc) that exposes the value.
   std::vector<lustre_value> pages_per_rpc, rpcs_in_flight, checksums, dirty_mib, idle_timeout_s;
   std::vector<lustre_value> read_ahead_mib;  // from the mounts (llite)
-  // Module parameters; empty: the module is not loaded or does not show the value.
+  // Module parameters; empty: the module is not loaded or does not expose the value.
   std::optional<std::uint64_t> cpu_partitions;
   std::optional<std::string> cpu_pattern;
   std::optional<std::string> networks;  // of lnet: "o2ib0(ib0,ib1),tcp(eth0)"; an empty string if lnetctl has set the networks

@@ -37,9 +37,9 @@ int open_resolved(const std::string& root, const std::string& path, int flags) {
   return static_cast<int>(opened);
 }
 
-// Returns the path without links, as the machine calls it. Returns nothing and sets errno to ELOOP if links form a cycle.
+// Returns the path without links, as seen on that machine. Returns nothing and sets errno to ELOOP if links form a cycle.
 std::optional<fs::path> without_links(const std::string& root, const fs::path& path, bool keeps_last) {
-  unsigned links_left = 40;  // as many as the kernel follows
+  unsigned links_left = 40;  // the kernel's limit
   std::deque<fs::path> rest(path.begin(), path.end());
   fs::path found("/");
   while (!rest.empty()) {
@@ -62,7 +62,7 @@ std::optional<fs::path> without_links(const std::string& root, const fs::path& p
   return found;
 }
 
-// Resolves the links before it opens the file. Unlike openat2, this does not protect against a program that swaps links in between.
+// Resolves the links before it opens the file. Unlike openat2, this does not protect against a program that replaces links concurrently.
 int open_checked(const std::string& root, const std::string& path, int flags) {
   const auto real = without_links(root, path, (flags & O_NOFOLLOW) != 0);
   return real ? ::open((root + real->string()).c_str(), flags | O_NOFOLLOW) : -1;
@@ -74,7 +74,7 @@ int open_below(const std::string& root, const std::string& path, int flags) {
   flags |= O_CLOEXEC;
   if (root.empty()) return ::open(path.c_str(), flags);
   const int opened = open_resolved(root, path, flags);
-  // Container runtimes that do not know openat2 refuse it with EPERM.
+  // Container runtimes that do not know openat2 reject it with EPERM.
   const bool is_refused = opened < 0 && (errno == ENOSYS || errno == EPERM);
   return is_refused ? open_checked(root, path, flags) : opened;
 }

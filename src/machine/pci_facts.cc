@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto devices_folder = "/sys/bus/pci/devices";
 
-// "32.0 GT/s PCIe" and "16". A link that is down, and many virtual machines, show "Unknown", 0 or 255.
+// "32.0 GT/s PCIe" and "16". For a link that is down, and on many virtual machines, they are "Unknown", 0 or 255.
 pci_link link_of(const tree& from, const std::string& folder, const std::string& which) {
   pci_link found;
   found.gigatransfers = std::strtod(from.line(folder + "/" + which + "_link_speed").c_str(), nullptr);
@@ -87,7 +87,7 @@ pci_bridge describe_bridge(const tree& from, const std::string& address, std::si
 
 }  // namespace
 
-// Up to 5 GT/s 8 of 10 bits carry data, above that 128 of 130.
+// Up to 5 GT/s, 8 of 10 bits are data; above that, 128 of 130.
 double pci_link::gigabits() const noexcept { return gigatransfers * lanes * (gigatransfers < 8 ? 0.8 : 128.0 / 130.0); }
 
 std::string to_string(const pci_link& link) { return fmt::format("{:g} GT/s x{}", link.gigatransfers, link.lanes); }

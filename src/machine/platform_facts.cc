@@ -33,7 +33,7 @@ std::vector<std::string> numbers_of(const std::string& ranges) {
   return all;
 }
 
-// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build": the first word of digits and dots.
+// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build": the first word that consists of digits and dots.
 std::string driver_version_of(const std::string& line) {
   for (const auto& word : words_of(line)) {
     if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos) return word;
@@ -73,8 +73,8 @@ std::optional<std::uint64_t> number_behind(const std::string& statistics, std::i
   return std::nullopt;
 }
 
-// Reads the kernel's build configuration, or looks for a symbol that only such a kernel has; symbol addresses may be hidden and are not
-// needed.
+// Reads the kernel's build configuration, or looks for a symbol that only kernels with P2PDMA have; symbol addresses may be hidden and are
+// not needed.
 p2pdma_kernel gather_p2pdma(const tree& from, const platform_facts& known) {
   for (const auto& device : known.devices) {
     if (from.exists(fmt::format("/sys/bus/pci/devices/{}/p2pmem", device.basics.address))) return p2pdma_kernel::built;
@@ -172,7 +172,7 @@ void gather_nvidia(const tree& from, platform_facts& found) {
 
 }  // namespace
 
-// The file exists since Linux 6.1.
+// The file has existed since Linux 6.1.
 std::string architecture_of(const tree& from) {
   auto told = from.line("/proc/sys/kernel/arch");
   if (utsname self{}; told.empty() && from.is_this_machine() && ::uname(&self) == 0) told = self.machine;

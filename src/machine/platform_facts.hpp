@@ -1,4 +1,4 @@
-// What the kernel reports about a machine besides its PCI devices. Thread-safe; reads small files.
+// What the kernel reports about a machine, except its PCI devices. Thread-safe; reads small files.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace penstock::machine {
 
 struct gpu_facts {
   std::string address;
-  std::string name;  // from its driver; empty: the driver does not serve it
+  std::string name;  // from its driver; empty: the driver does not support it
   std::string node;  // "/dev/nvidia0"; empty: unknown
   bool node_exists = false;
   sys::nic_choice nic;     // the nearest active port
-  std::string capability;  // "9.0"; empty: CUDA was not asked or does not see the GPU
+  std::string capability;  // "9.0"; empty: CUDA was not queried or does not see the GPU
 };
 
 struct nic_port_facts {
@@ -46,7 +46,7 @@ struct limit_facts {
   bool known = false;
 };
 
-// Returns the architecture as uname -m prints it, such as "aarch64"; empty if a described machine does not say.
+// Returns the architecture as uname -m prints it, such as "aarch64"; empty if the files of another machine do not contain it.
 std::string architecture_of(const tree& from);
 
 struct platform_facts {
@@ -79,14 +79,14 @@ struct platform_facts {
   limit_facts locked_memory, open_files;
 
   [[nodiscard]] bool gpu_direct() const { return nvidia_fs.loaded() || (static_bar1 && p2pdma != p2pdma_kernel::missing); }
-  // As far as the kernel and the driver's modules show.
+  // Returns true as far as the kernel and the driver's modules show.
   [[nodiscard]] bool lends_dma_bufs() const { return features.dma_buf == 0 && open_driver; }
   [[nodiscard]] bool has_active_port() const;
   [[nodiscard]] const pci_facts* device_at(std::string_view address) const;  // null: no such device
 };
 
 nvidia_fs_state gather_nvidia_fs(const tree& from);
-// If from is this machine, also asks the kernel which system calls it allows.
+// If from is this machine, also checks which system calls the kernel allows.
 platform_facts gather_platform(const tree& from);
 
 }  // namespace penstock::machine

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns true for the kernel's virtual file systems and for images that hold no user data.
+// Returns true for the kernel's virtual file systems and for images that contain no user data.
 bool holds_no_data(const std::string& type) {
   static const std::set<std::string, std::less<>> kinds = {
       "autofs",   "binfmt_misc", "bpf",        "cgroup",     "cgroup2",   "configfs",    "debugfs",        "devpts",
@@ -23,7 +23,7 @@ bool holds_no_data(const std::string& type) {
   return kinds.contains(type);
 }
 
-// Returns true for system folders and for single files that a container gets from outside.
+// Returns true for system folders and for single files mounted into a container.
 bool is_for_the_system(const std::string& point, const std::string& type) {
   for (const char* folder :
        {"/proc", "/sys", "/run", "/boot", "/snap", "/etc", "/usr/lib", "/usr/bin", "/var/lib/docker", "/var/lib/containerd"}) {
@@ -85,7 +85,7 @@ drive_facts describe_drive(const tree& from, const std::string& name) {
   return found;
 }
 
-// Descends from a block device, given by its folder, to the drives below it.
+// Descends from a block device, given by its sysfs folder, to the drives below it.
 void go_down(const tree& from, const std::string& folder, mount_facts& mount, int depth) {
   constexpr int deepest = 8;
   const auto name = file_name(folder);
@@ -98,7 +98,7 @@ void go_down(const tree& from, const std::string& folder, mount_facts& mount, in
   if (below.empty() && std::ranges::find(mount.drives, name) == mount.drives.end()) mount.drives.push_back(name);
 }
 
-// The mount options show the mode if somebody has set it; the kernel's list for ext4 always shows it.
+// The mount options show the mode if it was set explicitly; the kernel's list for ext4 always shows it.
 std::string journal_mode_of(const tree& from, const mount_facts& mount) {
   if (auto shown = mount.option("data"); !shown.empty()) return shown;
   return value_of(from.read(fmt::format("/proc/fs/ext4/{}/options", file_name(mount.source))).value_or(""), "data", '=');
@@ -136,7 +136,7 @@ storage_facts gather_storage(const tree& from) {
     found.mounts.push_back(std::move(mount));
   }
   found.lustre = gather_lustre(from);
-  // The kernel's own module has no version.
+  // The kernel's own module does not have a version.
   found.rdma_driver_version = from.line("/sys/module/mlx5_core/version");
   return found;
 }

@@ -1,4 +1,4 @@
-// A machine's file systems that hold data, and the drives below them. Thread-safe; reads small files.
+// A machine's file systems that contain data, and the drives below them. Thread-safe; reads small files.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,8 @@ struct storage_facts {
 };
 
 storage_facts gather_storage(const tree& from);
-// Returns the mount that contains a path, or null. Of two mounts on one point, the later one counts. path must be absolute, without links.
+// Returns the mount that contains a path, or null. If two mounts share a mount point, returns the later one. path must be absolute, without
+// links.
 const mount_facts* mount_of(const storage_facts& known, const std::string& path);
 
 }  // namespace penstock::machine

@@ -10,7 +10,7 @@ namespace penstock::machine {
 
 namespace {
 
-// The part of a PCIe link's rate that large copies reach: 55 of 63 GB/s on an H100 and an H200 (docs/reference/benchmarks.md).
+// The fraction of a PCIe link's rate that large copies reach: 55 of 63 GB/s on an H100 and an H200 (docs/reference/benchmarks.md).
 constexpr double reached_part = 0.87;
 
 std::string host_speed(const platform_facts& known) {
@@ -18,7 +18,7 @@ std::string host_speed(const platform_facts& known) {
   return fmt::format("at the speed of memory copies on {} {}", *known.cores, *known.cores == 1 ? "core" : "cores");
 }
 
-// The reason why no GPU can be used; null: there is none.
+// Returns the finding that prevents the use of any GPU; null if there is none.
 const finding* first_blocking(const findings& found) {
   const auto blocks = [](const finding& each) {
     const bool is_of_gpu = each.id.starts_with("gpu.") || each.id.starts_with("cuda.");
@@ -60,14 +60,14 @@ std::string speed_of(const std::vector<const pci_facts*>& gpus) {
   return fmt::format("expect up to {} GB/s from the page cache into {} GPU (its PCIe link)", figure, gpus.size() == 1 ? "the" : "each");
 }
 
-// The GPUs, or what there is instead.
+// Describes the GPUs, or what Penstock uses instead.
 std::string first_sentence(const platform_facts& known, const findings& found, bool all_is_fine) {
-  if (known.is_wsl) return "Windows owns the GPU here (WSL): Penstock fills its memory from host memory, without GPUDirect.";
-  if (known.gpus.empty()) return fmt::format("No GPU here: Penstock works on host memory and host:0, {}.", host_speed(known));
+  if (known.is_wsl) return "Windows owns the GPU here (WSL): Penstock copies to it from host memory, without GPUDirect.";
+  if (known.gpus.empty()) return fmt::format("No GPU found: Penstock uses host memory and host:0, {}.", host_speed(known));
   const auto gpus = usable_gpus(known, found);
   if (const auto* blocking = first_blocking(found); blocking != nullptr || gpus.empty()) {
-    const auto reason = blocking != nullptr ? blocking->reason : std::string("NVIDIA's driver serves none");
-    return fmt::format("No GPU can be used yet: {}. Until that is fixed, Penstock works on host memory and host:0.", reason);
+    const auto reason = blocking != nullptr ? blocking->reason : std::string("NVIDIA's driver supports none");
+    return fmt::format("No GPU can be used yet: {}. Until this is fixed, Penstock uses host memory and host:0.", reason);
   }
   const auto speed = speed_of(gpus);
   if (all_is_fine) return fmt::format("Everything that matters is fine: {}.", speed);
@@ -81,15 +81,15 @@ bool slows(const finding& each) { return each.verdict == verdict::slow && !is_op
 
 std::string second_sentence(const findings& found) {
   std::vector<const finding*> slow, broken;
-  const auto* blocking = first_blocking(found);  // the first sentence names it
+  const auto* blocking = first_blocking(found);  // the first sentence already reports it
   for (const auto& each : found.all()) {
     if (each.verdict == verdict::broken && &each != blocking) broken.push_back(&each);
     if (slows(each) && &each != blocking) slow.push_back(&each);
   }
   if (broken.size() == 1) return fmt::format(" {} broken: {}.", blocking == nullptr ? "One part is" : "Also", broken.front()->reason);
   if (broken.size() > 1) return fmt::format(" {} parts are broken: fix them first.", broken.size());
-  if (slow.size() == 1) return fmt::format(" 1 thing would make it faster: {}.", slow.front()->remedy);
-  if (slow.size() > 1) return fmt::format(" {} things would make it faster, for example: {}.", slow.size(), slow.front()->remedy);
+  if (slow.size() == 1) return fmt::format(" One change would make it faster: {}.", slow.front()->remedy);
+  if (slow.size() > 1) return fmt::format(" {} changes would make it faster, for example: {}.", slow.size(), slow.front()->remedy);
   return {};
 }
 

@@ -1,4 +1,4 @@
-// What the findings mean, in one or two sentences. Free functions; safe from any thread.
+// Summarizes the findings in one or two sentences. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace penstock::machine {
 
-// "Everything that matters is fine: expect up to 55 GB/s from the page cache into the GPU (its PCIe link)."
+// Returns text such as "Everything that matters is fine: expect up to 55 GB/s from the page cache into the GPU (its PCIe link)."
 std::string summary(const platform_facts& known, const findings& found);
 
 }  // namespace penstock::machine

@@ -8,7 +8,7 @@ namespace penstock::machine {
 
 namespace {
 
-// In the order of the enumeration.
+// In the order of the enumerators.
 std::string_view word_of(nearness of) {
   constexpr std::string_view words[] = {"below one switch", "below one root port",  "of one root complex",
                                         "of one NUMA node", "of another NUMA node", "unknown"};

@@ -232,8 +232,8 @@ TEST_F(bundle_test, what_may_not_be_read_is_named) {
   fs::permissions(root_ + "/proc/meminfo", fs::perms::none);
   const auto ended = make();
   EXPECT_EQ(ended.exit_code, 0);
-  EXPECT_TRUE(contains(ended.out, "not in it: /proc/meminfo: may not be read")) << ended.out;
-  EXPECT_TRUE(contains(unpacked("README.txt"), "not in it: /proc/meminfo"));
+  EXPECT_TRUE(contains(ended.out, "not included: /proc/meminfo: cannot be read")) << ended.out;
+  EXPECT_TRUE(contains(unpacked("README.txt"), "not included: /proc/meminfo"));
 }
 
 TEST_F(bundle_test, no_link_leads_out_of_the_copy_of_a_machine) {
@@ -255,20 +255,20 @@ TEST_F(bundle_test, a_log_that_somebody_may_have_put_there_is_not_in_it) {
   std::ofstream(root_ + "/other") << "another file\n";
   fs::create_symlink("other", root_ + "/log");
   const auto linked = make();
-  EXPECT_TRUE(contains(linked.out, "not in it: /log: a link; links are not followed")) << linked.out;
+  EXPECT_TRUE(contains(linked.out, "not included: /log: is a symbolic link, which is not followed")) << linked.out;
   EXPECT_FALSE(contains(bytes_of(archive_), "another file"));
   fs::remove(root_ + "/log");
   fs::remove(archive_);
   ASSERT_EQ(::mkfifo((root_ + "/log").c_str(), 0600), 0);
   const auto piped = make();
-  EXPECT_TRUE(contains(piped.out, "not in it: /log: not a regular file")) << piped.out;
+  EXPECT_TRUE(contains(piped.out, "not included: /log: is not a regular file")) << piped.out;
   if (::geteuid() != 0) return;
   fs::remove(root_ + "/log");
   fs::remove(archive_);
   std::ofstream(root_ + "/log") << "of another user\n";
   if (::chown((root_ + "/log").c_str(), 1, 1) != 0) GTEST_SKIP() << "there are no other users here";  // a user namespace of one
   const auto foreign = make();
-  EXPECT_TRUE(contains(foreign.out, "not in it: /log: it belongs to another user")) << foreign.out;
+  EXPECT_TRUE(contains(foreign.out, "not included: /log: is owned by another user")) << foreign.out;
 }
 
 TEST_F(bundle_test, it_tells_the_way_of_the_files_that_are_named) {
@@ -289,7 +289,7 @@ TEST_F(bundle_test, a_file_that_is_missing_fails_the_command_and_one_called_tar_
   const auto ended = run({"check", missing, missing + ".tar", "--device", "host:0", "--bundle=" + archive_});
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_TRUE(contains(ended.err, missing + ": No such file")) << ended.err;
-  EXPECT_TRUE(contains(ended.err, "write --bundle=" + missing + ".tar to give the bundle this name")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "use --bundle=" + missing + ".tar to give the bundle this name")) << ended.err;
   EXPECT_FALSE(contains(ended.err, "--bundle=" + missing + " ")) << ended.err;
   EXPECT_EQ(nlohmann::json::parse(unpacked("files.json")).size(), 2U) << "the bundle says why";
 }

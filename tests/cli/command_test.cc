@@ -103,10 +103,10 @@ TEST(command, a_missing_driver_is_said_once_in_one_short_line) {
   }
   EXPECT_EQ(run({"read", path, "--device", "cuda:0"}).err,
             "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); available devices: host (also cpu), host:0\n");
-  EXPECT_EQ(run({"io", "-f", path, "-d", "0"}).err,
-            "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); available devices: host (also cpu), host:0. Leave out -d, "
-            "or use -d "
-            "host:0\n");
+  EXPECT_EQ(
+      run({"io", "-f", path, "-d", "0"}).err,
+      "penstock: there is no device \"cuda:0\" (no GPU: no NVIDIA driver); available devices: host (also cpu), host:0. Omit -d, or use -d "
+      "host:0\n");
 }
 
 TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {
@@ -117,7 +117,7 @@ TEST(demo, verifies_its_bytes_and_leaves_no_file_behind) {
   EXPECT_TRUE(contains(ended.out, "ceiling")) << ended.out;
   EXPECT_TRUE(contains(ended.out, ": equal")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "; all runs: ")) << ended.out;
-  EXPECT_TRUE(contains(ended.out, "What next:")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "Next steps:")) << ended.out;
   EXPECT_FALSE(contains(ended.out, "DIFFERENT")) << ended.out;
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(directory.entries(), 0U);

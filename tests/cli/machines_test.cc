@@ -130,26 +130,26 @@ struct meaning {
 
 // A new sentence is one line.
 constexpr std::array meanings{
-    meaning{"nothing", "No GPU here: Penstock works on host memory and host:0, at the speed of memory copies."},
+    meaning{"nothing", "No GPU found: Penstock uses host memory and host:0, at the speed of memory copies."},
     meaning{"lustre-tuned", "Everything that matters is fine: expect up to 55 GB/s from the page cache into the GPU (its PCIe link)."},
     meaning{"nvidia-fs",
-            "The GPU works: expect up to 27 GB/s from the page cache into the GPU (its PCIe link). 6 things would make it faster, for "
+            "The GPU works: expect up to 27 GB/s from the page cache into the GPU (its PCIe link). 6 changes would make it faster, for "
             "example: correct it; penstock check --cufile-json FILE shows what each key does."},
     meaning{
         "four-gpus",
         "3 GPUs work: expect up to 55 GB/s from the page cache into each GPU (its PCIe link). One part is broken: compatibility mode is "
-        "off (CUFILE_ALLOW_COMPAT_MODE), but drives do not reach GPU memory: cuFile refuses every file."},
+        "off (CUFILE_ALLOW_COMPAT_MODE), but drives cannot access GPU memory: cuFile refuses every file."},
     meaning{"no-nvidia-fs",
-            "The GPU works: expect up to 14 GB/s from the page cache into the GPU (its PCIe link). 10 things would make it faster, for "
+            "The GPU works: expect up to 14 GB/s from the page cache into the GPU (its PCIe link). 10 changes would make it faster, for "
             "example: enable Above 4G Decoding and Resizable BAR in the firmware."},
     meaning{"grace",
             "The GPU works: expect the speed of its link from the page cache. One part is broken: the driver is set up for P2PDMA, but "
             "NVMe multipath is on, which prevents it."},
     meaning{"no-driver",
-            "No GPU can be used yet: an NVIDIA GPU without a driver: the kernel module nvidia is not loaded. Until that is fixed, Penstock "
-            "works on host memory and host:0."},
+            "No GPU can be used yet: an NVIDIA GPU without a driver: the kernel module nvidia is not loaded. Until this is fixed, Penstock "
+            "uses host memory and host:0."},
     meaning{"wsl",
-            "Windows owns the GPU here (WSL): Penstock fills its memory from host memory, without GPUDirect. 1 thing would make it "
+            "Windows owns the GPU here (WSL): Penstock copies to it from host memory, without GPUDirect. One change would make it "
             "faster: copy data that you read often to a local drive."},
 };
 

@@ -143,7 +143,7 @@ TEST_F(cuda_driver, that_does_not_start_says_why) {
   EXPECT_EQ(found.code, 802);
   EXPECT_EQ(found.error, "CUDA_ERROR_SYSTEM_NOT_READY (802)");
   ::setenv("STAND_IN_ERROR", "4711", 1);
-  EXPECT_EQ(machine::ask_cuda(CUDA_STAND_IN_PATH).error, "an error without a name (4711)");
+  EXPECT_EQ(machine::ask_cuda(CUDA_STAND_IN_PATH).error, "an unnamed error (4711)");
 }
 
 TEST_F(cuda_driver, that_cannot_be_loaded_says_why) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t most_of_entry = std::size_t{128} << 10;
 constexpr std::size_t most_of_all = std::size_t{4} << 20;
-constexpr std::size_t longest_line = 160;  // longest file that goes into read.txt with others instead of its own entry
+constexpr std::size_t longest_line = 160;  // a longer file gets its own entry instead of a line in read.txt
 
 // Read in addition to the files that the findings are based on.
 constexpr std::array further_files{
@@ -61,10 +61,10 @@ std::string lines_with(const std::string& text, std::initializer_list<std::strin
   return out;
 }
 
-// Returns the first processor only, because all processors of a machine look alike.
+// Returns the first processor only, because all processors of a machine are alike.
 std::string first_processor(const std::string& text) { return text.substr(0, text.find("\n\n") + 1); }
 
-// Returns the lines of NFS mounts only, without their tables of requests.
+// Returns only the lines about NFS mounts, without their per-operation statistics.
 std::string network_mounts(const std::string& text) { return lines_with(text, {"fstype nfs", "opts:", "xprt:", "bytes:", "events:"}); }
 
 // Returns the useful part of a file; empty if there is none.
@@ -82,16 +82,16 @@ std::string beginning_of(std::string text) {
   return text + "\n(cut here)\n";
 }
 
-// Opens a log. Other users can place a link or a pipe at the path of a log, in the working directory or in /tmp, and so choose what is
-// sent; these are refused. Errors: the reason why the file is not a log of this user or root; not_found if it does not exist.
+// Opens a log. Refuses links and pipes: other users could place them at the path of a log in the working directory or in /tmp, and so
+// choose what is sent. Errors: the reason why the file is not a log owned by this user or root; not_found if it does not exist.
 result<owned_fd> open_log(const machine::tree& from, const std::string& path) {
   owned_fd opened(machine::open_below(from.outside(""), path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
-  if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "a link; links are not followed");
-  if (opened.get() < 0) return status::from_errno(errno, "open it");
+  if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "is a symbolic link, which is not followed");
+  if (opened.get() < 0) return status::from_errno(errno, "open");
   struct stat info {};
-  if (::fstat(opened.get(), &info) != 0) return status::from_errno(errno, "look at it");
-  if (!S_ISREG(info.st_mode)) return status(errc::unsupported, "not a regular file");
-  if (info.st_uid != ::geteuid() && info.st_uid != 0) return status(errc::unsupported, "it belongs to another user");
+  if (::fstat(opened.get(), &info) != 0) return status::from_errno(errno, "fstat");
+  if (!S_ISREG(info.st_mode)) return status(errc::unsupported, "is not a regular file");
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) return status(errc::unsupported, "is owned by another user");
   return opened;
 }
 
@@ -100,7 +100,7 @@ result<std::string> end_of_log(const machine::tree& from, const std::string& pat
   auto opened = open_log(from, path);
   if (!opened) return opened.error();
   const off_t size = ::lseek(opened->get(), 0, SEEK_END);
-  if (size < 0) return status::from_errno(errno, "look for its end");
+  if (size < 0) return status::from_errno(errno, "seek to its end");
   const auto length = std::min(static_cast<std::size_t>(size), most_of_entry);
   std::string text(length, '\0');
   const auto offset = static_cast<std::uint64_t>(size) - length;
@@ -123,7 +123,7 @@ std::string text_of(const machine_report& known) {
 
 bool is_switch(const nlohmann::json& value) { return value.is_boolean() || value.is_null() || (value.is_structured() && value.empty()); }
 
-// Removes secrets before strings are quoted, because values that are quoted twice are not recognized.
+// Removes secrets before the strings are quoted, because values quoted twice would not be recognized.
 nlohmann::json without_secret_texts(nlohmann::json document) {
   if (document.is_string()) return without_secrets(document.get<std::string>());
   if (!document.is_structured()) return document;
@@ -143,8 +143,8 @@ std::string on_one_line(const std::string& text) {
   return out;
 }
 
-// Returns the variables of Penstock and of the interfaces that it serves, and no others. Removes a secret completely, because its value can
-// have any form.
+// Returns only the variables of Penstock and of the interfaces that it implements. Removes the whole value of a secret, because it can have
+// any format.
 std::string environment_of(const machine::tree& from) {
   std::string out;
   for (const auto& each : machine::words_of(from.read("/proc/self/environ").value_or(""), '\0')) {
@@ -164,12 +164,12 @@ std::string storage_of(const machine_report& known) {
   std::string out;
   for (const auto& [name, drive] : known.storage.drives) {
     out += fmt::format("drive {}: {}, {}, {}, scheduler {}, max_sectors_kb {} of {}, nr_requests {}\n", name, drive.model,
-                       drive.transport.empty() ? "no NVMe" : drive.transport, drive.rotates ? "rotates" : "does not rotate",
+                       drive.transport.empty() ? "not NVMe" : drive.transport, drive.rotates ? "rotational" : "non-rotational",
                        drive.scheduler, optional_number(drive.max_kib), optional_number(drive.can_kib), optional_number(drive.depth));
   }
   for (const auto& mount : known.storage.mounts) {
     out += fmt::format("mount {}: {} from {} ({}){}{}\n", mount.point, mount.type, mount.source, mount.options,
-                       mount.raid.empty() ? "" : ", " + mount.raid, mount.mapped ? ", by the device mapper" : "");
+                       mount.raid.empty() ? "" : ", " + mount.raid, mount.mapped ? ", through the device mapper" : "");
     for (const auto& drive : mount.drives) out += fmt::format("  on {}\n", drive);
   }
   return out;
@@ -192,7 +192,7 @@ class bundle_maker {
   void add(const std::string& name, const std::string& what, const std::string& content) {
     if (!content.empty()) put(name, what, beginning_of(without_secrets(content)));
   }
-  // Adds the whole document or nothing, because programs cannot parse half of it.
+  // Adds the whole document or nothing, because programs cannot parse a truncated document.
   void add_json(const std::string& name, const std::string& what, nlohmann::json document) {
     document = without_secret_texts(std::move(document));
     put(name, what, without_controls(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
@@ -203,7 +203,7 @@ class bundle_maker {
  private:
   void put(const std::string& name, const std::string& what, std::string shown) {
     if (total_ + shown.size() > most_of_all)
-      return made_.unread.push_back(fmt::format("{}: left out, since the rest is already {}", name, format_size(total_)));
+      return made_.unread.push_back(fmt::format("{}: omitted, because the bundle already contains {}", name, format_size(total_)));
     total_ += shown.size();
     made_.entries.push_back({name, what, std::move(shown)});
   }
@@ -211,13 +211,13 @@ class bundle_maker {
   std::size_t total_ = 0;
 };
 
-// Adds the files that were read. Files of one line share an entry, so that the bundle is easy to review before it is sent.
+// Adds the files that were read. One-line files share an entry, so that the bundle is easy to review before it is sent.
 void add_read_files(const machine::tree& from, const machine::tree_log& log, bundle_maker& out) {
   std::string small;
   constexpr std::size_t longest_name = 70;
   for (const auto& [path, text] : log) {
     if (!text) {
-      if (from.exists(path)) out.add_unread(path + ": may not be read");
+      if (from.exists(path)) out.add_unread(path + ": cannot be read");
       continue;
     }
     const auto shown = excerpt_of(path, *text);
@@ -229,10 +229,10 @@ void add_read_files(const machine::tree& from, const machine::tree_log& log, bun
       out.add("copies" + path, "a copy", shown);
     }
   }
-  out.add("read.txt", "small files of /proc, /sys and /etc", small);
+  out.add("read.txt", "small files from /proc, /sys and /etc", small);
 }
 
-// Finds the log as NVIDIA's library does: CUFILE_LOGFILE_PATH, then logging.dir of cufile.json, then the working directory.
+// Finds the log the way NVIDIA's library does: CUFILE_LOGFILE_PATH, then logging.dir of cufile.json, then the working directory.
 void add_cufile_log(const machine::tree& from, const machine_report& known, bundle_maker& out) {
   auto path = machine::loader(from).variable("CUFILE_LOGFILE_PATH");
   const auto* folder = known.libraries.settings.find("logging.dir");
@@ -246,14 +246,13 @@ void add_cufile_log(const machine::tree& from, const machine_report& known, bund
 
 std::string introduction(const bundle& made) {
   std::string out = fmt::format(
-      "penstock check --bundle, Penstock {}\n\nIt holds names of files, mounts, drives and servers, and versions. From the environment it "
-      "holds only\n"
-      "PENSTOCK_*, CUFILE_* and KVIKIO_*. Keys, tokens and credentials in URLs are replaced by {};\nlook through it before "
-      "you "
-      "send it anyway. It holds no contents of your files.\n\n",
+      "penstock check --bundle, Penstock {}\n\n"
+      "This bundle contains versions and the names of files, mounts, drives and servers. It contains only these environment variables:\n"
+      "PENSTOCK_*, CUFILE_* and KVIKIO_*. Keys, tokens and credentials in URLs are replaced by {};\n"
+      "review the bundle before you send it nevertheless. It contains no data from your files.\n\n",
       version(), removed_mark);
   for (const auto& each : made.entries) out += fmt::format("{}: {}\n", each.name, each.what);
-  for (const auto& each : made.unread) out += fmt::format("not in it: {}\n", each);
+  for (const auto& each : made.unread) out += fmt::format("not included: {}\n", each);
   return out;
 }
 
@@ -268,8 +267,8 @@ std::tm time_now(std::time_t now) {
 bundle make_bundle(const machine::tree& from, const machine::tree_log& log, const machine_report& known, const nlohmann::json& files) {
   bundle_maker out;
   out.add("check.txt", "versions and findings", text_of(known));
-  out.add_json("check.json", "the same for programs, with the topology", to_json(known, {true, true, true, false}));
-  if (!files.is_null()) out.add_json("files.json", "the paths of the named files", files);
+  out.add_json("check.json", "the same in JSON, with the topology", to_json(known, {true, true, true, false}));
+  if (!files.is_null()) out.add_json("files.json", "I/O path of each file given on the command line", files);
   out.add("environment.txt", "variables of Penstock, cuFile and KvikIO", environment_of(from));
   out.add("storage.txt", "drives, mounts and their options", storage_of(known));
   out.add("pci.txt", "GPUs, network cards, drives and the bridges above them", pci_of(known));
@@ -296,9 +295,9 @@ result<std::uint64_t> write_bundle(const bundle& made, const std::string& path) 
   for (const auto& each : made.entries) archive.add("penstock-check/" + each.name, each.content);
   const auto bytes = archive.ended();
   owned_fd opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (opened.get() < 0) return status::from_errno(errno, fmt::format("make {}", path));
+  if (opened.get() < 0) return status::from_errno(errno, fmt::format("create {}", path));
   status error = write_plainly(opened.get(), path, 0, std::as_bytes(std::span(bytes)));
-  // Some file systems report a lack of space only at fsync.
+  // Some file systems report a lack of space only on fsync.
   if (error.ok() && ::fsync(opened.get()) != 0 && errno != EINVAL) error = status::from_errno(errno, fmt::format("write {}", path));
   if (const auto closed = opened.close(path); error.ok()) error = closed;
   if (error.ok()) return std::uint64_t{bytes.size()};

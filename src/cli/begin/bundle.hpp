@@ -1,4 +1,4 @@
-// penstock check --bundle: one file with what somebody needs to diagnose a machine remotely. One thread.
+// penstock check --bundle: one file with the information needed to diagnose a machine remotely. One thread.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ struct bundle {
   std::vector<std::string> unread;    // existing files that could not be read, and entries left out because of their size
 };
 
-// from: logs what it reads; the log holds what `known` is based on. files: results of checks of files; null: no file was checked.
+// from: must log to `log`, which already contains the files that `known` is based on. files: results for the checked files; null: none.
 bundle make_bundle(const machine::tree& from, const machine::tree_log& log, const machine_report& known, const nlohmann::json& files);
 // Returns a name with the current time: "penstock-check-20261126-101500.tar".
 std::string bundle_name();
-// Writes the archive, readable only by its owner. Removes it after an error. Errors: os errors, also if the file exists.
+// Writes the archive, readable only by its owner. Removes it after an error. Errors: os errors (EEXIST if the file already exists).
 result<std::uint64_t> write_bundle(const bundle& made, const std::string& path);
 
 }  // namespace penstock::cli

@@ -59,9 +59,9 @@ check_plan explain(const engine& owner, const file& target, const check_report& 
   return {{}, std::move(*found)};
 }
 
-// Checks the name only. Opening the file for writing would copy it up on overlayfs, and would notify watchers of a possible change.
+// Checks only the name: opening the file for writing would copy it up on overlayfs and notify watchers of a possible change.
 check_plan explain_write(const engine& owner, const file& target, const check_report& report) {
-  if (is_url(target.path())) return {{errc::unsupported, "objects on servers are not written in place"}, {}};
+  if (is_url(target.path())) return {{errc::unsupported, "objects on servers cannot be written in place"}, {}};
   if (::access(target.path().c_str(), W_OK) != 0) return {status::from_errno(errno, fmt::format("write {}", target.path())), {}};
   return explain(owner, target, report, true);
 }
@@ -149,7 +149,7 @@ bool is_broken(const check_report& report) {
   return std::ranges::count(report.findings, machine::verdict::broken, &machine::finding::verdict) > 0;
 }
 
-// Prints errors of files as they occur, and passes each report to then. Stops early once interrupted() is true.
+// Prints each file's error as it occurs, and passes each report to `then`. Stops early once interrupted() is true.
 template <class Then>
 std::vector<check_report> look_at_all(const engine& owner, const std::string& memory, const machine_report& known,
                                       const std::vector<input>& inputs, const Then& then) {
@@ -189,9 +189,9 @@ int check_files(const check_options& wanted) {
   return exit_code;
 }
 
-// The part of a bundle about the files that the user named.
+// The part of a bundle about the files given on the command line.
 struct bundled_files {
-  nlohmann::json documents;  // null: the user named no file
+  nlohmann::json documents;  // null: no file was given
   int exit_code = exit_success;
 };
 
@@ -206,9 +206,9 @@ bundled_files look_at_named(const check_options& wanted, const machine_report& k
   bundled_files found{nlohmann::json::array(), exit_success};
   const auto reports = look_at_all(*owner, where->name, known, expand_folders(wanted.files), [&](const check_report& report) {
     found.documents.push_back(to_json(report));
-    // With a space instead of '=', the name of the bundle is taken as a file to check.
+    // With a space instead of '=', the name of the bundle is parsed as a file to check.
     if (report.error.code() == errc::not_found && report.file.ends_with(".tar"))
-      complain("penstock: write --bundle={} to give the bundle this name\n", report.file);
+      complain("penstock: use --bundle={} to give the bundle this name\n", report.file);
   });
   found.exit_code = exit_code_of(reports);
   return found;
@@ -217,8 +217,8 @@ bundled_files look_at_named(const check_options& wanted, const machine_report& k
 void print_bundle(const bundle& made, const std::string& path, std::uint64_t bytes) {
   say("{}: {}\n", path, format_size(bytes));
   for (const auto& each : made.entries) say_hanging(4, "  {:<32} {:>10}  {}\n", each.name, format_size(each.content.size()), each.what);
-  for (const auto& each : made.unread) say("  not in it: {}\n", each);
-  say("Nothing has been sent. Look through it first: tar xf {}, and less penstock-check/*\n", path);
+  for (const auto& each : made.unread) say("  not included: {}\n", each);
+  say("Nothing has been sent. Review the bundle first: tar xf {}, then less penstock-check/*\n", path);
 }
 
 nlohmann::json json_of(const bundle& made, const std::string& path, std::uint64_t bytes) {
@@ -260,7 +260,7 @@ void add_check(CLI::App& app, command& chosen) {
       "check",
       "List the slow and broken parts of this machine with the fix for each; or show which path each part of a file takes, and why");
   auto* file = sub.add_option("FILE", wanted->files, "Files or folders to check (default: the machine)");
-  auto* named = sub.add_option("-f,--file", wanted->more_files, "The same as FILE");
+  auto* named = sub.add_option("-f,--file", wanted->more_files, "Same as FILE");
   auto* settings = sub.add_option("--cufile-json", wanted->settings_file, "Check a cufile.json instead: show what each of its keys does")
                        ->type_name("FILE");
   auto* platform = sub.add_flag("-p,--platform", wanted->platform, "Check the machine, its libraries and its file systems (the default)");
@@ -270,9 +270,9 @@ void add_check(CLI::App& app, command& chosen) {
                    ->check(CLI::ExistingDirectory)
                    ->type_name("DIR");
   auto* bundle = sub.add_flag("--bundle", wanted->bundle_file,
-                              "Write one tar file for the person who helps you: findings and their files, versions and settings, without "
-                              "secrets; --bundle=FILE names it");
-  sub.add_flag("--findings", wanted->catalogue, "Print the reference of all findings, with what to do, in Markdown");
+                              "Write a tar file for support: findings, the files they are based on, versions and settings, without "
+                              "secrets; --bundle=FILE sets its name");
+  sub.add_flag("--findings", wanted->catalogue, "Print a Markdown reference of all findings and their remedies");
   for (auto* of_files : {file, named}) {
     settings->excludes(of_files);
     for (auto* of_machine : {platform, topology, versions, root}) of_machine->excludes(of_files);
@@ -282,11 +282,10 @@ void add_check(CLI::App& app, command& chosen) {
   add_output_options(sub, wanted->output);
   sub.footer(
       "Exit code: 0; 1 if a file could not be checked; 3 if something is broken. Slow parts do not count.\n"
-      "check needs no root, opens no file for writing and creates no CUDA context. -p, -f, -v and -t mean what they mean for gdscheck.\n"
-      "A bundle is written to this machine and sent nowhere: look through it with tar xf. It holds no contents of files. Keys, tokens and "
-      "credentials are replaced by (removed); names of files, mounts, servers and hosts stay. It holds the environment variables "
-      "PENSTOCK_*, "
-      "CUFILE_* and KVIKIO_* only. It has at most 4 MiB, and only you can read it.");
+      "check does not need root, opens no file for writing and creates no CUDA context. -p, -f, -v and -t mean the same as in gdscheck.\n"
+      "A bundle is written to this machine and sent nowhere: unpack it with tar xf and review it. It contains no data from your files. "
+      "Keys, tokens and credentials are replaced by (removed); names of files, mounts, servers and hosts are kept. Its only environment "
+      "variables are PENSTOCK_*, CUFILE_* and KVIKIO_*. It is at most 4 MiB large, and only you can read it.");
   sub.callback([wanted, &chosen] {
     wanted->files.insert(wanted->files.end(), wanted->more_files.begin(), wanted->more_files.end());
     chosen.run = [wanted] { return check(*wanted); };

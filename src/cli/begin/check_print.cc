@@ -43,7 +43,7 @@ void print_topology(const machine_report& report) {
   for (const auto& each : all) {
     say("  GPU {}  {:<8} {}: {}{}\n", each.gpu, each.what, each.peer, each.relation, each.shared.empty() ? "" : ", " + each.shared);
   }
-  if (all.empty()) say("  no NVIDIA GPU beside a network card or an NVMe drive\n");
+  if (all.empty()) say("  no pairs of an NVIDIA GPU and a network card or NVMe drive\n");
 }
 
 constexpr std::string_view catalogue_beginning = R"(# Findings of penstock check
@@ -59,11 +59,11 @@ penstock check --json         # for programs; the names below are stable
 | ok | nothing to do |
 | slow | works, but could be faster |
 | broken | does not work, or blocks another part: exit code 3 |
-| unknown | could not be found out, often because only root can see it |
+| unknown | could not be determined, often because only root has access |
 
-The last line says what the findings mean for your machine. Each finding below has its name, and what to do; `{...}` stands for a value of
-your machine. [All options](commands.md#penstock-check). The advice on NVIDIA's software follows NVIDIA's guides; nvidia-fs, ACS, Lustre,
-WekaFS and VAST are tested on recorded machines only: experimental, not yet run on hardware.
+The last line summarizes the findings for your machine. The tables list each finding with its name and its remedy; `{...}` stands for a value
+from your machine. [All options](commands.md#penstock-check). The advice on NVIDIA's software follows NVIDIA's guides; nvidia-fs, ACS, Lustre,
+WekaFS and VAST are tested only on recorded machines: experimental, not yet run on hardware.
 )";
 
 // Escapes text for a cell of a Markdown table.
@@ -105,7 +105,7 @@ void print_catalogue() {
   put_exactly(catalogue_beginning);
   for (const auto& [of, title] : {std::pair(machine::group::platform, "Platform"), std::pair(machine::group::libraries, "Libraries"),
                                   std::pair(machine::group::file_systems, "File systems")}) {
-    put_exactly(fmt::format("\n## {}\n| finding | verdict | what it says | what to do |\n|---|---|---|---|\n", title));
+    put_exactly(fmt::format("\n## {}\n| finding | verdict | message | remedy |\n|---|---|---|---|\n", title));
     for (const auto& each : machine::all_findings()) {
       if (each.where == of)
         put_exactly(fmt::format("| `{}` | {} | {} | {} |\n", each.id, to_string(each.verdict), cell(each.reason), cell(each.remedy)));

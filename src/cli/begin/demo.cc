@@ -39,11 +39,11 @@ struct demo_options {
   output_options output;
 };
 
-// The output: lines as they are ready, or one JSON document at the end.
+// Prints each line as soon as it is ready, or one JSON document at the end.
 class demo_report {
  public:
   explicit demo_report(const output_options& output) : output_(output) {}
-  // Prints what is measured, or why it is skipped. Silent with --quiet.
+  // Prints what is being measured, or why it is skipped. Silent with --quiet.
   template <class... Arguments>
   void remark(fmt::format_string<shown_as<Arguments>...> text, const Arguments&... arguments) const {
     if (!output_.quiet) figure<Arguments...>(text, arguments...);
@@ -69,7 +69,7 @@ struct demo_run {
   double cpu_seconds = 0;
   std::string path;
   std::uint64_t kept_bytes = 0;    // uncached bytes that were read through the page cache
-  std::uint64_t direct_bytes = 0;  // uncached bytes that were read past it
+  std::uint64_t direct_bytes = 0;  // uncached bytes that were read without it
 };
 
 struct limit {
@@ -97,7 +97,7 @@ std::string default_directory() {
 
 // Returns the requested size, or at most half of the free space.
 result<std::uint64_t> affordable_size(const demo_report& told, const std::string& directory, std::uint64_t wanted) {
-  if (wanted < least_bytes) return status(errc::invalid_argument, fmt::format("--size must be {} or more", format_size(least_bytes)));
+  if (wanted < least_bytes) return status(errc::invalid_argument, fmt::format("--size must be at least {}", format_size(least_bytes)));
   auto space = bench::free_space(directory);
   if (!space) return space.error();
   const std::uint64_t size = std::min(wanted, *space / 2 / least_bytes * least_bytes);
@@ -123,7 +123,8 @@ demo_run read_once(const stage& on) {
   run.path = bench::paths_between(before, after);
   run.kept_bytes = after.usage.kept_read_bytes - before.usage.kept_read_bytes;
   run.direct_bytes = after.usage.cold_read_bytes - before.usage.cold_read_bytes;
-  if (run.result.ok() && run.result.bytes_done != on.sample.size()) run.result.error = status(errc::io, "the file became shorter");
+  if (run.result.ok() && run.result.bytes_done != on.sample.size())
+    run.result.error = status(errc::io, "the file was truncated while being read");
   return run;
 }
 
@@ -151,9 +152,9 @@ result<std::uint64_t> hash_of_device(const stage& on) {
 std::string cold_way(const demo_run& run) {
   const auto kept = format_size(run.kept_bytes);
   const auto direct = format_size(run.direct_bytes);
-  if (run.direct_bytes == 0) return run.kept_bytes == 0 ? "" : ", through the page cache, for the next read";
-  if (run.kept_bytes == 0) return ", past the page cache";
-  return fmt::format(", {} through the page cache, and {} past it, which is faster here", kept, direct);
+  if (run.direct_bytes == 0) return run.kept_bytes == 0 ? "" : ", through the page cache (kept for the next read)";
+  if (run.kept_bytes == 0) return ", bypassing the page cache";
+  return fmt::format(", {} through the page cache and {} bypassing it, which is faster here", kept, direct);
 }
 
 double speed_of(const stage& on, const demo_run& run) { return bench::gigabytes_per_second(on.sample.size(), run.seconds); }
@@ -195,7 +196,7 @@ status print_runs(std::string_view title, const stage& on, std::vector<demo_run>
   return {};
 }
 
-// Returns the limit for reads of a cached file: the slower of the link and of all cores copying from the page cache.
+// Returns the limit for reads of a cached file: the slower of the link and all cores copying from the page cache.
 result<limit> hot_limit(const stage& on) {
   auto cached = on.meter.cached_read(on.sample.path(), on.sample.size());
   if (!cached) return cached.error();
@@ -206,7 +207,7 @@ result<limit> hot_limit(const stage& on) {
 status show_hot(const stage& on) {
   auto most = hot_limit(on);
   if (!most) return most.error();
-  // The first read also creates threads and pinned memory, so only later reads show the speed.
+  // The first read also creates threads and pinned memory, so only later reads are representative.
   if (const demo_run first = read_once(on); !first.result.ok()) return first.result.error;
   if (status error = bench::clear_memory(on.owner, on.memory.data(), on.sample.size()); !error.ok()) return error;
   std::vector<demo_run> runs;
@@ -228,7 +229,7 @@ status show_cold(const stage& on) {
   std::vector<bench::ceiling> limits;
   status no_limit;
   while (runs.size() < most_runs && !interrupted()) {
-    // Measured before and after each run, because the speed of a shared disk changes.
+    // Measured before and after each run, because the speed of a shared disk varies.
     auto most = on.meter.direct_read(on.sample.path(), on.sample.size());
     most ? limits.push_back(*most) : void(no_limit = most.error());
     if (runs.size() > 0) {
@@ -242,25 +243,25 @@ status show_cold(const stage& on) {
   if (!limits.empty()) {
     double sum = 0;
     for (const auto& each : limits) sum += each.value;
-    most = limit{fmt::format("the disk by O_DIRECT, mean of {}", limits.size()), sum / static_cast<double>(limits.size())};
+    most = limit{fmt::format("disk with O_DIRECT, mean of {}", limits.size()), sum / static_cast<double>(limits.size())};
   } else {
     on.told.remark("(the disk's ceiling is unknown: {})\n", no_limit.message());
   }
   return print_runs("from the disk to the device", on, std::move(runs), most);
 }
 
-// Prints what limits this machine, in the words of `penstock check`.
+// Prints what limits this machine, in the wording of `penstock check`.
 void show_notes(const stage& on) {
   const auto seen = on.owner.explain(on.source, on.device.name, on.sample.size(), 0);
   if (!seen) return;
   for (const auto& each : seen->remarks) {
-    if (each.starts_with("no GPU")) continue;  // printed already
+    if (each.starts_with("no GPU")) continue;  // already printed
     on.told.document["notes"].push_back(each);
     on.told.remark("note: {}\n", each);
   }
 }
 
-// Returns the name with which the user can call this command again.
+// Returns the name under which the user can run this command again.
 std::string own_name() {
   std::error_code problem;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", problem);
@@ -274,10 +275,10 @@ std::string own_name() {
 
 void show_next(const demo_report& told) {
   const auto name = own_name();
-  told.remark("\nWhat next:\n");
+  told.remark("\nNext steps:\n");
   told.remark("  {} check\n      what slows this machine down, and the command that fixes it\n", name);
-  told.remark("  {} read FILE --verify\n      a file of yours into device memory\n", name);
-  told.remark("  {} bench --quick\n      this machine's ceilings, and how near Penstock comes to them\n", name);
+  told.remark("  {} read FILE --verify\n      one of your files, read into device memory\n", name);
+  told.remark("  {} bench --quick\n      this machine's ceilings, and how close Penstock comes to them\n", name);
   told.remark("  docs/guides/cpp.md, docs/guides/numpy.md\n      the same from C++ and Python\n");
 }
 
@@ -290,7 +291,7 @@ status demonstrate(const demo_options& wanted, demo_report& told) {
   told.remark("penstock {} demo\n", version());
   told.remark("  device       {}\n", describe_device(*device));
   if (const std::string reason = why_no_gpu(*owner); !reason.empty())
-    told.remark("  {}\n  host:0 simulates a device in the memory of this machine\n", reason);
+    told.remark("  {}\n  host:0 simulates a device in this machine's memory\n", reason);
   auto size = affordable_size(told, directory, wanted.size);
   if (!size) return size.error();
   auto sample = make_file(directory, *size);

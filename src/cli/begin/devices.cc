@@ -36,7 +36,7 @@ int list_devices(const output_options& output) {
 }  // namespace
 
 void add_devices(CLI::App& app, command& chosen) {
-  CLI::App& sub = *app.add_subcommand("devices", "List the devices, or say why no GPU is among them");
+  CLI::App& sub = *app.add_subcommand("devices", "List the devices, or explain why none of them is a GPU");
   auto output = std::make_shared<output_options>();
   add_output_options(sub, *output);
   sub.callback([output, &chosen] { chosen.run = [output] { return list_devices(*output); }; });

@@ -28,7 +28,7 @@ std::size_t end_of(std::string_view text, std::size_t from, std::string_view end
   return std::min(text.find_first_of(ends, from), text.size());
 }
 
-// Removes user information and the query of a URL such as "https://user:word@host/path?X-Amz-Signature=...".
+// Removes the user information and the query from a URL such as "https://user:word@host/path?X-Amz-Signature=...".
 std::string url_without_secrets(std::string_view url) {
   const std::size_t begin = url.find("://") + 3;
   std::string out(url.substr(0, begin));
@@ -36,7 +36,7 @@ std::string url_without_secrets(std::string_view url) {
   const std::size_t query = rest.find_first_of("?#");
   const bool has_query = query != std::string_view::npos;
   const std::string_view place = rest.substr(0, query);
-  // A password that is not escaped may contain '/' or '@', so the last '@' counts.
+  // A password that is not escaped may contain '/' or '@', so the host starts after the last '@'.
   const std::size_t at = place.rfind('@');
   if (at != std::string_view::npos) out += removed_mark;
   out += at == std::string_view::npos ? place : place.substr(at);
@@ -133,7 +133,7 @@ constexpr std::array beginnings_of_tokens{
     "xapp-"sv,     "nvapi-"sv, "npm_"sv,     "pypi-"sv,          "dop_v1_"sv,  "SG."sv,         "dapi"sv,   "hvs."sv,
     "dckr_pat_"sv, "r8_"sv,    "gsk_"sv,     "AGE-SECRET-KEY-"sv};
 
-// Names of folders and options may have the same prefixes; unlike tokens, short ones have no digit or capital after it.
+// Names of folders and options may have the same prefixes; unlike tokens, short ones have no digit or capital letter after the prefix.
 std::size_t token_length(std::string_view text) {
   constexpr std::size_t least = 12;
   std::size_t length = 0;
@@ -190,7 +190,7 @@ std::string without_private_keys(std::string_view text) {
   return out.append(text.substr(done));
 }
 
-// Returns whether a word begins here: after a separator, or at a capital after a lower-case letter ("s3.key", "sharedKey").
+// Returns true if a word begins here: after a separator, or at a capital after a lower-case letter ("s3.key", "sharedKey").
 bool begins_word(std::string_view name, std::size_t at) {
   if (at == 0 || name[at - 1] == '_' || name[at - 1] == '-' || name[at - 1] == '.') return true;
   return lower_letter(name[at]) != name[at] && lower_letter(name[at - 1]) == name[at - 1];
@@ -203,7 +203,7 @@ bool names_secret(std::string_view name) {
                                                    "credential", "signature",     "access_key", "accesskey",  "apikey",
                                                    "api_key",    "authorization", "private_key"};
   const std::string lower = in_lower_case(name);
-  // These count only as whole words at the end, because they are parts of others: "keyboard", "bypass", "author", "design".
+  // These count only as whole words at the end, because other words contain them: "keyboard", "bypass", "author", "design".
   for (const std::string_view last : {"key", "pass", "auth", "sig"}) {
     if (lower.ends_with(last) && begins_word(name, name.size() - last.size())) return true;
   }

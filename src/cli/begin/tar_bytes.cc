@@ -24,7 +24,7 @@ std::string header_of(std::string_view name, std::uint64_t size, std::int64_t mo
   put_field(header, 116, "0000000");
   put_field(header, 124, fmt::format("{:011o}", size));
   put_field(header, 136, fmt::format("{:011o}", modified));
-  put_field(header, checksum_at, "        ");  // the checksum field counts as blanks
+  put_field(header, checksum_at, "        ");  // the checksum is computed with this field blank
   put_field(header, 156, "0");                 // a regular file
   put_field(header, 257, std::string_view("ustar\00000", 8));
   unsigned sum = 0;
