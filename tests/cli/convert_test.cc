@@ -92,7 +92,7 @@ TEST_F(convert_test, takes_one_dict_of_a_checkpoint_and_brings_views_into_order)
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(contains(ended.out, to + ": safetensors, 2 tensors, 48 B in ")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "1 strided tensor view was made contiguous: t")) << ended.out;
-  EXPECT_TRUE(contains(ended.out, "2 tensors shared storages, and are written separately: ")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "2 tensors share storage and were written separately: ")) << ended.out;
   EXPECT_EQ(tensor_of(to, "w"), counting(6));
   std::string turned;
   for (const std::uint32_t each : {0U, 3U, 1U, 4U, 2U, 5U}) turned += test_files::little_endian(each, 4);
@@ -115,9 +115,9 @@ TEST_F(convert_test, joins_the_names_of_dicts_in_dicts) {
 TEST_F(convert_test, names_what_has_to_be_chosen_and_leaves_what_is_there) {
   const std::string from = checkpoint(), to = store("model.safetensors", "as it was");
   expect_refused({from, to},
-                 from + ": these are dicts of tensors: \"model\" (2 tensors), \"state\" (1 tensor); --key NAME takes one of them");
-  expect_refused({from, to}, "these are not tensors: \"step\" (int); --tensors-only leaves them out");
-  expect_refused({from, to, "--tensors-only"}, "these are dicts of tensors");
+                 from + ": found nested dicts of tensors: \"model\" (2 tensors), \"state\" (1 tensor). Use --key NAME to select one");
+  expect_refused({from, to}, "found entries that are not tensors: \"step\" (int). Use --tensors-only to skip them");
+  expect_refused({from, to, "--tensors-only"}, "found nested dicts of tensors");
   expect_refused({from, to, "--flatten"}, "these are not tensors: \"step\" (int)");
   expect_refused({from, to, "--key", "step"}, "it has no dict \"step\"; it has \"model\" (2 tensors)");
   EXPECT_EQ(content_of(to), "as it was");
@@ -165,7 +165,7 @@ TEST_F(convert_test, refuses_tensors_that_no_file_can_have) {
   expect_refused({twice, to, "--flatten"}, twice + ": tensor \"a.b\" comes twice");
   const std::string one = store("one.pt", checkpoint_of(pickle_of(same), {std::string(4, 'x')}));
   expect_refused({one, to}, "it is a single tensor without a name");
-  expect_refused({store("list.pt", checkpoint_of(pickle_of("]"), {})), to}, "it is a list of 0 values, not a dict of tensors");
+  expect_refused({store("list.pt", checkpoint_of(pickle_of("]"), {})), to}, "the checkpoint is a list of 0 values, not a dict of tensors");
   std::vector<tensor_facts> foreign{{"w", tensor_type::f4, {2, 3}}};
   const auto beginning = make_safetensors(foreign);
   expect_refused({store("f4.safetensors", *beginning + "xyz"), place("f4.pt")},
@@ -179,9 +179,9 @@ TEST_F(convert_test, refuses_files_and_names_that_do_not_fit) {
   ASSERT_EQ(convert({from, plain, "--key", "model"}).exit_code, 0);
   expect_refused({place("missing.pt"), plain}, "missing.pt: No such file");
   expect_refused({from, from}, "are the same file");
-  expect_refused({from, place("x.pt")}, "names another format");
-  expect_refused({plain, place("x.safetensors")}, "names another format");
-  expect_refused({plain, place("x.pt"), "--flatten"}, "--key, --flatten and --tensors-only are for checkpoints");
+  expect_refused({from, place("x.pt")}, "is for another format");
+  expect_refused({plain, place("x.safetensors")}, "is for another format");
+  expect_refused({plain, place("x.pt"), "--flatten"}, "--key, --flatten and --tensors-only work only with checkpoints");
   expect_refused({from, place("no/folder.safetensors"), "--key", "model"}, "no");
   expect_refused({from, directory_.path(), "--key", "model"}, directory_.path());
   expect_refused({store("old.pt", "\x80\x02\x8a\x0al\xfc\x9c" + std::string(200, 'x')), plain},

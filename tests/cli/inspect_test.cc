@@ -181,7 +181,7 @@ TEST_F(inspect_test, tells_tensors_of_checkpoints_or_why_it_does_not) {
   const auto ended = inspect({path});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(contains(ended.out, path + ": checkpoint, 1 tensor, ")) << ended.out;
-  EXPECT_TRUE(contains(ended.out, "  no tensor: step (int)\n")) << ended.out;
+  EXPECT_TRUE(contains(ended.out, "  not a tensor: step (int)\n")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "F32          model.w [1, 2]\n")) << ended.out;
   const json told = json::parse(inspect({path, "--json"}).out).at(0);
   EXPECT_EQ(told["others"], json::array({{{"name", "step"}, {"kind", "int"}}}));

@@ -61,7 +61,7 @@ TEST(pattern_checker, what_memory_and_file_disagree_on_is_wrong_and_placed) {
   moved[5000] ^= std::byte{1};
   const status error = file.checker.check(moved, 0);
   EXPECT_EQ(error.code(), errc::internal);
-  EXPECT_EQ(error.message(), "WRONG BYTES at 5000: the bytes moved and those in the file differ");
+  EXPECT_EQ(error.message(), "WRONG BYTES at 5000: the transferred bytes differ from those in the file");
   EXPECT_EQ(file.checker.verified_bytes(), 4096U);
 }
 
@@ -79,7 +79,8 @@ TEST(pattern_checker, zeros_of_the_file_were_never_written) {
 
 TEST(pattern_checker, what_should_have_been_written_now_is_no_other_writing_and_no_zeros) {
   checked_file old(pattern_at(7, 0, 4096), 8);
-  EXPECT_EQ(old.checker.check(pattern_at(7, 0, 4096), 0).message(), "WRONG BYTES at 0: the file does not hold what was written");
+  EXPECT_EQ(old.checker.check(pattern_at(7, 0, 4096), 0).message(),
+            "WRONG BYTES at 0: the file does not contain the bytes that were written");
   checked_file empty(bytes(4096), 8);
   EXPECT_EQ(empty.checker.check(bytes(4096), 0).code(), errc::internal);
 }

@@ -73,7 +73,7 @@ TEST_F(sweep_test, people_get_tables_and_bars_and_programs_files) {
   EXPECT_TRUE(drawing.ends_with("</svg>\n"));
   EXPECT_TRUE(contains(drawing, "<style>")) << "it needs no page";
   EXPECT_TRUE(contains(drawing, "READ GPUD x 1"));
-  EXPECT_TRUE(contains(drawing, ">Throughput over the size of a request</text>"));
+  EXPECT_TRUE(contains(drawing, ">Throughput by request size</text>"));
 }
 
 TEST_F(sweep_test, it_writes_over_no_file_of_others) {
@@ -128,7 +128,7 @@ TEST_F(sweep_test, remarks_on_the_configuration_file_are_told) {
                                        "--sweep", "--sweep-sizes", "4K", "--sweep-threads", "1"};
   const auto ended = run(swept);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(contains(ended.err, "nonsense_of_gdsio means nothing here")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "nonsense_of_gdsio has no effect here")) << ended.err;
 }
 
 TEST_F(sweep_test, a_ceiling_is_called_sequential_and_not_drawn_above_random_access) {

@@ -143,7 +143,7 @@ TEST(io, a_file_that_it_did_not_write_is_not_written_over) {
   write_text(path, "precious");
   const ended_program refused = io({"-f", path, "-I", "1", "-s", "64K", "-d", "host:0"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_EQ(refused.err, "penstock: " + path + " holds something that penstock io did not write; --force overwrites it\n");
+  EXPECT_EQ(refused.err, "penstock: " + path + " contains data that penstock io did not write; use --force to overwrite it\n");
   EXPECT_EQ(text_of(path), "precious");
   EXPECT_EQ(io({"-f", path, "-I", "1", "-s", "64K", "-d", "host:0", "--force"}).exit_code, 0);
   EXPECT_EQ(io({"-f", path, "-I", "1", "-s", "64K", "-d", "host:0"}).exit_code, 0) << "now it is its own";
@@ -168,7 +168,7 @@ TEST(io, what_it_did_not_write_is_read_and_said_not_to_be_verified) {
   const std::string path = directory.make_file("data", mib);
   const ended_program plain = io({"-f", path, "-d", "host:0"});
   EXPECT_EQ(plain.exit_code, 0);
-  EXPECT_TRUE(contains(plain.err, "penstock: not verified, since penstock io did not write it: " + path + "\n")) << plain.err;
+  EXPECT_TRUE(contains(plain.err, "penstock: not verified, because penstock io did not write it: " + path + "\n")) << plain.err;
   EXPECT_FALSE(contains(plain.err, "; verified")) << plain.err;
   const auto compared = run_of(io({"-f", path, "-d", "host:0", "-V", "--json"}));
   EXPECT_GE(compared.at("verified_bytes").get<std::size_t>(), mib);
@@ -183,7 +183,7 @@ TEST(io, bytes_that_changed_since_they_were_written_are_found_and_placed) {
   overwrite(path, 3 * mib + 12288 + 77, "rot");
   const ended_program ended = io({"-f", path, "-d", "host:0"});
   EXPECT_EQ(ended.exit_code, 1) << ended.out;
-  EXPECT_TRUE(contains(ended.err, path + ": at 3158016 the file no longer holds what penstock io wrote")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, path + ": at offset 3158016, the file no longer contains what penstock io wrote")) << ended.err;
   EXPECT_EQ(io({"-f", path, "-d", "host:0", "--no-verify"}).exit_code, 0);
 }
 
@@ -230,7 +230,7 @@ TEST(io, writings_by_blocks_and_across_blocks_do_not_mix) {
   const std::string before = text_of(path);
   const ended_program ended = io({"-f", path, "-I", "1", "-s", "10000", "-i", "1000", "-d", "host:0"});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, "remove it first")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "remove the file first")) << ended.err;
   EXPECT_EQ(text_of(path), before);
 }
 
@@ -334,7 +334,7 @@ TEST(io, gdsios_configuration_files_are_understood) {
   for (const char* rw : {"write", "seqread", "randwrite", "randread"}) {
     write_text(config, config_of(directory, rw));
     const ended_program ended = io({config, "--json"});
-    EXPECT_FALSE(contains(ended.err, "means nothing")) << ended.err;
+    EXPECT_FALSE(contains(ended.err, "has no effect")) << ended.err;
     const auto told = run_of(ended);
     EXPECT_EQ(told.at("bytes"), 3U << 18) << rw;
     EXPECT_EQ(told.at("threads"), 3);
@@ -351,12 +351,12 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
   const std::string config = directory.path() + "/bad.gdsio";
   const std::vector<std::pair<std::string, std::string>> mistakes{
       {"[global]\nbs=64Q\n", ":2: bs: \"64Q\" is not a size"},
-      {"[global]\nxfer_type=8\n", ":2: xfer_type: \"8\" is not a number up to 7"},
+      {"[global]\nxfer_type=8\n", ":2: xfer_type: \"8\" is not a number from 0 to 7"},
       {"[global]\nrw=sideways\n", ":2: rw: \"sideways\" is not one of"},
-      {"[global]\nruntime=-1\n", ":2: runtime: \"-1\" is not a number up to"},
-      {"[global]\nruntime=nan\n", ":2: runtime: \"nan\" is not a number up to"},
-      {"[global\n", ":1: a section ends with ]"},
-      {"xfer_type=0\n", ":1: before the first section"},
+      {"[global]\nruntime=-1\n", ":2: runtime: \"-1\" is not a number from 0 to"},
+      {"[global]\nruntime=nan\n", ":2: runtime: \"nan\" is not a number from 0 to"},
+      {"[global\n", ":1: a section name must end with ]"},
+      {"xfer_type=0\n", ":1: settings must follow a section name"},
       {"[global]\nxfer_type\n", ":2: expected KEY=VALUE"},
       {"[global]\nrw=read\n", " has no job section, such as [job1]"},
       {"[job1]\nnum_threads=0\nfilename=x\n", "at least one thread"},
@@ -371,8 +371,8 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
              "[global]\nblock=4K\nrw=write\nsize=64K\n[job1]\ngpu_dev_id=host:0\nnum_thread=2\nfilename=" + directory.path() + "/x\n");
   const ended_program unknown = io({config});
   EXPECT_EQ(unknown.exit_code, 0) << unknown.err;
-  EXPECT_TRUE(contains(unknown.err, ":2: block means nothing here\n")) << unknown.err;
-  EXPECT_TRUE(contains(unknown.err, ":7: num_thread means nothing here; did you mean num_threads?\n")) << unknown.err;
+  EXPECT_TRUE(contains(unknown.err, ":2: block has no effect here\n")) << unknown.err;
+  EXPECT_TRUE(contains(unknown.err, ":7: num_thread has no effect here; did you mean num_threads?\n")) << unknown.err;
   EXPECT_TRUE(contains(io({directory.path() + "/none"}).err, "/none: No such file or directory (os 2)"));
   EXPECT_TRUE(contains(io({directory.path()}).err, directory.path()));
 }
@@ -383,7 +383,7 @@ TEST(io, requests_larger_than_memory_are_refused_and_leave_no_file) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which end the program instead
   const ended_program wrote = io({"-f", path, "-d", "host:0", "-I", "1", "-s", "64K", "-i", "1000T"});
   EXPECT_EQ(wrote.exit_code, 1);
-  EXPECT_TRUE(contains(wrote.err, "no memory for requests of 1000 TiB")) << wrote.err;
+  EXPECT_TRUE(contains(wrote.err, "not enough memory for requests of 1000 TiB")) << wrote.err;
   EXPECT_EQ(directory.entries(), 0U);
 #endif
   ASSERT_EQ(io({"-f", path, "-d", "host:0", "-I", "1", "-s", "64K"}).exit_code, 0);
@@ -391,7 +391,7 @@ TEST(io, requests_larger_than_memory_are_refused_and_leave_no_file) {
     // 2^62 bytes four times are 2^64.
     const ended_program ended = io({"-f", path, "-d", "host:0", "-x", "6", "-B", "4", "-i", "4194304T", "-m", memory});
     EXPECT_EQ(ended.exit_code, 2) << ended.err;
-    EXPECT_TRUE(contains(ended.err, "-i 4194304 TiB: 4 requests at once do not fit in memory")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "-i 4194304 TiB: 4 concurrent requests do not fit in memory")) << ended.err;
   }
 }
 
@@ -420,7 +420,7 @@ TEST(io, jobs_that_write_to_the_same_bytes_are_refused) {
   for (const char* other : {"/data", "/link"}) {
     const ended_program ended = io(joined(common, {"-f", path, "-f", directory.path() + other}));
     EXPECT_EQ(ended.exit_code, 1);
-    EXPECT_TRUE(contains(ended.err, directory.path() + other + " is also written by another job")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "another job also writes to " + directory.path() + other)) << ended.err;
     EXPECT_EQ(text_of(path), before);
   }
   EXPECT_EQ(io({"-d", "host:0", "-f", path, "-f", path}).exit_code, 0) << "reads do not meet";
@@ -487,11 +487,11 @@ TEST(io, what_is_not_there_is_named) {
   EXPECT_TRUE(contains(io({"-f", path, "-d", "moon:0", "-I", "1"}).err, "there is no device \"moon:0\""));
   const ended_program node = io({"-f", path, "-d", "host:0", "-n", "999", "-I", "1", "-s", "64K"});
   EXPECT_EQ(node.exit_code, 1);
-  EXPECT_EQ(node.err, "penstock: there is no NUMA node 999\n");
+  EXPECT_EQ(node.err, "penstock: NUMA node 999 does not exist\n");
   EXPECT_EQ(directory.entries(), 0U) << "a file that it has made goes with the run that failed";
   EXPECT_TRUE(contains(io({"-f", directory.path(), "-d", "host:0"}).err, "neither a regular file nor a block device"));
   const std::string small = directory.make_file("small", 1000);
-  EXPECT_TRUE(contains(io({"-f", small, "-d", "host:0", "-o", "1000"}).err, "nothing to move"));
+  EXPECT_TRUE(contains(io({"-f", small, "-d", "host:0", "-o", "1000"}).err, "there is no data at or after offset 1000"));
 }
 
 TEST(io, a_size_beyond_the_end_of_a_file_runs_over_what_is_there_and_says_so) {
@@ -552,7 +552,7 @@ TEST(io, an_interrupt_ends_it_with_130_and_leaves_no_new_file) {
 
 TEST(io, its_help_says_what_each_transfer_type_is_here) {
   const std::string help = run({"help", "io"}).out;
-  for (const char* said : {"0 GPUD: ", "5 GPUD_ASYNC: requests in the order of a stream", "7 GPU_BATCH_STREAM: ", "powers of 1024"})
+  for (const char* said : {"0 GPUD: ", "5 GPUD_ASYNC: requests in the order of a device stream", "7 GPU_BATCH_STREAM: ", "powers of 1024"})
     EXPECT_TRUE(contains(help, said)) << help;
 }
 

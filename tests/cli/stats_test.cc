@@ -49,7 +49,7 @@ TEST_F(stats_command, tells_of_one_process_at_three_levels) {
   EXPECT_TRUE(contains(first.out, "process " + own_)) << first.out;
   EXPECT_TRUE(contains(first.out, " in " + std::to_string(now().stats.reads) + " requests")) << first.out;
   EXPECT_TRUE(contains(first.out, " in " + std::to_string(posix().operations) + " pieces at ")) << first.out;
-  EXPECT_FALSE(contains(first.out, "sizes of pieces"));
+  EXPECT_FALSE(contains(first.out, "piece sizes"));
   const auto second = run({"stats", "-p", own_, "-l", "2"}).out;
   EXPECT_TRUE(contains(second, "from    4 KiB ")) << second;
   EXPECT_FALSE(contains(second, "memory\n"));
@@ -104,7 +104,7 @@ TEST_F(stats_command, tells_of_all_in_a_line_each_and_as_json) {
   read(2);
   const auto lines = run({"stats"});
   EXPECT_EQ(lines.exit_code, 0) << lines.err;
-  EXPECT_TRUE(contains(lines.out, "     PID  PROGRAM                  READ    WRITTEN  REQUESTS UNDER WAY  NOTES\n")) << lines.out;
+  EXPECT_TRUE(contains(lines.out, "     PID  PROGRAM                  READ    WRITTEN  REQUESTS IN FLIGHT  NOTES\n")) << lines.out;
   EXPECT_TRUE(contains(lines.out, own_ + "  penstock_cli_tests")) << lines.out;
   const auto all = json::parse(run({"stats", "--json"}).out);
   const auto own = std::find_if(all.begin(), all.end(), [](const json& each) { return each["pid"] == getpid(); });
@@ -126,7 +126,7 @@ TEST_F(stats_command, says_in_words_why_there_is_nothing_to_show) {
   EXPECT_EQ(run({"stats", "-l", "4", "-p", own_}).exit_code, 2);
   EXPECT_EQ(run({"stats", "-p", "x"}).exit_code, 2);
   EXPECT_EQ(run({"stats", "--serve", "x"}).exit_code, 2);
-  EXPECT_TRUE(contains(run({"stats", "--serve", "0.0.0.0:0"}).err, "is open to other machines"));
+  EXPECT_TRUE(contains(run({"stats", "--serve", "0.0.0.0:0"}).err, "is reachable from other machines"));
 }
 
 // Of the process, in whose counters other tests may be too.

@@ -133,7 +133,7 @@ TEST_F(top_command, obeys_keys_and_gives_the_terminal_back) {
   EXPECT_TRUE(shown.wait_for("PAUSED"));
   shown.press("p");
   shown.press("\r");
-  EXPECT_TRUE(shown.wait_for("requests under way"));
+  EXPECT_TRUE(shown.wait_for("requests in flight"));
   shown.press("j");
   shown.press("\x1b[A");
   shown.resize(30);
@@ -212,7 +212,7 @@ TEST_F(top_command, survives_that_what_it_watches_is_killed) {
   EXPECT_TRUE(shown.wait_for(std::to_string(watched))) << shown.text();
   ::kill(watched, SIGKILL);
   ::waitpid(watched, nullptr, 0);
-  EXPECT_TRUE(shown.wait_for(" ended")) << shown.text();
+  EXPECT_TRUE(shown.wait_for(" exited")) << shown.text();
   shown.press("q");
   EXPECT_EQ(shown.finish(), 0);
   ::close(ends[0]);

@@ -34,7 +34,7 @@ TEST(top_view, several_processes_of_other_versions_are_one_line) {
                                      {errc::unsupported, "process 8 runs Penstock 9"},
                                      {errc::unsupported, "process 9 runs Penstock 8"}};
   const auto lines = top_lines({}, problems, {});
-  EXPECT_TRUE(any_has(lines, "3 processes run other versions of Penstock: `penstock stats` names them")) << lines.back();
+  EXPECT_TRUE(any_has(lines, "3 processes run other versions of Penstock: `penstock stats` lists them")) << lines.back();
   EXPECT_TRUE(any_has(lines, "open to others"));
   EXPECT_FALSE(any_has(lines, "process 8"));
   EXPECT_TRUE(any_has(top_lines({}, {problems[0]}, {}), "process 7 runs Penstock 9"));
@@ -64,15 +64,15 @@ TEST(top_view, those_that_have_ended_come_last_in_one_line_until_they_are_asked_
   EXPECT_EQ(all.front().now.pid, 1004) << "the busiest";
   EXPECT_EQ(selected_of(all, {}), 1004);
   const auto few = top_lines(all, {}, {.columns = 119});
-  EXPECT_TRUE(any_has(few, "  3 ended without closing; d shows them"));
+  EXPECT_TRUE(any_has(few, "  3 exited without closing; d shows them"));
   EXPECT_TRUE(any_has(few, "penstock top: 2 processes, by speed"));
   EXPECT_FALSE(any_has(few, " 1000 "));
   const auto listed = top_lines(all, {}, {.columns = 119, .shows_ended = true});
   EXPECT_TRUE(any_has(listed, "1000 program           0.00    0.00 ")) << listed.back();
-  EXPECT_TRUE(any_has(listed, " ended"));
+  EXPECT_TRUE(any_has(listed, " exited"));
   const auto table = top_table(all, false);
   EXPECT_EQ(table.size(), 4U);
-  EXPECT_EQ(table.back(), "3 processes ended without closing (1000, 1001, 1002); `penstock stats -p PID` shows the last figures of one");
+  EXPECT_EQ(table.back(), "3 processes exited without closing (1000, 1001, 1002); `penstock stats -p PID` shows the last figures of one");
 }
 
 TEST(top_view, the_selection_leaves_a_process_that_has_ended) {

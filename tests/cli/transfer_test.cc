@@ -131,7 +131,7 @@ TEST(read, takes_every_file_of_a_folder_in_order_and_sums_them_up) {
   EXPECT_TRUE(contains(ended.out, "2 reads: 4 MiB in ")) << ended.out;
   const ended_program none = run({"read", directory.path() + "/empty", "--device", "host:0"});
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_EQ(none.err, "penstock: " + directory.path() + "/empty holds no files\n");
+  EXPECT_EQ(none.err, "penstock: " + directory.path() + "/empty contains no files\n");
 }
 
 TEST(read, a_folder_that_cannot_be_listed_is_named) {

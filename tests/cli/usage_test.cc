@@ -35,7 +35,7 @@ TEST(usage, an_unknown_command_is_one_also_when_help_or_the_version_is_asked_for
 TEST(usage, cp_without_a_target_says_what_is_missing) {
   const auto ended = run({"cp", "one"});
   EXPECT_EQ(ended.exit_code, 2);
-  EXPECT_TRUE(contains(ended.err, "penstock: cp: one has no target: name one, as in penstock cp FILE TO\n")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "penstock: cp: one has no target: add one, as in penstock cp FILE TO\n")) << ended.err;
   EXPECT_TRUE(contains(run({"help", "cp"}).out, "FILE... TO")) << run({"help", "cp"}).out;
 }
 
@@ -77,7 +77,7 @@ TEST(usage, an_unknown_option_is_named_with_the_one_that_was_meant) {
   EXPECT_EQ(refusal({"read", "x", "-x"}), "penstock: read: unknown option -x");
   EXPECT_EQ(refusal({"run", "--no-audti", "true", "-l"}), "penstock: run: unknown option --no-audti; did you mean --no-audit?");
   EXPECT_EQ(refusal({"--versoin"}), "penstock: unknown option --versoin; did you mean --version?");
-  EXPECT_EQ(refusal({"--verify", "read", "x"}), "penstock: --verify belongs after the command: penstock read --verify");
+  EXPECT_EQ(refusal({"--verify", "read", "x"}), "penstock: --verify must follow the command: penstock read --verify");
 }
 
 TEST(usage, an_unknown_word_of_an_option_is_named_with_the_one_that_was_meant) {
@@ -88,25 +88,25 @@ TEST(usage, an_unknown_word_of_an_option_is_named_with_the_one_that_was_meant) {
 
 TEST(usage, other_mistakes_are_told_in_a_line_that_names_the_command) {
   EXPECT_EQ(refusal({"read"}), "penstock: read: FILE is required");
-  EXPECT_EQ(refusal({"devices", "all"}), "penstock: devices: unexpected word \"all\"");
+  EXPECT_EQ(refusal({"devices", "all"}), "penstock: devices: unexpected argument \"all\"");
   EXPECT_EQ(refusal({"read", "x", "--length", "1.5X"}),
             "penstock: read: --length: \"1.5X\" is not a size: units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
   EXPECT_TRUE(contains(run({"read"}).err, "Run `penstock help read` for its options.")) << run({"read"}).err;
 }
 
 TEST(usage, numbers_are_told_with_a_range_that_a_person_would_name) {
-  EXPECT_EQ(refusal({"read", "x", "--repeat", "0"}), "penstock: read: --repeat: \"0\" is not a whole number of 1 or more");
-  EXPECT_EQ(refusal({"load", "x", "--repeat", "many"}), "penstock: load: --repeat: \"many\" is not a whole number of 1 or more");
+  EXPECT_EQ(refusal({"read", "x", "--repeat", "0"}), "penstock: read: --repeat: \"0\" is not an integer greater than or equal to 1");
+  EXPECT_EQ(refusal({"load", "x", "--repeat", "many"}), "penstock: load: --repeat: \"many\" is not an integer greater than or equal to 1");
   EXPECT_EQ(refusal({"bench", "--repeats", "99999999999999999999"}), "penstock: bench: --repeats: \"99999999999999999999\" is too large");
-  EXPECT_EQ(refusal({"load", "x", "--links", "9"}), "penstock: load: --links: \"9\" is not a whole number from 1 to 8");
+  EXPECT_EQ(refusal({"load", "x", "--links", "9"}), "penstock: load: --links: \"9\" is not an integer from 1 to 8");
   EXPECT_EQ(refusal({"top", "--interval", "0"}), "penstock: top: --interval: \"0\" is not a number of seconds from 0.05 to 3600");
-  EXPECT_EQ(refusal({"read", "x", "--gpu", "x"}), "penstock: read: --gpu: \"x\" is not a whole number from 0 to 65535");
-  EXPECT_EQ(refusal({"stats", "-p"}), "penstock: stats: --pid: PID is missing after it");
+  EXPECT_EQ(refusal({"read", "x", "--gpu", "x"}), "penstock: read: --gpu: \"x\" is not an integer from 0 to 65535");
+  EXPECT_EQ(refusal({"stats", "-p"}), "penstock: stats: --pid must be followed by PID");
 }
 
 TEST(usage, help_is_free_of_what_only_the_parser_means) {
   const std::string names = run({"help"}).out;
-  for (const char* group : {"Begin:", "Read and write files:", "Models:", "Measure:", "Watch running processes:", "Shell:"})
+  for (const char* group : {"Get started:", "Read and write files:", "Models:", "Measure:", "Watch running processes:", "Shell:"})
     EXPECT_TRUE(contains(names, std::string("\n") + group + "\n")) << names;
   for (const char* name : {"read", "load", "io", "verify", "top", "stats", "bench", "pipe-bench", "check", "run"}) {
     const std::string page = run({"help", name}).out;

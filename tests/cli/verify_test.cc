@@ -157,10 +157,10 @@ TEST(verify, a_list_that_is_damaged_or_names_what_is_missing_fails) {
   EXPECT_EQ(told.at("files").at(1).at("right"), true);
   EXPECT_EQ(told.at("files").at(0).at("right"), false);
   EXPECT_EQ(told.at("improper_lines"), 1);
-  EXPECT_TRUE(contains(verify({"--check", made_of("x\n", directory.path() + "/x")}).err, "/x holds no checksums"));
+  EXPECT_TRUE(contains(verify({"--check", made_of("x\n", directory.path() + "/x")}).err, "/x contains no checksums"));
   EXPECT_TRUE(contains(verify({"--check", directory.path() + "/none"}).err, "/none: No such file or directory"));
   EXPECT_TRUE(contains(verify({"--check", directory.path()}).err, directory.path()));
-  EXPECT_TRUE(contains(verify({"--check", sums, "-a", "xxh64"}).err, "holds no checksums")) << "of that kind";
+  EXPECT_TRUE(contains(verify({"--check", sums, "-a", "xxh64"}).err, "contains no checksums")) << "of that kind";
 }
 
 TEST(verify, compares_two_files_and_tells_where_they_first_differ) {

@@ -98,7 +98,7 @@ class Page(Pages):
             self.assertIn(other, told)
         for install in ("pip install kvikio", "pip install torch", "pip install safetensors", "apt-get install libcufile"):
             self.assertIn(install, told)
-        for fact in ("host:0", "Linux", "copy to the device", "What penstock check finds", "nvidia_driver", name.split(".")[0]):
+        for fact in ("host:0", "Linux", "copy to the device", "Findings of penstock check", "nvidia_driver", name.split(".")[0]):
             self.assertIn(fact, told)
         self.assertEqual(self.made_of((self.folder / "run.json").read_text()), text)
         self.assertEqual(sorted(each.name for each in self.folder.iterdir()), sorted([name, "page.html", "python", "run.json", "saved.json"]))
@@ -194,7 +194,7 @@ class Page(Pages):
 
     def test_without_a_python_that_runs_the_others_are_absent(self) -> None:
         for python, said, temporary in (("no-such-python", "no-such-python: No such file", "/var/tmp"), ("/bin/false", "/bin/false: exit code 1", "/var/tmp"),
-                                        ("/bin/true", "the program wrote no figures", "/var/tmp"), (sys.executable, "no temporary folder", "/no/such/folder")):  # fmt: skip
+                                        ("/bin/true", "the program wrote no figures", "/var/tmp"), (sys.executable, "cannot create a temporary folder", "/no/such/folder")):  # fmt: skip
             ended = penstock("bench", "--quick", "--size", "64MiB", "--repeats", 1, "--rows", "start", "--sizes", "1MiB", "--device", "host:0", "--report", "x.html",
                              "--python", python, cwd=self.folder, TMPDIR=temporary)  # fmt: skip
             self.assertEqual(ended.returncode, 0, ended.stderr)
@@ -212,7 +212,7 @@ class Page(Pages):
                     break
             running.stderr.read()
         self.assertEqual(running.returncode, 130)
-        self.assertIn("stopped before its end", self.texts(tree.fromstring((self.folder / "x.html").read_text())))
+        self.assertIn("stopped early", self.texts(tree.fromstring((self.folder / "x.html").read_text())))
         self.assertEqual([each.name for each in self.folder.iterdir()], ["x.html"])
 
 

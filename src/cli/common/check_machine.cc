@@ -16,7 +16,7 @@
 namespace penstock::cli {
 namespace {
 
-// Returns the path under which this process can open the file. If a link in a copied tree leads out of the tree, returns a path that does
+// Returns the path under which this process can open the file. If a link in a copied tree points outside the tree, returns a path that does
 // not exist.
 std::string place_of_settings(const machine::tree& from, const std::string& file) {
   if (from.is_this_machine() || !file.starts_with('/')) return file;
@@ -44,7 +44,7 @@ machine::settings_facts gather_settings(const machine::tree& from) {
   return found;
 }
 
-// Without a driver, initializing CUDA would provide nothing new.
+// Without a driver, initializing CUDA would add nothing.
 void ask_cuda(machine_report& report) {
   if (!report.libraries.cuda || report.platform.driver_version.empty()) return;
   report.libraries.driver = machine::ask_cuda(report.libraries.cuda->file);
@@ -87,7 +87,7 @@ std::vector<machine::finding> findings_of_file(const machine_report& report, con
   }
   struct stat info {};
   if (::stat(real.c_str(), &info) != 0) return found;
-  constexpr std::uint64_t unit = 512;  // of st_blocks, independent of the file system's block size
+  constexpr std::uint64_t unit = 512;  // unit of st_blocks, independent of the file system's block size
   const machine::file_facts facts{file, static_cast<std::uint64_t>(info.st_size), static_cast<std::uint64_t>(info.st_blocks) * unit};
   const auto holes = machine::judge_holes(report.findings, *mount, facts);
   found.insert(found.end(), holes.all().begin(), holes.all().end());

@@ -22,7 +22,7 @@ struct machine_report {
   machine::findings findings;
 };
 machine_report examine(const machine::tree& from);
-// Returns the findings that affect a file: about its file system, the drives below it, and its holes. Asks the kernel about the file.
+// Returns the findings that affect a file: about its file system, the drives below it, and its holes. Queries the kernel about the file.
 std::vector<machine::finding> findings_of_file(const machine_report& report, const std::string& file);
 // Returns names and versions, such as "nvidia_fs" and "2.28". An empty version means that the component is missing.
 std::vector<std::pair<std::string, std::string>> versions(const machine_report& report);

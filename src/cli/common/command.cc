@@ -23,8 +23,8 @@ CLI::Option* add_size_option(CLI::App& app, const std::string& name, std::uint64
 }
 
 void add_device_options(CLI::App& app, std::string& name) {
-  auto* device =
-      app.add_option("--device", name, "Device: cuda:0, cuda or 0; host:0 (default: the first of `penstock devices`)")->type_name("DEVICE");
+  auto* device = app.add_option("--device", name, "Device: cuda:0, cuda or 0; host:0 (default: the first that `penstock devices` lists)")
+                     ->type_name("DEVICE");
   const auto take_number = [&name](const unsigned& number) { name = fmt::format("cuda:{}", number); };
   app.add_option_function<unsigned>("--gpu", take_number, "GPU by number: 0 is cuda:0")->check(whole_number(0, 65535))->excludes(device);
 }
@@ -32,7 +32,7 @@ void add_device_options(CLI::App& app, std::string& name) {
 void add_memory_options(CLI::App& app, std::string& name) {
   add_device_options(app, name);
   CLI::Option* device = app.get_option("--device");
-  device->description("Device: cuda:0, cuda or 0; host or cpu for host memory (default: the first of `penstock devices`)");
+  device->description("Device: cuda:0, cuda or 0; host or cpu for host memory (default: the first that `penstock devices` lists)");
 }
 
 void add_output_options(CLI::App& app, output_options& output) {

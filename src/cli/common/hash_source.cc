@@ -15,7 +15,8 @@ status hash_object(bench::hasher& into, const file& source, std::uint64_t offset
     const std::uint64_t count = std::min<std::uint64_t>(length, buffer.size());
     const io_result done = source.read(buffer.data(), count, static_cast<std::int64_t>(offset));
     if (!done.ok()) return done.error.with_context("check");
-    if (done.bytes_done < count) return {errc::io, fmt::format("check: {} ends before the range to compare", shown_name(source.path()))};
+    if (done.bytes_done < count)
+      return {errc::io, fmt::format("check: {} is shorter than the range to compare", shown_name(source.path()))};
     into.update(buffer.data(), count);
     offset += count;
     length -= count;

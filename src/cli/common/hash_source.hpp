@@ -9,8 +9,8 @@
 
 namespace penstock::cli {
 
-// Adds the bytes of a range. A file is read without the engine. An object on a server, which only the engine can read, is requested again
-// into host memory. Errors: cancelled if stop returns true; io if the source ends before the range does; those of reading.
+// Adds the bytes of a range to the hash. Reads a file without the engine; requests an object on a server, which only the engine can read,
+// again into host memory. Errors: cancelled if stop returns true; io if the source is shorter than the range; read errors.
 status hash_source(bench::hasher& into, const file& source, std::uint64_t offset, std::uint64_t length, const bench::stop_function& stop);
 
 }  // namespace penstock::cli

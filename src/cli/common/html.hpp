@@ -7,16 +7,16 @@
 
 namespace penstock::cli {
 
-// Escapes characters that are special in XML, and replaces those that XML cannot hold (control characters, U+FFFE, invalid UTF-8) by
+// Escapes characters that are special in XML, and replaces those that are invalid in XML (control characters, U+FFFE, invalid UTF-8) with
 // U+FFFD.
 std::string html_text(std::string_view text);
 
 struct html_table {
   std::string caption;
   std::vector<std::string> columns;
-  std::vector<std::vector<std::string>> rows;  // the first cell names its row
-  std::size_t texts = 1;                       // number of columns at the left that hold words; the others hold figures
-  std::size_t texts_at_end = 0;                // number of columns at the right that hold words
+  std::vector<std::vector<std::string>> rows;  // the first cell is the header of its row
+  std::size_t texts = 1;                       // number of text columns at the left; the others contain figures
+  std::size_t texts_at_end = 0;                // number of text columns at the right
 };
 
 // Escapes all texts. Returns an empty string for a table without rows.

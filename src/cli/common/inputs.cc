@@ -23,7 +23,7 @@ void add_folder(const std::string& folder, std::vector<input>& to) {
   if (error) {
     to.push_back({folder, status::from_errno(error.value(), fmt::format("list {}", folder))});
   } else if (found.empty()) {
-    to.push_back({folder, {errc::not_found, fmt::format("{} holds no files", folder)}});
+    to.push_back({folder, {errc::not_found, fmt::format("{} contains no files", folder)}});
   }
 }
 

@@ -1,4 +1,4 @@
-// The input files that a command line names. Free functions; safe from any thread.
+// The input files of a command line. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct input {
   status error;  // the reason if files of this folder are missing from the inputs
 };
 
-// Returns each name as given, and for each folder all regular files in and below it, sorted by name. Follows links to files, but not links
-// to folders. Does not check whether a file can be opened.
+// Returns each file name as given and, for each folder, all regular files in and below it, sorted by name. Follows links to files, but not
+// links to folders. Does not check whether a file can be opened.
 std::vector<input> expand_folders(const std::vector<std::string>& names);
 
 }  // namespace penstock::cli

@@ -27,8 +27,8 @@ extern "C" void remember(int signal_number) {
   errno = before;
 }
 
-// Handles SIGALRM: the command did not end in time, because it waits for something that cannot be interrupted, such as a file system with
-// an unreachable server. By now the first signal has its default action again.
+// Handles SIGALRM: the command did not exit in time, because it is waiting for something uninterruptible, such as a file system with an
+// unreachable server. The first signal has its default action again by now.
 extern "C" void end_at_last(int /*signal_number*/) { std::raise(caught_signal.load(std::memory_order_relaxed)); }
 
 }  // namespace
@@ -37,11 +37,11 @@ void catch_interrupts() {
   wake_descriptor = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action {};
   action.sa_handler = remember;
-  // SA_RESETHAND: the second signal triggers the default action and ends the process.
+  // SA_RESETHAND: the second signal triggers the default action and terminates the process.
   action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (const int signal_number : {SIGINT, SIGTERM}) {
-    // If the parent ignores the signal (nohup, a shell's background job), keep ignoring it, also for programs that `run` starts.
+    // If the parent ignores the signal (nohup, a shell's background job), keep ignoring it, including in programs that `run` starts.
     struct sigaction inherited {};
     sigaction(signal_number, nullptr, &inherited);
     if (inherited.sa_handler != SIG_IGN) sigaction(signal_number, &action, nullptr);

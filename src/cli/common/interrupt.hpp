@@ -1,12 +1,12 @@
 // Ctrl-C and SIGTERM. The first signal asks the program to stop: it has 10 s to cancel its transfer, remove its temporary files and report
-// what was done. The second ends it at once. The state belongs to the process, as signal handlers do.
+// what was done. The second terminates it immediately. The state is process-wide, like signal handlers.
 #pragma once
 
 namespace penstock::cli {
 
 // Call once, before other threads exist.
 void catch_interrupts();
-// From now on the first signal ends the program at once, because there is nothing to clean up.
+// From now on, the first signal terminates the program immediately, because there is nothing to clean up.
 void end_at_first_interrupt() noexcept;
 // Returns true once a signal has asked the program to stop. Any thread.
 bool interrupted() noexcept;

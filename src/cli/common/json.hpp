@@ -11,7 +11,7 @@
 
 namespace penstock::cli {
 
-// Records that --json promises a document on stdout. If the command fails before it prints one, keep_json_promise() prints {"error": "..."}
+// Records that --json requires a document on stdout. If the command fails before it prints one, keep_json_promise() prints {"error": "..."}
 // with the last error message.
 void promise_json() noexcept;
 void note_failure(std::string_view message);
@@ -19,8 +19,8 @@ void note_printed_json() noexcept;
 // Called by main with the exit code of the command.
 void keep_json_promise(int exit_code);
 
-// JSON strings may hold DEL and the control characters U+0080 to U+009F (two bytes in UTF-8), which terminals obey. They are escaped like
-// those below U+0020. They do not occur outside strings.
+// JSON strings may contain DEL and the control characters U+0080 to U+009F (two bytes in UTF-8), which terminals interpret. This function
+// escapes them like those below U+0020. They do not occur outside strings.
 inline std::string without_controls(std::string_view json) {
   std::string text;
   for (std::size_t i = 0; i < json.size(); ++i) {

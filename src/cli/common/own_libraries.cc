@@ -5,7 +5,7 @@
 namespace penstock::cli {
 namespace {
 
-// Candidate folders relative to the folder of this command: in the build folder, or below lib/ beside bin/ once installed.
+// Returns candidate folders relative to this command's folder: in the build folder, or, once installed, below lib/ next to bin/.
 std::vector<std::filesystem::path> library_folders(const std::filesystem::path& command_folder) {
   std::vector<std::filesystem::path> folders{command_folder / "cufile"};
   const std::filesystem::path prefix = command_folder.parent_path();

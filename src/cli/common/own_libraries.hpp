@@ -10,7 +10,7 @@ inline constexpr auto library_name = "libcufile.so.0";
 inline constexpr auto audit_name = "libpenstock_audit.so";
 
 struct own_libraries {
-  std::string folder;  // empty: none of the folders holds them
+  std::string folder;  // empty: none of the folders contains them
   std::vector<std::string> looked_in;
   std::string error;  // the reason if the search was not possible
 };

@@ -88,7 +88,7 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view cl
   return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1, x2, y2, classes);
 }
 
-// Returns a marker around the point; each style has its own shape.
+// Returns a marker at the point; each style has its own shape.
 std::string marker(double x, double y, unsigned style, const std::string& hint) {
   constexpr std::array<std::string_view, plot_styles> shapes{
       "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",
@@ -145,11 +145,11 @@ std::string draw_x_axis(const frame& in) {
     for (int power = first; power <= static_cast<int>(in.x.high + 1e-9); power += step) {
       tick(std::exp2(power), format_size(std::uint64_t{1} << std::clamp(power, 0, 62)));
     }
-    return out + text_at((left + right) / 2, bottom + 40, "middle", "size of a call", "axis");
+    return out + text_at((left + right) / 2, bottom + 40, "middle", "call size", "axis");
   }
-  for (const auto& [percent, text] : {std::pair(0.0, "least"), {50.0, "50 %"}, {90.0, "90 %"}, {99.0, "99 %"}, {99.9, "99.9 %"}})
+  for (const auto& [percent, text] : {std::pair(0.0, "min"), {50.0, "50 %"}, {90.0, "90 %"}, {99.0, "99 %"}, {99.9, "99.9 %"}})
     tick(percent, text);
-  return out + text_at((left + right) / 2, bottom + 40, "middle", "share of calls that took no longer", "axis");
+  return out + text_at((left + right) / 2, bottom + 40, "middle", "percentile of the calls", "axis");
 }
 
 // --- names at the ends of lines

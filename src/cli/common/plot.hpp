@@ -1,5 +1,5 @@
-// Plots as SVG for an HTML page. Each line has its own colour, dash and marker, and its name at its end, so that a plot can be read without
-// colour. In a page, the style sheet sets the colours. Free functions; safe from any thread.
+// Plots as SVG for an HTML page. Each line has its own colour, dash and marker and is labelled at its end, so that a plot can be read
+// without colour. In a page, the style sheet sets the colours. Free functions; safe from any thread.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace penstock::cli {
 
-// The division of the x axis: bytes in powers of two, or percent of calls, stretched towards 100%.
+// The scale of the x axis: bytes in powers of two, or percent of calls, stretched towards 100%.
 enum class x_axis { bytes, percent };
 
 struct plot_line {

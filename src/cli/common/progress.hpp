@@ -12,21 +12,21 @@ namespace penstock::cli {
 // Disables progress, for --quiet.
 void hide_progress();
 
-// Replaces the status line by this text, made printable and cut to the width of the terminal. An empty text removes it.
+// Replaces the status line with this text, made printable and cut to the width of the terminal. An empty text removes it.
 void show_status_line(std::string_view text);
 
-// One phase of the work, such as "reading" of "model.bin", with its speed and the remaining time.
+// One phase of the work, such as "reading" "model.bin", with its speed and the remaining time.
 class progress_bar {
  public:
-  // done_bytes: bytes already done at the start.
+  // done_bytes: bytes already transferred at the start.
   progress_bar(std::string phase, std::string name, std::uint64_t total_bytes, std::uint64_t done_bytes = 0);
   progress_bar(const progress_bar&) = delete;
   progress_bar& operator=(const progress_bar&) = delete;
   ~progress_bar();  // removes the bar
   // Shows the bar on the first call, then at most a few times a second.
   void update(std::uint64_t done_bytes);
-  // Returns a bench::stop_function, called before each piece: it counts the pieces and returns whether the user has interrupted the work.
-  // Refers to this object.
+  // Returns a bench::stop_function to call before each piece: it counts the pieces and returns true once the user has interrupted the work.
+  // It refers to this object.
   std::function<bool()> counting(std::uint64_t piece_bytes);
 
  private:

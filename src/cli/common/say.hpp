@@ -1,6 +1,6 @@
-// All output of the command for people. Text from outside (names of files, tensors and processes, error messages) may hold terminal control
-// sequences, so it is made printable, also if the output is not a terminal, because logs are read on terminals. URLs are shown without
-// queries, user names and passwords. On a terminal, long lines are wrapped between words. One thread at a time for each stream.
+// All output of the command for people. Text from outside (names of files, tensors and processes, error messages) may contain terminal
+// control sequences, so it is made printable, even if the output is not a terminal, because logs are read on terminals. URLs are shown
+// without queries, user names and passwords. On a terminal, long lines are wrapped between words. One thread at a time for each stream.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,10 +33,10 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t hang
 // Returns the width of the text on a terminal, in columns: its characters without escape sequences.
 std::size_t width_of(std::string_view text);
 
-// Returns whether stdout is a terminal with colours and the user has not disabled them (https://no-color.org).
+// Returns true if stdout is a terminal with colours and the user has not disabled them (https://no-color.org).
 bool has_colour();
 
-// Returns whether the locale is UTF-8, according to LC_ALL, LC_CTYPE and LANG. Block characters are printed only then.
+// Returns true if the locale is UTF-8, according to LC_ALL, LC_CTYPE and LANG. Block characters are printed only then.
 bool is_utf8_locale();
 
 // Writes exactly these bytes, for programs: JSON, lists of checksums, pages.
@@ -54,7 +54,7 @@ auto shown(const Argument& argument) {
   } else if constexpr (std::is_convertible_v<const Argument&, std::string_view>) {
     return printable_text(without_url_secrets(argument));
   } else {
-    static_assert(std::is_arithmetic_v<Argument>, "text is passed as text, so that it is made printable");
+    static_assert(std::is_arithmetic_v<Argument>, "pass text as text, so that it is made printable");
     return argument;
   }
 }
@@ -69,12 +69,12 @@ std::string in_words(fmt::format_string<shown_as<Arguments>...> format, const Ar
 
 // --- for commands: format strings are our words, arguments may be text from outside
 
-// Prints to stdout. Throws output_failure, as put_exactly() does; main reports it.
+// Prints to stdout. Throws output_failure, like put_exactly(); main reports it.
 template <class... Arguments>
 void say(fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
   put_lines(in_words<Arguments...>(format, arguments...), 2);
 }
-// The same; continuation lines are indented hang columns further than the line.
+// The same, but continuation lines are indented hang columns further than the line.
 template <class... Arguments>
 void say_hanging(std::size_t hang, fmt::format_string<shown_as<Arguments>...> format, const Arguments&... arguments) {
   put_lines(in_words<Arguments...>(format, arguments...), hang);

@@ -56,7 +56,7 @@ std::uint64_t fraction_of(std::string_view decimals, std::uint64_t unit_bytes) {
 }  // namespace
 
 result<std::uint64_t> parse_size(std::string_view text) {
-  // File offsets are signed 64-bit numbers, which limits sizes.
+  // File offsets, and so sizes, are limited to signed 64-bit integers.
   constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -64,11 +64,11 @@ result<std::uint64_t> parse_size(std::string_view text) {
   std::string_view suffix = text.substr(static_cast<std::size_t>(end - text.data()));
   const bool has_point = suffix.starts_with('.');
   const std::string_view decimals = has_point ? digits_of(suffix.substr(1)) : std::string_view();
-  if (has_point && decimals.empty()) return bad_size(text, "a digit must follow the point");
+  if (has_point && decimals.empty()) return bad_size(text, "a digit must follow the decimal point");
   suffix.remove_prefix(has_point ? 1 + decimals.size() : 0);
   const auto* found = std::find_if(units.begin(), units.end(), [name = lower(suffix)](const unit& u) { return u.name == name; });
-  if (found == units.end()) return bad_size(text, "units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
-  if (has_point && found->bytes == 1) return bad_size(text, "sizes are whole bytes");
+  if (found == units.end()) return bad_size(text, "valid units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
+  if (has_point && found->bytes == 1) return bad_size(text, "it must be a whole number of bytes");
   const std::uint64_t fraction = fraction_of(decimals, found->bytes);
   if (error == std::errc::result_out_of_range || number > (most - fraction) / found->bytes) return bad_size(text, "too large");
   return number * found->bytes + fraction;
@@ -83,7 +83,9 @@ result<std::uint64_t> parse_gdsio_size(std::string_view text) {
     }
   }
   auto bytes = parse_size(plain);
-  if (!bytes) return status(errc::invalid_argument, fmt::format("\"{}\" is not a size: a number, and K, M, G or T", text));
+  if (!bytes)
+    return status(errc::invalid_argument,
+                  fmt::format("\"{}\" is not a size: expected a number, optionally followed by K, M, G or T", text));
   return *bytes;
 }
 

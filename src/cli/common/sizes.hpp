@@ -9,13 +9,13 @@
 
 namespace penstock::cli {
 
-// Parses a number and a unit, as coreutils do: 4096, 4k, 4K and 4KiB are 4096 bytes, 4KB is 4000 bytes; M, G and T work the same way; B
+// Parses a number and a unit, like coreutils: 4096, 4k, 4K and 4KiB are 4096 bytes, 4KB is 4000 bytes; M, G and T work the same way; B
 // alone means bytes. 1.5G is 1.5 GiB; fractions of a byte are dropped. Case does not matter, blanks are not allowed.
-// Errors: invalid_argument, which names the word (empty, unknown unit, part of a byte, more than 2^63-1 bytes).
+// Errors: invalid_argument, whose message quotes the word (empty, unknown unit, fraction of a byte, more than 2^63-1 bytes).
 result<std::uint64_t> parse_size(std::string_view text);
 
-// Parses a size as gdsio does: "4K", "4KB" and "4KiB" are 4096 bytes; M, G and T work the same way. Errors: invalid_argument, which names
-// the word.
+// Parses a size the way gdsio does: "4K", "4KB" and "4KiB" are 4096 bytes; M, G and T work the same way. Errors: invalid_argument, whose
+// message quotes the word.
 result<std::uint64_t> parse_gdsio_size(std::string_view text);
 
 // Returns "512 B", "4 KiB" or "1.5 GiB": the largest unit with a value of at least 1, and at most two decimals.

@@ -44,7 +44,7 @@ result<std::string> read_text(const std::string& path, std::uint64_t most) {
     if (count == 0) return text;
     text.append(part.data(), static_cast<std::size_t>(count));
   }
-  return status(errc::invalid_argument, fmt::format("{} holds more than {}", path, format_size(most)));
+  return status(errc::invalid_argument, fmt::format("{} is larger than {}", path, format_size(most)));
 }
 
 }  // namespace penstock::cli

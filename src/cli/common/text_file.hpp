@@ -1,4 +1,4 @@
-// Reads a whole text: a list of checksums, a configuration file, a report. A free function; safe from any thread.
+// Reads a complete text: a list of checksums, a configuration file, a report. A free function; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace penstock::cli {
 
 // Reads all of a file, a pipe or a FIFO; "-" is standard input. Blocks until the writers of a pipe have closed it, or until an interrupt.
-// Errors: cancelled after an interrupt; invalid_argument if there are more than `most` bytes; os errors.
+// Errors: cancelled after an interrupt; invalid_argument if the input is larger than `most` bytes; os errors.
 result<std::string> read_text(const std::string& path, std::uint64_t most);
 
 }  // namespace penstock::cli

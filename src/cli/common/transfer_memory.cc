@@ -36,14 +36,14 @@ result<device_info> choose_device(const engine& owner, const std::string& word) 
     if (name.empty() || device.name == name) return device;
   }
   const status why = owner.allocate(word, 1).error();  // the error lists the devices
-  return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is not the name of a device; penstock devices lists them", word)) : why;
+  return why.ok() ? status(errc::not_found, fmt::format("\"{}\" is not a device name; run `penstock devices` to list them", word)) : why;
 }
 
 result<device_info> choose_device_of_d(const engine& owner, const std::string& name) {
   auto found = choose_device(owner, name);
   const bool wants_gpu = device_called(name).starts_with("cuda:");
   if (found || !wants_gpu || why_no_gpu(owner).empty()) return found;
-  return status(found.error().code(), fmt::format("{}. Leave out -d, or use -d host:0", found.error().message()));
+  return status(found.error().code(), fmt::format("{}. Omit -d, or use -d host:0", found.error().message()));
 }
 
 result<device_info> choose_memory(const engine& owner, const std::string& name) {
@@ -81,8 +81,8 @@ status transfer_memory::allocate(std::uint64_t bytes) {
   on_host_.reset();
   const std::uint64_t whole_blocks = (bytes + block_bytes - 1) / block_bytes * block_bytes;
   on_host_.reset(std::aligned_alloc(block_bytes, whole_blocks));
-  if (on_host_ == nullptr) return {errc::out_of_memory, fmt::format("no memory for {}", format_size(bytes))};
-  std::memset(on_host_.get(), 0, whole_blocks);  // fault the pages in now, so that the first transfer does not measure page faults
+  if (on_host_ == nullptr) return {errc::out_of_memory, fmt::format("not enough memory for {}", format_size(bytes))};
+  std::memset(on_host_.get(), 0, whole_blocks);  // fault the pages in now, so that the first measurement does not include page faults
   return {};
 }
 

@@ -11,7 +11,7 @@
 namespace penstock::cli {
 namespace {
 
-// Returns the edit distance: letters to change, add, drop or swap with their neighbour.
+// Returns the edit distance: the number of letters to change, insert, delete or transpose.
 std::size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> before;
   std::vector<std::size_t> above(to.size() + 1);
@@ -65,9 +65,9 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
             const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
             const bool is_number = error != std::errc::invalid_argument && end == word.data() + word.size();
             if (is_number && error == std::errc() && number >= least && number <= most) return std::string();
-            if (most != no_limit) return fmt::format("\"{}\" is not a whole number from {} to {}", word, least, most);
+            if (most != no_limit) return fmt::format("\"{}\" is not an integer from {} to {}", word, least, most);
             if (is_number && (error != std::errc() || number >= least)) return fmt::format("\"{}\" is too large", word);
-            return fmt::format("\"{}\" is not a whole number of {} or more", word, least);
+            return fmt::format("\"{}\" is not an integer greater than or equal to {}", word, least);
           },
           ""};
 }
@@ -76,7 +76,7 @@ CLI::Validator number_of_seconds(double least, double most) {
   return {[least, most](const std::string& word) {
             double seconds = 0;
             const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
-            // Also false if the value is not a number (NaN).
+            // Also false for NaN.
             const bool good = error == std::errc() && end == word.data() + word.size() && seconds >= least && seconds <= most;
             return good ? std::string() : fmt::format("\"{}\" is not a number of seconds from {} to {}", word, least, most);
           },

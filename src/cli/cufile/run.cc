@@ -1,4 +1,5 @@
-// penstock run: replaces this process by a program that uses NVIDIA cuFile, or Python's safetensors, with Penstock in place of the library.
+// penstock run: replaces this process with a program that uses NVIDIA cuFile or Python's safetensors, and substitutes Penstock for that
+// library.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -45,15 +46,15 @@ std::optional<std::string> find_libraries(bool no_audit) {
   own_libraries found = find_own_libraries(!no_audit);
   if (!found.folder.empty()) return found.folder;
   if (!found.error.empty()) {
-    refuse(exit_not_started, "cannot find out where this command is: {}", found.error);
+    refuse(exit_not_started, "cannot determine the location of this command: {}", found.error);
   } else {
-    refuse(exit_not_started, "{}{} not found; looked in {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
+    refuse(exit_not_started, "{}{} not found; searched {}", library_name, no_audit ? "" : fmt::format(" and {}", audit_name),
            fmt::join(found.looked_in, ", "));
   }
   return std::nullopt;
 }
 
-// Prepends an entry to the list in an environment variable, but only once, even if `penstock run` runs `penstock run`.
+// Prepends an entry to the list in an environment variable, at most once even if `penstock run` runs `penstock run`.
 void prepend(const char* variable, const std::string& entry) {
   const char* present = std::getenv(variable);
   const std::string_view list = present != nullptr ? present : "";
@@ -61,8 +62,8 @@ void prepend(const char* variable, const std::string& entry) {
   ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
 }
 
-// Adds the folder that makes every Python of the program import Penstock's replacement for the safetensors library. It is part of the
-// Python package; otherwise it is below share/ beside bin/, or in the build folder.
+// Adds the folder that makes every Python interpreter of the program import Penstock's replacement for the safetensors library. The folder
+// is part of the Python package; without that package, it is below share/ next to bin/, or in the build folder.
 void prepend_python_startup(const std::filesystem::path& libraries, bool is_logged) {
   std::error_code ignored;
   const auto command_folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -72,12 +73,12 @@ void prepend_python_startup(const std::filesystem::path& libraries, bool is_logg
     if (std::filesystem::exists(folder / "sitecustomize.py", ignored)) return prepend("PYTHONPATH", folder.string());
   }
   if (is_logged)
-    complain("penstock run: safetensors stays as it is: there is no {} beside {}\n", in_share.string(), command_folder.string());
+    complain("penstock run: safetensors is not replaced: {} not found next to {}\n", in_share.string(), command_folder.string());
 }
 
 // With an audit module, the dynamic linker lays out thread-local storage before it has seen the program's libraries. All libraries with
-// static TLS then share a surplus of about 1.6 KiB, and the program does not start if that is exhausted (glibc 2.36; rustc needs 23.2 KiB).
-// The surplus is taken from each thread's stack, which limits it: 32 KiB still allows stacks of 40 KiB and more.
+// static TLS then share a surplus of about 1.6 KiB, and the program fails to start if it is exhausted (glibc 2.36; rustc needs 23.2 KiB).
+// The surplus is taken from each thread's stack, so it must stay small: 32 KiB still allows stacks of 40 KiB and more.
 void widen_static_tls() {
   constexpr std::string_view tunable = "glibc.rtld.optional_static_tls";
   constexpr unsigned bytes = 32 * 1024;
@@ -104,7 +105,7 @@ int run_program(const run_options& options) {
   const std::optional<std::string> folder = find_libraries(options.no_audit);
   if (!folder) return exit_not_started;
   if (folder->find_first_of(" \t\n:;") != std::string::npos) {
-    return refuse(exit_not_started, "'{}' holds a space, colon or semicolon, which LD_PRELOAD cannot name: move Penstock elsewhere",
+    return refuse(exit_not_started, "'{}' contains a space, colon or semicolon, which LD_PRELOAD does not support: move Penstock elsewhere",
                   *folder);
   }
   if (options.nvidia_fs_node) {
@@ -126,17 +127,17 @@ int run_program(const run_options& options) {
 }  // namespace
 
 void add_run(CLI::App& app, command& chosen) {
-  CLI::App& sub =
-      *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile or Python's safetensors, with Penstock instead of them");
+  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile or Python's safetensors, with Penstock in their place");
   auto options = std::make_shared<run_options>();
   sub.add_flag("--no-audit", options->no_audit,
-               "Preload only: a program that opens libcufile by its full path, or as libcufile.so, keeps its own");
+               "Preload only: a program that opens libcufile by full path or as libcufile.so keeps its own library");
   sub.add_flag("--nvidia-fs-node", options->nvidia_fs_node,
-               "Pretend that /dev/nvidia-fs0 exists, for programs that look for it before they use cuFile (fastsafetensors)");
+               "Pretend that /dev/nvidia-fs0 exists, for programs that check for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Set PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
   sub.footer(
-      "PENSTOCK_SAFETENSORS=0 leaves the safetensors library as it is. The exit code is that of COMMAND; 127 if COMMAND does not exist.");
-  sub.prefix_command();  // the first word that is not an option begins the program, with or without "--" before it
+      "With PENSTOCK_SAFETENSORS=0, the safetensors library is not replaced. The exit code is that of COMMAND; 127 if COMMAND does not "
+      "exist.");
+  sub.prefix_command();  // the first word that is not an option starts the program's command line, with or without "--" before it
   sub.callback([&sub, &chosen, options] {
     const std::vector<std::string>& program = chosen.program;
     options->words = sub.remaining();

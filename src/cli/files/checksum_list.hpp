@@ -16,10 +16,10 @@ struct listed_checksum {
   std::string file;
 };
 
-// Returns "VALUE  FILE". If the file name has a line feed, carriage return or backslash, these are escaped as \n, \r and \\, and the line
-// starts with a backslash.
+// Returns "VALUE  FILE". If the file name contains line feeds, carriage returns or backslashes, these are escaped as \n, \r and \\, and the
+// line starts with a backslash.
 std::string checksum_line(const listed_checksum& one);
-// Returns the name as sha256sum -c prints it: escaped, with a leading backslash, if it has a line feed or a carriage return.
+// Returns the name as sha256sum -c prints it: escaped, with a leading backslash, if it contains a line feed or a carriage return.
 std::string name_in_one_line(const std::string& file);
 // Parses such a line, "VALUE *FILE", or "SHA256 (FILE) = VALUE". kind: the kind of checksum; nullopt: inferred from the name or the length
 // of the value. Returns nullopt if the line is not a checksum.

@@ -30,8 +30,8 @@ constexpr std::size_t copy_slots = 8;             // half of them read ahead
 constexpr std::size_t most_slots = 24;            // for servers, whose latency is high
 constexpr std::uint64_t small_file = copy_piece;  // for smaller files, threads cost more than they gain
 
-// Returns the number of slots for reads from a server: as many pieces as fit into a share of the memory that this process or its container
-// may still use.
+// Returns the number of slots for reads from a server: the number of pieces that fit into a share of the memory still available to this
+// process or its container.
 std::size_t slots_of_server() {
   constexpr std::uint64_t share = 8;
   const std::uint64_t pieces = bench::available_memory().value_or(0) / share / copy_piece;
@@ -93,7 +93,7 @@ class copy_pipeline {
     slot& oldest = slots_[written_ % slots_.size()];
     const io_result read = oldest.under_way.wait();
     if (!read.ok()) return read.error.with_context(name_);
-    if (read.bytes_done < oldest.length) return {errc::io, fmt::format("{} became shorter", name_)};
+    if (read.bytes_done < oldest.length) return {errc::io, fmt::format("{} was truncated while being read", name_)};
     oldest.under_way = target_.write_async(oldest.memory.get(), oldest.length, static_cast<std::int64_t>(oldest.offset));
     oldest.writes = true;
     ++written_;
@@ -104,7 +104,7 @@ class copy_pipeline {
     if (!each.writes) return {};
     each.writes = false;
     const io_result done = each.under_way.wait();
-    if (done.ok() && done.bytes_done < each.length) return {errc::io, "a write fell short without an error"};
+    if (done.ok() && done.bytes_done < each.length) return {errc::io, "a write was short, but reported no error"};
     return done.error;
   }
 
@@ -126,8 +126,8 @@ status for_each_piece(int fd, const std::string& path, std::uint64_t size, const
     if (data < 0 && errno == ENXIO) return {};  // a hole up to the end
     off_t hole = static_cast<off_t>(size);
     if (data < 0) {
-      if (errno != EINVAL && errno != EOPNOTSUPP) return status::from_errno(errno, fmt::format("look for holes in {}", path));
-      data = static_cast<off_t>(at);  // a file system without holes
+      if (errno != EINVAL && errno != EOPNOTSUPP) return status::from_errno(errno, fmt::format("find holes in {}", path));
+      data = static_cast<off_t>(at);  // a file system that does not report holes
     } else if (const off_t found = ::lseek(fd, data, SEEK_HOLE); found >= 0) {
       hole = std::min(hole, found);
     }
@@ -186,13 +186,13 @@ status copy_object_plainly(const file& source, int to_fd, const std::string& to,
   std::vector<std::byte> buffer(size);
   const io_result done = source.read(buffer.data(), size, 0);
   if (!done.ok()) return done.error;
-  if (done.bytes_done < size) return {errc::io, fmt::format("{} became shorter", source.path())};
+  if (done.bytes_done < size) return {errc::io, fmt::format("{} was truncated while being read", source.path())};
   return write_plainly(to_fd, to, 0, buffer);
 }
 
 using bytes_taker = std::function<status(std::uint64_t offset, std::span<const std::byte> bytes)>;
 
-// Reads files with a reported size of 0 that have data nevertheless, such as those in /proc.
+// Reads files that contain data although their reported size is 0, such as those in /proc.
 status take_to_end(int from_fd, const std::string& from, std::uint64_t& copied, const bytes_taker& take) {
   std::vector<std::byte> buffer(std::size_t{64} << 10);
   while (!interrupted()) {
@@ -230,10 +230,10 @@ status copy_object_pieces(const file& source, const file& target, std::uint64_t 
 status has_size(int fd, const std::string& path, off_t size) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return status::from_errno(errno, path);
-  return info.st_size < size ? status(errc::io, fmt::format("{} became shorter", path)) : status();
+  return info.st_size < size ? status(errc::io, fmt::format("{} was truncated while being read", path)) : status();
 }
 
-// Copies all of the source. out holds its size, which is corrected if the data turns out to be longer.
+// Copies all of the source. out contains its size, which is corrected if there turns out to be more data.
 status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, copied_file& out) {
   const auto size = static_cast<off_t>(out.bytes);
   status error;
@@ -255,7 +255,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
 
 // --- names, modes and verification
 
-// Refuses copies that cp refuses, in addition to the checks of pending_file.
+// Refuses copies that cp refuses, in addition to what pending_file checks.
 status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
   if (::stat(to.c_str(), &info) == 0) {
@@ -263,7 +263,7 @@ status may_replace(const std::string& from, const std::string& to, const struct 
     return same ? status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to)) : status();
   }
   const bool is_link = errno == ENOENT && ::lstat(to.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
-  return is_link ? status(errc::not_a_file, fmt::format("{} is a link to nothing", to)) : status();
+  return is_link ? status(errc::not_a_file, fmt::format("{} is a dangling symbolic link", to)) : status();
 }
 
 // Returns the mode, without set-user-ID and set-group-ID bits if owner or group differ from those of `like`.
@@ -273,7 +273,7 @@ mode_t mode_for(int fd, const struct stat& like) {
   return like.st_mode & (same ? 07777 : 01777);
 }
 
-// Compares the data on the disk, as far as the file system lets pages be dropped.
+// Compares the data on disk, as far as the file system allows pages to be dropped.
 status read_back(const engine& owner, const std::string& from, const std::string& to, int fd, std::uint64_t size) {
   const std::string copy = fmt::format("/proc/self/fd/{}", fd);
   if (status error = bench::drop_cached(copy, 0, size); !error.ok() && error.code() != errc::unsupported) return error.with_context(to);
@@ -284,10 +284,10 @@ status read_back(const engine& owner, const std::string& from, const std::string
   });
   if (!differs) return differs.error().with_context(fmt::format("verify {}", to));
   if (!*differs) return {};
-  return {errc::internal, fmt::format("the copy of {} differs from it at offset {}; {} is as it was", from, (*differs)->offset, to)};
+  return {errc::internal, fmt::format("the copy of {} differs from it at offset {}; {} is unchanged", from, (*differs)->offset, to)};
 }
 
-// The object already has its name, because it cannot be read before.
+// The object already has its final name, because it cannot be read before it is published.
 status read_object_back(const engine& owner, const std::string& from, const std::string& to, std::uint64_t size) {
   progress_bar bar("verifying", to, size);
   auto differs = first_difference(owner, from, to, [&](std::uint64_t done) {
@@ -304,7 +304,7 @@ status read_object_back(const engine& owner, const std::string& from, const std:
 status preserve_facts(int fd, const struct stat& like, const std::string& path) {
   std::string missing;
   int why = 0;
-  // A file system that refuses to set an attribute may have set it already.
+  // A file system may refuse to set an attribute that already has the right value.
   const auto check = [&](bool is_set, const char* fact, const auto& is_the_same) {
     const int error = errno;
     struct stat now {};
@@ -324,7 +324,7 @@ status preserve_facts(int fd, const struct stat& like, const std::string& path) 
   const std::array<timespec, 2> times{like.st_atim, like.st_mtim};
   check(::futimens(fd, times.data()) == 0, "times", [&](const struct stat& now) { return same_time(now.st_mtim, like.st_mtim); });
   if (missing.empty()) return {};
-  return status::from_errno(why, fmt::format("{} is copied, but its {} could not be set", path, missing));
+  return status::from_errno(why, fmt::format("{} was copied, but its {} could not be set", path, missing));
 }
 
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
@@ -335,7 +335,7 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
   if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
   if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is not a regular file", from));
   if (status error = may_replace(from, to, info); !error.ok()) return error;
-  // Like cp: an existing file keeps its mode; a new one gets the mode of the source, less the umask.
+  // Like cp: an existing file keeps its mode; a new one gets the mode of the source, minus the umask.
   pending_file_options facts{.new_mode = info.st_mode & 0777};
   if (how.preserve) facts.mode = 0600;  // until the mode of the source is set
   auto pending = pending_file::create(to, facts);
@@ -361,7 +361,7 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
                                 int folder) {
   const std::string& url = from.url;
   if (how.preserve)
-    return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode and no owner to keep", shown_name(url)));
+    return status(errc::invalid_argument, fmt::format("{}: an object on a server has no mode or owner to preserve", shown_name(url)));
   remote_options known = how.server;
   known.size = from.size;
   auto source = owner.open_remote(url, known);
@@ -387,7 +387,7 @@ result<copied_file> copy_to_object(const engine& owner, const std::string& from,
   const auto failed = [&](const status& error) {
     return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", shown_name(from), to));
   };
-  if (how.preserve) return failed({errc::unsupported, "objects keep neither modes nor times nor owners"});
+  if (how.preserve) return failed({errc::unsupported, "modes, times and owners cannot be preserved in objects"});
   const open_options past_the_cache{.cache = cache_use::bypass};
   auto source = is_url(from) ? owner.open_remote(from, how.server, past_the_cache) : owner.open(from, past_the_cache);
   if (!source) return failed(source.error());

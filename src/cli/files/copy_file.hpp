@@ -14,7 +14,7 @@ struct copy_options {
   bool recursive = false;
   bool preserve = false;  // keep modes and times, and owners if this process may set them
   bool verify = false;    // read the copy back and compare
-  bool clone = true;      // share blocks if the file system can
+  bool clone = true;      // share blocks if the file system supports it
   bool keep_existing = false;
   bool to_disk = false;  // return only once the data is on disk
   remote_options server{};
@@ -31,8 +31,8 @@ struct copied_file {
 // both are the same file; internal if the data read back differs; cancelled.
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// The same for an object on a server, whose size may be known. Several threads may copy objects smaller than small_object at once. folder:
-// as pending_file_options::folder. Errors: also those of engine::open_remote; invalid_argument with how.preserve.
+// The same for an object on a server. from: its size may be known. Several threads may copy objects smaller than small_object at once.
+// folder: as pending_file_options::folder. Errors: also those of engine::open_remote; invalid_argument with how.preserve.
 inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
 result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how,
                                 int folder = -1);
@@ -40,8 +40,8 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
 // unsupported (how.preserve); internal if the object, which exists by then, differs from its source; cancelled.
 result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// Sets the mode and times of a file or folder copied to `path` to those of `like`, and its owner if this process runs as root. Sets
-// everything that the file system accepts. Errors: os errors, which list what could not be set.
+// Sets the mode and times of a file or folder copied to `path` to those of `like`, and its owner if this process runs as root. Sets as much
+// as the file system accepts. Errors: os errors, whose message lists what could not be set.
 status preserve_facts(int fd, const struct stat& like, const std::string& path);
 
 }  // namespace penstock::cli

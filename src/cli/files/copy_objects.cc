@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t most_at_once = 64;
 
-// Each small object is held in memory as a whole; together they may use at most a quarter of the memory that this process or its container
-// may still use.
+// Each small object is kept in memory as a whole; together they may use at most a quarter of the memory still available to this process or
+// its container.
 std::size_t threads_for(std::span<const object_copy* const> small) {
   constexpr std::uint64_t share = 4;
   std::uint64_t largest = 1;

@@ -1,5 +1,5 @@
-// Copies many objects from a server. Small objects are copied in parallel, because each waits for a response. Large objects, which already
-// have many pieces under way, are copied one after the other.
+// Copies many objects from a server. Small objects are copied in parallel, because each copy waits for a response. Large objects, which
+// already have many pieces in flight, are copied one at a time.
 #pragma once
 
 #include <functional>

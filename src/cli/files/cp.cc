@@ -44,7 +44,7 @@ struct cp_totals {
   std::vector<status> errors;
 };
 
-// Returns the last component of a path without slashes: "b" of a/b/. A path like ".." has none. For a URL, returns the text after the last
+// Returns the last component of a path without slashes: "b" for a/b/. A path like ".." has none. For a URL, returns the text after the last
 // slash, with its escapes.
 std::string last_name(const std::string& path) {
   if (is_url(path)) return fs::path(shown_name(path)).filename().string();
@@ -82,7 +82,7 @@ class copier {
       copy_one_file(from, to);
       return sync_folder_of(to);
     }
-    if (!how_.recursive) return failed({errc::invalid_argument, fmt::format("{} is a folder; -r copies it", from)});
+    if (!how_.recursive) return failed({errc::invalid_argument, fmt::format("{} is a folder; use -r to copy it", from)});
     if (lies_in(from, to))
       return failed({errc::invalid_argument, fmt::format("{} is inside {}: a folder cannot be copied into itself", to, from)});
     copy_folder(from, to, info);
@@ -93,7 +93,8 @@ class copier {
     const bool below_it = is_url(from) && how_.recursive && from.ends_with('/');
     const std::string name = last_name(below_it ? from.substr(0, from.size() - 1) : from);
     if (is_url(from) && (name.empty() || name == "." || name == ".."))
-      return failed({errc::invalid_argument, fmt::format("{} ends without a name: name the file to write", shown_name(from))});
+      return failed(
+          {errc::invalid_argument, fmt::format("{} does not end with a name: add the name of the file to write", shown_name(from))});
     copy_named(from, is_url(folder) ? folder + name : (fs::path(folder) / name).string());
   }
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
@@ -115,7 +116,7 @@ class copier {
     if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", shown_name(from), to);
   }
 
-  // Returns whether this command created the file at this path, or the target of a link there.
+  // Returns true if this command created the file at this path, or the target of a link at this path.
   [[nodiscard]] bool has_made(const std::string& to) const {
     struct stat info {};
     if (::lstat(to.c_str(), &info) != 0) return false;
@@ -124,7 +125,7 @@ class copier {
   }
   void note_made(const struct stat& info) { made_.insert({info.st_dev, info.st_ino}); }
 
-  // Returns whether the path may be written. A file that this command created is not replaced by another source.
+  // Returns true if the path may be written. A file that this command created is not replaced by another source.
   bool may_make(const std::string& from, const std::string& to) {
     struct stat info {};
     if (how_.keep_existing && ::lstat(to.c_str(), &info) == 0) {
@@ -155,7 +156,7 @@ class copier {
   void copy_one_to_object(const std::string& from, const std::string& to) {
     if (is_folder(from))
       return failed(
-          {errc::unsupported, fmt::format("{} is a folder, and only files can be uploaded: name its files, as in {}/*", from, from)});
+          {errc::unsupported, fmt::format("{} is a folder, and only files can be uploaded: list its files, as in {}/*", from, from)});
     if (!objects_.insert(to).second)
       return failed({errc::invalid_argument, fmt::format("{} would replace {}, which was just written", shown_name(from), to)});
     const auto copied = copy_to_object(owner_, from, to, how_);
@@ -174,17 +175,17 @@ class copier {
     if (!may_make(from, to)) return;
     std::error_code error;
     const fs::path target = fs::read_symlink(from, error);
-    if (error) return failed(status::from_errno(error.value(), fmt::format("read the link {}", from)));
+    if (error) return failed(status::from_errno(error.value(), fmt::format("read link {}", from)));
     struct stat there {};
     if (::lstat(to.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
-      return failed({errc::not_a_file, fmt::format("{} is a folder, and {} a link", to, from)});
+      return failed({errc::not_a_file, fmt::format("{} is a folder, but {} is a link", to, from)});
     std::string hidden;
     int left = EEXIST;
     for (int i = 0; i < pending_file::most_hidden_names && left == EEXIST; ++i) {
       hidden = pending_file::hidden_name(to);
       left = ::symlink(target.c_str(), hidden.c_str()) == 0 ? 0 : errno;
     }
-    if (left != 0) return failed(status::from_errno(left, fmt::format("make the link {}", to)));
+    if (left != 0) return failed(status::from_errno(left, fmt::format("create link {}", to)));
     if (::rename(hidden.c_str(), to.c_str()) != 0) {
       const int number = errno;
       ::unlink(hidden.c_str());
@@ -226,8 +227,8 @@ class copier {
     };
     const fs::path below(name);
     if (below.is_absolute() || name.find('\0') != std::string::npos || std::find(below.begin(), below.end(), "..") != below.end())
-      return refuse(
-          {errc::invalid_argument, fmt::format("{}: not copied, because its key is not a path below a folder", shown_name(from.url))});
+      return refuse({errc::invalid_argument,
+                     fmt::format("{} was not copied: its key is not a relative path that stays inside a folder", shown_name(from.url))});
     const fs::path inner = below.lexically_normal();
     object_target target{(fs::path(tree.path()) / inner).string(), inner.parent_path().string()};
     if (name.empty() || name.ends_with('/')) {
@@ -236,8 +237,8 @@ class copier {
     }
     if (!may_make(from.url, target.path)) return std::nullopt;
     if (!targets_.insert(target.path).second)
-      return refuse(
-          {errc::invalid_argument, fmt::format("{} would be copied to {}, like another object", shown_name(from.url), target.path)});
+      return refuse({errc::invalid_argument, fmt::format("{} would be copied to {}, to which another object is copied already",
+                                                         shown_name(from.url), target.path)});
     return target;
   }
 
@@ -252,9 +253,9 @@ class copier {
     // Do not follow a link, not even one that was just copied: it may point anywhere.
     if (number == EEXIST && ::lstat(to.c_str(), &info) == 0) {
       if (S_ISDIR(info.st_mode)) return {};
-      if (S_ISLNK(info.st_mode)) return {errc::not_a_file, fmt::format("{} is a link, and {} a folder", to, from)};
+      if (S_ISLNK(info.st_mode)) return {errc::not_a_file, fmt::format("{} is a link, but {} is a folder", to, from)};
     }
-    return status::from_errno(number, fmt::format("make the folder {}", to));
+    return status::from_errno(number, fmt::format("create folder {}", to));
   }
 
   void finish_folder(const std::string& to, const struct stat& like, bool is_new) {
@@ -274,9 +275,9 @@ class copier {
     if (how_.to_disk) sync_folder(fd.get(), to);
   }
 
-  // A name is on disk only once its folder is synced.
+  // A directory entry is on disk only once its folder is synced.
   void sync_folder(int fd, const std::string& folder) {
-    // Some file systems refuse fsync on folders because they need none.
+    // Some file systems refuse fsync on folders because they do not need it.
     if (::fsync(fd) != 0 && !is_refused_call(errno)) failed(status::from_errno(errno, fmt::format("fsync {}", folder)));
   }
   void sync_folder_of(const std::string& path) {
@@ -310,7 +311,7 @@ class copier {
     if (S_ISDIR(info.st_mode)) return copy_folder(from, to, info);
     if (S_ISLNK(info.st_mode)) return copy_link(from, to);
     if (S_ISREG(info.st_mode)) return copy_one_file(from, to);
-    failed({errc::not_a_file, fmt::format("{} is neither a file, a folder nor a link: not copied", from)});
+    failed({errc::not_a_file, fmt::format("{} was not copied: it is not a file, a folder or a link", from)});
   }
 
   const engine& owner_;
@@ -358,33 +359,34 @@ result<engine> engine_for(const cp_options& wanted) {
 
 void add_object_options(CLI::App& sub, remote_options& to) {
   const auto add = [&](const char* name, std::string& target, const char* what) {
-    sub.add_option(name, target, what)->type_name("TEXT")->group("Objects of S3");
+    sub.add_option(name, target, what)->type_name("TEXT")->group("S3 objects");
   };
   add("--content-type", to.content_type, "Content-Type of written objects");
   add("--sse", to.server_side_encryption, "Encryption of written objects: AES256, aws:kms or aws:kms:dsse");
   add("--sse-kms-key-id", to.sse_kms_key_id, "Key for aws:kms");
   add("--storage-class", to.storage_class, "Storage class of written objects, such as STANDARD_IA");
-  add("--acl", to.acl, "Access list of written objects, such as bucket-owner-full-control");
+  add("--acl", to.acl, "Canned ACL of written objects, such as bucket-owner-full-control");
   const auto take_tag = [&to](const std::string& text) {
     const auto equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) throw CLI::ValidationError("--tag", fmt::format("\"{}\" is not NAME=VALUE", text));
+    if (equals == std::string::npos || equals == 0)
+      throw CLI::ValidationError("--tag", fmt::format("\"{}\" must have the form NAME=VALUE", text));
     to.tags.push_back({text.substr(0, equals), text.substr(equals + 1)});
   };
   const auto take_tags = [take_tag](const std::vector<std::string>& all) { std::ranges::for_each(all, take_tag); };
   sub.add_option_function<std::vector<std::string>>("--tag", take_tags, "Tag of written objects; can be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false)
-      ->group("Objects of S3");
+      ->group("S3 objects");
   const auto pay = [&to] { to.requester_pays = true; };
-  sub.add_flag_callback("--requester-pays", pay, "Your account pays for the requests")->group("Objects of S3");
+  sub.add_flag_callback("--requester-pays", pay, "Your account pays for the requests")->group("S3 objects");
   const auto allow = [&to] { to.allow_credential_process = true; };
   sub.add_flag_callback("--allow-credential-process", allow, "Allow an AWS profile to run a program for its credentials")
-      ->group("Objects of S3");
+      ->group("S3 objects");
 }
 
 int copy_all(cp_options wanted) {
   if (wanted.paths.size() < 2) {
-    const std::string why = fmt::format("{} has no target: name one, as in penstock cp FILE TO", wanted.paths.front());
+    const std::string why = fmt::format("{} has no target: add one, as in penstock cp FILE TO", wanted.paths.front());
     note_failure(why);
     complain("penstock: cp: {}\n", why);
     return exit_usage;
@@ -413,15 +415,15 @@ void add_cp(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<cp_options>();
   CLI::App& sub = *app.add_subcommand("cp", "Copy files, folders and objects; a copy appears under its name only when it is complete");
   sub.add_option("FILE", wanted->paths,
-                 "Files, folders or URLs to copy, then the target: a file, a folder that exists, or an object (s3://BUCKET/KEY)")
+                 "Files, folders or URLs to copy, then the target: a file, an existing folder, or an object (s3://BUCKET/KEY)")
       ->required()
       ->option_text("FILE... TO");
-  sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders too; links in them stay links");
-  sub.add_flag("-p,--preserve", wanted->how.preserve, "Keep modes and times, and owners if you are root");
-  sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk, and compare it with its source");
+  sub.add_flag("-r,-R,--recursive", wanted->how.recursive, "Copy folders recursively; links in them are copied as links");
+  sub.add_flag("-p,--preserve", wanted->how.preserve, "Preserve modes and times, and also owners if you are root");
+  sub.add_flag("--verify", wanted->how.verify, "Read each copy back from the disk and compare it with its source");
   sub.add_flag("--sync", wanted->how.to_disk, "fsync each copy and its folder, without reading it back");
   sub.add_flag("--no-clone", wanted->no_clone, "Copy the bytes even if the file system could share them");
-  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Keep files that exist already");
+  sub.add_flag("-n,--no-clobber", wanted->how.keep_existing, "Keep existing files");
   add_object_options(sub, wanted->how.server);
   add_size_option(sub, "--bytes-per-second", wanted->bytes_per_second, "Copy at most this much per second");
   sub.add_flag("-v,--verbose", wanted->verbose, "Print each copied file");

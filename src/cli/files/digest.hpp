@@ -27,11 +27,11 @@ class digest {
  public:
   virtual ~digest() = default;
   virtual void update(std::span<const std::byte> bytes) = 0;
-  // Returns the checksum of all bytes in lower-case hexadecimal, as sha256sum and xxhsum print it. Call once; then the object is used up.
-  // Errors: io (from libcrypto).
+  // Returns the checksum of all bytes in lower-case hexadecimal, as sha256sum and xxhsum print it. Call only once, as the last call on the
+  // object. Errors: io (from libcrypto).
   [[nodiscard]] virtual result<std::string> value() = 0;
 };
-// Errors: unsupported (sha256 without libcrypto), which says what to install; io (from libcrypto).
+// Errors: unsupported (sha256 without libcrypto; the message says what to install); io (from libcrypto).
 result<std::unique_ptr<digest>> make_digest(digest_kind kind);
 
 }  // namespace penstock::cli

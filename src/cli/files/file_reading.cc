@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t piece = std::uint64_t{4} << 20;
 constexpr std::size_t pieces_ahead = 4;
 
-// Reads the pieces of one file in order and keeps several reads under way.
+// Reads the pieces of one file in order and keeps several reads in flight.
 class ahead_reader {
  public:
   static result<std::unique_ptr<ahead_reader>> open(const engine& owner, const std::string& path) {
@@ -48,7 +48,7 @@ class ahead_reader {
     const std::uint64_t want = std::min(piece, size_ - taken_);
     const io_result done = now.under_way.wait();
     if (!done.ok()) return done.error;
-    if (done.bytes_done < want) return status(errc::io, fmt::format("{} became shorter", handle_.path()));
+    if (done.bytes_done < want) return status(errc::io, fmt::format("{} was truncated while being read", handle_.path()));
     taken_ += want;
     return std::span<const std::byte>(now.memory.data(), want);
   }

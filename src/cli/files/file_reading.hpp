@@ -11,10 +11,11 @@
 
 namespace penstock::cli {
 
-// Called with the bytes read so far. If it returns true, the read ends with errc::cancelled. May be empty.
+// Called with the bytes read so far. If it returns true, the read fails with errc::cancelled. May be empty.
 using reading_progress = std::function<bool(std::uint64_t done_bytes)>;
 
-// Passes the bytes of the file to `take`, in order. Errors: those of opening and reading; io if the file became shorter; cancelled.
+// Passes the bytes of the file to `take`, in order. Errors: those of opening and reading; io if the file was truncated while being read;
+// cancelled.
 status read_in_order(const engine& owner, const std::string& path, const std::function<void(std::span<const std::byte>)>& take,
                      const reading_progress& progress = {});
 

@@ -1,5 +1,5 @@
-// A tree of folders below one that the user named, for files with names from a server. Folders are created and opened one by one, so that a
-// symbolic link cannot redirect a path outside the tree, even if somebody creates it meanwhile. Thread-safe.
+// A tree of folders below a folder given by the user, for files whose names come from a server. Folders are created and opened one at a
+// time, so that a symbolic link cannot redirect a path outside the tree, even if it is created concurrently. Thread-safe.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace penstock::cli {
 
 class folder_tree {
  public:
-  // Opens the folder that the user named; creates it and its parents if they are missing. Errors: os errors; not_a_file (the name belongs
-  // to a link or to something that is not a folder).
+  // Opens the folder given by the user; creates it and its parents if they are missing. Errors: os errors; not_a_file (the path refers to a
+  // link or to something that is not a folder).
   static result<folder_tree> open(const std::string& path);
 
   // Opens a folder below this one; creates it if it is missing. path: relative, without "..". Errors: as above.

@@ -61,7 +61,7 @@ result<io_options> io_options_of(const read_options& wanted) {
   return io;
 }
 
-// The hashes of the file and of the memory, so far.
+// The hashes of the file and of the memory so far.
 struct comparison {
   bench::hasher file, memory;
 
@@ -84,7 +84,7 @@ figures read_pieces(const read_setup& setup, const file& source, std::uint64_t l
   while (out.bytes < length && out.error.ok()) {
     const std::uint64_t offset = setup.wanted.offset + out.bytes;
     const std::uint64_t want = std::min(setup.memory.size(), length - out.bytes);
-    // Clear the memory, so that data of the previous read cannot pass for this one.
+    // Clear the memory, so that data from the previous read cannot be mistaken for data from this one.
     if (setup.wanted.verify) out.error = bench::clear_memory(setup.owner, setup.memory.data(), want);
     if (!out.error.ok()) break;
     io_result done;
@@ -98,7 +98,7 @@ figures read_pieces(const read_setup& setup, const file& source, std::uint64_t l
     out.bytes += done.bytes_done;
     out.error = done.error;
     if (out.error.ok() && setup.wanted.verify) out.error = check.add(setup, source, offset, done.bytes_done);
-    if (done.bytes_done < want) break;  // the file became shorter, or the error gives the reason
+    if (done.bytes_done < want) break;  // the file was truncated, or the error gives the reason
   }
   out.path = bench::paths_between(before, setup.owner.stats());
   if (out.error.ok() && setup.wanted.verify) out.equal = check.equal();
@@ -110,8 +110,8 @@ void remark_on_end(const read_options& wanted, const std::string& name, std::uin
   const bool begins_past = wanted.offset >= size && wanted.offset > 0;
   const bool is_cut = wanted.length != to_the_end && wanted.length > size - std::min(size, wanted.offset);
   if (wanted.output.quiet || (!begins_past && !is_cut)) return;
-  complain("penstock: {} ends at {} bytes: {}\n", name, size,
-           begins_past ? fmt::format("there is nothing to read at or after {}", wanted.offset)
+  complain("penstock: {} is only {} bytes long: {}\n", name, size,
+           begins_past ? fmt::format("there is nothing to read at or after offset {}", wanted.offset)
                        : fmt::format("{} of the {} bytes exist", size - wanted.offset, wanted.length));
 }
 
@@ -136,7 +136,7 @@ figures read_file(read_setup& setup, const std::string& name) {
   }
   if (status error = setup.memory.make_room(length); !error.ok()) return failed(error);
   figures out = read_pieces(setup, *source, length);
-  if (out.equal == false) out.error = {errc::internal, fmt::format("the bytes in device memory differ from those of {}", name)};
+  if (out.equal == false) out.error = {errc::internal, fmt::format("the bytes in device memory differ from those in {}", name)};
   return out;
 }
 
@@ -212,16 +212,16 @@ void add_read(CLI::App& app, command& chosen) {
   CLI::App& sub = *app.add_subcommand("read", "Read files into device or host memory");
   sub.add_option("FILE", wanted->files, "Files or folders to read")->required();
   add_memory_options(sub, wanted->device);
-  add_size_option(sub, "--offset", wanted->offset, "Start here in each file");
+  add_size_option(sub, "--offset", wanted->offset, "Start at this offset in each file");
   add_size_option(sub, "--length", wanted->length, "Read this much of each file (default: to its end)");
-  sub.add_flag("--verify", wanted->verify, "Copy the bytes back, and compare their hash with that of a plain read");
+  sub.add_flag("--verify", wanted->verify, "Copy the bytes back and compare their hash with that of a plain read");
   const auto paths = path_names();
-  sub.add_option("--path", wanted->path, "Force a path")->check(one_of({paths.begin(), paths.end()}));
+  sub.add_option("--path", wanted->path, "Force this path")->check(one_of({paths.begin(), paths.end()}));
   sub.add_option("--prefer", wanted->prefer, "speed: the fastest path; cpu: the path with the fewest CPU seconds per byte")
       ->check(one_of({"automatic", "speed", "cpu"}));
-  sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or past it (bypass)")
+  sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or bypass it (bypass)")
       ->check(one_of({"auto", "keep", "bypass"}));
-  sub.add_option("--repeat", wanted->repeat, "Number of reads of everything (default 1)")->check(whole_number(1));
+  sub.add_option("--repeat", wanted->repeat, "Number of times to read everything (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return read_all(*wanted); }; });
 }

@@ -53,11 +53,11 @@ result<sha256> sha256::begin() {
     return status(
         errc::unsupported,
         "sha256 needs OpenSSL's libcrypto.so.3, which is not installed: install libssl3 (Debian, Ubuntu) or openssl-libs (Fedora, RHEL), "
-        "or choose xxh128, which needs nothing");
+        "or use xxh128, which has no dependencies");
   }
   context made(library.make());
   if (made == nullptr || library.begin(made.get(), library.kind(), nullptr) != 1)
-    return status(errc::io, "libcrypto failed to begin a SHA-256");
+    return status(errc::io, "libcrypto failed to start a SHA-256 computation");
   return sha256(std::move(made));
 }
 
@@ -69,7 +69,7 @@ result<std::array<std::uint8_t, 32>> sha256::finish() {
   std::array<std::uint8_t, 32> made{};
   unsigned bytes = 0;
   if (failed_ || libcrypto().finish(state_.get(), made.data(), &bytes) != 1 || bytes != made.size())
-    return status(errc::io, "libcrypto failed to make a SHA-256");
+    return status(errc::io, "libcrypto failed to compute a SHA-256 hash");
   return made;
 }
 

@@ -18,7 +18,7 @@ class sha256 {
   // Errors: unsupported (neither libcrypto.so.3 nor libcrypto.so.1.1 is installed); io (libcrypto refuses SHA-256).
   static result<sha256> begin();
   void update(std::span<const std::byte> bytes);
-  // Returns the hash of all bytes. Call nothing afterwards. Errors: io (libcrypto failed here or in an update).
+  // Returns the hash of all bytes. This must be the last call on the object. Errors: io (libcrypto failed here or in an update).
   result<std::array<std::uint8_t, 32>> finish();
 
  private:

@@ -96,7 +96,7 @@ class digest_pool {
     }
   }
 
-  // Only the first file under way has a progress bar.
+  // Only the first file in progress has a progress bar.
   digest_outcome digest_of(const digest_job& job, std::size_t index) {
     if (!job.error.ok()) return {job.error, {}};
     const auto made = make_digest(job.kind);
@@ -184,7 +184,7 @@ int check_checksums(const verify_options& wanted, const engine& owner) {
   auto text = read_text(wanted.check, most_list_bytes);
   if (!text) return interrupted() ? exit_failure : fail(text.error());
   const checksum_list list = parse_checksum_list(*std::move(text), kind);
-  if (list.entries.empty()) return fail({errc::invalid_argument, fmt::format("{} holds no checksums", wanted.check)});
+  if (list.entries.empty()) return fail({errc::invalid_argument, fmt::format("{} contains no checksums", wanted.check)});
   std::vector<digest_job> jobs;
   for (const listed_checksum& each : list.entries) jobs.push_back({each.file, each.kind, {}});
   check_counts counts;
@@ -218,7 +218,7 @@ std::string describe_difference(const std::string& one, const std::string& other
   const std::uint64_t shorter = std::min(found.sizes[0], found.sizes[1]);
   if (found.offset < shorter) return fmt::format("{} and {} differ at offset {}", one, other, found.offset);
   const bool first_ends = found.sizes[0] < found.sizes[1];
-  return fmt::format("{} ends at offset {}; up to there it equals {}, which has {} bytes more", first_ends ? one : other, shorter,
+  return fmt::format("{} ends at offset {}; up to there it equals {}, which is {} bytes longer", first_ends ? one : other, shorter,
                      first_ends ? other : one, std::max(found.sizes[0], found.sizes[1]) - shorter);
 }
 
@@ -253,7 +253,7 @@ int usage_error(const char* why) {
 }
 
 int verify_all(const verify_options& wanted) {
-  if (wanted.compare && wanted.files.size() != 2) return usage_error("--compare takes two files");
+  if (wanted.compare && wanted.files.size() != 2) return usage_error("--compare requires two files");
   if (wanted.check.empty() && wanted.file.empty() && wanted.files.empty()) return usage_error("a file is required");
   if ((!wanted.check.empty() || !wanted.file.empty()) && !wanted.files.empty()) return usage_error("too many files");
   auto owner = make_engine();
@@ -277,14 +277,15 @@ void add_verify(CLI::App& app, command& chosen) {
   sub.add_option("FILE", wanted->files, "Files, or folders with all their files");
   auto* check =
       sub.add_option("-c,--check", wanted->check, "Check the files in this list, as sha256sum -c does (- is stdin)")->type_name("FILE");
-  auto* compare = sub.add_flag("--compare", wanted->compare, "Compare two files, and show where they first differ")->excludes(check);
-  sub.add_option("-a,--algorithm", wanted->algorithm, "Kind of checksum (default sha256; --check finds it from each line)")
+  auto* compare = sub.add_flag("--compare", wanted->compare, "Compare two files and show where they first differ")->excludes(check);
+  sub.add_option("-a,--algorithm", wanted->algorithm, "Checksum algorithm (default sha256; --check detects it for each line)")
       ->check(one_of({digest_names.begin(), digest_names.end()}))
       ->excludes(compare);
   add_device_check_options(sub, wanted->file, wanted->of_device)->excludes(check)->excludes(compare);
   add_output_options(sub, wanted->output);
   sub.footer(
-      "With -f it does the job of gdsio_verify, with its options: it reads the file into device memory and compares it with a plain read.");
+      "With -f, verify works like gdsio_verify and accepts its options: it reads the file into device memory and compares it with a plain "
+      "read.");
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return verify_all(*wanted); }; });
 }
 

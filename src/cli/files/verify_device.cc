@@ -33,16 +33,16 @@ struct device_read {
     if (plain >= 0) return read_plainly(plain, path, offset, into);
     const io_result done = source.read(into.data(), into.size(), static_cast<std::int64_t>(offset));
     if (!done.ok()) return done.error;
-    return done.bytes_done == into.size() ? status() : status(errc::io, fmt::format("{} became shorter", shown_name(path)));
+    return done.bytes_done == into.size() ? status() : status(errc::io, fmt::format("{} was truncated while being read", shown_name(path)));
   }
 
   // Reads the range and compares all of it.
   [[nodiscard]] status check(std::uint64_t offset, std::uint64_t length) const {
-    // Clear the memory, so that data of the previous request cannot pass for this one.
+    // Clear the memory, so that data from the previous request cannot be mistaken for data from this one.
     if (status error = bench::clear_memory(owner, memory, length); !error.ok()) return error;
     const io_result done = source.read(memory, length, static_cast<std::int64_t>(offset));
     if (!done.ok()) return done.error;
-    if (done.bytes_done < length) return {errc::io, fmt::format("{} became shorter", path)};
+    if (done.bytes_done < length) return {errc::io, fmt::format("{} was truncated while being read", path)};
     std::vector<std::byte> found(std::min(length, compared_at_once)), right(found.size());
     for (std::uint64_t at = 0; at < length; at += found.size()) {
       const std::uint64_t count = std::min<std::uint64_t>(found.size(), length - at);
@@ -72,8 +72,8 @@ result<device_verdict> check_all(const engine& owner, const std::string& path, c
   const std::uint64_t there = *size - std::min(*size, wanted.offset);
   const std::uint64_t length = wanted.size.value_or(there);
   if (length > there || length == 0)
-    return status(errc::invalid_argument, fmt::format("{} has {}: it is too short to verify {} from offset {}", path, format_size(*size),
-                                                      format_size(length), wanted.offset));
+    return status(errc::invalid_argument, fmt::format("{} is {} long: it is too short to verify {} from offset {}", path,
+                                                      format_size(*size), format_size(length), wanted.offset));
   device_verdict told{where->name, length, (length + wanted.requests - 1) / wanted.requests, {}};
   auto memory = owner.allocate(where->name, told.at_once + wanted.memory_offset);
   if (!memory) return memory.error();
@@ -97,7 +97,7 @@ result<device_verdict> check_all(const engine& owner, const std::string& path, c
 }  // namespace
 
 CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_check& wanted) {
-  CLI::Option* const path = sub.add_option("-f", file, "Read this file into device memory, and verify it")->type_name("FILE");
+  CLI::Option* const path = sub.add_option("-f", file, "Read this file into device memory and verify it")->type_name("FILE");
   const auto take_size = [](const char* name, auto& target) {
     return [name, &target](const std::string& text) {
       auto bytes = parse_gdsio_size(text);
@@ -122,7 +122,7 @@ CLI::Option* add_device_check_options(CLI::App& sub, std::string& file, device_c
       ->needs(path);
   for (const char* name : {"-m", "-t", "-S"})
     sub.add_option_function<unsigned>(
-           name, [](const unsigned&) {}, "Accepted for gdsio_verify; changes nothing")
+           name, [](const unsigned&) {}, "Accepted for compatibility with gdsio_verify; has no effect")
         ->check(whole_number(0))
         ->needs(path);
   return path;

@@ -1,4 +1,4 @@
-// Does what gdsio_verify does: reads a file into device memory and compares it with a plain read. Writes to no file. One thread.
+// Does what gdsio_verify does: reads a file into device memory and compares it with a plain read. Does not write to any file. One thread.
 #pragma once
 
 #include <cstdint>

@@ -36,10 +36,10 @@ struct write_options {
 status refuse_existing(const write_options& wanted) {
   struct stat info {};
   if (wanted.force || ::lstat(wanted.file.c_str(), &info) != 0) return {};
-  return {errc::invalid_argument, fmt::format("{} exists; --force overwrites it", wanted.file)};
+  return {errc::invalid_argument, fmt::format("{} exists; use --force to overwrite it", wanted.file)};
 }
 
-// Fills the memory, and with --verify hashes its contents.
+// Fills the memory and, with --verify, hashes its contents.
 status fill(const write_options& wanted, const engine& owner, const transfer_memory& memory, std::uint64_t length, std::uint64_t seed,
             bench::hasher& hash) {
   {
@@ -52,7 +52,8 @@ status fill(const write_options& wanted, const engine& owner, const transfer_mem
   return bench::hash_memory(hash, owner, memory.data(), length, bar.counting(bench::piece_bytes));
 }
 
-// Gives each piece its own seed, so that no two are equal. hash: of the bytes, copied back from the device before the write.
+// Uses a different seed for each piece, so that no two pieces are equal. hash: the hash of the bytes, copied back from the device before
+// the write.
 figures write_pieces(const write_options& wanted, const engine& owner, const file& target, const transfer_memory& memory,
                      bench::hasher& hash) {
   figures out;
@@ -79,7 +80,7 @@ status compare(const write_options& wanted, std::uint64_t expected, figures& out
   auto found = bench::hash_of_file(wanted.file, 0, wanted.size, bar.counting(bench::piece_bytes));
   if (!found) return found.error();
   out.equal = *found == expected;
-  return *out.equal ? status() : status(errc::internal, fmt::format("the bytes of {} differ from those in memory", wanted.file));
+  return *out.equal ? status() : status(errc::internal, fmt::format("the bytes in {} differ from those in memory", wanted.file));
 }
 
 int report(const write_options& wanted, const device_info& where, const figures& out) {
@@ -92,7 +93,7 @@ int report(const write_options& wanted, const device_info& where, const figures&
   }
   if (out.error.ok()) return exit_success;
   if (out.bytes < wanted.size)
-    complain("penstock: {} holds the first {} of {}\n", wanted.file, format_size(out.bytes), format_size(wanted.size));
+    complain("penstock: {} contains the first {} of {}\n", wanted.file, format_size(out.bytes), format_size(wanted.size));
   return interrupted() ? interrupted_exit_code() : fail(out.error);
 }
 
@@ -130,7 +131,7 @@ void add_write(CLI::App& app, command& chosen) {
   sub.add_flag("--verify", wanted->verify, "Compare the hash of the bytes in memory with that of a plain read of the file");
   sub.add_option("--seed", wanted->seed, "Seed of the bytes (default 1)")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
-  sub.add_flag("--force", wanted->force, "Overwrite a file that exists");
+  sub.add_flag("--force", wanted->force, "Overwrite an existing file");
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return write_file(*wanted); }; });
 }

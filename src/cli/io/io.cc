@@ -42,7 +42,7 @@ result<unsigned> number_of(const std::string& option, const std::string& text, u
   unsigned number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number > most)
-    return status(errc::invalid_argument, fmt::format("{}: \"{}\" is not a number up to {}", option, text, most));
+    return status(errc::invalid_argument, fmt::format("{}: \"{}\" is not a number from 0 to {}", option, text, most));
   return number;
 }
 
@@ -180,7 +180,7 @@ result<io_plan> plan_of(const gdsio_options& wanted, const CLI::App& sub, std::v
   if (!jobs) return jobs.error();
   io_plan plan;
   if (!wanted.config.empty()) {
-    if (!jobs->empty()) return status(errc::invalid_argument, "a configuration file names its own files and folders");
+    if (!jobs->empty()) return status(errc::invalid_argument, "-f and -D cannot be combined with a configuration file");
     auto read = read_io_config(wanted.config, remarks);
     if (!read) return read.error();
     plan = *std::move(read);
@@ -198,7 +198,7 @@ result<io_plan> plan_of(const gdsio_options& wanted, const CLI::App& sub, std::v
   return plan;
 }
 
-// Prints results, either as they are ready or at the end.
+// Prints results, either as soon as they are ready or at the end.
 class io_output {
  public:
   explicit io_output(const output_options& wanted) : wanted_(wanted) {}
@@ -206,7 +206,7 @@ class io_output {
   void remark(const std::string& text) {
     if (!wanted_.quiet && said_.insert(text).second) figure(text);
   }
-  // Prints figures that gdsio does not have to stderr first, so that gdsio's line is the last and only one on stdout.
+  // Prints figures that gdsio does not report to stderr first, so that gdsio's line is the last and only one on stdout.
   void add(const io_figures& run, bool job_lines) {
     if (wanted_.json) {
       runs_.push_back(to_json(run));
@@ -291,18 +291,18 @@ std::string footer() {
     const auto type = static_cast<transfer_type>(i);
     text += fmt::format("  {} {}: {}\n", i, name_of(type), meaning_of(type));
   }
-  return text + "Sizes: K, M, G, with or without B or iB, are powers of 1024.";
+  return text + "In sizes, K, M and G, with or without B or iB, are powers of 1024.";
 }
 
 void add_job_options(CLI::App& sub, gdsio_options& wanted) {
   const auto one_each = [&sub](const char* name, std::vector<std::string>& target, const char* description, const char* type) {
     sub.add_option(name, target, description)->allow_extra_args(false)->type_name(type);
   };
-  one_each("-f,--file", wanted.files, "File, divided among the threads. Begins a job, as -D does", "FILE");
-  one_each("-D,--directory", wanted.directories, "Folder with a file gdsio.N for each thread", "DIR");
+  one_each("-f,--file", wanted.files, "File, divided among the threads. Starts a job, as -D does", "FILE");
+  one_each("-D,--directory", wanted.directories, "Folder that contains a file gdsio.N for each thread", "DIR");
   one_each("-d,--device", wanted.devices, "GPU by number, or device by name: 0, cuda:0, host:0 (default: the first)", "DEVICE");
   one_each("-n,--numa", wanted.nodes, "NUMA node whose cores the threads run on; -1: any", "NODE");
-  one_each("-w,--threads", wanted.threads, "Threads; with -x 6 and 7 and without -B, the requests of a batch (default 1)", "N");
+  one_each("-w,--threads", wanted.threads, "Number of threads; with -x 6 or 7 and without -B, requests per batch (default 1)", "N");
   one_each("-m,--memory", wanted.memories, "Memory: 0 and 1 device; host: 2 pinned, 3 malloc, 4 mmap (default 0)", "N");
 }
 
@@ -311,9 +311,8 @@ void add_work_options(CLI::App& sub, gdsio_options& wanted) {
   sub.add_option("-I,--io", wanted.io, "0 read, 1 write, 2 randread, 3 randwrite (default 0)")->type_name("N");
   sub.add_option("-s,--size", wanted.size, "Size of the data in each file (default: all of it; for writes 1G)")->type_name("SIZE");
   sub.add_option("-o,--offset", wanted.offset, "Start at this offset in each file")->type_name("SIZE");
-  sub.add_option("-i,--io-size", wanted.sizes, "Size of a request, or LEAST:MOST:STEP for one run per size (default 1M)")
-      ->type_name("SIZE");
-  sub.add_option("-T,--seconds", wanted.seconds, "Run this long (default: once over the data)")
+  sub.add_option("-i,--io-size", wanted.sizes, "Request size, or LEAST:MOST:STEP for one run per size (default 1M)")->type_name("SIZE");
+  sub.add_option("-T,--seconds", wanted.seconds, "Run for this long (default: one pass over the data)")
       ->check(number_of_seconds(0, most_seconds))
       ->type_name("SECONDS");
   sub.add_option_function<std::uint64_t>(
@@ -322,46 +321,46 @@ void add_work_options(CLI::App& sub, gdsio_options& wanted) {
            wanted.seed = seed;
            wanted.seeded = true;
          },
-         "Seed of random offsets")
+         "Seed for random offsets")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
-  sub.add_option("-B,--batch", wanted.depth, "Requests of a thread in flight, with -x 3 (default 2), 5 (1), 6 and 7")
+  sub.add_option("-B,--batch", wanted.depth, "Requests in flight per thread, with -x 3 (default 2), 5 (1), 6 and 7")
       ->check(whole_number(1, 65536));
-  sub.add_option("-a,--alignment", wanted.alignment, "Random offsets are multiples of this (default: the size of a request)")
-      ->type_name("SIZE");
-  sub.add_option("-O", wanted.buffered, "Writes: 0 past the page cache, 1 through it (default 0)")->check(whole_number(0, 1));
+  sub.add_option("-a,--alignment", wanted.alignment, "Random offsets are multiples of this (default: the request size)")->type_name("SIZE");
+  sub.add_option("-O", wanted.buffered, "Writes: 0 bypasses the page cache, 1 uses it (default 0)")->check(whole_number(0, 1));
   sub.add_flag("-U,--unaligned", wanted.unaligned, "Random offsets at multiples of 4K");
-  sub.add_flag("-V,--verify", wanted.verify, "Verify everything; written data is read back first, with an output line of its own");
+  sub.add_flag("-V,--verify", wanted.verify, "Verify everything; written data is read back first, with its own output line");
   sub.add_flag("--no-verify", wanted.no_verify, "Verify nothing (default: up to 1G, after the clock has stopped)");
   sub.add_flag("-b,--no-register", wanted.skip_register, "Do not register memory");
-  sub.add_flag("-F,--refill", wanted.refill, "Fill the memory again before each write; that time is not counted");
-  sub.add_flag("-R,--random-data", wanted.fill, "Accepted for gdsio: written data is always pseudo-random");
-  sub.add_flag("-p,--nvlinks", wanted.nvlinks, "Accepted for gdsio: the driver always routes copies");
-  sub.add_flag("-J,--job-stats", wanted.job_stats, "Print a line for each job too");
+  sub.add_flag("-F,--refill", wanted.refill, "Fill the memory again before each write; this time is not counted");
+  sub.add_flag("-R,--random-data", wanted.fill, "Accepted for compatibility: written data is always pseudo-random");
+  sub.add_flag("-p,--nvlinks", wanted.nvlinks, "Accepted for compatibility: the driver always routes copies");
+  sub.add_flag("-J,--job-stats", wanted.job_stats, "Also print a line for each job");
 }
 
 void add_sweep_options(CLI::App& sub, sweep_options& wanted) {
-  auto* sweep = sub.add_flag("--sweep", wanted.wanted, "Run one file with several sizes, threads and transfers: tables, bars and ceilings");
+  auto* sweep = sub.add_flag("--sweep", wanted.wanted,
+                             "Test one file with several request sizes, thread counts and transfer types; print tables, bars and ceilings");
   for (const char* of_one_run : {"-i", "-w", "-x", "-I"}) sweep->excludes(sub.get_option(of_one_run));
-  sub.add_option("--sweep-sizes", wanted.sizes, "Sizes of requests (default: 4K,64K,1M,16M)")->type_name("LIST")->needs(sweep);
-  sub.add_option("--sweep-threads", wanted.threads, "Numbers of threads (default: 1,4,16)")->type_name("LIST")->needs(sweep);
+  sub.add_option("--sweep-sizes", wanted.sizes, "Request sizes (default: 4K,64K,1M,16M)")->type_name("LIST")->needs(sweep);
+  sub.add_option("--sweep-threads", wanted.threads, "Thread counts (default: 1,4,16)")->type_name("LIST")->needs(sweep);
   sub.add_option("--sweep-io", wanted.ios, "read, write, randread, randwrite (default: read)")->type_name("LIST")->needs(sweep);
   sub.add_option("--sweep-transfers", wanted.transfers, "Transfer types, see below (default: 0)")->type_name("LIST")->needs(sweep);
-  sub.add_option("--plot", wanted.plot, "Draw the sweep into this SVG file")->type_name("FILE")->needs(sweep);
-  sub.add_option("--csv", wanted.csv, "Write the figures of the sweep into this file")->type_name("FILE")->needs(sweep);
+  sub.add_option("--plot", wanted.plot, "Plot the sweep into this SVG file")->type_name("FILE")->needs(sweep);
+  sub.add_option("--csv", wanted.csv, "Write the figures of the sweep to this CSV file")->type_name("FILE")->needs(sweep);
 }
 
 }  // namespace
 
 void add_io(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<gdsio_options>();
-  CLI::App& sub = *app.add_subcommand("io", "Measure reads and writes of files, with the options and the output of gdsio");
-  sub.add_option("CONFIG", wanted->config, "Configuration file of gdsio, instead of -f and -D")->type_name("FILE");
+  CLI::App& sub = *app.add_subcommand("io", "Measure file reads and writes, with the options and the output of gdsio");
+  sub.add_option("CONFIG", wanted->config, "gdsio configuration file, instead of -f and -D")->type_name("FILE");
   add_job_options(sub, *wanted);
   add_work_options(sub, *wanted);
-  sub.add_flag("--cold", wanted->cold, "Drop the data from the page cache first, and fail if it stays");
+  sub.add_flag("--cold", wanted->cold, "Drop the data from the page cache first, and fail if any of it remains");
   sub.add_flag("--warm", wanted->warm, "Read the data into the page cache first, and fail if it does not stay; writes go through it");
-  sub.add_flag("--immutable", wanted->immutable, "Declare that the files do not change, so that Penstock reads ahead");
-  sub.add_flag("--ceiling", wanted->ceiling, "Measure the hardware's ceiling too");
+  sub.add_flag("--immutable", wanted->immutable, "Declare that the files do not change, so that Penstock can read ahead");
+  sub.add_flag("--ceiling", wanted->ceiling, "Also measure the hardware's ceiling");
   sub.add_flag("--force", wanted->force, "Overwrite files that penstock io did not write");
   add_sweep_options(sub, wanted->sweep);
   add_output_options(sub, wanted->output);

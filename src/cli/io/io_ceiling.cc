@@ -47,7 +47,7 @@ result<io_ceiling> measure_ceiling(const io_plan& plan, const std::string& devic
   bytes = std::min(bytes, most_bytes);
   if (is_write(plan.io)) return written(meter, plan, path, bytes);
   if (hot) return cached(meter, plan.transfer != transfer_type::cpu_only, path, bytes);
-  // Drop the pages that the run left in the page cache: they would not slow the drive, but would be dropped one by one.
+  // Drop the pages that the run left in the page cache. They would not slow the drive down, but direct reads would drop them one at a time.
   if (status error = bench::drop_cached(path, 0, bytes); !error.ok()) return error;
   if (is_random(plan.io) && plan.sizes.most <= small) {
     auto reads = meter.random_read(path, bytes / small);

@@ -13,8 +13,8 @@ struct io_ceiling {
   double gbs = 0;
 };
 
-// hot: the data was in the page cache. For a write, uses a temporary file beside `path`. Errors: os errors; unsupported without io_uring or
-// O_DIRECT; no_space; cancelled.
+// hot: the data was in the page cache. For a write, uses a temporary file next to `path`. Errors: os errors; unsupported without io_uring
+// or O_DIRECT; no_space; cancelled.
 result<io_ceiling> measure_ceiling(const io_plan& plan, const std::string& device, const std::string& path, std::uint64_t bytes, bool hot);
 
 }  // namespace penstock::cli

@@ -30,7 +30,7 @@ status take_number(std::string_view text, Number most, Number& target) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool in_range = number <= most && !(std::is_floating_point_v<Number> && number < 0);  // also rejects "nan"
   if (error != std::errc() || end != text.data() + text.size() || !in_range)
-    return {errc::invalid_argument, fmt::format("\"{}\" is not a number up to {}", text, most)};
+    return {errc::invalid_argument, fmt::format("\"{}\" is not a number from 0 to {}", text, most)};
   target = number;
   return {};
 }
@@ -147,7 +147,7 @@ class reader {
   status wrong(std::string_view why) const { return {errc::invalid_argument, fmt::format("{}:{}: {}", path_, number_, why)}; }
 
   status section(std::string_view text) {
-    if (text.back() != ']') return wrong("a section ends with ]");
+    if (text.back() != ']') return wrong("a section name must end with ]");
     in_global_ = trimmed(text.substr(1, text.size() - 2)) == "global";
     if (!in_global_) plan.jobs.emplace_back();
     return {};
@@ -155,8 +155,8 @@ class reader {
 
   status key(std::string_view name, std::string_view value) {
     if (in_global_) return take_by(global_keys(), plan, name, value);
-    if (plan.jobs.empty()) return wrong("before the first section");
-    // Applies to all jobs, so it is a setting of the plan.
+    if (plan.jobs.empty()) return wrong("settings must follow a section name, such as [global]");
+    // Applies to all jobs, so it belongs to the plan.
     if (name == "fd_type") return take_flag(value, plan.direct, false);
     return take_by(job_keys(), plan.jobs.back(), name, value);
   }
@@ -167,7 +167,7 @@ class reader {
     if (found == keys.end()) {
       std::vector<std::string> names;
       for (const auto& each : keys) names.push_back(each.first);
-      remarks_.push_back(fmt::format("{}:{}: {} means nothing here{}", path_, number_, name, suggestion(name, names)));
+      remarks_.push_back(fmt::format("{}:{}: {} has no effect here{}", path_, number_, name, suggestion(name, names)));
       return {};
     }
     const status error = found->second(target, value);
@@ -191,7 +191,7 @@ result<io_plan> read_io_config(const std::string& path, std::vector<std::string>
   for (std::string text; std::getline(file, text);) {
     if (status error = lines.line(text); !error.ok()) return error;
   }
-  if (lines.plan.jobs.empty()) return status(errc::invalid_argument, fmt::format("{} has no job section, such as [job1]", path));
+  if (lines.plan.jobs.empty()) return status(errc::invalid_argument, fmt::format("{} contains no job section, such as [job1]", path));
   return std::move(lines.plan);
 }
 

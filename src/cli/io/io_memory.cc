@@ -21,7 +21,7 @@ void io_memory::freer::operator()(void* memory) const noexcept {
 result<io_memory> io_memory::make(const engine& owner, buffer_type type, const std::string& device, std::uint64_t bytes, bool registered) {
   constexpr std::uint64_t block = 4096;  // the alignment that direct I/O needs
   const std::uint64_t length = (bytes + block - 1) / block * block;
-  const status no_memory(errc::out_of_memory, fmt::format("no memory for {}", format_size(length)));
+  const status no_memory(errc::out_of_memory, fmt::format("not enough memory for {}", format_size(length)));
   io_memory made;
   if (type == buffer_type::device || type == buffer_type::mapped_device) {
     auto memory = owner.allocate(device, length);
@@ -39,7 +39,7 @@ result<io_memory> io_memory::make(const engine& owner, buffer_type type, const s
   }
   if (made.on_host_ != nullptr) {
     made.data_ = static_cast<std::byte*>(made.on_host_.get());
-    std::memset(made.data_, 0, length);  // fault the pages in now, so that the first requests do not measure page faults
+    std::memset(made.data_, 0, length);  // fault the pages in now, so that the first measurements do not include page faults
   }
   // Plain memory must not be registered.
   if (type != buffer_type::pinned && (!registered || made.on_host_ != nullptr)) return made;

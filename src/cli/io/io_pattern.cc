@@ -12,10 +12,10 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::array<char, 8> mark{'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
-constexpr std::size_t most_patterns = 8;  // kept at once; 4 MiB plus the longest range each
+constexpr std::size_t most_patterns = 8;  // kept at the same time; each takes 4 MiB plus the longest range
 
 void make_block(std::span<std::byte> block, std::uint64_t generation, std::uint64_t index) {
-  // Gives consecutive blocks and generations seeds that are far apart.
+  // Derives seeds that are far apart for consecutive blocks and generations.
   bench::random_bytes seeds(generation);
   bench::random_bytes source(seeds.next() + index * 0x9e3779b97f4a7c15ULL);
   source.fill(block);
@@ -89,11 +89,11 @@ status pattern_checker::judge(std::span<const std::byte> bytes, std::uint64_t of
   const auto differs = std::mismatch(bytes.begin(), bytes.end(), file.begin()).first;
   if (differs != bytes.end()) {
     const auto at = offset + static_cast<std::uint64_t>(differs - bytes.begin());
-    return {errc::internal, fmt::format("WRONG BYTES at {}: the bytes moved and those in the file differ", at)};
+    return {errc::internal, fmt::format("WRONG BYTES at {}: the transferred bytes differ from those in the file", at)};
   }
-  if (only_) return {errc::internal, fmt::format("WRONG BYTES at {}: the file does not hold what was written", offset)};
+  if (only_) return {errc::internal, fmt::format("WRONG BYTES at {}: the file does not contain the bytes that were written", offset)};
   if (!all_zero(bytes) && !partly_written(bytes, offset))
-    return {errc::io, fmt::format("at {} the file no longer holds what penstock io wrote", offset)};
+    return {errc::io, fmt::format("at offset {}, the file no longer contains what penstock io wrote", offset)};
   unwritten_ += bytes.size();
   return {};
 }

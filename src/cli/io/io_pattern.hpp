@@ -1,6 +1,6 @@
-// The bytes that `penstock io` writes: a function of the offset in the file, so that any read can be checked. Every block of 4 KiB begins
-// with a mark and with the number of the run that wrote it, its *generation*. The mark also shows that penstock io made the file. Thread
-// rule: const calls from any thread; use a checker from one thread.
+// The bytes that `penstock io` writes: a function of the offset in the file, so that any read can be checked. Every 4 KiB block begins with
+// a mark and the number of the run that wrote it, its *generation*. The mark also shows that penstock io created the file. Thread rule:
+// const calls from any thread; use a checker from one thread.
 #pragma once
 
 #include <cstddef>
@@ -38,15 +38,15 @@ class io_pattern {
   std::vector<std::byte> bytes_;
 };
 
-// Fills the target with the pattern from this file offset on. The range must lie within one block.
+// Fills the target with the pattern, starting at this file offset. The range must lie within one block.
 void make_pattern(std::span<std::byte> target, std::uint64_t generation, std::uint64_t offset);
-// Returns whether each byte of this range of one block matches the pattern or, where nothing was written, is zero.
+// Returns true if each byte of this range of one block matches the pattern or, if it was never written, is zero.
 bool is_pattern_or_zero(std::span<const std::byte> bytes, std::uint64_t generation, std::uint64_t offset);
 
 // Returns the generation in the mark of a block; nullopt if there is no mark.
 std::optional<std::uint64_t> generation_of(std::span<const std::byte> block);
 
-// Compares data that was read or written with the pattern.
+// Compares the data that was read or written with the pattern.
 class pattern_checker {
  public:
   // Reads the same range of the file without the engine, to judge bytes that do not match the pattern.
@@ -56,13 +56,13 @@ class pattern_checker {
   pattern_checker(std::uint64_t longest, std::optional<std::uint64_t> only, plain_reader plainly)
       : longest_(longest), only_(only), plainly_(std::move(plainly)) {}
 
-  // Starts another file, whose newest generation may be known.
+  // Starts checking another file. generation: its newest one, if known.
   void begin_file(std::optional<std::uint64_t> generation) { latest_ = generation; }
-  // bytes: the data to check, which should equal the file at this offset. Errors: internal if the file holds something else or, with
-  // `only`, something that this run did not write; io if the file holds no pattern; those of plainly.
+  // bytes: the data to check, which should equal the file at this offset. Errors: internal if the file contains something else or, with
+  // `only`, something that this run did not write; io if the file does not contain the pattern; those of plainly.
   status check(std::span<const std::byte> bytes, std::uint64_t offset);
   [[nodiscard]] std::uint64_t verified_bytes() const { return verified_; }
-  // Bytes never written: zero here and in the file.
+  // Returns the number of bytes that were never written: zero both here and in the file.
   [[nodiscard]] std::uint64_t unwritten_bytes() const { return unwritten_; }
 
  private:

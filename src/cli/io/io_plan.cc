@@ -14,11 +14,11 @@ constexpr std::array<std::string_view, transfer_types> transfer_meanings{
     "blocking requests on device memory, by the fastest available path",
     "blocking requests on host memory, which are read through the page cache",
     "blocking requests on host memory, each followed (for a write: preceded) by a copy to the device",
-    "the same with several requests under way, so that copies and requests overlap",
-    "as 2, and writes go through the page cache too",
-    "requests in the order of a stream of the device",
+    "the same with several requests in flight, so that copies and requests overlap",
+    "like 2, but writes also go through the page cache",
+    "requests in the order of a device stream",
     "batches of requests on device memory",
-    "batches in the order of a stream of the device"};
+    "batches in the order of a device stream"};
 
 constexpr std::array<std::string_view, io_types> io_names{"READ", "WRITE", "RANDREAD", "RANDWRITE"};
 
@@ -40,9 +40,10 @@ result<io_sizes> parse_io_sizes(std::string_view text) {
   const bool one = found.size() == 1;
   if (!one && found.size() != 3) return status(errc::invalid_argument, fmt::format("\"{}\": expected SIZE or LEAST:MOST:STEP", text));
   const io_sizes sizes{found[0], one ? found[0] : found[1], one ? 0 : found[2]};
-  if (sizes.least == 0) return status(errc::invalid_argument, fmt::format("\"{}\": a request of 0 bytes moves nothing", text));
+  if (sizes.least == 0) return status(errc::invalid_argument, fmt::format("\"{}\": the request size must not be 0", text));
   if (sizes.most < sizes.least) return status(errc::invalid_argument, fmt::format("\"{}\": the maximum is less than the minimum", text));
-  if (sizes.most > sizes.least && sizes.step == 0) return status(errc::invalid_argument, fmt::format("\"{}\": the step is 0", text));
+  if (sizes.most > sizes.least && sizes.step == 0)
+    return status(errc::invalid_argument, fmt::format("\"{}\": the step must not be 0", text));
   return sizes;
 }
 

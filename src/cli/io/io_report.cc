@@ -27,13 +27,13 @@ std::string times_of(const io_figures& run) {
 }
 
 std::string cache_of(const io_figures& run) {
-  if (!run.cached_before) return "what was in the page cache is not known";
+  if (!run.cached_before) return "the part in the page cache is unknown";
   return fmt::format("{} of {} were in the page cache", format_size(*run.cached_before), format_size(run.data_bytes));
 }
 
 std::string verified_of(const io_figures& run) {
   std::string text = fmt::format("verified {}", format_size(run.verified_bytes));
-  if (run.unwritten_bytes > 0) text += fmt::format(", and {} that were never written", format_size(run.unwritten_bytes));
+  if (run.unwritten_bytes > 0) text += fmt::format(", plus {} that were never written", format_size(run.unwritten_bytes));
   return text;
 }
 
@@ -53,10 +53,10 @@ std::vector<std::string> describe(const io_figures& run) {
   std::vector<std::string> lines{times_of(run), cache_of(run)};
   if (run.verified_bytes + run.unwritten_bytes > 0) lines.back() += "; " + verified_of(run);
   if (run.ceiling_gbs > 0)
-    lines.push_back(fmt::format("{:.2f} GB/s are {:.2f} of the ceiling of {:.2f} GB/s ({})", gbs_of(run), gbs_of(run) / run.ceiling_gbs,
+    lines.push_back(fmt::format("{:.2f} GB/s is {:.2f} of the ceiling of {:.2f} GB/s ({})", gbs_of(run), gbs_of(run) / run.ceiling_gbs,
                                 run.ceiling_gbs, run.ceiling_name));
   if (!run.unverified.empty())
-    lines.push_back(fmt::format("not verified, since penstock io did not write it: {}", fmt::join(run.unverified, ", ")));
+    lines.push_back(fmt::format("not verified, because penstock io did not write it: {}", fmt::join(run.unverified, ", ")));
   return lines;
 }
 

@@ -11,7 +11,7 @@ namespace penstock::cli {
 
 // Returns gdsio's line, without a line feed, in the format that programs parse. part: the total or one of the jobs.
 std::string gdsio_line(const io_figures& run, const io_job_figures& part);
-// Returns lines with what gdsio does not report.
+// Returns lines with figures that gdsio does not report.
 std::vector<std::string> describe(const io_figures& run);
 nlohmann::json to_json(const io_figures& run);
 

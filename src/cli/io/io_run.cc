@@ -32,7 +32,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t written_by_default = std::uint64_t{1} << 30;
-constexpr std::uint64_t checked_by_default = std::uint64_t{1} << 30;  // total of all threads
+constexpr std::uint64_t checked_by_default = std::uint64_t{1} << 30;  // total for all threads
 constexpr std::uint64_t fixed_generation = 1;                         // for runs that may share a block with earlier ones
 
 // A job with the resources that it needs.
@@ -56,7 +56,7 @@ std::vector<std::string> paths_of(const io_job& job) {
   return paths;
 }
 
-// Returns whether every block of 4 KiB is written by a single run.
+// Returns true if every 4 KiB block is written by a single run.
 bool is_by_blocks(const io_plan& plan, const prepared_job& job, const io_region& data) {
   const bool aligned = job.io_size % pattern_block == 0 && data.first % pattern_block == 0 && plan.alignment % pattern_block == 0;
   const std::uint64_t end = data.first + data.length;
@@ -69,7 +69,7 @@ std::uint64_t length_of(const io_plan& plan, const io_job& job, const io_target&
   if (is_write(plan.io)) return wanted.value_or(written_by_default);
   const std::uint64_t size = target.before().size, there = size - std::min(size, job.offset);
   if (wanted && *wanted > there && there > 0) {
-    remarks.push_back(fmt::format("{} ends at {}: the run covers {}, not {}", target.path(), format_size(size), format_size(there),
+    remarks.push_back(fmt::format("{} is only {} long: the run covers {}, not {}", target.path(), format_size(size), format_size(there),
                                   format_size(*wanted)));
   }
   return std::min(wanted.value_or(there), there);
@@ -85,7 +85,7 @@ status open_targets(const engine& owner, const io_plan& plan, prepared_job& job,
   for (io_target& target : job.targets) {
     const std::uint64_t length = length_of(plan, *job.job, target, remarks);
     if (length == 0)
-      return {errc::invalid_argument, fmt::format("{}: there is nothing to move at or after {}", target.path(), job.job->offset)};
+      return {errc::invalid_argument, fmt::format("{}: there is no data at or after offset {}", target.path(), job.job->offset)};
     job.data.push_back({&target, job.job->offset, length});
   }
   return {};
@@ -102,8 +102,8 @@ result<std::uint64_t> generation_for(const io_plan& plan, const prepared_job& jo
   for (const io_target& target : job.targets) {
     const auto there = target.before().generation;
     if (there && *there != fixed_generation) {
-      return status(errc::invalid_argument, fmt::format("{} holds earlier data in blocks of 4 KiB, and these requests would cut into "
-                                                        "blocks: it could not be verified; remove it first",
+      return status(errc::invalid_argument, fmt::format("{} contains earlier data in 4 KiB blocks, which these requests would overwrite in "
+                                                        "part, so the result could not be verified; remove the file first",
                                                         target.path()));
     }
   }
@@ -128,7 +128,7 @@ status make_source(const engine& owner, const io_plan& plan, prepared_job& job) 
   try {
     job.pattern = std::make_unique<io_pattern>(*generation, job.io_size);
   } catch (const std::exception&) {  // bad_alloc or length_error
-    return {errc::out_of_memory, fmt::format("no memory for requests of {}", format_size(job.io_size))};
+    return {errc::out_of_memory, fmt::format("not enough memory for requests of {}", format_size(job.io_size))};
   }
   const auto type = plan.transfer == transfer_type::cpu_only ? buffer_type::plain : job.job->memory;
   auto memory = io_memory::make(owner, type, job.device, job.pattern->bytes().size(), plan.register_memory);
@@ -185,7 +185,7 @@ status set_cache(const io_plan& plan, const std::vector<prepared_job>& jobs) {
   return {};
 }
 
-// Runs each worker of all jobs on its own thread; the calling thread shows the bar.
+// Runs each worker of all jobs on its own thread; the calling thread shows the progress bar.
 struct thread_times {
   std::vector<clock::time_point> begins, ends;
 };
@@ -293,7 +293,7 @@ status run_timed(const engine& owner, const io_plan& plan, std::vector<prepared_
   return {};
 }
 
-// Returns whether the expected contents of the file are known. If not, the user is told that nothing was compared.
+// Returns true if the expected contents of the file are known. If not, the user is informed that nothing was compared.
 bool can_verify(const io_plan& plan, const io_target& target) {
   return is_write(plan.io) || plan.read_back || target.before().generation.has_value();
 }
@@ -353,7 +353,7 @@ status check_apart(const std::vector<prepared_job>& jobs) {
   for (const prepared_job& job : jobs) {
     for (const io_region& data : job.data) {
       struct stat info {};
-      if (::fstat(data.target->plain_fd(), &info) != 0) return status::from_errno(errno, fmt::format("look at {}", data.target->path()));
+      if (::fstat(data.target->plain_fd(), &info) != 0) return status::from_errno(errno, fmt::format("fstat {}", data.target->path()));
       all.push_back({info.st_dev, info.st_ino, data.first, data.length, data.target});
     }
   }
@@ -364,7 +364,7 @@ status check_apart(const std::vector<prepared_job>& jobs) {
     return a.device == b.device && a.file == b.file && b.first - a.first < a.length;
   });
   if (met == all.end()) return {};
-  return {errc::invalid_argument, fmt::format("{} is also written by another job, at {}", (met + 1)->target->path(), (met + 1)->first)};
+  return {errc::invalid_argument, fmt::format("another job also writes to {}, at offset {}", (met + 1)->target->path(), (met + 1)->first)};
 }
 
 status prepare(const engine& owner, const io_plan& plan, std::uint64_t io_size, std::vector<prepared_job>& jobs,
@@ -436,18 +436,18 @@ result<io_figures> run_io(const engine& owner, const io_plan& plan, std::uint64_
 status check_plan(const io_plan& plan) {
   const auto wrong = [](const std::string& why) { return status(errc::invalid_argument, why); };
   if (plan.jobs.empty()) return wrong("a file (-f), a folder (-D) or a configuration file is required");
-  if (plan.cold && plan.warm) return wrong("--cold and --warm exclude each other");
-  if (plan.immutable && is_write(plan.io)) return wrong("--immutable: files that are written are not immutable");
+  if (plan.cold && plan.warm) return wrong("--cold and --warm are mutually exclusive");
+  if (plan.immutable && is_write(plan.io)) return wrong("--immutable cannot be used with writes");
   for (const io_job& job : plan.jobs) {
-    if (job.file.empty() == job.directory.empty()) return wrong("a job has either a file or a folder");
-    if (job.threads == 0) return wrong("a job has at least one thread");
+    if (job.file.empty() == job.directory.empty()) return wrong("a job must have either a file or a folder");
+    if (job.threads == 0) return wrong("a job must have at least one thread");
     if (is_by_host(plan.transfer) && job.memory > buffer_type::mapped_device)
-      return wrong("memory of the host (-m 2, 3, 4) is for the transfer types 0, 5, 6 and 7");
-    if (job.io_size == std::uint64_t{0}) return wrong("a request of 0 bytes moves nothing");
+      return wrong("host memory (-m 2, 3, 4) requires transfer type 0, 5, 6 or 7");
+    if (job.io_size == std::uint64_t{0}) return wrong("the request size must not be 0");
     const std::uint64_t size = job.io_size.value_or(plan.sizes.most);
     const unsigned at_once = plan.depth > 0 ? plan.depth : is_batch(plan.transfer) ? job.threads : 2;
     if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / 2 / at_once)
-      return wrong(fmt::format("-i {}: {} requests at once do not fit in memory", format_size(size), at_once));
+      return wrong(fmt::format("-i {}: {} concurrent requests do not fit in memory", format_size(size), at_once));
   }
   return {};
 }

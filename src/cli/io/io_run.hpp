@@ -30,7 +30,7 @@ struct io_figures {
   std::vector<io_job_figures> jobs;
   io_job_figures all;  // name and device are those of the first job
   double cpu_seconds = 0;
-  std::string path;                            // the path that carried the bytes
+  std::string path;                            // the path that transferred the bytes
   std::uint64_t data_bytes = 0;                // of all files, each counted once
   std::optional<std::uint64_t> cached_before;  // the cached part of data_bytes; nullopt if the kernel does not report it
   std::uint64_t verified_bytes = 0;
@@ -40,8 +40,8 @@ struct io_figures {
   double ceiling_gbs = 0;
 };
 
-// Errors: of the plan (invalid_argument), of files, devices and memory, and of wrong bytes. After an error, removes files that the run
-// created. remarks: lines to show the user about this run.
+// Errors: invalid_argument for the plan; those of files, devices and memory; those of pattern_checker for wrong bytes. After an error,
+// removes files that the run created. remarks: lines about this run to show to the user.
 result<io_figures> run_io(const engine& owner, const io_plan& plan, std::uint64_t io_size, std::vector<std::string>& remarks);
 
 // Checks for conflicting settings. Errors: invalid_argument.

@@ -83,7 +83,7 @@ status parse_list(const char* option, std::string_view list, Parse parse, std::v
 
 result<std::uint64_t> size_in(std::string_view text) {
   auto size = parse_gdsio_size(text);
-  if (size && *size == 0) return status(errc::invalid_argument, "a request of 0 bytes moves nothing");
+  if (size && *size == 0) return status(errc::invalid_argument, "the request size must not be 0");
   return size;
 }
 
@@ -134,7 +134,7 @@ io_type in_order(io_type io) { return is_write(io) ? io_type::write : io_type::r
 // If a ceiling cannot be measured, adds a remark; the figures are valid without it.
 void add_ceiling(const engine& owner, const io_plan& base, const sweep_point& last, sweep_result& out) {
   const auto lacks = [&](const status& why) {
-    out.remarks.push_back(fmt::format("no ceiling of {}: {}", name_of(last.io), why.message()));
+    out.remarks.push_back(fmt::format("no ceiling for {}: {}", name_of(last.io), why.message()));
   };
   auto device = choose_device_of_d(owner, base.jobs.front().device);
   if (!device) return lacks(device.error());
@@ -255,9 +255,9 @@ std::string csv_of(const sweep_result& of) {
   return out;
 }
 
-// Plots throughput over request size, with a line for each transfer type, direction and thread count.
+// Plots throughput against request size, with a line for each transfer type, direction and thread count.
 line_plot plot_of(const sweep_result& of, const sweep_plan& plan) {
-  line_plot plot{"sweep", "penstock io --sweep", "Throughput over the size of a request", "GB/s", x_axis::bytes, "GB/s", {}, {}};
+  line_plot plot{"sweep", "penstock io --sweep", "Throughput by request size", "GB/s", x_axis::bytes, "GB/s", {}, {}};
   for (const auto& block : blocks_of(of)) {
     for (const unsigned threads : plan.threads) {
       plot_line line{fmt::format("{} {} x {}", name_of(block.io), name_of(block.transfer), threads),
@@ -277,12 +277,13 @@ line_plot plot_of(const sweep_result& of, const sweep_plan& plan) {
   return plot;
 }
 
-// Returns whether the path names an open file, a terminal or a pipe, which cannot be replaced by a rename.
+// Returns true if the path refers to an open file, a terminal or a pipe, which cannot be replaced by a rename.
 bool is_of_descriptor(std::string_view path) {
   return path == "/dev/stdout" || path == "/dev/stderr" || path.starts_with("/dev/fd/") || path.starts_with("/proc/");
 }
 
-// An output file that is renamed to its final name once it is complete. Until then, and after an error, an existing file stays. One thread.
+// An output file that is renamed to its final name once it is complete. Until then, and after an error, an existing file is left unchanged.
+// One thread.
 class figures_file {
  public:
   figures_file() = default;
@@ -301,7 +302,7 @@ class figures_file {
     const std::string beside = fmt::format("{}.{}.part", path_, ::getpid());
     fd_ = owned_fd(is_kept ? ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)
                            : ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (fd_.get() < 0) return status::from_errno(errno, fmt::format("make {}", path));
+    if (fd_.get() < 0) return status::from_errno(errno, fmt::format("create {}", path));
     if (!is_kept) hidden_ = beside;
     return {};
   }
@@ -314,7 +315,7 @@ class figures_file {
       text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     }
     if (status error = fd_.close(path_); !error.ok() || hidden_.empty()) return error;
-    if (::rename(hidden_.c_str(), path_.c_str()) != 0) return status::from_errno(errno, fmt::format("name {}", path_));
+    if (::rename(hidden_.c_str(), path_.c_str()) != 0) return status::from_errno(errno, fmt::format("rename to {}", path_));
     hidden_.clear();
     return {};
   }

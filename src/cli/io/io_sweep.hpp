@@ -1,4 +1,4 @@
-// penstock io --sweep: like gds_perf.sh, runs one file with many request sizes, thread counts and transfer types, and writes a table, a
+// penstock io --sweep: like gds_perf.sh, tests one file with many request sizes, thread counts and transfer types, and writes a table, a
 // plot and a CSV file. Called from one thread; starts worker threads.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace penstock::cli {
 
-// Values from the command line; each is a list with commas. Empty: the default on its line.
+// Values from the command line; each is a comma-separated list. Empty: the default in its comment.
 struct sweep_options {
   bool wanted = false;
   std::string sizes;      // 4K,64K,1M,16M
@@ -29,11 +29,11 @@ struct sweep_plan {
   [[nodiscard]] std::size_t runs() const { return sizes.size() * threads.size() * ios.size() * transfers.size(); }
 };
 
-// Errors: invalid_argument, which names the option and the word; also for more than 512 runs.
+// Errors: invalid_argument, whose message contains the option and the word; also if there would be more than 512 runs.
 result<sweep_plan> parse_sweep(const sweep_options& wanted);
 
 // base: provides the file (its only job has one), the kind of memory and the seconds, where 0 means 1. remarks: about base, shown with
-// those of the runs. Returns the exit code. Runs that completed before an error or an interrupt are shown anyway. The output files are
+// those of the runs. Returns the exit code. Runs that completed before an error or an interrupt are still shown. The output files are
 // created under temporary names before the first run and renamed at the end.
 int run_sweep(const sweep_options& wanted, const sweep_plan& plan, const io_plan& base, std::vector<std::string> remarks,
               const output_options& output);

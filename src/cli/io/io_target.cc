@@ -26,7 +26,7 @@ int open_retrying(const std::string& path, int flags, unsigned mode = 0) {
 
 result<std::uint64_t> size_of(int fd, const std::string& path) {
   const off_t end = ::lseek(fd, 0, SEEK_END);
-  if (end < 0) return status::from_errno(errno, fmt::format("size of {}", path));
+  if (end < 0) return status::from_errno(errno, fmt::format("get the size of {}", path));
   return static_cast<std::uint64_t>(end);
 }
 
@@ -35,7 +35,7 @@ struct sampled_block {
   std::vector<std::byte> bytes;
 };
 
-// Reads blocks at even distances, and the first block with data.
+// Reads evenly spaced blocks, and the first block with data.
 result<std::vector<sampled_block>> sample(int fd, const std::string& path, std::uint64_t size) {
   const std::uint64_t blocks = (size + pattern_block - 1) / pattern_block;
   std::vector<std::uint64_t> places;
@@ -54,8 +54,8 @@ result<std::vector<sampled_block>> sample(int fd, const std::string& path, std::
   return found;
 }
 
-// Returns the generation of the blocks if all hold the pattern, each by its own mark or, if the mark was never written, by that of another
-// block.
+// Returns the generation of the blocks if all of them contain the pattern, each according to its own mark or, if its mark was never
+// written, to the mark of another block.
 std::optional<std::uint64_t> own_generation(const std::vector<sampled_block>& blocks) {
   std::optional<std::uint64_t> latest;
   for (const sampled_block& each : blocks) {
@@ -104,8 +104,8 @@ status io_target::open_descriptors(const engine& owner, const options& how) {
   options.write = how.write;
   options.direct_writes = how.direct_writes;
   options.immutable = how.immutable;
-  // Bypass the page cache unless the environment overrides it, so that the run measures either the disk or the page cache and moves no data
-  // between the two.
+  // Bypass the page cache unless the environment overrides it, so that the run measures either the disk or the page cache and copies no
+  // data between the two.
   if (owner.options().cache == cache_use::automatic) options.cache = cache_use::bypass;
   auto made = owner.open(path_, options);
   if (!made) return made.error();
@@ -118,7 +118,8 @@ result<io_target> io_target::open(const engine& owner, const std::string& path, 
   if (!facts) return facts.error();
   if (!facts->exists && !how.write) return status::from_errno(ENOENT, fmt::format("open {}", path));
   if (how.write && facts->size > 0 && !facts->generation && !how.force) {
-    return status(errc::invalid_argument, fmt::format("{} holds something that penstock io did not write; --force overwrites it", path));
+    return status(errc::invalid_argument,
+                  fmt::format("{} contains data that penstock io did not write; use --force to overwrite it", path));
   }
   io_target made(path, *facts);
   if (status error = made.open_descriptors(owner, how); !error.ok()) {
@@ -135,7 +136,7 @@ status io_target::close() {
 }
 
 void io_target::discard() {
-  static_cast<void>(close().ok());  // the error has been reported already
+  static_cast<void>(close().ok());  // the error has already been reported
   if (std::exchange(made_, false)) ::unlink(path_.c_str());
 }
 

@@ -1,4 +1,5 @@
-// The files that `penstock io` reads and writes: recognizes its own and opens them. Create and destroy from one thread; use from any.
+// Opens the files that `penstock io` reads and writes, and recognizes those that it wrote itself. Create and destroy from one thread; use
+// from any.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace penstock::cli {
 struct target_facts {
   bool exists = false;
   std::uint64_t size = 0;
-  // The newest generation found in samples of the file; nullopt if the samples do not hold the pattern or the file is empty.
+  // The newest generation found in samples of the file; nullopt if the samples do not contain the pattern or the file is empty.
   std::optional<std::uint64_t> generation;
 };
 // Errors: os errors; not_a_file.

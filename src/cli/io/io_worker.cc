@@ -79,7 +79,7 @@ result<io_worker> io_worker::make(const io_shared& shared, std::vector<io_cursor
   return made;
 }
 
-// Collects as many requests as may run at once. Returns false at the end of the data.
+// Collects as many requests as may be in flight at once. Returns false at the end of the data.
 bool io_worker::take_round(bool over_again) {
   round_.clear();
   for (std::size_t tried = 0; tried < cursors_.size() && round_.size() < depth_;) {
@@ -147,7 +147,7 @@ status io_worker::move() {
     case transfer_type::gpu_batch_stream:
       return move_on_stream();
   }
-  return {errc::internal, "no way to move data for this transfer type"};
+  return {errc::internal, "unknown transfer type"};
 }
 
 status io_worker::move_blocking() {
@@ -178,7 +178,7 @@ status io_worker::move_by_host() {
   return {};
 }
 
-// Copies one piece while the requests of the others are under way. All have completed on return.
+// Copies one piece while requests for the other pieces are in flight. On return, all of them have completed.
 status io_worker::move_overlapped() {
   const bool write = is_write(shared_->plan.io);
   const auto start = clock::now();
@@ -298,7 +298,7 @@ status io_worker::check_latest() { return is_write(shared_->plan.io) ? status() 
 
 status io_worker::check_again(std::uint64_t most_bytes) {
   const bool write = is_write(shared_->plan.io);
-  const latency_counts timed = latencies_;  // the requests of the check are not timed
+  const latency_counts timed = latencies_;  // the requests of this check are not timed
   const std::uint64_t made = requests();
   for (io_cursor& each : cursors_) each.restart();
   next_cursor_ = 0;

@@ -1,4 +1,4 @@
-// A worker thread of `penstock io`: chooses its requests and carries them out as the transfer type demands. Use each object from one thread
+// A worker thread of `penstock io`: chooses its requests and executes them as the transfer type requires. Use each object from one thread
 // at a time. Threads only read io_shared, except for its atomics.
 #pragma once
 
@@ -42,7 +42,7 @@ class io_cursor {
   [[nodiscard]] bool at_end() const { return done_ == requests_; }
   // Starts another pass; a random one uses other offsets.
   void go_on() { done_ = 0; }
-  // Goes back to the very first request.
+  // Starts again with the very first request.
   void restart();
   [[nodiscard]] io_target& target() const { return *region_.target; }
 
@@ -54,7 +54,7 @@ class io_cursor {
   bench::random_bytes random_source_;
 };
 
-// Memory of one kind for one thread. Frees a registration before its memory.
+// Memory of one kind for one thread. Removes its registration before freeing the memory.
 class io_memory {
  public:
   // device: owns the memory, or uses the pinned range. Errors: out_of_memory, device.
@@ -77,7 +77,7 @@ struct io_shared {
   const engine& owner;
   const io_plan& plan;
   const io_job& job;
-  std::string device;  // an actual device name
+  std::string device;  // a resolved device name
   std::uint64_t io_size = 0;
   std::uint64_t generation = 0;
   const io_pattern* pattern = nullptr;  // for writes: the data to write,
@@ -99,20 +99,20 @@ class io_worker {
   static unsigned depth_of(const io_plan& plan, std::size_t cursors);
   static result<io_worker> make(const io_shared& shared, std::vector<io_cursor> cursors);
 
-  // Makes requests until the time is up or, if the plan has no time, once over the data. Increases done_bytes. Errors: those of the first
-  // request that failed.
+  // Issues requests until the time is up or, if the plan sets no time, for one pass over the data. Increases done_bytes. Errors: those of
+  // the first request that failed.
   status run(std::chrono::steady_clock::time_point until, std::atomic<std::uint64_t>& done_bytes);
   // Compares the data that the latest requests left in memory. Does nothing for writes.
   status check_latest();
-  // Repeats the requests from the first one on, each into wiped memory, and compares the data, up to this many bytes or once over the data.
-  // Reads back written data without the engine.
+  // Repeats the requests, starting with the first, each into wiped memory, and compares up to this many bytes, or one pass over the data.
+  // Reads written data back without the engine.
   status check_again(std::uint64_t most_bytes);
 
   [[nodiscard]] const latency_counts& latencies() const { return latencies_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   [[nodiscard]] std::uint64_t requests() const { return latencies_.total(); }
   [[nodiscard]] std::uint64_t verified_bytes() const { return compared_plainly_ + (checker_ ? checker_->verified_bytes() : 0); }
-  // Bytes that were never written to the file.
+  // Returns the number of bytes that were never written to the file.
   [[nodiscard]] std::uint64_t unwritten_bytes() const { return checker_ ? checker_->unwritten_bytes() : 0; }
 
  private:

@@ -65,7 +65,7 @@ status take_sizes(const bench_options& wanted, bench::options& run) {
   for (const std::string& each : wanted.sizes) {
     auto bytes = parse_size(each);
     if (!bytes) return bytes.error();
-    if (*bytes == 0) return {errc::invalid_argument, "--sizes: a call of 0 bytes moves nothing"};
+    if (*bytes == 0) return {errc::invalid_argument, "--sizes: the call size must not be 0"};
     run.sizes.push_back(*bytes);
   }
   return {};
@@ -103,7 +103,7 @@ status can_be_written(const std::string& name) {
   return {};
 }
 
-// Adds facts that only this command knows and measurements of other libraries, and writes the page.
+// Adds measurements of other libraries and facts that only this command has, and writes the page.
 status complete(const bench_options& wanted, nlohmann::json& report, const std::string& file) {
   report["command"] = own_command_line();
   report["file"] = file;
@@ -128,8 +128,7 @@ int report_saved(const bench_options& wanted) {
   const auto text = read_text(wanted.from_file, most_bytes);
   if (!text) return interrupted() ? interrupted_exit_code() : fail(text.error());
   const auto report = nlohmann::json::parse(*text, nullptr, false);
-  status error =
-      report.is_object() ? write_page(wanted.report_file, report) : status(errc::invalid_argument, "this is not a JSON document");
+  status error = report.is_object() ? write_page(wanted.report_file, report) : status(errc::invalid_argument, "not a JSON document");
   if (error.code() == errc::invalid_argument) error = {errc::invalid_argument, fmt::format("{}: {}", wanted.from_file, error.message())};
   return error.ok() ? exit_success : fail(error);
 }
@@ -165,16 +164,16 @@ int run_bench(const bench_options& wanted) {
 void add_bench(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<bench_options>();
   bench::options& run = wanted->run;
-  CLI::App& sub = *app.add_subcommand("bench", "Measure this machine: each figure beside the ceiling of the same run");
+  CLI::App& sub = *app.add_subcommand("bench", "Measure this machine: each figure next to the ceiling from the same run");
   sub.add_option("--rows", run.rows, "Rows to measure: a,b,c (default: all)")->type_name("ROW,...")->delimiter(',');
   sub.add_flag("--list", wanted->list, "List the rows");
   sub.add_flag("--hot", wanted->only_hot, "Only files in the page cache");
   sub.add_flag("--cold", wanted->only_cold, "Only files not in the page cache");
-  sub.add_flag("--quick", run.quick, "Small sizes: takes seconds on a small machine");
+  sub.add_flag("--quick", run.quick, "Use small sizes: takes seconds on a small machine");
   sub.add_flag("--targets", run.show_targets, "Mark rows that have a target with PASS or below");
   add_size_option(sub, "--size", run.size_bytes, "Size of the file (default 4GiB, quick 256MiB)");
   auto* file = sub.add_option("--file", run.file, "Read this file; if it does not exist, create and keep it")->type_name("FILE");
-  sub.add_option("--dir", run.directory, "Folder for temporary files (default: here)")->type_name("DIR")->excludes(file);
+  sub.add_option("--dir", run.directory, "Folder for temporary files (default: the current folder)")->type_name("DIR")->excludes(file);
   add_device_options(sub, run.device);
   sub.add_option("--repeats", run.repeats, "Runs of each row (default 5, cold 3)")->check(whole_number(1));
   // CLI11 passes this text for an option whose optional value is missing.
@@ -182,7 +181,7 @@ void add_bench(CLI::App& app, command& chosen) {
     run.json_file = name.empty() || name == "true" || name == "{}" ? "-" : name;
     if (run.json_file == "-") promise_json();
   };
-  sub.add_option_function<std::string>("--json", take_json_file, "Print JSON in place of the table, or write it to this file")
+  sub.add_option_function<std::string>("--json", take_json_file, "Print JSON instead of the table, or write it to this file")
       ->type_name("[FILE]")
       ->expected(0, 1);
   sub.add_option("--sizes", wanted->sizes,
@@ -190,10 +189,13 @@ void add_bench(CLI::App& app, command& chosen) {
       ->type_name("SIZE,...")
       ->delimiter(',');
   auto* page =
-      sub.add_option("--report", wanted->report_file, "Write a page with plots of all figures, beside other libraries")->type_name("FILE");
-  sub.add_option("--from", wanted->from_file, "Measure nothing: make the page from this file of --json")->type_name("FILE")->needs(page);
-  sub.add_option("--python", wanted->python, "Interpreter that has the other libraries (default python3)")->type_name("FILE")->needs(page);
-  sub.add_flag("--no-others", wanted->no_others, "Leave other libraries out of the page")->needs(page);
+      sub.add_option("--report", wanted->report_file, "Write an HTML page with plots of all figures, compared with other libraries")
+          ->type_name("FILE");
+  sub.add_option("--from", wanted->from_file, "Measure nothing: create the page from this --json file")->type_name("FILE")->needs(page);
+  sub.add_option("--python", wanted->python, "Python interpreter with the other libraries installed (default python3)")
+      ->type_name("FILE")
+      ->needs(page);
+  sub.add_flag("--no-others", wanted->no_others, "Omit other libraries from the page")->needs(page);
   sub.add_flag_callback("-q,--quiet", hide_progress, "Print figures and errors only");
   sub.add_flag("--log", wanted->log, "Print each step on stderr");
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return run_bench(*wanted); }; });

@@ -44,7 +44,7 @@ class scratch_folder {
   std::string path_;
 };
 
-// Waits for the child and passes an interrupt of this process on to it.
+// Waits for the child and forwards interrupts of this process to it.
 int wait_for(pid_t child) {
   bool told = false;
   int state = 0;
@@ -101,7 +101,7 @@ std::vector<std::string> command_line(const peer_request& wanted, const std::str
 
 result<json> run_peers(const peer_request& wanted) {
   const scratch_folder folder;
-  if (folder.path().empty()) return status(errc::not_found, "no temporary folder could be made (TMPDIR)");
+  if (folder.path().empty()) return status(errc::not_found, "cannot create a temporary folder (TMPDIR)");
   std::ofstream(folder.path() + "/report_peers.py") << peers_program;
   if (status error = run_program(command_line(wanted, folder.path()), folder.path() + "/errors"); !error.ok()) return error;
   std::ifstream file(folder.path() + "/peers.json");
@@ -118,7 +118,7 @@ json measure_peers(const peer_request& wanted) {
   return json::array({{{"name", "NVIDIA libcufile, KvikIO, PyTorch, safetensors"},
                        {"state", "absent"},
                        {"reason", std::string(found.error().message())},
-                       {"install", "Python 3.10 or newer (apt-get install python3); --python names one that has the libraries"}}});
+                       {"install", "Python 3.10 or newer (apt-get install python3); --python selects one with the libraries installed"}}});
 }
 
 }  // namespace penstock::cli

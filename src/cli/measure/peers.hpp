@@ -18,8 +18,8 @@ struct peer_request {
 // The text of bench/report_peers.py, embedded in this command.
 extern const char* const peers_program;
 
-// Returns the list "peers" of a report: for each library its figures, or the reason why there are none and how to install it. Blocks for up
-// to a few minutes. An interrupt of this process also ends the Python program. If no Python runs, the list says so.
+// Returns the list "peers" of a report: for each library, its figures, or the reason why there are none and how to install it. Blocks for
+// up to a few minutes. An interrupt of this process also terminates the Python program. If Python cannot be started, the list says so.
 nlohmann::json measure_peers(const peer_request& wanted);
 
 }  // namespace penstock::cli

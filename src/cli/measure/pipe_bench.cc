@@ -22,7 +22,7 @@ struct pipe_options_given {
   output_options output;
 };
 
-// Replaces the word by the engine's name of the device. Errors: not_found.
+// Replaces the word with the engine's name for the device. Errors: not_found.
 status name_memory(std::string& word) {
   const bool is_plain = word == host_memory || word == "cpu";
   if (is_plain) word = host_memory;
@@ -68,14 +68,14 @@ int run_pipe_bench(pipe_options_given given) {
 void add_pipe_bench(CLI::App& app, command& chosen) {
   auto given = std::make_shared<pipe_options_given>();
   auto& run = given->run;
-  CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, beside a plain copy in the same run");
+  CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, next to a plain copy in the same run");
   sub.add_option("--from", run.from, "Device of the sender's tensors: host, host:0, cuda:0 (default host)")->type_name("DEVICE");
   sub.add_option("--to", run.to, "Device of the receiver's tensors (default host)")->type_name("DEVICE");
-  sub.add_option("--sizes", given->sizes, "Sizes of a tensor: a,b,c (default 4KiB to 1GiB)")->type_name("SIZE,...")->delimiter(',');
+  sub.add_option("--sizes", given->sizes, "Tensor sizes: a,b,c (default 4KiB to 1GiB)")->type_name("SIZE,...")->delimiter(',');
   sub.add_option("--channel", run.channels, "Channel to allow; can be repeated, best first (default: all)")->type_name("CHANNEL");
-  sub.add_option("--connections", run.connections, "Most connections of a tcp pipe (default 4)")->check(whole_number(1, 16));
+  sub.add_option("--connections", run.connections, "Maximum number of connections of a tcp pipe (default 4)")->check(whole_number(1, 16));
   sub.add_option("--url", run.url, "Where to listen: unix:, tcp://127.0.0.1:0 (default unix:)")->type_name("URL");
-  sub.add_option("--seconds", run.seconds, "Time to measure each figure (default 1)")
+  sub.add_option("--seconds", run.seconds, "Time to spend on each figure (default 1)")
       ->check(number_of_seconds(0.001, 1e6))
       ->type_name("SECONDS");
   sub.add_option("--serve", given->serve, "Be the other process")->group("");

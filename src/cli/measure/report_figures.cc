@@ -18,7 +18,7 @@ using points = std::vector<std::pair<double, double>>;
 
 constexpr unsigned ours = 0, plain = 7;
 
-// Returns throughput over size for one series.
+// Returns the throughput by size for one series.
 points throughput(const json& list, const std::string& series) {
   points found;
   for (const json& each : list) {
@@ -47,10 +47,9 @@ std::string hot_figure(const json& report) {
   const json& sizes = list_in(report, "sizes");
   line_plot plot{
       "hot",
-      "Throughput over size: file in the page cache",
-      "Calls of one size, in the order of the file, from one thread; batches hold 128 ranges of the size at random places. Unaligned "
-      "calls have odd "
-      "offsets and an odd address. Dotted lines are raw ceilings of the same run. Both axes are logarithmic.",
+      "Throughput by call size: file in the page cache",
+      "Calls of one size, in file order, from one thread; each batch contains 128 ranges of that size at random offsets. Unaligned calls "
+      "have odd offsets and an odd address. Dotted lines are raw ceilings from the same run. Both axes are logarithmic.",
       "GB/s",
       x_axis::bytes,
       "GB/s",
@@ -66,10 +65,9 @@ std::string hot_figure(const json& report) {
 std::string cold_figure(const json& report) {
   const json& sizes = list_in(report, "sizes");
   line_plot plot{"cold",
-                 "Throughput over size: file not in the page cache",
-                 "Calls of one size, in the order of the file, from one thread; the page cache is emptied of the file before each run. The "
-                 "dotted line is the "
-                 "disk's raw speed with many reads under way. Both axes are logarithmic.",
+                 "Throughput by call size: file not in the page cache",
+                 "Calls of one size, in file order, from one thread; the file is dropped from the page cache before each run. The dotted "
+                 "line is the disk's raw speed with many reads in flight. Both axes are logarithmic.",
                  "GB/s",
                  x_axis::bytes,
                  "GB/s",
@@ -80,15 +78,16 @@ std::string cold_figure(const json& report) {
 }
 
 std::string latency_figure(const json& report) {
-  line_plot plot{"latency",
-                 "Latency of single calls",
-                 "The time below which a part of the calls ended: the further right, the rarer. Calls of one thread; a file in the page "
-                 "cache unless the name says cold.",
-                 "us",
-                 x_axis::percent,
-                 "us",
-                 {},
-                 {}};
+  line_plot plot{
+      "latency",
+      "Latency of single calls",
+      "The time within which a share of the calls completed: the further right, the rarer. Calls from one thread; the file is in the page "
+      "cache unless the name says cold.",
+      "us",
+      x_axis::percent,
+      "us",
+      {},
+      {}};
   unsigned style = 0;
   for (const auto& [series, suffix] : {std::pair("hot", ""), {"cold", " cold"}, {"pread", " plain pread"}}) {
     for (const json& each : list_in(report, "sizes")) {
@@ -99,7 +98,7 @@ std::string latency_figure(const json& report) {
       for (const json& pair : list_in(each, "latency_us")) {
         if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) continue;
         const double percent = pair[0].get<double>();
-        // This axis has no room below the median; the table has these values.
+        // This axis has no room below the median; the table lists these values.
         if ((percent == 0 || percent >= 50) && percent < 100 && pair[1].get<double>() > 0)
           line.points.emplace_back(percent, pair[1].get<double>());
       }
@@ -112,8 +111,8 @@ std::string latency_figure(const json& report) {
 
 std::string cpu_figure(const json& report) {
   bar_plot plot{"cpu",
-                "CPU time of 10^9 bytes, row by row",
-                "Seconds of all threads of the process, in the kernel too. A short bar is good. Rows of less than 1 MiB are left out.",
+                "CPU time for 10^9 bytes, by row",
+                "Seconds on all threads of the process, including kernel time. Shorter is better. Rows below 1 MiB are omitted.",
                 {}};
   for (const json& row : list_in(report, "rows")) {
     const double cost = number_in(row, "cpu_s_per_gb");
@@ -138,8 +137,8 @@ std::string cpu_figure(const json& report) {
 
 std::string fraction_figure(const json& report) {
   bar_plot plot{"fractions",
-                "How near each row comes to its ceiling",
-                "Part of the raw speed that was measured in the same run; the ceiling is named beside the bar. A long bar is good.",
+                "How close each row comes to its ceiling",
+                "Fraction of the raw speed measured in the same run; the label shows the ceiling. Longer is better.",
                 {}};
   for (const json& row : list_in(report, "rows")) {
     const double part = number_in(row, "fraction");
@@ -168,16 +167,15 @@ std::vector<subject> subjects(const json& report) {
 }
 
 std::string beside_others(const json& report, const std::string& series, const std::string& id, const std::string& title) {
-  line_plot plot{
-      id,
-      title,
-      "Each subject reads the same sizes from a file of its own kind, in a process of its own, one call after the other; the calls "
-      "are listed in the table of other libraries. Both axes are logarithmic.",
-      "GB/s",
-      x_axis::bytes,
-      "GB/s",
-      {},
-      ceilings(report, {series == "hot" ? link : disk})};
+  line_plot plot{id,
+                 title,
+                 "Each library reads the same sizes from a file of its own kind, in its own process, one call at a time; the calls "
+                 "are listed in the table of other libraries. Both axes are logarithmic.",
+                 "GB/s",
+                 x_axis::bytes,
+                 "GB/s",
+                 {},
+                 ceilings(report, {series == "hot" ? link : disk})};
   for (const subject& each : subjects(report)) plot.lines.push_back({each.name, throughput(*each.points, series), each.style});
   std::erase_if(plot.lines, [](const plot_line& line) { return line.points.empty(); });
   return plot.lines.size() > 1 ? draw(plot) : std::string();
@@ -205,8 +203,8 @@ std::string row_bars(const json& report) {
 
 std::string cpu_beside_others(const json& report) {
   bar_plot plot{"cpu-others",
-                "CPU time of 10^9 bytes, beside others",
-                "Hot file, the largest size that each subject has measured. A short bar is good.",
+                "CPU time for 10^9 bytes, compared with others",
+                "File in the page cache, at the largest size measured for each library. Shorter is better.",
                 {}};
   for (const subject& each : subjects(report)) {
     const json* largest = nullptr;
@@ -230,7 +228,7 @@ std::string report_figures(const json& report) {
   };
   return section("throughput", "Throughput", hot_figure(report) + cold_figure(report)) +
          section("delay", "Latency", latency_figure(report)) +
-         section("cost", "CPU cost, and how near the ceilings", cpu_figure(report) + fraction_figure(report));
+         section("cost", "CPU cost and distance to the ceilings", cpu_figure(report) + fraction_figure(report));
 }
 
 std::string report_peers(const json& report) {

@@ -47,10 +47,10 @@ std::vector<key_figure> key_figures(const json& report) {
   add_speed("hot-4g", "hot", "file in the page cache");
   add_speed("cold-4g", "cold", "file not in the page cache");
   if (const json* row = find_in(rows, "name", "call-4k"); row != nullptr && number_in(*row, "p50_us") > 0) {
-    out.push_back({"a blocking read of 4 KiB", fmt::format("{:.1f} us", number_in(*row, "p50_us")), "median, page cache"});
+    out.push_back({"one blocking 4 KiB read", fmt::format("{:.1f} us", number_in(*row, "p50_us")), "median, page cache"});
   }
   if (const json* row = find_in(rows, "name", "hot-4g"); row != nullptr && number_in(*row, "cpu_s_per_gb") > 0) {
-    out.push_back({"CPU time of 10^9 bytes", fmt::format("{:.2f} s", number_in(*row, "cpu_s_per_gb")), "page cache, one call"});
+    out.push_back({"CPU time for 10^9 bytes", fmt::format("{:.2f} s", number_in(*row, "cpu_s_per_gb")), "page cache, one call"});
   }
   return out;
 }
@@ -66,7 +66,7 @@ std::string keys_html(const json& report) {
 
 std::string peers_section(const json& report) {
   const std::string inside = report_peers(report) + peer_tables(report);
-  return inside.empty() ? inside : "<section id=\"others\"><h2>Beside other libraries</h2>\n" + inside + "</section>\n";
+  return inside.empty() ? inside : "<section id=\"others\"><h2>Compared with other libraries</h2>\n" + inside + "</section>\n";
 }
 
 std::string outcome(const json& report) {
@@ -79,7 +79,7 @@ std::string outcome(const json& report) {
     }
   }
   std::string out = "<p>Every figure comes from a run whose bytes were compared with the file.</p>\n";
-  if (report.contains("stopped") && report.at("stopped") == true) out += "<p><strong>The run was stopped before its end.</strong></p>\n";
+  if (report.contains("stopped") && report.at("stopped") == true) out += "<p><strong>The run was stopped early.</strong></p>\n";
   return failed.empty() ? out : out + "<p><strong>Failed:</strong></p>\n<ul>\n" + failed + "</ul>\n";
 }
 
@@ -88,7 +88,7 @@ std::string links(const std::string& body) {
   for (const auto& [id, name] : {std::pair("throughput", "Throughput"),
                                  {"delay", "Latency"},
                                  {"cost", "CPU cost"},
-                                 {"others", "Beside others"},
+                                 {"others", "Other libraries"},
                                  {"tables", "All figures"},
                                  {"machine", "The machine"},
                                  {"method", "How it was measured"}}) {
@@ -101,12 +101,11 @@ std::string links(const std::string& body) {
 std::string method(const json& report) {
   const std::string command = text_in(report, "command");
   return fmt::format(
-      "<section id=\"method\"><h2>How it was measured</h2>\n{}"
-      "<p>GB/s are 10^9 bytes a second, of the call as a whole. CPU seconds are those of all threads of the process, in the kernel too. "
-      "Each figure is the "
-      "run of median time of several; latencies are those of the calls of that run. Ceilings are measured in the same run, without the "
-      "engine. "
-      "A file is in the page cache as a whole or not at all, as the kernel says before each run.</p>\n</section>\n",
+      "<section id=\"method\"><h2>How it was measured</h2>\n"
+      "{}<p>GB/s are 10^9 bytes per second for the whole call. CPU seconds cover all threads of the process, including kernel time. Each "
+      "figure comes from the run with the median time; latencies are those of the calls in that run. Ceilings are measured in the same "
+      "run, without the engine. The kernel confirms before each run that a file is either completely in the page cache or not at all.</p>\n"
+      "</section>\n",
       command.empty() ? "" : fmt::format("<p>Command: <code>{}</code></p>\n", html_text(command)));
 }
 
@@ -154,7 +153,7 @@ const json& list_in(const json& object, const char* name) {
 
 result<std::string> render_report(const json& report) {
   if (text_in(report, "penstock").empty() || !report.contains("rows") || !report.at("rows").is_array())
-    return status(errc::invalid_argument, "this is not a result of `penstock bench --json`");
+    return status(errc::invalid_argument, "not a result of `penstock bench --json`");
   return page(report);
 }
 

@@ -10,7 +10,7 @@
 
 namespace penstock::cli {
 
-// report: the output of `penstock bench --json`; missing parts are left out of the page. Errors: invalid_argument if it is not such a
+// report: the output of `penstock bench --json`; missing parts are omitted from the page. Errors: invalid_argument if it is not such a
 // report.
 result<std::string> render_report(const nlohmann::json& report);
 

@@ -33,7 +33,7 @@ html_table rows_table(const json& report) {
     std::string notes = text_in(ceiling, "name");
     if (!text_in(ceiling, "detail").empty()) notes += ": " + text_in(ceiling, "detail");
     for (const json& note : list_in(row, "notes")) notes += (notes.empty() ? "" : "; ") + (note.is_string() ? note.get<std::string>() : "");
-    // The speed of a transfer below 1 MiB means nothing.
+    // The speed of a transfer below 1 MiB is meaningless.
     const bool moved = number_in(row, "bytes") >= (1 << 20);
     const std::string part = number_in(row, "ratio") > 0 ? "x" + figure(row, "ratio", 3) : figure(row, "fraction", 3);
     table.rows.push_back(
@@ -45,7 +45,7 @@ html_table rows_table(const json& report) {
 }
 
 html_table sizes_table(const json& report) {
-  html_table table{"Calls of each size, from one thread", {"calls", "size", "GB/s", "us each", "CPU s/GB", "calls made", "path"}, {}, 2, 1};
+  html_table table{"Throughput by call size, one thread", {"calls", "size", "GB/s", "us each", "CPU s/GB", "calls made", "path"}, {}, 2, 1};
   for (const json& point : list_in(report, "sizes")) {
     const bool measured = text_in(point, "outcome") == "measured";
     table.rows.push_back({text_in(point, "series"), bytes_text(point, "call_bytes"), figure(point, "gb_per_s", 3),
@@ -56,7 +56,7 @@ html_table sizes_table(const json& report) {
 }
 
 html_table latency_table(const json& report) {
-  html_table table{"Latency in us, by the share of calls that took no longer", {"calls", "size"}, {}, 2, 0};
+  html_table table{"Latency in us, by percentile", {"calls", "size"}, {}, 2, 0};
   std::vector<double> percents;
   for (const json& point : list_in(report, "sizes")) {
     for (const json& pair : list_in(point, "latency_us")) {
@@ -66,7 +66,7 @@ html_table latency_table(const json& report) {
   }
   std::sort(percents.begin(), percents.end());
   for (const double percent : percents)
-    table.columns.push_back(percent == 0 ? "least" : percent == 100 ? "most" : fmt::format("{:g} %", percent));
+    table.columns.push_back(percent == 0 ? "min" : percent == 100 ? "max" : fmt::format("{:g} %", percent));
   for (const json& point : list_in(report, "sizes")) {
     if (list_in(point, "latency_us").empty()) continue;
     std::vector<std::string> row{text_in(point, "series"), bytes_text(point, "call_bytes")};
@@ -92,15 +92,15 @@ html_table ceilings_table(const json& report) {
   };
   add("link_to_device_gb_per_s", "pinned memory to the device", "GB/s", "copies of 64 MiB, best of 5");
   add("link_from_device_gb_per_s", "the device to pinned memory", "GB/s", "copies of 64 MiB, best of 5");
-  add("copy_4k_us", "one copy of 4 KiB, and the wait for it", "us", "median");
+  add("copy_4k_us", "one 4 KiB copy, including the wait", "us", "median");
   add("page_cache_to_memory_gb_per_s", "page cache to memory, pread", "GB/s", text_in(from, "page_cache_to_memory_how"));
-  add("direct_read_gb_per_s", "disk to memory, O_DIRECT by io_uring", "GB/s", text_in(from, "direct_read_how"));
+  add("direct_read_gb_per_s", "disk to memory, O_DIRECT with io_uring", "GB/s", text_in(from, "direct_read_how"));
   return table;
 }
 
 html_table peers_table(const json& report) {
   html_table table{"Other libraries: which were measured, and how to install the rest",
-                   {"library", "state", "version", "what was called, or why it was not", "how to install it"},
+                   {"library", "state", "version", "call, or why it was not measured", "how to install it"},
                    {},
                    5,
                    0};
@@ -139,7 +139,7 @@ std::string findings_list(const json& machine) {
                     html_text(subject.empty() ? "" : subject + ": "), html_text(text_in(each, "reason")),
                     text_in(each, "remedy").empty() ? "" : "<br/><span class=\"soft\">→ " + html_text(text_in(each, "remedy")) + "</span>");
   }
-  return out.empty() ? out : "<h3>What penstock check finds</h3>\n<ul class=\"findings\">\n" + out + "</ul>\n";
+  return out.empty() ? out : "<h3>Findings of penstock check</h3>\n<ul class=\"findings\">\n" + out + "</ul>\n";
 }
 
 }  // namespace
@@ -153,19 +153,19 @@ std::string report_tables(const json& report) {
 std::string peer_tables(const json& report) { return to_html(peers_table(report)) + to_html(peer_figures_table(report)); }
 
 std::string report_machine(const json& report) {
-  html_table facts{"The machine, and what was read", {"fact", "value"}, {}, 2, 0};
+  html_table facts{"The machine and the file", {"fact", "value"}, {}, 2, 0};
   const auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) facts.rows.push_back({name, value});
   };
   add("kernel", text_in(report, "kernel"));
   add("processor", text_in(report, "cpu"));
-  add("cores of this process", figure(report, "cores", 0));
+  add("cores available", figure(report, "cores", 0));
   add("device",
       text_in(report, "device") + (text_in(report, "device_description").empty() ? "" : ", " + text_in(report, "device_description")));
   add("why no GPU", text_in(report, "device_remark"));
   add("GPU driver", text_in(report, "driver"));
   add("file", text_in(report, "file"));
-  add("size of the file", bytes_text(report, "file_bytes"));
+  add("file size", bytes_text(report, "file_bytes"));
   add("file system", text_in(report, "file_system"));
   const json& machine = report.contains("machine") ? report.at("machine") : json::object();
   html_table versions{"Versions", {"what", "version"}, {}, 2, 0};
@@ -173,7 +173,7 @@ std::string report_machine(const json& report) {
     for (const auto& [name, value] : machine.at("versions").items())
       versions.rows.push_back({name, value.is_string() ? value.get<std::string>() : "none"});
   }
-  html_table topology{"What is near which GPU", {"GPU", "what", "which", "relation", "shared"}, {}, 5, 0};
+  html_table topology{"Devices near each GPU", {"GPU", "device", "address", "relation", "shared"}, {}, 5, 0};
   for (const json& each : list_in(machine, "topology")) {
     topology.rows.push_back(
         {text_in(each, "gpu"), text_in(each, "what"), text_in(each, "peer"), text_in(each, "relation"), text_in(each, "shared")});

@@ -35,7 +35,8 @@ void print_converted(const convert_options& wanted, const converted_file& done) 
       done.seconds, bench::gigabytes_per_second(done.bytes, done.seconds));
   if (wanted.output.quiet) return;
   remark_on("strided tensor view was made contiguous", "strided tensor views were made contiguous", done.strided);
-  remark_on("tensor shared a storage, and is written separately", "tensors shared storages, and are written separately", done.shared);
+  remark_on("tensor shares storage with another and was written separately", "tensors share storage and were written separately",
+            done.shared);
   remark_on("entry is not a tensor and was left out", "entries are not tensors and were left out", done.left_out);
 }
 
@@ -56,7 +57,7 @@ int convert(const convert_options& wanted) {
   if (!owner) return fail(owner.error());
   const auto done = convert_file(*owner, wanted.from, wanted.to, wanted.selection);
   if (!done && interrupted()) {
-    complain("penstock: interrupted; {} is as it was\n", wanted.to);
+    complain("penstock: interrupted; {} is unchanged\n", wanted.to);
     return interrupted_exit_code();
   }
   if (!done) return fail(done.error());
@@ -68,15 +69,15 @@ int convert(const convert_options& wanted) {
 
 void add_convert(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<convert_options>();
-  CLI::App& sub = *app.add_subcommand("convert", "Convert a checkpoint of torch.save to a safetensors file, or the other way round");
-  sub.add_option("FROM", wanted->from, "A safetensors file, or a checkpoint of torch.save")->required();
+  CLI::App& sub = *app.add_subcommand("convert", "Convert a torch.save checkpoint to a safetensors file, or vice versa");
+  sub.add_option("FROM", wanted->from, "Safetensors file or torch.save checkpoint")->required();
   sub.add_option("TO", wanted->to, "File to write in the other format; an existing file is replaced when the new one is complete")
       ->required();
-  sub.add_option("--key", wanted->selection.key, "Take only the tensors of this dict in the checkpoint: model, or outer.inner");
-  sub.add_flag("--flatten", wanted->selection.flatten, "Join the keys of nested dicts by dots");
-  sub.add_flag("--tensors-only", wanted->selection.tensors_only, "Leave out everything that is not a tensor");
+  sub.add_option("--key", wanted->selection.key, "Convert only the tensors in this dict of the checkpoint: model, or outer.inner");
+  sub.add_flag("--flatten", wanted->selection.flatten, "Join the keys of nested dicts with dots");
+  sub.add_flag("--tensors-only", wanted->selection.tensors_only, "Skip everything that is not a tensor");
   add_output_options(sub, wanted->output);
-  sub.footer("convert executes nothing in a checkpoint, and needs neither Python nor PyTorch.");
+  sub.footer("convert executes no code from a checkpoint and needs neither Python nor PyTorch.");
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return convert(*wanted); }; });
 }
 

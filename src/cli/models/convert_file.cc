@@ -103,7 +103,7 @@ class element_walk {
   std::uint64_t left_;
 };
 
-// Moves the bytes of tensors from one file to the other.
+// Copies the bytes of tensors from one file to the other.
 class tensor_carrier {
  public:
   tensor_carrier(const file& from, const file& to, const std::string& name, std::uint64_t bytes)
@@ -120,10 +120,10 @@ class tensor_carrier {
     }
     return {};
   }
-  // Writes the elements in the order of the shape. Holds the part of the storage that the view covers in memory.
+  // Writes the elements in the order of the shape. Keeps the part of the storage that the view covers in memory.
   status gather(const checkpoint_tensor& view, std::uint64_t to) {
     const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[view.extent]);
-    if (memory == nullptr) return {errc::out_of_memory, fmt::format("no memory for the {} bytes that it spans", view.extent)};
+    if (memory == nullptr) return {errc::out_of_memory, fmt::format("not enough memory for the {} bytes that it spans", view.extent)};
     if (status error = read(memory.get(), view.extent, view.offset); !error.ok()) return error;
     for (element_walk walk(view, memory.get()); walk.left() > 0;) {
       const std::uint64_t count = walk.take(writer_.buffer(), buffer_bytes);
@@ -138,7 +138,7 @@ class tensor_carrier {
   [[nodiscard]] status read(std::byte* to, std::uint64_t bytes, std::uint64_t offset) const {
     const io_result done = from_.read(to, bytes, static_cast<std::int64_t>(offset));
     if (!done.ok()) return done.error;
-    if (done.bytes_done < bytes) return {errc::io, fmt::format("{} became shorter", from_.path())};
+    if (done.bytes_done < bytes) return {errc::io, fmt::format("{} was truncated while being read", from_.path())};
     return {};
   }
   status write(std::uint64_t bytes, std::uint64_t offset) {
@@ -178,14 +178,15 @@ class converter {
     if (!is_checkpoint && is_bare_pickle()) {
       return {errc::unsupported,
               fmt::format("{}: a checkpoint in the format of PyTorch 1.5 and older, which is not a zip archive: load it with "
-                          "PyTorch, and save it again",
+                          "PyTorch and save it again",
                           from_name_)};
     }
     if (status error = check_names(is_checkpoint); !error.ok()) return error;
     return is_checkpoint ? to_safetensors() : to_checkpoint();
   }
 
-  // Detects the format that _use_new_zipfile_serialization=False still writes. Read as a length, these bytes exceed any safetensors header.
+  // Detects the format that _use_new_zipfile_serialization=False still writes. Interpreted as a header length, these bytes exceed the size
+  // of any safetensors header.
   [[nodiscard]] bool is_bare_pickle() const {
     char first[8] = {};
     const io_result done = from_.read(first, sizeof first, 0);
@@ -202,16 +203,17 @@ class converter {
     const bool means_safetensors = ending == ".safetensors";
     const bool means_checkpoint = is_one_of(checkpoint_endings, ending);
     if (is_one_of(other_endings, ending))
-      return wrong(
-          fmt::format("{} would be a {} file, which its ending contradicts", to_name_, is_checkpoint ? "safetensors" : "checkpoint"));
+      return wrong(fmt::format("{} would be a {} file, but its extension is for another format", to_name_,
+                               is_checkpoint ? "safetensors" : "checkpoint"));
     if (is_checkpoint && means_checkpoint)
-      return wrong(fmt::format("{} is a checkpoint and becomes a safetensors file, but the ending of {} names another format", from_name_,
-                               to_name_));
+      return wrong(fmt::format("{} is a checkpoint and would become a safetensors file, but the extension of {} is for another format",
+                               from_name_, to_name_));
     if (!is_checkpoint && means_safetensors)
-      return wrong(fmt::format("{} is not a checkpoint and becomes one, but the ending of {} names another format", from_name_, to_name_));
+      return wrong(
+          fmt::format("{} is not a checkpoint and would become one, but the extension of {} is for another format", from_name_, to_name_));
     const bool is_selecting = !wanted_.key.empty() || wanted_.flatten || wanted_.tensors_only;
     if (!is_checkpoint && is_selecting)
-      return wrong("--key, --flatten and --tensors-only are for checkpoints, but this is not one").with_context(from_name_);
+      return wrong("--key, --flatten and --tensors-only work only with checkpoints").with_context(from_name_);
     return {};
   }
 

@@ -16,7 +16,7 @@ using key_span = std::span<const std::string>;
 
 status not_selected(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// Returns the first names and the number of the others.
+// Returns the first names and the number of remaining ones.
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t most = 10;
   const auto shown = std::span(names).first(std::min(names.size(), most));
@@ -68,9 +68,10 @@ class selector {
 
  private:
   [[nodiscard]] status check_root() const {
-    if (!from_.tensors.empty() && from_.tensors.front().keys.empty()) return not_selected("it is a single tensor without a name");
+    if (!from_.tensors.empty() && from_.tensors.front().keys.empty())
+      return not_selected("the checkpoint is a single tensor without a name");
     if (!from_.others.empty() && from_.others.front().keys.empty() && from_.others.front().kind != "dict")
-      return not_selected(fmt::format("it is a {}, not a dict of tensors", from_.others.front().kind));
+      return not_selected(fmt::format("the checkpoint is a {}, not a dict of tensors", from_.others.front().kind));
     return {};
   }
 
@@ -94,16 +95,17 @@ class selector {
   [[nodiscard]] status check_choice() const {
     if (!wanted_.key.empty() && !found_) {
       const auto dicts = outer_dicts(from_);
-      return not_selected(fmt::format("it has no dict {}; it has {}", called(wanted_.key), dicts.empty() ? "none" : dicts_of(dicts)));
+      return not_selected(
+          fmt::format("the checkpoint contains no dict {}; found: {}", called(wanted_.key), dicts.empty() ? "none" : dicts_of(dicts)));
     }
     std::string wrong;
     if (!nested_.empty()) {
-      wrong = fmt::format("these are dicts of tensors: {}; --key NAME takes one of them, --flatten joins the names with dots",
+      wrong = fmt::format("found nested dicts of tensors: {}. Use --key NAME to select one, or --flatten to join their names with dots",
                           dicts_of(nested_));
     }
     if (!made_.left_out.empty() && !wanted_.tensors_only) {
-      wrong +=
-          fmt::format("{}these are not tensors: {}; --tensors-only leaves them out", wrong.empty() ? "" : "; ", list_of(made_.left_out));
+      wrong += fmt::format("{}found entries that are not tensors: {}. Use --tensors-only to skip them", wrong.empty() ? "" : ". Also ",
+                           list_of(made_.left_out));
     }
     return wrong.empty() ? status() : not_selected(wrong);
   }

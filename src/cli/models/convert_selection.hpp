@@ -9,9 +9,9 @@
 namespace penstock::cli {
 
 struct selection_options {
-  std::string key;            // take only this dict; dots in the name lead into nested dicts
+  std::string key;            // take only this dict; dots in the name select nested dicts
   bool flatten = false;       // join nested keys with dots
-  bool tensors_only = false;  // leave out values that are not tensors
+  bool tensors_only = false;  // skip values that are not tensors
 };
 
 struct selected_tensor {

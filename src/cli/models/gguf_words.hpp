@@ -1,4 +1,4 @@
-// The metadata of GGUF files as text and as JSON. Pure functions. Long arrays, such as a vocabulary, are shown by their length only.
+// The metadata of GGUF files as text and as JSON. Pure functions. Long arrays, such as a vocabulary, are shown only by their length.
 #pragma once
 
 #include <string>

@@ -232,11 +232,11 @@ void print_contents(const contents& of, bool totals) {
     say("  {:<12} {:>7} {}{}, {}\n", type, total.count, what, total.count == 1 ? "" : "s", format_size(total.bytes));
   if (!of.unread.empty()) say("  cannot read its tensors: {}\n", of.unread);
   for (const gguf_unknown_tensor& each : of.gguf.unknown) {
-    say("  not loadable: {} [{}] at {}, of type {}, which this version does not know\n", each.name,
+    say("  not loadable: {} [{}] at {}, of type {}, which this version does not support\n", each.name,
         fmt::format("{}", fmt::join(each.shape, ", ")), each.offset, each.type);
   }
   if (totals) return;
-  for (const checkpoint_entry& each : of.others) say("  no tensor: {} ({})\n", fmt::format("{}", fmt::join(each.keys, ".")), each.kind);
+  for (const checkpoint_entry& each : of.others) say("  not a tensor: {} ({})\n", fmt::format("{}", fmt::join(each.keys, ".")), each.kind);
   if (of.lines.empty()) return;
   say("  {:>15} {:>15} {:>7} {:<12} {}\n", "offset", "bytes", "aligned", "type", "name");
   for (const line& each : of.lines) {
@@ -245,7 +245,7 @@ void print_contents(const contents& of, bool totals) {
   }
 }
 
-// Inspects the files of a command line, one after the other.
+// Inspects the files of a command line, one at a time.
 class inspection {
  public:
   inspection(const engine& owner, const inspect_options& wanted) : owner_(owner), wanted_(wanted) {}
@@ -348,11 +348,10 @@ void add_inspect(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<inspect_options>();
   CLI::App& sub = *app.add_subcommand("inspect", "Show the tensors in model files: types, shapes, bytes and offsets");
   sub.add_option("FILE", wanted->paths,
-                 "safetensors files, GGUF files, checkpoints of torch.save, indexes (.json) of such files, or folders with "
-                 "model.safetensors or its "
-                 "index")
+                 "safetensors files, GGUF files, torch.save checkpoints, indexes (.json) of such files, or folders with model.safetensors "
+                 "or its index")
       ->required();
-  sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes, the largest first")
+  sub.add_option("--sort", wanted->order, "Order of the tensors: offset (default), name, or bytes (largest first)")
       ->check(one_of({"offset", "name", "bytes"}));
   sub.add_flag("--totals", wanted->totals, "Print the totals only");
   add_output_options(sub, wanted->output);

@@ -50,12 +50,12 @@ load_ceiling link_of(const std::string& device) {
   return {device, "pinned memory to device", link->to_device_gbs, {}};
 }
 
-// Measures the drive, which limits reads of a file outside the page cache.
+// Measures the drive, which limits reads of a file that is not in the page cache.
 load_ceiling disk_of(const std::string& device, const std::string& path, std::uint64_t bytes) {
   constexpr std::uint64_t most = std::uint64_t{1} << 30;
   const auto found = bench::ceiling_meter(device).direct_read(path, std::min(bytes, most));
   if (!found) return {{}, {}, 0, found.error()};
-  return {{}, fmt::format("the disk, O_DIRECT, {}", found->how), found->value, {}};
+  return {{}, fmt::format("disk, O_DIRECT, {}", found->how), found->value, {}};
 }
 
 bool is_cold(const loaded_file& file) { return file.cached_bytes && *file.cached_bytes < file.file_bytes / 2; }
@@ -133,7 +133,7 @@ void print_ceilings(const std::vector<load_ceiling>& ceilings, const std::vector
   for (const load_ceiling& each : ceilings) {
     const std::string of = each.device.empty() ? "" : each.device + ", ";
     if (!each.error.ok()) {
-      say("ceiling: none of {}: {}\n", each.device.empty() ? "the disk" : each.device, each.error.message());
+      say("ceiling: none for {}: {}\n", each.device.empty() ? "the disk" : each.device, each.error.message());
       continue;
     }
     std::string reached;
@@ -205,7 +205,7 @@ void print_as_json(const std::vector<load_pass>& passes, const std::vector<load_
 
 // --- the command
 
-// Splits a list at its commas.
+// Splits a list at the commas.
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words;
   std::istringstream text(list);
@@ -275,17 +275,16 @@ int load(const load_options& wanted) {
 
 void add_load(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<load_options>();
-  CLI::App& sub = *app.add_subcommand("load", "Load a model into device memory, and show how fast, and why");
+  CLI::App& sub = *app.add_subcommand("load", "Load a model into device memory and show how fast, and why");
   sub.add_option("FILE", wanted->files,
-                 "safetensors files, GGUF files, checkpoints of torch.save, indexes (.json) of such files, or folders with "
-                 "model.safetensors or its "
-                 "index")
+                 "safetensors files, GGUF files, torch.save checkpoints, indexes (.json) of such files, or folders with model.safetensors "
+                 "or its index")
       ->required();
   const auto take_names = [wanted](const std::string& list) { wanted->devices = words_of(list); };
-  auto* devices =
-      sub.add_option_function<std::string>(
-             "--device", take_names, "Devices by name; each gets the whole model: cuda:0,cuda:1 (default: the first of `penstock devices`)")
-          ->type_name("DEVICE,...");
+  auto* devices = sub.add_option_function<std::string>(
+                         "--device", take_names,
+                         "Devices by name; each receives the whole model: cuda:0,cuda:1 (default: the first that `penstock devices` lists)")
+                      ->type_name("DEVICE,...");
   const auto take_numbers = [wanted](const std::string& list) { wanted->devices = names_of_gpus(list); };
   sub.add_option_function<std::string>("--gpus", take_numbers, "GPUs by number: 0,1 is cuda:0,cuda:1")
       ->type_name("N,...")
@@ -293,10 +292,11 @@ void add_load(CLI::App& app, command& chosen) {
   sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or past it (bypass)")
       ->check(one_of({"auto", "keep", "bypass"}));
   sub.add_option("--links", wanted->links,
-                 "Fill each GPU over this many PCIe links, 1 to 8, through the GPUs beside it (default: PENSTOCK_LINKS)")
+                 "Fill each GPU over this many PCIe links, 1 to 8, through neighbouring GPUs (default: PENSTOCK_LINKS)")
       ->check(whole_number(1, 8));
-  sub.add_flag("--time", wanted->time, "Show where the time went, and measure the ceilings of the link and, if it is read, of the disk");
-  sub.add_flag("--verify", wanted->verify, "Copy the bytes back, and compare their hash with that of a plain read");
+  sub.add_flag("--time", wanted->time,
+               "Show where the time was spent, and measure the ceilings of the link and, if it is read, of the disk");
+  sub.add_flag("--verify", wanted->verify, "Copy the bytes back and compare their hash with that of a plain read");
   sub.add_option("--repeat", wanted->repeat, "Number of loads (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return load(*wanted); }; });

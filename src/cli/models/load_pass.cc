@@ -81,7 +81,7 @@ class loader {
       told_.files.push_back(
           {each.path, std::string(to_string(each.kind)), each.file_bytes, each.tensor_bytes(), each.header.tensors().size(), std::nullopt});
       for (const gguf_unknown_tensor& tensor : each.unknown) {
-        told_.remarks.push_back(fmt::format("{}: tensor {} is of type {}, which this version does not know: it is not loaded", each.path,
+        told_.remarks.push_back(fmt::format("{}: tensor {} has type {}, which this version does not support; it is not loaded", each.path,
                                             tensor.name, tensor.type));
       }
     }
@@ -90,8 +90,9 @@ class loader {
     return {};
   }
 
-  // Returns the memory of a device or, for the host, its unused memory: pages are allocated on first use, so overcommitment shows late and
-  // kills other processes. The same holds for devices that share host memory, whose drivers count the page cache as used.
+  // Returns the memory of a device or, for the host, its unused memory: pages are allocated on first use, so overcommitment is detected
+  // late and gets other processes killed. The same applies to devices that share host memory, whose drivers count the page cache as used
+  // memory.
   [[nodiscard]] std::uint64_t room_of(const device_info& device) const {
     if (!device.name.starts_with(host_memory) && !device.shares_host_memory) return device.memory_bytes;
     return std::min(device.memory_bytes, bench::available_memory().value_or(device.memory_bytes));
@@ -102,7 +103,7 @@ class loader {
       needed[each.name] += bytes_needed_;
       const std::uint64_t room = room_of(each);
       if (needed[each.name] <= room || room == 0) continue;
-      return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, but there is only {}", each.name,
+      return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, but only {} is available", each.name,
                                                format_size(needed[each.name]), format_size(room))};
     }
     return {};
@@ -144,7 +145,8 @@ class loader {
     }
   }
 
-  // Reads for all devices in one batch: the first gets its bytes from the file, each other one from the device before it.
+  // Reads for all devices in one batch: the first device receives its bytes from the file, and each other device receives them from the
+  // previous one.
   status read() {
     std::vector<void*> places;
     for (const device_buffer& each : memory_) places.push_back(each.data());
@@ -187,7 +189,7 @@ class loader {
 
   // --- verify
 
-  // Clears the memory, so that old data cannot pass for data that was read.
+  // Clears the memory, so that old data cannot be mistaken for data that was read.
   [[nodiscard]] status clear() const {
     for (const device_buffer& memory : memory_) {
       if (status error = bench::clear_memory(owner_, memory.data(), memory.size()); !error.ok()) return error;
@@ -209,7 +211,7 @@ class loader {
       }
       told_.devices[i].equal = found.value() == right.value();
       if (!*told_.devices[i].equal)
-        return {errc::internal, fmt::format("the bytes in the memory of {} differ from those of the files", told_.devices[i].name)};
+        return {errc::internal, fmt::format("the bytes in the memory of {} differ from those in the files", told_.devices[i].name)};
     }
     return {};
   }

@@ -48,12 +48,12 @@ struct load_pass {
   double allocate_seconds = 0;
   double read_seconds = 0;      // for all devices
   double read_cpu_seconds = 0;  // for all devices
-  std::string path;             // the path that carried the bytes
-  status error;                 // on error, the other fields hold what is known
+  std::string path;             // the path that transferred the bytes
+  status error;                 // on error, the other fields contain what is known
 };
 
-// Errors (in the result): those of model::open(); out_of_memory, which names the device without room for the model; those of reading, which
-// name file and tensor; cancelled after an interrupt; internal if the bytes differ.
+// Errors (in the result): those of model::open(); out_of_memory (the message contains the device without room for the model); read errors
+// (the message contains the file and the tensor); cancelled after an interrupt; internal if the bytes differ.
 load_pass load_once(const engine& owner, const load_request& wanted);
 
 }  // namespace penstock::cli

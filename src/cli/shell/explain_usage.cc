@@ -50,7 +50,7 @@ std::string describe_before(const CLI::App& app, const CLI::App* sub) {
   if (!is_option(word)) return unknown_command(app, word);
   const auto known = sub != nullptr ? option_names(*sub) : std::vector<std::string>();
   if (std::find(known.begin(), known.end(), word) != known.end()) {
-    return fmt::format("{0} belongs after the command: penstock {1} {0}", word, sub->get_name());
+    return fmt::format("{0} must follow the command: penstock {1} {0}", word, sub->get_name());
   }
   return unknown_option(app, word);
 }
@@ -72,7 +72,7 @@ std::string in_plain_words(const std::string& error) {
   const auto at = error.find(before);
   if (at == std::string::npos || !error.ends_with(behind)) return error;
   const auto type = error.substr(at + before.size(), error.size() - at - before.size() - behind.size());
-  return fmt::format("{}: {} is missing after it", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
+  return fmt::format("{} must be followed by {}", error.substr(0, at), type == "TEXT" ? "a word" : type.substr(0, type.find(':')));
 }
 
 // Reports an unknown option before the errors that it causes: `read --verfy` lacks a file only because of the typo.
@@ -81,7 +81,7 @@ std::string describe_after(const CLI::App& sub, const CLI::ParseError& error) {
   if (sub.get_prefix_command() && !words.empty()) words.resize(1);  // the other words belong to another program
   if (const auto option = std::find_if(words.begin(), words.end(), is_option); option != words.end()) return unknown_option(sub, *option);
   const bool left_over = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !words.empty();
-  return left_over ? fmt::format("unexpected word \"{}\"", words.front()) : in_plain_words(error.what());
+  return left_over ? fmt::format("unexpected argument \"{}\"", words.front()) : in_plain_words(error.what());
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
 int explain_usage(const CLI::App& app, const CLI::ParseError& error) {
   const auto commands = app.get_subcommands();
   const CLI::App* sub = commands.empty() ? nullptr : commands.front();
-  // `penstock foo --help`: CLI11 handles the option before it looks at the word.
+  // `penstock foo --help`: CLI11 handles the option before it processes the word.
   const bool is_named = sub != nullptr || std::ranges::all_of(app.remaining(), is_option);
   if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr && is_named) {
     put_exactly(help_of(app, sub == nullptr ? "" : sub->get_name()));

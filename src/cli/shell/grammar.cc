@@ -84,7 +84,7 @@ command_grammar grammar_of_one(const CLI::App& app, const std::string& name) {
 status write_file(const std::filesystem::path& path, const std::string& text) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  if (error) return status::from_errno(error.value(), fmt::format("make {}", path.parent_path().string()));
+  if (error) return status::from_errno(error.value(), fmt::format("create {}", path.parent_path().string()));
   errno = 0;
   std::ofstream file(path, std::ios::binary);
   file << text;

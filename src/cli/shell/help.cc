@@ -18,7 +18,7 @@ void add_help(CLI::App& app, command& chosen) {
   auto folder = std::make_shared<std::string>();
   sub.add_flag("--man", *manual, "Print a manual page: penstock help --man read | man -l -");
   auto markdown = std::make_shared<bool>(false);
-  sub.add_flag("--markdown", *markdown, "Print the reference of all commands in Markdown");
+  sub.add_flag("--markdown", *markdown, "Print a Markdown reference of all commands");
   sub.add_option("--write-pages", *folder, "Write manual pages and completions below this folder, for the build")->group("");
   sub.callback([&app, &chosen, wanted, manual, markdown, folder] {
     chosen.run = [&app, wanted, manual, markdown, folder] {

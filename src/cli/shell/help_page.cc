@@ -100,7 +100,7 @@ std::string help_page(const std::vector<command_grammar>& grammar, const command
   if (command.name.empty()) out += lists_of_commands(grammar, columns);
   const std::size_t head = std::max(head_of(places), head_of(options));
   out += list("Arguments", places, head, columns) + list("Options", options, head, columns);
-  if (command.name.empty()) out += "\n`penstock help COMMAND` shows the options of a command, and examples.\n";
+  if (command.name.empty()) out += "\n`penstock help COMMAND` shows the options of a command and examples.\n";
   if (!command.footer.empty()) out += "\n" + wrapped(command.footer, columns, 0) + "\n";
   return out + examples_of(command);
 }

@@ -22,8 +22,8 @@ namespace {
 
 using namespace penstock::cli;
 
-// For a command that runs another program, removes and returns the words from the first "--" on. They belong to that program, but CLI11
-// would parse options and lists in them. Returns nothing for other commands.
+// For a command that runs another program, removes and returns the first "--" and all words after it. They belong to that program, but
+// CLI11 would parse options and lists in them. Returns nothing for other commands.
 std::vector<std::string> take_program(const CLI::App& app, int& argc, char** argv) {
   if (argc < 2) return {};
   const std::string name = argv[1];
@@ -59,12 +59,12 @@ int run(int argc, char** argv) {
   return chosen.run();
 }
 
-// Opens /dev/null for standard streams that are closed, so that no file gets their number and receives our output. It is opened for the
-// opposite direction, so using the stream fails as on a closed one. Programs that `run` starts find it closed.
+// Opens /dev/null for standard streams that are closed, so that no file gets their number and receives our output. Opens it in the opposite
+// direction, so that using the stream fails as if it were closed. In programs that `run` starts, the streams are closed.
 void keep_standard_numbers() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // Uses the lowest free number, which is fd.
+    // open(2) uses the lowest free number, which is fd.
     static_cast<void>(::open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
   }
 }
@@ -88,7 +88,7 @@ void survive_file_size_limit() {
 int main(int argc, char** argv) {
   keep_standard_numbers();
   survive_file_size_limit();
-  // Flush each line at once, also to a pipe.
+  // Flush each line immediately, even to a pipe.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   catch_interrupts();
   int exit_code = exit_failure;

@@ -94,8 +94,8 @@ std::string manual_page(const std::vector<command_grammar>& grammar, const comma
   if (!command.footer.empty()) out += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(command.footer));
   if (command.name.empty()) out += list_of_commands(grammar);
   out += described("ARGUMENTS", command.places) + described("OPTIONS", command.options);
-  out += ".SH EXIT STATUS\n0 if everything worked, 1 if something failed (standard error says what), and 2 for a wrong command line.\n";
-  if (command.runs_program) out += "Once the program has started, its own exit status.\n";
+  out += ".SH EXIT STATUS\n0 on success, 1 on failure (standard error gives the reason), and 2 for an invalid command line.\n";
+  if (command.runs_program) out += "After the program has started, its exit status.\n";
   return out + roff_examples(command) + ".SH SEE ALSO\n" + see_also(grammar, command);
 }
 

@@ -13,7 +13,7 @@ struct guide {
   std::string_view command, link;
 };
 
-// Pages with more about a command.
+// Pages with details about a command.
 constexpr std::array guides{
     guide{"check", "[Findings](check.md)"},
     guide{"devices", "[Operations](../guides/operations.md)"},
@@ -46,14 +46,14 @@ constexpr std::string_view rules = R"(
 ## Rules for all commands
 | rule | |
 |---|---|
-| devices | `--device` takes `cuda:1`, `cuda` (the first GPU), `1`, `host:0`, and in many commands `host` or `cpu` (plain memory); `--gpu 1` is `cuda:1` |
+| devices | `--device` accepts `cuda:1`, `cuda` (the first GPU), `1`, `host:0`, and in many commands `host` or `cpu` (plain memory); `--gpu 1` is `cuda:1` |
 | sizes | `4KiB`, `1.5GiB`, `16M`: units are B, K, M, G, T; KiB and K are powers of 1024, KB of 1000 |
 | `--json` | one JSON document on standard output; a command that fails prints one too, with the reason under `error` |
 | `--quiet` | figures and errors only |
-| exit codes | 0; 1 if something failed (standard error says what); 2 for a wrong command line; 3 from `penstock check` if a part is broken |
-| Ctrl-C, SIGTERM | the command cancels its transfer, removes its temporary files and ends within 10 s; a second one ends it at once |
-| full disk | a command fails if it cannot write its standard output |
-| file names | `?` stands for control characters in names of files, tensors and programs |
+| exit codes | 0; 1 if something failed (standard error gives the reason); 2 for an invalid command line; 3 from `penstock check` if a part is broken |
+| Ctrl-C, SIGTERM | the command cancels its transfer, removes its temporary files and exits within 10 s; a second signal terminates it immediately |
+| full disk | a command fails if it cannot write to its standard output |
+| file names | `?` replaces control characters in the names of files, tensors and programs |
 | manual pages | `man penstock-read`, if Penstock was installed by CMake or as a Debian package |
 )";
 
@@ -66,7 +66,7 @@ std::string in_cell(const std::string& text) {
 }
 
 std::string table_of_commands(const std::vector<command_grammar>& grammar) {
-  std::string out = "| command | what it does | more |\n|---|---|---|\n";
+  std::string out = "| command | purpose | details |\n|---|---|---|\n";
   for (const command_grammar& each : grammar) {
     if (each.name.empty()) continue;
     const auto* more = std::ranges::find(guides, std::string_view(each.name), &guide::command);

@@ -3,9 +3,9 @@
 // The commands, one line each, with their purpose. To add one, create its file and add a line here.
 // clang-format off
 #define PENSTOCK_COMMANDS(declared) \
-  declared(demo, "Begin") \
-  declared(check, "Begin") \
-  declared(devices, "Begin") \
+  declared(demo, "Get started") \
+  declared(check, "Get started") \
+  declared(devices, "Get started") \
   declared(read, "Read and write files") \
   declared(write, "Read and write files") \
   declared(cp, "Read and write files") \

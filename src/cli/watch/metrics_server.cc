@@ -1,4 +1,4 @@
-// One thread and poll(2) are enough: a page takes a millisecond, and a scraper asks for one every few seconds. An HTTP library would be
+// One thread and poll(2) are enough: a page takes a millisecond, and a scraper requests one every few seconds. An HTTP library would be
 // larger than this file and would offer features that an endpoint on every machine should not have.
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -56,7 +56,7 @@ std::string response(std::string_view line, std::string_view body, std::string_v
       body.size(), more, body);
 }
 
-// A web page may make a browser send requests here under its own host name (DNS rebinding), so only names of this machine are accepted.
+// A web page may make a browser send requests here under its own host name (DNS rebinding), so only this machine's names are accepted.
 bool names_this_machine(std::string_view head) {
   for (auto rest = head; !rest.empty();) {
     const auto line = rest.substr(0, rest.find("\r\n"));
@@ -124,7 +124,8 @@ result<descriptor> listen_on(const std::string& address, std::uint16_t port, std
     v6.sin6_addr = in6addr_loopback;
     length = sizeof v6;
   } else {
-    return status(errc::invalid_argument, fmt::format("{} is open to other machines: --serve takes 127.0.0.1:PORT or [::1]:PORT", address));
+    return status(errc::invalid_argument,
+                  fmt::format("{} is reachable from other machines: use 127.0.0.1:PORT or [::1]:PORT with --serve", address));
   }
   descriptor socket(::socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const auto failed = [&](const char* call) { return status::from_errno(errno, fmt::format("{} {}:{}", call, address, port)); };

@@ -50,8 +50,8 @@ std::string describe_path(const path_stats& path, int level) {
   if (path.fallbacks > 0) text += fmt::format("; {} fallbacks, the latest: {}", path.fallbacks, printable_text(path.last_fallback));
   text += '\n';
   if (level >= 2) {
-    text += fmt::format("    sizes of pieces\n{}", histogram_lines(path.size_histogram, true));
-    text += fmt::format("    time of a piece (half below {}, 99% below {})\n{}", time_text(percentile_us(path.latency_histogram, 0.5)),
+    text += fmt::format("    piece sizes\n{}", histogram_lines(path.size_histogram, true));
+    text += fmt::format("    piece times (half below {}, 99% below {})\n{}", time_text(percentile_us(path.latency_histogram, 0.5)),
                         time_text(percentile_us(path.latency_histogram, 0.99)), histogram_lines(path.latency_histogram, false));
   }
   return text;
@@ -79,7 +79,7 @@ double percentile_us(const std::array<std::uint64_t, 24>& histogram, double part
 
 double age_seconds(const request_info& request) {
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  return std::max(0.0, (static_cast<double>(now) - static_cast<double>(request.since_ns)) / 1e9);  // a board may hold any value
+  return std::max(0.0, (static_cast<double>(now) - static_cast<double>(request.since_ns)) / 1e9);  // a board may contain any value
 }
 
 namespace {
@@ -119,14 +119,14 @@ std::string describe_servers(const usage_stats& of) {
                      of.remote_retries, of.remote_put_offs, redirects);
 }
 
-// Uses the words of gds_stats.
+// Uses the wording of gds_stats.
 std::string describe_cufile(const usage_stats& of) {
   return fmt::format("HandleRegister: ok={} err={}  BufRegister: ok={} err={}  BatchSubmit: ok={} err={}", of.handle_registers,
                      of.handle_register_errors, of.buffer_registers, of.buffer_register_errors, of.batch_submits, of.batch_submit_errors);
 }
 
 std::string stats_title() {
-  return fmt::format("{:>8}  {:<18} {:>10} {:>10} {:>9} {:>9}  {}", "PID", "PROGRAM", "READ", "WRITTEN", "REQUESTS", "UNDER WAY", "NOTES");
+  return fmt::format("{:>8}  {:<18} {:>10} {:>10} {:>9} {:>9}  {}", "PID", "PROGRAM", "READ", "WRITTEN", "REQUESTS", "IN FLIGHT", "NOTES");
 }
 
 std::string stats_line(const process_stats& seen) {
@@ -136,14 +136,14 @@ std::string stats_line(const process_stats& seen) {
       fmt::format("{:>8}  {:<18.18} {:>10} {:>10} {:>9} {:>9}", seen.pid, printable_text(seen.program), format_size(seen.stats.read_bytes),
                   format_size(seen.stats.written_bytes), seen.stats.reads + seen.stats.writes, under_way);
   const auto notes = joined({seen.stats.failed > 0 ? fmt::format("{} failed", seen.stats.failed) : "",
-                             seen.ended ? "ended without closing" : "", advice_codes(seen.stats)});
+                             seen.ended ? "exited without closing" : "", advice_codes(seen.stats)});
   return notes.empty() ? line : line + "  " + notes;
 }
 
 std::string ended_line(std::span<const int> pids, std::string_view how_to_see_them) {
   constexpr std::size_t most = 8;
   const auto named = pids.first(std::min(most, pids.size()));
-  return fmt::format("{} ended without closing ({}{}); {}", counted(pids.size(), "process", "processes"), fmt::join(named, ", "),
+  return fmt::format("{} exited without closing ({}{}); {}", counted(pids.size(), "process", "processes"), fmt::join(named, ", "),
                      pids.size() > most ? ", ..." : "", how_to_see_them);
 }
 
@@ -176,22 +176,22 @@ std::string describe(const process_stats& seen, int level) {
   const auto& stats = seen.stats;
   std::string text =
       fmt::format("process {} ({}), Penstock {}{}\n", seen.pid, printable_text(seen.program), printable_text(seen.penstock_version),
-                  seen.ended ? ": ended without closing; these are its last figures" : "");
+                  seen.ended ? ": exited without closing; these are its last figures" : "");
   text += fmt::format("  read     {} in {} requests\n  written  {} in {} requests\n", format_size(stats.read_bytes), stats.reads,
                       format_size(stats.written_bytes), stats.writes);
   text += fmt::format("  failed   {}, cancelled {}, timed out {}\n", stats.failed, stats.cancelled, stats.timed_out);
   if (seen.requests) {
-    text += fmt::format("  pinned   {} (at most {})\n", format_size(stats.pinned_bytes), format_size(stats.pinned_peak_bytes));
+    text += fmt::format("  pinned   {} (peak {})\n", format_size(stats.pinned_bytes), format_size(stats.pinned_peak_bytes));
     if (stats.pinned_file_bytes + stats.pinned_file_drops > 0) {
-      text += fmt::format("  files    {} pinned, {} ranges given up\n", format_size(stats.pinned_file_bytes), stats.pinned_file_drops);
+      text += fmt::format("  files    {} pinned, {} ranges dropped\n", format_size(stats.pinned_file_bytes), stats.pinned_file_drops);
     }
   } else if (!seen.ended) {
-    text += "  the process does not answer (it is stopped, or very busy): its requests under way are not known\n";
+    text += "  the process does not respond (it is stopped or very busy): its requests in flight are unknown\n";
   }
   text += "paths\n";
   const bool any =
       std::any_of(stats.by_path.begin(), stats.by_path.end(), [](const path_stats& path) { return path.operations + path.fallbacks > 0; });
-  if (!any) text += "  no bytes were moved\n";
+  if (!any) text += "  no bytes were transferred\n";
   for (const auto& path : stats.by_path) {
     if (path.operations + path.fallbacks > 0) text += describe_path(path, level);
   }
@@ -207,7 +207,7 @@ std::string describe(const process_stats& seen, int level) {
     }
   }
   if (seen.requests && !seen.requests->empty()) {
-    text += "under way\n";
+    text += "in flight\n";
     for (const auto& request : *seen.requests) text += fmt::format("  {}\n", describe(request));
     if (seen.requests_not_shown > 0) text += fmt::format("  and {} more\n", seen.requests_not_shown);
   }

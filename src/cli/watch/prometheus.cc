@@ -88,7 +88,7 @@ void per_channel(writer& to, const process_list& seen, const metric& of, Value v
 
 void latencies(writer& to, const process_list& seen) {
   constexpr std::string_view name = "penstock_piece_seconds";
-  to.begin({name, "histogram", "Time that a piece of a request took, by path."});
+  to.begin({name, "histogram", "Duration of the pieces of requests, by path."});
   for (const auto& process : seen.processes) {
     for (const auto& path : process.stats.by_path) {
       if (path.operations == 0) continue;
@@ -116,19 +116,21 @@ std::string exposition(const process_list& seen) {
   using path = const path_stats&;
   using device = const device_stats&;
   using channel = const channel_stats&;
-  per_process(to, seen, {"penstock_process_running", "gauge", "1 while the process runs, 0 if it ended without closing."},
+  per_process(to, seen, {"penstock_process_running", "gauge", "1 while the process runs, 0 if it exited without closing."},
               [](process of) { return std::uint64_t{of.ended ? 0U : 1U}; });
   per_path(to, seen, {"penstock_read_bytes_total", "counter", "Bytes read, by path."},
            [](path of) { return of.bytes - std::min(of.bytes, of.written_bytes); });
   per_path(to, seen, {"penstock_written_bytes_total", "counter", "Bytes written, by path."}, [](path of) { return of.written_bytes; });
-  per_path(to, seen, {"penstock_pieces_total", "counter", "Pieces of requests carried, by path."}, [](path of) { return of.operations; });
+  per_path(to, seen, {"penstock_pieces_total", "counter", "Pieces of requests transferred, by path."},
+           [](path of) { return of.operations; });
   per_path(to, seen, {"penstock_piece_errors_total", "counter", "Pieces that failed, by path."}, [](path of) { return of.errors; });
-  per_path(to, seen, {"penstock_fallbacks_total", "counter", "Pieces that one path handed to another."},
+  per_path(to, seen, {"penstock_fallbacks_total", "counter", "Pieces that one path handed over to another."},
            [](path of) { return of.fallbacks; });
-  per_path(to, seen, {"penstock_active_seconds_total", "counter", "Time with at least one piece under way, by path."},
+  per_path(to, seen, {"penstock_active_seconds_total", "counter", "Time with at least one piece in flight, by path."},
            [](path of) { return static_cast<double>(of.active_ns) / 1e9; });
-  per_device(to, seen, {"penstock_device_reads_total", "counter", "Read requests ended, by device."}, [](device of) { return of.reads; });
-  per_device(to, seen, {"penstock_device_writes_total", "counter", "Write requests ended, by device."},
+  per_device(to, seen, {"penstock_device_reads_total", "counter", "Read requests finished, by device."},
+             [](device of) { return of.reads; });
+  per_device(to, seen, {"penstock_device_writes_total", "counter", "Write requests finished, by device."},
              [](device of) { return of.writes; });
   per_device(to, seen, {"penstock_device_read_bytes_total", "counter", "Bytes read, by device."}, [](device of) { return of.read_bytes; });
   per_device(to, seen, {"penstock_device_written_bytes_total", "counter", "Bytes written, by device."},
@@ -151,23 +153,24 @@ std::string exposition(const process_list& seen) {
               [](process of) { return of.stats.cancelled; });
   per_process(to, seen, {"penstock_requests_timed_out_total", "counter", "Requests whose deadline passed."},
               [](process of) { return of.stats.timed_out; });
-  per_process(to, seen, {"penstock_pinned_bytes", "gauge", "Pinned memory, as of the last answer of the process."},
+  per_process(to, seen, {"penstock_pinned_bytes", "gauge", "Pinned memory, as last reported by the process."},
               [](process of) { return of.stats.pinned_bytes; });
   const metric loss{"penstock_advice_loss_seconds", "gauge",
-                    "Seconds lost to what `penstock stats` advises against, by its code; NaN: not known."};
+                    "Seconds lost to the problems that `penstock stats` reports, by advice code; NaN: unknown."};
   to.begin(loss);
   for (const auto& each : seen.processes) {
     for (const auto& given : advise(each.stats)) {
       to.add(loss.name, fmt::format("{},code=\"{}\"", labels_of(each), given.code), given.loss_seconds.value_or(std::nan("")));
     }
   }
-  const metric under_way{"penstock_requests_under_way", "gauge", "Requests under way, of processes that answer."};
+  const metric under_way{"penstock_requests_under_way", "gauge", "Requests in flight, for processes that respond."};
   to.begin(under_way);
   for (const auto& each : seen.processes) {
     if (each.requests) to.add(under_way.name, labels_of(each), std::uint64_t{each.requests->size() + each.requests_not_shown});
   }
   latencies(to, seen);
-  const metric unreadable{"penstock_unreadable_boards", "gauge", "Processes whose counters cannot be read (a different version, say)."};
+  const metric unreadable{"penstock_unreadable_boards", "gauge",
+                          "Processes whose counters cannot be read (for example, a different version)."};
   to.begin(unreadable);
   auto text = to.take();
   text += fmt::format("{} {}\n", unreadable.name, seen.problems.size());

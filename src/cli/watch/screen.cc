@@ -73,7 +73,7 @@ void screen::show(const std::vector<std::string>& lines) const {
 screen::pressed screen::wait_for_key(std::chrono::milliseconds most) {
   pollfd keyboard{STDIN_FILENO, POLLIN, 0};
   if (::poll(&keyboard, 1, static_cast<int>(most.count())) <= 0) return {};
-  // Reads a byte at a time, because several keys may be waiting.
+  // Reads a byte at a time, because several keys may be pending.
   const auto next = [&] {
     char byte = 0;
     return ::read(STDIN_FILENO, &byte, 1) == 1 ? byte : '\0';

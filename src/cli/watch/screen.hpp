@@ -1,5 +1,5 @@
-// Full-screen mode of a terminal: the alternate screen, no cursor, and unbuffered keys. The destructor restores the terminal, also after
-// Ctrl-C and SIGTERM, which common/interrupt turns into an orderly end. Uses plain ANSI escapes for cursor home, clear and switching
+// Full-screen mode of a terminal: the alternate screen, no cursor, and unbuffered keys. The destructor restores the terminal, even after
+// Ctrl-C and SIGTERM, which common/interrupt turns into an orderly exit. Uses plain ANSI escapes for cursor home, clear and switching
 // screens; nothing else is needed. One thread, one object.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace penstock::cli {
 
 class screen {
  public:
-  // Returns whether standard input and output are a terminal that understands these escapes (TERM is not "dumb").
+  // Returns true if standard input and output are a terminal that supports these escapes (TERM is not "dumb").
   static bool possible();
   screen();
   screen(const screen&) = delete;
@@ -29,7 +29,7 @@ class screen {
     key what = key::none;
     char letter = 0;
   };
-  // Waits at most this long for a key. Returns earlier without a key after a signal or a change of size.
+  // Waits at most this long for a key. Returns earlier without a key after a signal or a resize.
   [[nodiscard]] static pressed wait_for_key(std::chrono::milliseconds most);
 
  private:

@@ -38,7 +38,7 @@ int show_one(const stats_options& wanted) {
   return exit_success;
 }
 
-// Prints the running processes, and the ended ones in one line.
+// Prints the running processes, and those that have exited on one line.
 void print_table(const process_list& seen, bool quiet) {
   std::vector<int> ended;
   bool is_titled = false;
@@ -54,10 +54,10 @@ void print_table(const process_list& seen, bool quiet) {
   if (quiet) return;
   if (!is_titled && (seen.problems.empty() || !ended.empty())) say("{}\n", no_processes());
   if (!ended.empty()) say("{}\n", ended_line(ended, "`penstock stats -p PID` shows the last figures of one"));
-  // The driver counts all cuFile programs of the machine, also those without Penstock.
+  // The driver counts all cuFile programs on the machine, including those that do not use Penstock.
   const auto module = machine::gather_nvidia_fs(machine::tree());
   if (module.shadow_mib)
-    say("nvidia-fs: {} MiB of shadow buffers, of {}\n", *module.shadow_mib, counted(module.processes.value_or(0), "process", "processes"));
+    say("nvidia-fs: {} MiB of shadow buffers in {}\n", *module.shadow_mib, counted(module.processes.value_or(0), "process", "processes"));
 }
 
 int show_all(const stats_options& wanted) {
@@ -97,7 +97,7 @@ int serve(const std::string& where) {
 
 void add_stats(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<stats_options>();
-  CLI::App& sub = *app.add_subcommand("stats", "Show the reads and writes of running processes: one, or all of this user");
+  CLI::App& sub = *app.add_subcommand("stats", "Show the reads and writes of running processes: one, or all of this user's");
   auto* pid = sub.add_option("-p,--pid", wanted->pid, "Process to show (default: all, one line each)")
                   ->check(whole_number(1, 1 << 30))
                   ->type_name("PID");

@@ -31,7 +31,7 @@ struct top_options {
   output_options output;
 };
 
-// Holds two consecutive snapshots.
+// Keeps two consecutive snapshots.
 class watch {
  public:
   explicit watch(std::vector<int> pids) : pids_(std::move(pids)) {}
@@ -142,14 +142,14 @@ void add_top(CLI::App& app, command& chosen) {
   sub.add_option("--interval", wanted->interval_seconds, "Time between two measurements (default 1)")
       ->check(number_of_seconds(0.05, 3600))
       ->type_name("SECONDS");
-  sub.add_option("-p,--pid", wanted->pids, "Processes to show (default: all of this user)")
+  sub.add_option("-p,--pid", wanted->pids, "Processes to show (default: all of this user's)")
       ->check(whole_number(1, 1 << 30))
       ->type_name("PID,...")
       ->delimiter(',');
   auto* once = sub.add_flag("--once", wanted->once, "Print lines once");
   sub.add_option("--count", wanted->count, "Print lines this many times")->check(whole_number(1, 1000000))->excludes(once);
   add_output_options(sub, wanted->output);
-  sub.get_option("--json")->description("Print JSON, one document for each measurement");
+  sub.get_option("--json")->description("Print JSON, one document per measurement");
   sub.callback([wanted, &chosen] {
     chosen.run = [wanted] {
       if (wanted->once) wanted->count = 1;

@@ -99,7 +99,7 @@ void add_lines(std::vector<std::string>& to, std::string_view text) {
 }
 
 std::string notes_of(const process_speed& seen) {
-  return joined({seen.now.ended ? "ended" : list_of(seen.by_path), advice_codes(seen.now.stats)});
+  return joined({seen.now.ended ? "exited" : list_of(seen.by_path), advice_codes(seen.now.stats)});
 }
 
 // Counts processes of other versions instead of listing them, because there may be one per core.
@@ -107,7 +107,7 @@ void add_problems(std::vector<std::string>& to, const std::vector<status>& probl
   const auto is_other = [](const status& each) { return each.code() == errc::unsupported; };
   const auto others = std::count_if(problems.begin(), problems.end(), is_other);
   if (others > 1) {
-    to.push_back(fmt::format("{} processes run other versions of Penstock: `penstock stats` names them", others));
+    to.push_back(fmt::format("{} processes run other versions of Penstock: `penstock stats` lists them", others));
   }
   for (const auto& each : problems) {
     if (others <= 1 || !is_other(each)) to.push_back(printable_text(std::string(each.message())));
@@ -191,7 +191,7 @@ std::size_t notes_width_of(const std::vector<const process_speed*>& shown) {
   return widest;
 }
 
-// Returns all columns but bars and history, with room for long names.
+// Returns all columns except bars and history, with room for long names.
 top_layout columns_of_text() {
   constexpr std::size_t name_width = 18;
   top_layout all;
@@ -202,7 +202,7 @@ top_layout columns_of_text() {
   return all;
 }
 
-// Pads all columns but the last.
+// Pads all columns except the last.
 std::string table_line(const top_layout& columns, std::string_view mark, const std::function<std::string(const top_column&)>& text_in) {
   std::string line(mark);
   for (const auto& each : columns) {
@@ -264,7 +264,7 @@ void add_list(std::vector<std::string>& to, const std::vector<const process_spee
 std::string head_line(std::size_t processes, bool any_ended, const top_screen& screen) {
   auto line = fmt::format("penstock top: {}, by {}{} ", counted(processes, "process", "processes"), to_string(screen.order),
                           screen.paused ? ", PAUSED" : "");
-  for (const std::string_view key : {"q quit", "Enter requests", any_ended ? "d ended" : "", "s sort", "p pause", "j/k select"}) {
+  for (const std::string_view key : {"q quit", "Enter requests", any_ended ? "d exited" : "", "s sort", "p pause", "j/k select"}) {
     if (!key.empty() && line.size() + 2 + key.size() <= screen.columns) line += fmt::format("  {}", key);
   }
   return line;
@@ -279,9 +279,9 @@ void add_details(std::vector<std::string>& to, const process_speed& of, const to
   add_lines(to, why_of(of.now));
   for (const auto& given : advise(of.now.stats)) add_wrapped(to, "advice: " + describe(given), screen.columns);
   if (!screen.shows_requests) return;
-  to.emplace_back("requests under way");
+  to.emplace_back("requests in flight");
   if (!of.now.requests) {
-    to.emplace_back("  the process does not answer");
+    to.emplace_back("  the process does not respond");
     return;
   }
   for (const auto& request : *of.now.requests) to.push_back("  " + describe(request));
@@ -367,7 +367,7 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
   std::vector<std::string> lines{head_line(shown.size(), any_ended, screen),
                                  title_line(columns_for(screen.columns, notes_width_of(shown)), screen.columns)};
   std::vector<std::string> below;
-  if (!hidden.empty()) below.push_back(fmt::format("  {} ended without closing; d shows them", hidden.size()));
+  if (!hidden.empty()) below.push_back(fmt::format("  {} exited without closing; d shows them", hidden.size()));
   for (const auto* each : shown) {
     if (each->now.pid == screen.selected_pid) add_details(below, *each, screen);
   }

@@ -18,7 +18,7 @@ struct named_speed {
   double gigabytes_per_second = 0;
 };
 
-// The activity of a process between two snapshots. Nothing is known yet about a process that was not in the first one, or whose number has
+// The activity of a process between two snapshots. No speeds are known yet for a process that was not in the first one, or whose PID has
 // been reused.
 struct process_speed {
   process_stats now;
@@ -33,11 +33,11 @@ struct process_speed {
 };
 std::vector<process_speed> speeds_between(const process_list& before, const process_list& now, double seconds);
 
-// Earlier speeds by process. Forgets processes that no longer appear.
+// Earlier speeds by process. Drops processes that no longer appear.
 class speed_histories {
  public:
   static constexpr std::size_t most = 120;  // snapshots
-  // Adds the speeds of a snapshot, and fills in the history of each process.
+  // Adds the speeds of a snapshot and fills in the history of each process.
   void add(std::vector<process_speed>& seen);
 
  private:
@@ -51,7 +51,7 @@ std::string bar(double value, double top, std::size_t columns, bool has_blocks);
 
 enum class top_order : std::uint8_t { speed, pid, oldest };
 [[nodiscard]] std::string_view to_string(top_order order);
-// Sorts the processes; ended ones come last.
+// Sorts the processes; those that have exited come last.
 void sort_by(std::vector<process_speed>& seen, top_order order);
 
 struct top_screen {
@@ -60,8 +60,8 @@ struct top_screen {
   int selected_pid = 0;
   bool shows_requests = false;  // show the requests of the selected process
   bool paused = false;
-  bool of_those_named = false;  // the user named the processes by number
-  bool shows_ended = false;     // show each ended process on its own line; named processes always have one
+  bool of_those_named = false;  // the user selected processes by PID
+  bool shows_ended = false;     // show each process that has exited on its own line; selected processes always have one
   bool is_chosen = false;       // the user chose selected_pid
   bool has_blocks = false;      // the terminal can show block characters: its locale is UTF-8
 };
@@ -71,7 +71,7 @@ std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const
 std::vector<const process_speed*> shown_of(const std::vector<process_speed>& seen, const top_screen& screen);
 // Returns the process that the user chose, as long as it has a line; otherwise the first one.
 int selected_of(const std::vector<process_speed>& seen, const top_screen& screen);
-// Returns the output for a pipe: titles, one line with all figures (no bars) per process, and one line for all ended processes.
+// Returns the output for a pipe: titles, one line with all figures (no bars) per process, and one line for all processes that have exited.
 std::vector<std::string> top_table(const std::vector<process_speed>& seen, bool of_those_named);
 nlohmann::json to_json(const process_speed& seen);
 
