@@ -141,7 +141,7 @@ def test_the_command_reads_copies_and_verifies_objects(served, tmp_path):
         assert told.returncode == 1 and problem in told.stderr and "hidden" not in told.stderr, told.stderr
     assert sorted(each.name for each in into.iterdir()) == ["data.bin", "empty.bin"]
     told = run("check", f"{url}/data.bin")
-    assert told.returncode == 0 and "objects on servers are not written in place" in told.stdout
+    assert told.returncode == 0 and "objects on servers cannot be written in place" in told.stdout
 
 
 def test_the_command_inspects_and_loads_models(served):
