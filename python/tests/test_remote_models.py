@@ -133,8 +133,8 @@ def test_the_command_reads_copies_and_verifies_objects(served, tmp_path):
     assert run("cp", "-n", f"{url}/empty.bin", into / "data.bin").returncode == 0
     assert (into / "data.bin").read_bytes() == content
     for words, problem in [
-        (["cp", "-p", f"{url}/data.bin", into], "no mode and no owner"),
-        (["cp", f"{url}/", into], "ends without a name"),
+        (["cp", "-p", f"{url}/data.bin", into], "no mode or owner"),
+        (["cp", f"{url}/", into], "does not end with a name"),
         (["cp", f"{url}/nothing?token=hidden", into], "/nothing: the server answered with status 404"),
     ]:
         told = run(*words)

@@ -319,7 +319,7 @@ TEST_F(bundle_test, a_file_that_is_there_stays_and_a_folder_that_is_not_is_named
   std::ofstream(archive_) << "mine";
   const auto ended = make();
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, "make " + archive_ + ": File exists")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "create " + archive_ + ": File exists")) << ended.err;
   EXPECT_EQ(bytes_of(archive_), "mine");
   archive_ = directory_.path() + "/none/bundle.tar";
   EXPECT_TRUE(contains(make().err, "No such file or directory"));

@@ -118,8 +118,8 @@ TEST_F(convert_test, names_what_has_to_be_chosen_and_leaves_what_is_there) {
                  from + ": found nested dicts of tensors: \"model\" (2 tensors), \"state\" (1 tensor). Use --key NAME to select one");
   expect_refused({from, to}, "found entries that are not tensors: \"step\" (int). Use --tensors-only to skip them");
   expect_refused({from, to, "--tensors-only"}, "found nested dicts of tensors");
-  expect_refused({from, to, "--flatten"}, "these are not tensors: \"step\" (int)");
-  expect_refused({from, to, "--key", "step"}, "it has no dict \"step\"; it has \"model\" (2 tensors)");
+  expect_refused({from, to, "--flatten"}, "found entries that are not tensors: \"step\" (int)");
+  expect_refused({from, to, "--key", "step"}, "the checkpoint contains no dict \"step\"; found: \"model\" (2 tensors)");
   EXPECT_EQ(content_of(to), "as it was");
   EXPECT_EQ(directory_.entries(), 2U);
 }
@@ -164,7 +164,7 @@ TEST_F(convert_test, refuses_tensors_that_no_file_can_have) {
       store("twice.pt", checkpoint_of(pickle_of(pickled_dict({{"a.b", same}, {"a", pickled_dict({{"b", same}})}})), {std::string(4, 'x')}));
   expect_refused({twice, to, "--flatten"}, twice + ": tensor \"a.b\" comes twice");
   const std::string one = store("one.pt", checkpoint_of(pickle_of(same), {std::string(4, 'x')}));
-  expect_refused({one, to}, "it is a single tensor without a name");
+  expect_refused({one, to}, "the checkpoint is a single tensor without a name");
   expect_refused({store("list.pt", checkpoint_of(pickle_of("]"), {})), to}, "the checkpoint is a list of 0 values, not a dict of tensors");
   std::vector<tensor_facts> foreign{{"w", tensor_type::f4, {2, 3}}};
   const auto beginning = make_safetensors(foreign);

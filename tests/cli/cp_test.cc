@@ -408,7 +408,7 @@ TEST(cp, does_not_go_through_a_link_to_a_folder_that_stands_where_a_folder_is_to
   fs::create_directory_symlink("../../outside", root + "/one/x/link");
   const ended_program ended = cp({"-r", root + "/one/x", root + "/two/x", root + "/to"});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_EQ(ended.err, "penstock: " + root + "/to/x/link is a link, and " + root + "/two/x/link a folder\n");
+  EXPECT_EQ(ended.err, "penstock: " + root + "/to/x/link is a link, but " + root + "/two/x/link is a folder\n");
   EXPECT_EQ(cp({"-r", root + "/two/x", root + "/to"}).exit_code, 1) << "a link that was there before";
   EXPECT_EQ(text_in(root + "/outside/file"), "old");
 }
@@ -572,7 +572,7 @@ TEST_P(cp_of_facts, keeps_the_copy_if_a_fact_cannot_be_set_and_says_so) {
                   if (!testing::deny_system_call(call, error)) return 2;
                 }
                 const auto ended = cp({"-p", from, to});
-                const bool says_so = contains(ended.err, "is copied, but its ") && contains(ended.err, GetParam().fact);
+                const bool says_so = contains(ended.err, "was copied, but its ") && contains(ended.err, GetParam().fact);
                 if (ended.exit_code == (is_kept_anyway ? 0 : 1) && (is_kept_anyway || says_so) && text_in(from) == text_in(to)) return 0;
                 std::fprintf(stderr, "exit code %d: %s\n", ended.exit_code, ended.err.c_str());
                 return 1;

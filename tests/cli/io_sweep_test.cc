@@ -53,7 +53,7 @@ TEST_F(sweep_test, it_runs_each_size_with_each_number_of_threads_and_measures_a_
   EXPECT_EQ(told.at("runs").at(7).at("xfer_type"), "CPUONLY");
   for (const auto& each : told.at("runs")) EXPECT_GT(each.at("bytes"), 0) << each;
   bool says_why_not = false;
-  for (const auto& each : told.at("remarks")) says_why_not = says_why_not || each.get<std::string>().starts_with("no ceiling of READ: ");
+  for (const auto& each : told.at("remarks")) says_why_not = says_why_not || each.get<std::string>().starts_with("no ceiling for READ: ");
   EXPECT_EQ(told.at("ceilings").size(), says_why_not ? 0U : 1U);
   EXPECT_TRUE(told.at("error").is_null());
 }
@@ -89,7 +89,7 @@ TEST_F(sweep_test, a_file_of_figures_that_cannot_be_made_is_named_before_the_fir
   for (const char* option : {"--csv", "--plot"}) {
     const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", option, path});
     EXPECT_EQ(ended.exit_code, 1);
-    EXPECT_TRUE(contains(ended.err, "make " + path + ": No such file")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "create " + path + ": No such file")) << ended.err;
     EXPECT_TRUE(ended.out.empty()) << "no run for nothing: " << ended.out;
   }
 }
@@ -135,7 +135,7 @@ TEST_F(sweep_test, a_ceiling_is_called_sequential_and_not_drawn_above_random_acc
   const auto svg = directory_.path() + "/sweep.svg";
   const auto ended = sweep({"--sweep-sizes", "4K", "--sweep-threads", "1", "--sweep-io", "read,randread", "--warm", "--plot", svg});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  if (contains(ended.err, "no ceiling of ")) GTEST_SKIP() << ended.err;
+  if (contains(ended.err, "no ceiling for ")) GTEST_SKIP() << ended.err;
   EXPECT_TRUE(contains(ended.out, "\nREAD ceiling, sequential, page cache: ")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "\nRANDREAD ceiling, sequential, page cache: ")) << ended.out;
   EXPECT_TRUE(contains(ended.out, "\n  READ ceiling, sequential, page cache ")) << "a bar: " << ended.out;

@@ -358,7 +358,7 @@ TEST(io, what_is_wrong_in_a_configuration_file_is_named_with_its_line) {
       {"[global\n", ":1: a section name must end with ]"},
       {"xfer_type=0\n", ":1: settings must follow a section name"},
       {"[global]\nxfer_type\n", ":2: expected KEY=VALUE"},
-      {"[global]\nrw=read\n", " has no job section, such as [job1]"},
+      {"[global]\nrw=read\n", " contains no job section, such as [job1]"},
       {"[job1]\nnum_threads=0\nfilename=x\n", "at least one thread"},
       {"[job1]\nnum_threads=1\n", "either a file or a folder"}};
   for (const auto& [text, said] : mistakes) {

@@ -190,7 +190,7 @@ TEST_F(load_test, a_model_that_does_not_fit_is_not_begun) {
   std::filesystem::resize_file(path, beginning->size() + tensors[0].bytes);
   const auto ended = load({path, "--device", "host:0"});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, "the model does not fit into host:0: it needs 4 TiB, but there is only ")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "the model does not fit into host:0: it needs 4 TiB, but only ")) << ended.err;
 }
 
 // Repeated until the signal comes, so no moment is too early or too late for it.

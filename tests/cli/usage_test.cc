@@ -56,7 +56,7 @@ TEST(usage, reads_past_the_end_of_a_file_say_so) {
   const scratch_directory directory;
   const auto file = directory.make_file("data", 1000);
   EXPECT_TRUE(
-      contains(run({"read", file, "--device", "host", "--offset", "2000"}).err, "data ends at 1000 bytes: there is nothing to read"));
+      contains(run({"read", file, "--device", "host", "--offset", "2000"}).err, "data is only 1000 bytes long: there is nothing to read"));
   EXPECT_TRUE(contains(run({"read", file, "--device", "host", "--length", "2000"}).err, "1000 of the 2000 bytes exist"));
   EXPECT_EQ(run({"read", file, "--device", "host", "--length", "1000"}).err, "");
 }
@@ -90,7 +90,7 @@ TEST(usage, other_mistakes_are_told_in_a_line_that_names_the_command) {
   EXPECT_EQ(refusal({"read"}), "penstock: read: FILE is required");
   EXPECT_EQ(refusal({"devices", "all"}), "penstock: devices: unexpected argument \"all\"");
   EXPECT_EQ(refusal({"read", "x", "--length", "1.5X"}),
-            "penstock: read: --length: \"1.5X\" is not a size: units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
+            "penstock: read: --length: \"1.5X\" is not a size: valid units are B, k, KiB, KB, M, MiB, MB, G, GiB, GB, T, TiB, TB");
   EXPECT_TRUE(contains(run({"read"}).err, "Run `penstock help read` for its options.")) << run({"read"}).err;
 }
 

@@ -185,7 +185,7 @@ TEST(verify, compares_two_files_and_tells_where_they_first_differ) {
 TEST(verify, a_file_that_ends_where_the_other_goes_on_is_named) {
   const scratch_directory directory;
   const std::string one = directory.make_file("one", 4 * mib), longer = directory.make_file("longer", 4 * mib + 3);
-  const std::string said = one + " ends at offset 4194304; up to there it equals " + longer + ", which has 3 bytes more\n";
+  const std::string said = one + " ends at offset 4194304; up to there it equals " + longer + ", which is 3 bytes longer\n";
   EXPECT_EQ(verify({"--compare", one, longer}).out, said);
   EXPECT_EQ(verify({"--compare", longer, one}).out, said);
   const std::string empty = directory.make_file("empty", 0);

@@ -178,7 +178,7 @@ class Page(Pages):
         (self.folder / "text").write_text("no JSON")
         (self.folder / "other.json").write_text('{"rows": 3}')
         (self.folder / "good.json").write_text(json.dumps(a_result()))
-        for source, target, said in (("missing", "x", "missing: No such file"), ("text", "x", "text: this is not a JSON document"), ("other.json", "x", "other.json: this is not a result of"),
+        for source, target, said in (("missing", "x", "missing: No such file"), ("text", "x", "text: not a JSON document"), ("other.json", "x", "other.json: not a result of"),
                                      ("good.json", "no/folder/x", "no/folder/x: No such file"), ("good.json", "/dev/full", "/dev/full: No space left")):  # fmt: skip
             ended = penstock("bench", "--report", target, "--from", source, cwd=self.folder)
             self.assertEqual((ended.returncode, ended.stdout), (1, ""), source)
