@@ -20,7 +20,7 @@ struct cuda_state {
   std::vector<cuda_gpu> gpus;
 };
 
-// Loads a libcuda.so.1, which stays loaded.
+// Loads a libcuda.so.1 and keeps it loaded.
 cuda_state ask_cuda(const std::string& file);
 
 }  // namespace penstock::machine

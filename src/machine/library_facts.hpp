@@ -22,7 +22,7 @@ struct settings_facts {
   bool file_exists = false;
   std::string problem;  // why the file is unusable; empty: it is usable or missing
   std::vector<std::string> refused;
-  std::vector<setting_fact> values;  // of all keys
+  std::vector<setting_fact> values;  // values of all keys
   [[nodiscard]] const setting_fact* find(std::string_view key) const;
 };
 
@@ -32,10 +32,10 @@ struct library_facts {
   std::string visible_gpus;                    // CUDA_VISIBLE_DEVICES
   std::optional<found_library> loaded_cufile;  // the library that a program loads for libcufile.so.0
   bool loaded_is_ours = false;
-  std::string nvidia_cufile;                  // file of NVIDIA's libcufile; empty: not found
+  std::string nvidia_cufile;                  // path of NVIDIA's libcufile; empty: not found
   std::vector<std::string> missing_preloads;  // entries of LD_PRELOAD for libcufile that do not exist
   bool own_known = false;                     // Penstock's libcufile has been searched for
-  std::string own_cufile;                     // its file; empty: not found
+  std::string own_cufile;                     // path of Penstock's libcufile; empty: not found
   settings_facts settings;
 };
 

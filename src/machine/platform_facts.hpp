@@ -55,10 +55,10 @@ struct platform_facts {
   bool is_root = false;
   bool may_lock_all = false;            // CAP_IPC_LOCK
   std::vector<std::string> numa_nodes;  // "0", "1"
-  std::vector<std::string> iommus;      // of /sys/class/iommu
+  std::vector<std::string> iommus;      // names in /sys/class/iommu
   std::vector<pci_facts> devices;
   std::vector<gpu_facts> gpus;  // the NVIDIA GPUs among the devices
-  std::string driver_version;   // of NVIDIA's kernel module; empty: not loaded
+  std::string driver_version;   // version of NVIDIA's kernel module; empty: not loaded
   bool open_driver = false;     // NVIDIA's open kernel modules are loaded
   bool static_bar1 = false;     // RMForceStaticBar1=1
   bool combines_writes = true;  // RmForceDisableIomapWC is not 1
@@ -67,10 +67,10 @@ struct platform_facts {
   p2pdma_kernel p2pdma = p2pdma_kernel::unknown;
   nvidia_fs_state nvidia_fs;
   std::vector<nic_port_facts> ports;
-  std::string peermem;  // how network cards reach GPU memory: "nvidia_peermem"; empty: not at all
+  std::string peermem;  // how network cards access GPU memory: "nvidia_peermem"; empty: they cannot
   std::optional<std::uint64_t> io_uring_disabled;
   sys::kernel_features features;
-  std::string container;  // its kind; empty: none
+  std::string container;  // kind of container; empty: none
   std::string seccomp;    // "off", "strict", "filter", "unknown"
   bool has_udev = false;
   std::optional<unsigned> quota_cores;

@@ -17,7 +17,7 @@ struct drive_facts {
   std::string name;  // "nvme0n1"
   std::string model;
   std::string transport;  // "pcie", "rdma", "tcp"; empty: not NVMe
-  std::string scheduler;  // the active one
+  std::string scheduler;  // active scheduler
   bool is_nvme = false;
   bool rotates = false;
   std::optional<std::uint64_t> max_kib, can_kib, depth;
@@ -25,11 +25,11 @@ struct drive_facts {
 
 struct mount_facts {
   std::string point, type, source;
-  std::string options;                                            // of the mount and of the file system, comma-separated
+  std::string options;                                            // options of the mount and the file system, comma-separated
   std::vector<std::string> drives;                                // names; also those below md and dm
   std::string raid;                                               // "raid0" if the drives form an md array; otherwise empty
   bool mapped = false;                                            // uses the device mapper: LVM, multipath, encryption
-  std::string journal_mode;                                       // of ext4: "ordered", if the mount or the kernel shows it
+  std::string journal_mode;                                       // ext4 journal mode: "ordered", if the mount or the kernel shows it
   [[nodiscard]] bool has_option(std::string_view name) const;     // "ro"
   [[nodiscard]] std::string option(std::string_view name) const;  // value of "name=value"; empty: none
 };
@@ -44,7 +44,7 @@ struct storage_facts {
   std::vector<mount_facts> mounts;
   std::map<std::string, drive_facts> drives;  // by name
   lustre_facts lustre;
-  std::string rdma_driver_version;  // of MLNX_OFED or DOCA; empty: the kernel's own drivers
+  std::string rdma_driver_version;  // version of MLNX_OFED or DOCA; empty: the kernel's own drivers
 };
 
 storage_facts gather_storage(const tree& from);

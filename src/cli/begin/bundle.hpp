@@ -22,7 +22,7 @@ struct bundle_entry {
 
 struct bundle {
   std::vector<bundle_entry> entries;  // secrets removed; at most 128 KiB each, 4 MiB in total
-  std::vector<std::string> unread;    // existing files that could not be read, and entries left out because of their size
+  std::vector<std::string> unread;    // existing files that could not be read, and entries omitted because of their size
 };
 
 // from: must log to `log`, which already contains the files that `known` is based on. files: results for the checked files; null: none.

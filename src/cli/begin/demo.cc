@@ -128,7 +128,7 @@ demo_run read_once(const stage& on) {
   return run;
 }
 
-// Errors: unsupported if pages stay in the cache, as on tmpfs.
+// Errors: unsupported if pages stay in the cache, for example on tmpfs.
 status drop_from_cache(const stage& on) {
   const auto& path = on.sample.path();
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

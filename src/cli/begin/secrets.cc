@@ -72,7 +72,7 @@ std::size_t end_of_enclosed(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-// Where a value ends, depending on how its name is written.
+// Specifies where a value ends; depends on how its name is written.
 enum class value_form {
   line,  // at the end of the line: after the colon of a header ("Authorization: Basic x"), or "password = two words"
   word,  // at a space: "password=a;b" on a command line
@@ -190,7 +190,7 @@ std::string without_private_keys(std::string_view text) {
   return out.append(text.substr(done));
 }
 
-// Returns true if a word begins here: after a separator, or at a capital after a lower-case letter ("s3.key", "sharedKey").
+// Returns true if a word begins here: after a separator, or at a capital letter after a lower-case letter ("s3.key", "sharedKey").
 bool begins_word(std::string_view name, std::size_t at) {
   if (at == 0 || name[at - 1] == '_' || name[at - 1] == '-' || name[at - 1] == '.') return true;
   return lower_letter(name[at]) != name[at] && lower_letter(name[at - 1]) == name[at - 1];

@@ -14,7 +14,7 @@
 
 namespace penstock::cli {
 
-// All results.
+// The results of all checks.
 struct machine_report {
   machine::platform_facts platform;
   machine::library_facts libraries;
@@ -27,7 +27,7 @@ std::vector<machine::finding> findings_of_file(const machine_report& report, con
 // Returns names and versions, such as "nvidia_fs" and "2.28". An empty version means that the component is missing.
 std::vector<std::pair<std::string, std::string>> versions(const machine_report& report);
 
-// What to print.
+// Selects what to print.
 struct machine_view {
   bool findings = true;
   bool versions = false;

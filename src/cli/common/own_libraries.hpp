@@ -12,7 +12,7 @@ inline constexpr auto audit_name = "libpenstock_audit.so";
 struct own_libraries {
   std::string folder;  // empty: none of the folders contains them
   std::vector<std::string> looked_in;
-  std::string error;  // the reason if the search was not possible
+  std::string error;  // the reason if the search failed
 };
 own_libraries find_own_libraries(bool with_audit);
 

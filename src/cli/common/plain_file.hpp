@@ -26,7 +26,7 @@ class owned_fd {
   int fd_ = -1;
 };
 
-// Fills the target from the file with pread. Errors: os errors; io if the file ends early.
+// Fills the target from the file with pread. Errors: os errors; io if the file is too short.
 status read_plainly(int fd, const std::string& path, std::uint64_t offset, std::span<std::byte> target);
 // Writes all bytes with pwrite. Errors: os errors.
 status write_plainly(int fd, const std::string& path, std::uint64_t offset, std::span<const std::byte> source);

@@ -15,7 +15,7 @@ namespace penstock::cli {
 namespace {
 
 constexpr double width = 820, height = 404;
-constexpr double left = 62, right = 600, top = 32, bottom = 350;  // of the plotted area; the names are to its right
+constexpr double left = 62, right = 600, top = 32, bottom = 350;  // edges of the plotted area; the names are to its right
 constexpr double label_distance = 15;
 constexpr double letter_width = 6.8;  // for the widest likely fonts at 12 px
 

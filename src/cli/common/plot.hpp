@@ -35,7 +35,7 @@ struct line_plot {
 struct plot_bar {
   std::string name;
   double value = 0;
-  std::string text;    // beside the bar
+  std::string text;    // next to the bar
   unsigned style = 0;  // 0: Penstock
 };
 

@@ -10,7 +10,7 @@ namespace penstock::cli {
 
 struct progress_facts {
   std::string_view phase;  // "filling", "reading", "writing", "hashing"
-  std::string_view name;   // what is being read, written and so on
+  std::string_view name;   // file or device being read, written or hashed
   std::uint64_t done_bytes = 0;
   std::uint64_t total_bytes = 0;  // not 0
   std::uint64_t first_byte = 0;   // done_bytes when the clock started

@@ -21,7 +21,7 @@ struct copy_options {
 };
 
 struct copied_file {
-  std::uint64_t bytes = 0;   // its size
+  std::uint64_t bytes = 0;   // size of the file
   std::uint64_t copied = 0;  // bytes actually moved; the rest are holes or shared blocks
   bool cloned = false;
   status not_preserved{};  // the error of preserve_facts(); the copy exists nevertheless

@@ -20,8 +20,8 @@ status read_in_order(const engine& owner, const std::string& path, const std::fu
                      const reading_progress& progress = {});
 
 struct file_difference {
-  std::uint64_t offset = 0;     // of the first byte that differs; if one file is a prefix of the other, the size of the shorter
-  std::uint64_t sizes[2] = {};  // of both files
+  std::uint64_t offset = 0;     // first byte that differs; if one file is a prefix of the other, the size of the shorter one
+  std::uint64_t sizes[2] = {};  // sizes of both files
 };
 // Returns nullopt if the files are equal. Errors: as above.
 result<std::optional<file_difference>> first_difference(const engine& owner, const std::string& one, const std::string& other,

@@ -39,7 +39,7 @@ struct verify_options {
 struct digest_job {
   std::string file;
   digest_kind kind = digest_kind::sha256;
-  status error;  // the reason why it cannot start
+  status error;  // the reason why hashing cannot start
 };
 
 struct digest_outcome {

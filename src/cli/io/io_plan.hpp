@@ -62,7 +62,7 @@ struct io_job {
   unsigned threads = 1;
   buffer_type memory = buffer_type::device;
   std::uint64_t offset = 0;
-  std::optional<std::uint64_t> size;     // of each file; nullopt: the plan's
+  std::optional<std::uint64_t> size;     // size of each file; nullopt: the plan's
   std::optional<std::uint64_t> io_size;  // nullopt: the plan's
 };
 
@@ -70,17 +70,17 @@ struct io_plan {
   std::vector<io_job> jobs;
   transfer_type transfer = transfer_type::gpu_direct;
   io_type io = io_type::read;
-  std::optional<std::uint64_t> size;  // of each file of a job; nullopt: 1 GiB for writes, the whole file for reads
+  std::optional<std::uint64_t> size;  // size of each file of a job; nullopt: 1 GiB for writes, the whole file for reads
   io_sizes sizes;
   double seconds = 0;           // 0: one pass over the data
-  std::uint64_t seed = 1;       // of random offsets
-  std::uint64_t alignment = 0;  // of random offsets; 0: the request size
+  std::uint64_t seed = 1;       // seed for random offsets
+  std::uint64_t alignment = 0;  // alignment of random offsets; 0: the request size
   unsigned depth = 0;           // concurrent requests per thread; 0: set by the transfer type
   bool direct = true;           // writes bypass the page cache
   bool register_memory = true;
   bool refill = false;     // refill the memory before each write
   bool read_back = false;  // gdsio's -V
-  bool verify = true;      // in a separate pass that is not timed
+  bool verify = true;      // verify in a separate pass that is not timed
   bool job_lines = false;
   bool cold = false, warm = false, ceiling = false, force = false;
   bool immutable = false;  // declare files to read as immutable

@@ -46,7 +46,7 @@ struct prepared_job {
   std::optional<io_memory> source;
   std::unique_ptr<io_shared> shared;
   std::vector<io_worker> workers;
-  unsigned threads = 0, depth = 0;  // as gdsio reports them
+  unsigned threads = 0, depth = 0;  // as reported by gdsio
 };
 
 std::vector<std::string> paths_of(const io_job& job) {

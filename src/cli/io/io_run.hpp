@@ -31,7 +31,7 @@ struct io_figures {
   io_job_figures all;  // name and device are those of the first job
   double cpu_seconds = 0;
   std::string path;                            // the path that transferred the bytes
-  std::uint64_t data_bytes = 0;                // of all files, each counted once
+  std::uint64_t data_bytes = 0;                // total for all files, each counted once
   std::optional<std::uint64_t> cached_before;  // the cached part of data_bytes; nullopt if the kernel does not report it
   std::uint64_t verified_bytes = 0;
   std::uint64_t unwritten_bytes = 0;

@@ -35,7 +35,7 @@ struct io_request_place {
 
 class io_cursor {
  public:
-  // alignment: of random offsets, relative to the beginning of the region.
+  // alignment: alignment of random offsets, relative to the beginning of the region.
   io_cursor(const io_region& region, std::uint64_t io_size, std::uint64_t alignment, bool random, std::uint64_t seed);
   // Do not call at the end of a pass.
   io_request_place next();

@@ -19,7 +19,8 @@ struct peer_request {
 extern const char* const peers_program;
 
 // Returns the list "peers" of a report: for each library, its figures, or the reason why there are none and how to install it. Blocks for
-// up to a few minutes. An interrupt of this process also terminates the Python program. If Python cannot be started, the list says so.
+// up to a few minutes. An interrupt of this process also terminates the Python program. If Python cannot be started, the list contains the
+// reason.
 nlohmann::json measure_peers(const peer_request& wanted);
 
 }  // namespace penstock::cli

@@ -20,9 +20,9 @@ struct converted_file {
 };
 
 // Converts a torch.save checkpoint to a safetensors file, or a safetensors file to a checkpoint, through a few buffers. Leaves `to`
-// unchanged on failure. Errors: those of reading both formats, select_tensors(), make_safetensors() and make_torch_checkpoint(), which name
-// the file and the tensor; invalid_argument (both names refer to one file; the extension of `to` belongs to another format; options for
-// checkpoints only); those of pending_file; os errors; cancelled after an interrupt.
+// unchanged on failure. Errors: those of reading both formats, select_tensors(), make_safetensors() and make_torch_checkpoint(), whose
+// messages contain the file and the tensor; invalid_argument (both names refer to one file; the extension of `to` belongs to another
+// format; options for checkpoints only); those of pending_file; os errors; cancelled after an interrupt.
 result<converted_file> convert_file(const engine& owner, const std::string& from, const std::string& to, const selection_options& wanted);
 
 }  // namespace penstock::cli

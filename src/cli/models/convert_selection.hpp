@@ -28,8 +28,8 @@ struct tensor_selection {
 };
 
 // from must outlive the result. Errors: invalid_argument (there is no dict of tensors, or you must choose between several; the message
-// names the dicts and other entries); unsupported, which names the tensor (a type that safetensors does not support, values that are not in
-// the file, or a view that repeats elements).
+// lists the dicts and other entries); unsupported, whose message contains the tensor (a type that safetensors does not support, values that
+// are not in the file, or a view that repeats elements).
 result<tensor_selection> select_tensors(const torch_checkpoint& from, const selection_options& wanted);
 
 }  // namespace penstock::cli

@@ -33,7 +33,7 @@ struct inspect_options {
 // A tensor, or a member of a zip file.
 struct line {
   std::string name;
-  std::string type;  // of the elements; for a member, its compression
+  std::string type;  // type of the elements; for a member, its compression
   std::optional<std::vector<std::uint64_t>> shape;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
@@ -44,9 +44,9 @@ struct contents {
   std::string kind;  // "safetensors", "gguf", "checkpoint" (of torch.save), or "zip", for which the members are listed
   std::uint64_t file_bytes = 0;
   std::optional<std::uint64_t> cached_bytes;
-  std::uint64_t data_offset = 0;            // for safetensors and GGUF
-  std::optional<tensor_metadata> metadata;  // for safetensors and checkpoints
-  gguf_header gguf;                         // for GGUF only; without its tensors
+  std::uint64_t data_offset = 0;            // safetensors and GGUF only
+  std::optional<tensor_metadata> metadata;  // safetensors and checkpoints only
+  gguf_header gguf;                         // GGUF only; without its tensors
   std::vector<line> lines;
   std::vector<checkpoint_entry> others;  // entries of a checkpoint that are not tensors
   std::string unread;                    // for a zip file with a pickle, the reason why its tensors are not listed

@@ -11,7 +11,7 @@
 namespace penstock::cli {
 namespace {
 
-// Escapes text for roff: no line may begin like a request, and hyphens must remain copyable.
+// Escapes text for roff: no line may start like a roff request, and hyphens must remain copyable.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char each : text) {

@@ -96,7 +96,7 @@ std::string block_of_examples(const command_grammar& command) {
   return (block.empty() ? "" : "\n```sh\n" + block + "```\n") + (others.empty() ? "" : "\n" + others);
 }
 
-// Makes each line of a footer a paragraph; lists stay lists.
+// Turns each line of a footer into a paragraph, but keeps lists.
 std::string footer_of(const command_grammar& command) {
   std::string out;
   if (command.footer.empty()) return out;

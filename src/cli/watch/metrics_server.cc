@@ -24,7 +24,7 @@ using clock = std::chrono::steady_clock;
 constexpr std::size_t most_clients = 32;
 constexpr std::size_t most_request_bytes = 8192;
 constexpr std::chrono::seconds most_time{5};    // from the connection to the last byte of the response
-constexpr std::chrono::milliseconds tick{200};  // how soon a stop is noticed
+constexpr std::chrono::milliseconds tick{200};  // how quickly a stop is noticed
 
 class descriptor {
  public:

@@ -163,7 +163,7 @@ constexpr std::array<top_column, 12> top_columns{{
 using top_layout = std::vector<top_column>;
 
 std::size_t layout_width(const top_layout& columns) {
-  std::size_t sum = 1;  // the mark of the selected line
+  std::size_t sum = 1;  // width of the mark of the selected line
   for (const auto& each : columns) sum += each.width + 1;
   return sum;
 }
