@@ -54,7 +54,7 @@ constexpr known_finding entries[] = {
      "{why}; the GPU is below a PCIe switch and the card is not, so their traffic goes through the processor's root ports",
      "move the card to a slot below the switch {switch}"},
     {"nic.near", on_platform, ok, "{why}; no PCIe switch above the GPU"},
-    {"nic.far", on_platform, slow, "{why}", "move a network card below the GPU's PCIe switch, or to a slot of its NUMA node"},
+    {"nic.far", on_platform, slow, "{why}", "move a network card below the GPU's PCIe switch, or to a slot on its NUMA node"},
     {"nic.none", on_platform, ok, "no RDMA network card: pipes between machines use tcp"},
     {"nic.down", on_platform, slow, "{why}",
      "run ibstat; check the cable, the switch and the subnet manager; ip link set dev INTERFACE up"},
@@ -174,7 +174,7 @@ constexpr known_finding entries[] = {
     {"dma_buf.not_lent", in_libraries, slow,
      "the kernel registers dma-bufs with io_uring, but CUDA cannot export this GPU's memory as one "
      "(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)",
-     "install NVIDIA's open kernel modules (nvidia-open), in the same version as its libraries"},
+     "install NVIDIA's open kernel modules (nvidia-open), in the same version as the driver libraries"},
     {"cuda.hidden", in_libraries, slow, "CUDA_VISIBLE_DEVICES ({value}) hides every GPU", "unset CUDA_VISIBLE_DEVICES, or set it to a GPU"},
     {"cufile.nvidia", in_libraries, ok, "NVIDIA's libcufile is {file}, version {version}"},
     {"cufile.nvidia_none", in_libraries, ok, "NVIDIA's libcufile is not installed, and nothing here needs it"},

@@ -224,7 +224,7 @@ void judge_nvidia_fs(const platform_facts& known, findings& out) {
   if (!module.errors.empty()) out.add("nvidia_fs.errors", {}, {{"errors", listed(module.errors)}});
 }
 
-// Reports what prevents the dma_buf path, as far as that is independent of a file; nothing if drives can access the GPU in another way.
+// Reports what prevents the dma_buf path on this machine, independently of a file; nothing if drives can access the GPU in another way.
 void judge_dma_buf(const platform_facts& known, findings& out) {
   const int error = known.features.dma_buf;
   if (error < 0 || (known.gpu_direct() && !known.lends_dma_bufs())) return;

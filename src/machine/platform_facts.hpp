@@ -79,7 +79,7 @@ struct platform_facts {
   limit_facts locked_memory, open_files;
 
   [[nodiscard]] bool gpu_direct() const { return nvidia_fs.loaded() || (static_bar1 && p2pdma != p2pdma_kernel::missing); }
-  // Returns true as far as the kernel and the driver's modules show.
+  // Returns true if the kernel and the driver's modules appear to support it.
   [[nodiscard]] bool lends_dma_bufs() const { return features.dma_buf == 0 && open_driver; }
   [[nodiscard]] bool has_active_port() const;
   [[nodiscard]] const pci_facts* device_at(std::string_view address) const;  // null: no such device

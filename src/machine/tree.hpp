@@ -43,7 +43,7 @@ class tree {
   std::string root_;  // without a trailing '/'; empty for this machine
 };
 
-// --- parsing such files
+// --- parsing the contents of these files
 std::string trimmed(const std::string& text);
 std::vector<std::string> lines_of(const std::string& text);
 std::vector<std::string> words_of(const std::string& text, char separator = ' ');  // without empty words

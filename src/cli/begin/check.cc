@@ -257,8 +257,7 @@ int check(const check_options& wanted) {
 void add_check(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<check_options>();
   CLI::App& sub = *app.add_subcommand(
-      "check",
-      "List the slow and broken parts of this machine with the fix for each; or show which path each part of a file takes, and why");
+      "check", "List the slow and broken parts of this machine and how to fix them; or show which path each part of a file takes, and why");
   auto* file = sub.add_option("FILE", wanted->files, "Files or folders to check (default: the machine)");
   auto* named = sub.add_option("-f,--file", wanted->more_files, "Same as FILE");
   auto* settings = sub.add_option("--cufile-json", wanted->settings_file, "Check a cufile.json instead: show what each of its keys does")

@@ -67,7 +67,7 @@ std::string in_words(fmt::format_string<shown_as<Arguments>...> format, const Ar
   return std::apply([&](const auto&... each) { return fmt::vformat(format, fmt::make_format_args(each...)); }, values);
 }
 
-// --- for commands: format strings are our words, arguments may be text from outside
+// --- for commands: format strings are trusted, arguments may be untrusted text
 
 // Prints to stdout. Throws output_failure, like put_exactly(); main reports it.
 template <class... Arguments>

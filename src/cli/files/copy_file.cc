@@ -40,7 +40,7 @@ std::size_t slots_of_server() {
 
 status copy_stopped() { return {errc::cancelled, "interrupted"}; }
 
-// --- data: the engine's threads read pieces ahead and write them behind
+// --- data: the engine's threads read ahead and write behind
 
 class copy_pipeline {
  public:

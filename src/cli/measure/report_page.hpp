@@ -14,7 +14,7 @@ namespace penstock::cli {
 // report.
 result<std::string> render_report(const nlohmann::json& report);
 
-// --- parts for render_report: HTML, or empty if there is nothing to show
+// --- parts of render_report: HTML; empty if there is nothing to show
 
 std::string report_figures(const nlohmann::json& report);
 std::string report_peers(const nlohmann::json& report);

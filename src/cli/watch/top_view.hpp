@@ -69,7 +69,7 @@ struct top_screen {
 std::vector<std::string> top_lines(const std::vector<process_speed>& seen, const std::vector<status>& problems, const top_screen& screen);
 // Returns the processes that have a line, in the order of the list.
 std::vector<const process_speed*> shown_of(const std::vector<process_speed>& seen, const top_screen& screen);
-// Returns the process that the user chose, as long as it has a line; otherwise the first one.
+// Returns the process that the user chose if it still has a line; otherwise the first one.
 int selected_of(const std::vector<process_speed>& seen, const top_screen& screen);
 // Returns the output for a pipe: titles, one line with all figures (no bars) per process, and one line for all processes that have exited.
 std::vector<std::string> top_table(const std::vector<process_speed>& seen, bool of_those_named);
