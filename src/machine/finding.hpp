@@ -30,7 +30,7 @@ struct known_finding {
   std::string_view reason;
   std::string_view remedy{};  // a command, a setting or a step; empty: nothing needs to be done
 };
-// Returns the catalogue in the order of output.
+// Returns the catalogue in output order.
 std::span<const known_finding> all_findings() noexcept;
 
 struct finding {

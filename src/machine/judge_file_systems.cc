@@ -1,4 +1,4 @@
-// Judges the facts of gather_storage by NVIDIA's guides to GPUDirect Storage and by Penstock's own behaviour.
+// Judges the facts from gather_storage according to NVIDIA's guides to GPUDirect Storage and Penstock's own behaviour.
 #include <algorithm>
 #include <cstdlib>
 
@@ -46,7 +46,7 @@ void judge_drive(const drive_facts& drive, findings& out) {
   if (drive.rotates && !drive.is_nvme && !drive.model.empty()) out.add("drive.rotates", drive.name, {{"model", model}});
 }
 
-// Judges by what Linux 7.4 supports; the engine determines by trying what a file or device accepts.
+// Judges by what Linux 7.4 supports. The engine determines by trial what a file or device accepts.
 void judge_lending(const platform_facts& platform, const storage_facts& known, findings& out) {
   if (platform.gpus.empty() || !platform.lends_dma_bufs()) return;
   for (const auto& [name, drive] : known.drives) {

@@ -1,4 +1,4 @@
-// Judges the facts of gather_libraries and cuFile's settings.
+// Judges the facts from gather_libraries, and cuFile's settings.
 #include <algorithm>
 #include <cstdlib>
 

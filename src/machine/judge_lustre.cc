@@ -1,5 +1,5 @@
-// Judges the facts of gather_lustre by NVIDIA's guides to GPUDirect Storage (best practices, "EXAScaler"; troubleshooting, "EXAScaler File
-// System Performance").
+// Judges the facts from gather_lustre according to NVIDIA's guides to GPUDirect Storage (best practices, "EXAScaler"; troubleshooting,
+// "EXAScaler File System Performance").
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ void judge_partitions(const lustre_facts& known, findings& out) {
            {"pattern", pattern}});
 }
 
-// For "o2ib0(ib0,ib1),tcp0(eth0)" returns the InfiniBand interfaces, ib0 and ib1. A net without a list uses the first interface.
+// Returns the InfiniBand interfaces: ib0 and ib1 for "o2ib0(ib0,ib1),tcp0(eth0)". A net without a list uses the first interface.
 std::vector<std::string> infiniband_interfaces(const std::string& networks) {
   std::vector<std::string> all;
   for (std::size_t at = networks.find("o2ib"); at != std::string::npos; at = networks.find("o2ib", at + 1)) {

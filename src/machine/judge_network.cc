@@ -1,4 +1,5 @@
-// Judges the RDMA network cards in the facts of gather_platform by NVIDIA's guide to GPUDirect Storage (best practices, "System Settings").
+// Judges the RDMA network cards in the facts from gather_platform according to NVIDIA's guide to GPUDirect Storage (best practices, "System
+// Settings").
 #include <algorithm>
 #include <array>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Judges the facts of gather_platform: GPUs and the paths to them, the kernel, and the restrictions of containers and limits.
+// Judges the facts from gather_platform: GPUs and the paths to them, the kernel, containers and limits.
 #include <algorithm>
 #include <cerrno>
 #include <map>
@@ -189,7 +189,7 @@ void judge_kernel(const platform_facts& known, findings& out) {
 
 // --- peer-to-peer ---------------------------------------------------------------------------------------------------------------
 
-// The driver is set up for static BAR1; checks the other requirements.
+// Called if the driver is set up for static BAR1. Checks the other requirements.
 void judge_static_bar1(const platform_facts& known, findings& out) {
   if (known.nvme_multipath) return out.add("p2pdma.multipath");
   if (!known.open_driver) return out.add("p2pdma.closed_driver");

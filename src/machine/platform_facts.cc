@@ -52,7 +52,7 @@ gpu_facts describe_gpu(const tree& from, const pci_facts& device) {
   return found;
 }
 
-// Returns the lines like "Reads : n=12 ok=11 err=1 ..." whose number after err= is not 0.
+// Returns lines such as "Reads : n=12 ok=11 err=1 ..." in which the number after err= is not 0.
 std::vector<std::string> errors_in(const std::string& statistics) {
   std::vector<std::string> found;
   for (const auto& line : lines_of(statistics)) {
@@ -64,7 +64,7 @@ std::vector<std::string> errors_in(const std::string& statistics) {
   return found;
 }
 
-// Returns the number after the first of these names that begins a line.
+// Returns the number after the first of these names that is found at the beginning of a line.
 std::optional<std::uint64_t> number_behind(const std::string& statistics, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const auto text = value_of(statistics, name);

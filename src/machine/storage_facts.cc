@@ -125,7 +125,7 @@ storage_facts gather_storage(const tree& from) {
     mount.type = parsed->type;
     mount.source = parsed->source;
     mount.options = parsed->options + "," + parsed->super_options;
-    // btrfs has its own device numbers for mounts; its source names the device.
+    // btrfs uses its own device numbers for mounts; its mount source is the device.
     auto folder = from.real("/sys/dev/block/" + parsed->device);
     if (folder.empty() && mount.source.starts_with("/dev/")) folder = from.real("/sys/class/block/" + file_name(mount.source));
     if (!folder.empty()) go_down(from, folder, mount, 0);

@@ -1,4 +1,4 @@
-// Summarizes the findings in one or two sentences. Free functions; safe from any thread.
+// Summarizes the findings in one or two sentences. Free functions; thread-safe.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ constexpr std::size_t most_of_entry = std::size_t{128} << 10;
 constexpr std::size_t most_of_all = std::size_t{4} << 20;
 constexpr std::size_t longest_line = 160;  // a longer file gets its own entry instead of a line in read.txt
 
-// Read in addition to the files that the findings are based on.
+// Files to read in addition to those that the findings are based on.
 constexpr std::array further_files{
     "/proc/meminfo",
     "/proc/modules",
@@ -83,7 +83,7 @@ std::string beginning_of(std::string text) {
 }
 
 // Opens a log. Refuses links and pipes: other users could place them at the path of a log in the working directory or in /tmp, and so
-// choose what is sent. Errors: the reason why the file is not a log owned by this user or root; not_found if it does not exist.
+// control what is sent. Errors: the reason why the file is not a log owned by this user or root; not_found if it does not exist.
 result<owned_fd> open_log(const machine::tree& from, const std::string& path) {
   owned_fd opened(machine::open_below(from.outside(""), path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW));
   if (opened.get() < 0 && errno == ELOOP) return status(errc::unsupported, "is a symbolic link, which is not followed");

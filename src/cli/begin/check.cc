@@ -191,7 +191,7 @@ int check_files(const check_options& wanted) {
 
 // The part of a bundle about the files given on the command line.
 struct bundled_files {
-  nlohmann::json documents;  // null: no file was given
+  nlohmann::json documents;  // null: no files were given
   int exit_code = exit_success;
 };
 

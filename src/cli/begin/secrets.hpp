@@ -1,5 +1,5 @@
 // Removes secrets from text that leaves the machine: credentials in URLs, values of settings with names like "password", and keys and
-// tokens in known formats. When in doubt, removes the text. Free functions; safe from any thread.
+// tokens in known formats. When in doubt, removes the text. Free functions; thread-safe.
 #pragma once
 
 #include <string>

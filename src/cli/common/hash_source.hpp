@@ -1,4 +1,4 @@
-// Hashes the bytes of a source, for commands that verify what they read. A free function; safe from any thread.
+// Hashes the bytes of a source, for commands that verify what they read. A free function; thread-safe.
 #pragma once
 
 #include <cstdint>

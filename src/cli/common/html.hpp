@@ -1,4 +1,4 @@
-// Text for HTML pages that are also valid XML. Free functions; safe from any thread.
+// Text for HTML pages that are also valid XML. Free functions; thread-safe.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The input files of a command line. Free functions; safe from any thread.
+// The input files of a command line. Free functions; thread-safe.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Reads and writes files without an engine. Free functions, safe from any thread; use a descriptor from one thread at a time.
+// Reads and writes files without an engine. Free functions, thread-safe; use a descriptor from one thread at a time.
 #pragma once
 
 #include <cstddef>

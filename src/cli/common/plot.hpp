@@ -1,5 +1,5 @@
 // Plots as SVG for an HTML page. Each line has its own colour, dash and marker and is labelled at its end, so that a plot can be read
-// without colour. In a page, the style sheet sets the colours. Free functions; safe from any thread.
+// without colour. In a page, the style sheet sets the colours. Free functions; thread-safe.
 #pragma once
 
 #include <string>

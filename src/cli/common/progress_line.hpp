@@ -1,4 +1,4 @@
-// The text of a progress bar. A free function; safe from any thread.
+// The text of a progress bar. A free function; thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Parses and formats sizes. Free functions; safe from any thread.
+// Parses and formats sizes. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Reads a complete text: a list of checksums, a configuration file, a report. A free function; safe from any thread.
+// Reads a complete text: a list of checksums, a configuration file, a report. A free function; thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Valid words on a command line, and suggestions for misspelt ones. Free functions; safe from any thread.
+// Valid words on a command line, and suggestions for misspelt ones. Free functions; thread-safe.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -21,7 +21,7 @@
 namespace penstock::cli {
 namespace {
 
-// The exit codes of env(1) for errors before the program runs.
+// The exit codes of env(1) for errors that occur before the program runs.
 constexpr int exit_not_started = 125;
 constexpr int exit_not_executable = 126;
 constexpr int exit_not_found = 127;

@@ -1,4 +1,4 @@
-// Lists of checksums in the formats of sha256sum and xxhsum. Free functions; safe from any thread.
+// Lists of checksums in the formats of sha256sum and xxhsum. Free functions; thread-safe.
 #pragma once
 
 #include <optional>

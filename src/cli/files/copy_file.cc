@@ -119,7 +119,7 @@ class copy_pipeline {
 
 using piece_taker = std::function<status(std::uint64_t offset, std::uint64_t length)>;
 
-// Calls take for each piece of data between holes, in order.
+// Calls `take` for each piece of data between holes, in order.
 status for_each_piece(int fd, const std::string& path, std::uint64_t size, const piece_taker& take) {
   for (std::uint64_t at = 0; at < size;) {
     off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
@@ -255,7 +255,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
 
 // --- names, modes and verification
 
-// Refuses copies that cp refuses, in addition to what pending_file checks.
+// Refuses copies that cp refuses, in addition to the checks in pending_file.
 status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
   if (::stat(to.c_str(), &info) == 0) {

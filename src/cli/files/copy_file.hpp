@@ -31,7 +31,7 @@ struct copied_file {
 // both are the same file; internal if the data read back differs; cancelled.
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
-// The same for an object on a server. from: its size may be known. Several threads may copy objects smaller than small_object at once.
+// The same for an object on a server. from: may contain the size. Several threads may copy objects smaller than small_object at once.
 // folder: as pending_file_options::folder. Errors: also those of engine::open_remote; invalid_argument with how.preserve.
 inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
 result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how,

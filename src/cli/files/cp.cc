@@ -44,8 +44,8 @@ struct cp_totals {
   std::vector<status> errors;
 };
 
-// Returns the last component of a path without slashes: "b" for a/b/. A path like ".." has none. For a URL, returns the text after the last
-// slash, with its escapes.
+// Returns the last component of a path without slashes: "b" for a/b/. Paths such as ".." have none. For a URL, returns the text after the
+// last slash, with its escapes.
 std::string last_name(const std::string& path) {
   if (is_url(path)) return fs::path(shown_name(path)).filename().string();
   std::string name = path.substr(0, path.find_last_not_of('/') + 1);

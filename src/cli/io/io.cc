@@ -75,7 +75,7 @@ const std::map<std::string, set_option>& job_options() {
 }
 
 // Each -f or -D starts a job. Options after it apply to that job, options before the first job apply to all. An option that is given only
-// once applies to all jobs, too.
+// once also applies to all jobs.
 class job_maker {
  public:
   status take(const std::string& option, const std::string& text) {

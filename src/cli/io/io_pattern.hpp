@@ -1,4 +1,4 @@
-// The bytes that `penstock io` writes. They depend only on the offset in the file, so that any read can be verified. Every 4 KiB block
+// The bytes that `penstock io` writes. They are a function of the offset in the file, so that any read can be verified. Every 4 KiB block
 // begins with a mark and the number of the run that wrote it, its *generation*. The mark also shows that penstock io created the file.
 // Const member functions may be called from any thread; use a checker from one thread only.
 #pragma once

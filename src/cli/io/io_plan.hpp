@@ -1,4 +1,4 @@
-// The settings of `penstock io`, in gdsio's terms, read from its command line or configuration file. Values; safe from any thread.
+// The settings of `penstock io`, in gdsio's terms, read from its command line or configuration file. Values; thread-safe.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The text output of `penstock io`. Free functions; safe from any thread.
+// The text output of `penstock io`. Free functions; thread-safe.
 #pragma once
 
 #include <nlohmann/json.hpp>

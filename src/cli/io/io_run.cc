@@ -271,7 +271,7 @@ void add_figures(const prepared_job& job, const thread_times& times, std::size_t
 
 status run_timed(const engine& owner, const io_plan& plan, std::vector<prepared_job>& jobs, io_figures& out) {
   std::atomic<std::uint64_t> done{0};
-  // The progress of a run with a time limit is measured by time.
+  // If a run has a time limit, its progress is measured in time.
   const auto start = clock::now();
   progress_bar bar(is_write(plan.io) ? "writing" : "reading", out.all.name,
                    plan.seconds > 0 ? static_cast<std::uint64_t>(plan.seconds * 1e3) : out.data_bytes);

@@ -1,4 +1,4 @@
-// Binds threads to NUMA nodes. Free functions; safe from any thread.
+// Binds threads to NUMA nodes. Free functions; thread-safe.
 #pragma once
 
 #include "penstock/status.hpp"

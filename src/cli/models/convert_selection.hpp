@@ -1,4 +1,4 @@
-// Chooses which tensors of a checkpoint go into a safetensors file, and names them. A free function; safe from any thread.
+// Chooses which tensors of a checkpoint go into a safetensors file, and names them. A free function; thread-safe.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Examples of each command, for `penstock help`, the manual pages and docs/reference/commands.md. Constants; safe from any thread.
+// Examples of each command, for `penstock help`, the manual pages and docs/reference/commands.md. Constants; thread-safe.
 #pragma once
 
 #include <span>

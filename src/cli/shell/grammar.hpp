@@ -1,5 +1,5 @@
 // The grammar of commands and options, read from their CLI11 declarations, and the pages generated from it: help, manual pages, the
-// reference in docs/ and shell completions. Hidden commands and options are left out. One thread.
+// reference in docs/ and shell completions. Hidden commands and options are omitted. One thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

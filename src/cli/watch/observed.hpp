@@ -1,4 +1,4 @@
-// Activity of other processes as text and JSON, shared by `penstock stats` and `penstock top`. Free functions; safe from any thread.
+// Activity of other processes as text and JSON, shared by `penstock stats` and `penstock top`. Free functions; thread-safe.
 #pragma once
 
 #include <initializer_list>

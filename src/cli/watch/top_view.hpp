@@ -1,5 +1,5 @@
 // The contents of `penstock top`: speeds computed from two snapshots of the same processes, their history, and the lines of the screen.
-// Free functions; safe from any thread.
+// Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
