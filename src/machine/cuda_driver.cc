@@ -72,7 +72,7 @@ cuda_state ask_cuda(const std::string& file) {
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* said = ::dlerror();
-    return found.error = said != nullptr ? said : "it cannot be loaded", found;
+    return found.error = said != nullptr ? said : "the library cannot be loaded", found;
   }
   driver cuda;
   if (!take_all(library, cuda)) return found.error = file + " lacks functions of CUDA's driver interface", found;

@@ -227,8 +227,8 @@ class copier {
     };
     const fs::path below(name);
     if (below.is_absolute() || name.find('\0') != std::string::npos || std::find(below.begin(), below.end(), "..") != below.end())
-      return refuse({errc::invalid_argument,
-                     fmt::format("{} was not copied: its key is not a relative path that stays inside a folder", shown_name(from.url))});
+      return refuse(
+          {errc::invalid_argument, fmt::format("{} was not copied: its key is not a relative path inside a folder", shown_name(from.url))});
     const fs::path inner = below.lexically_normal();
     object_target target{(fs::path(tree.path()) / inner).string(), inner.parent_path().string()};
     if (name.empty() || name.ends_with('/')) {
@@ -237,8 +237,8 @@ class copier {
     }
     if (!may_make(from.url, target.path)) return std::nullopt;
     if (!targets_.insert(target.path).second)
-      return refuse({errc::invalid_argument, fmt::format("{} would be copied to {}, to which another object is copied already",
-                                                         shown_name(from.url), target.path)});
+      return refuse(
+          {errc::invalid_argument, fmt::format("{} and another object would both be copied to {}", shown_name(from.url), target.path)});
     return target;
   }
 

@@ -146,8 +146,8 @@ void add_top(CLI::App& app, command& chosen) {
       ->check(whole_number(1, 1 << 30))
       ->type_name("PID,...")
       ->delimiter(',');
-  auto* once = sub.add_flag("--once", wanted->once, "Print lines once");
-  sub.add_option("--count", wanted->count, "Print lines this many times")->check(whole_number(1, 1000000))->excludes(once);
+  auto* once = sub.add_flag("--once", wanted->once, "Print the lines once and exit");
+  sub.add_option("--count", wanted->count, "Print the lines this many times and exit")->check(whole_number(1, 1000000))->excludes(once);
   add_output_options(sub, wanted->output);
   sub.get_option("--json")->description("Print JSON, one document per measurement");
   sub.callback([wanted, &chosen] {
