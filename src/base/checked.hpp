@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// A file ends at the largest off_t at most.
+// The largest possible file size: the maximum of off_t.
 inline constexpr std::uint64_t max_file_offset = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 
 // Returns a + b; nullopt on overflow.
@@ -20,19 +20,19 @@ inline constexpr std::uint64_t max_file_offset = static_cast<std::uint64_t>(std:
   return sum;
 }
 
-// Returns the first offset after [offset, offset+length); nullopt if the range does not fit into a file.
+// Returns the first offset after [offset, offset+length); nullopt if the range exceeds max_file_offset.
 [[nodiscard]] constexpr std::optional<std::uint64_t> range_end(std::uint64_t offset, std::uint64_t length) noexcept {
   const auto end = checked_add(offset, length);
   if (!end || *end > max_file_offset) return std::nullopt;
   return end;
 }
 
-// Returns invalid_argument, with offset and length, if offset is negative or the range does not fit into a file.
+// Returns invalid_argument, with offset and length, if offset is negative or the range exceeds max_file_offset.
 inline status check_range(std::int64_t offset, std::uint64_t length) {
   if (offset < 0) return {errc::invalid_argument, "negative offset " + std::to_string(offset)};
   if (range_end(static_cast<std::uint64_t>(offset), length)) return {};
   return {errc::invalid_argument,
-          "range of " + std::to_string(length) + " bytes at " + std::to_string(offset) + " reaches past the largest file offset"};
+          "range of " + std::to_string(length) + " bytes at " + std::to_string(offset) + " exceeds the largest file offset"};
 }
 
 }  // namespace penstock

@@ -1,9 +1,9 @@
-// Pauses a thread that polls memory, so that it leaves the core's other hardware thread and the memory bus alone.
+// Pauses a thread that polls memory, so that it does not slow down the core's other hardware thread or load the memory bus.
 #pragma once
 
 namespace penstock {
 
-// On aarch64 isb, not yield, which does nothing on server cores. isb empties the pipeline, as pause does on x86.
+// aarch64 uses isb because yield does nothing on server cores; isb flushes the pipeline, like pause on x86.
 inline void cpu_pause() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -12,7 +12,7 @@ inline void cpu_pause() noexcept {
 #endif
 }
 
-// How many pauses take about 0.3 us: 140 cycles each on x86 since Skylake, about 30 on Neoverse.
+// The number of pauses that take about 0.3 us. A pause takes 140 cycles on x86 since Skylake, about 30 on Neoverse.
 #if defined(__aarch64__)
 inline constexpr int pauses_of_300_ns = 32;
 #else

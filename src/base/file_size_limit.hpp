@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// Whether a file may have this size. Exceeding the limit raises SIGXFSZ, which ends programs that do not expect it. So before the library
-// extends a file on its own, it checks the limit and fails with EFBIG.
+// Returns true if the limit allows a file of this size. Exceeding it raises SIGXFSZ, which kills programs that do not handle the signal. So
+// before the library extends a file on its own, it checks the limit and fails with EFBIG.
 [[nodiscard]] inline bool fits_file_size_limit(std::uint64_t bytes) noexcept {
   rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur;

@@ -1,5 +1,5 @@
-// Compiles the non-template parts of {fmt} 9 once; all other sources see only their declarations, which halves their compile time. Built
-// into our own libraries, so that none of them needs libfmt.so. cmake/dependencies.cmake says when this file is used.
+// Compiles the non-template parts of {fmt} 9 once; all other sources see only their declarations, which halves their compile time. It is
+// built into our own libraries, so that none of them needs libfmt.so. cmake/dependencies.cmake decides when this file is used.
 
 #include <fmt/format-inl.h>
 

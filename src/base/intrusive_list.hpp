@@ -1,5 +1,5 @@
-// A first-in, first-out list whose items are linked through a member, so that adding one allocates nothing. An item is in at most one list
-// per link at a time and must not move in memory meanwhile. Not thread-safe.
+// A first-in, first-out list whose items are linked through a member, so that adding one allocates nothing. An item can be in only one list
+// per link at a time, and must not move in memory while it is in a list. Not thread-safe.
 #pragma once
 
 #include <cstddef>

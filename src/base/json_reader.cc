@@ -13,7 +13,7 @@ namespace penstock {
 
 namespace {
 
-// Bytes that need no decoding in a string.
+// Bytes of a string that need no decoding.
 constexpr auto plain = [] {
   std::array<bool, 256> made{};
   for (std::size_t i = 0x20; i < 0x80; ++i) made[i] = i != '"' && i != '\\';
@@ -100,7 +100,7 @@ bool json_reader::escape() {
   ++at_;
   if (letter == 'u') return escaped_code();
   const auto found = letters.find(letter);
-  if (found == std::string_view::npos) return fail("a string has an escape that JSON does not define");
+  if (found == std::string_view::npos) return fail("a string contains an invalid escape");
   unescaped_.push_back(meanings[found]);
   return true;
 }
@@ -113,7 +113,7 @@ bool json_reader::escaped_code() {
     if (!four_digits(second)) return false;
     if (second >= 0xdc00 && second < 0xe000) code = 0x10000 + ((code - 0xd800) << 10) + (second - 0xdc00);
   }
-  if (code >= 0xd800 && code < 0xe000) return fail("a string has an incomplete character");
+  if (code >= 0xd800 && code < 0xe000) return fail("a string contains an unpaired surrogate");
   append_utf8(code, unescaped_);
   return true;
 }
@@ -121,7 +121,7 @@ bool json_reader::escaped_code() {
 bool json_reader::four_digits(std::uint32_t& to) {
   for (int i = 0; i < 4; ++i, ++at_) {
     const auto digit = hex_digit(peek());
-    if (!digit) return fail("four hexadecimal digits follow \\u");
+    if (!digit) return fail("\\u must be followed by four hexadecimal digits");
     to = to << 4 | *digit;
   }
   return true;
@@ -134,7 +134,7 @@ bool json_reader::skip(int depth) {
   if (c == '-' || is_digit(c)) return skip_number();
   if (taken_word("true") || taken_word("false") || taken_null()) return true;
   if (c != '{' && c != '[') return fail("a value is missing");
-  if (depth == 0) return fail("it is nested too deeply");
+  if (depth == 0) return fail("the nesting is too deep");
   return c == '[' ? skip_array(depth) : object([&](std::string_view) { return skip(depth - 1); });
 }
 
@@ -172,7 +172,7 @@ bool json_reader::skip_digits() {
 
 bool json_reader::end() {
   skip_space();
-  return at_ == text_.size() || fail(fmt::format("there is something after {}'s last '}}'", what_));
+  return at_ == text_.size() || fail(fmt::format("there is data after the final '}}' of {}", what_));
 }
 
 bool json_reader::taken_word(std::string_view word) {
@@ -184,7 +184,7 @@ bool json_reader::taken_word(std::string_view word) {
 
 bool json_reader::take(char c) { return taken(c) || fail(fmt::format("'{}' is missing", c)); }
 
-bool json_reader::fail_at_number() { return fail("there is no whole number from 0 to 18446744073709551615"); }
+bool json_reader::fail_at_number() { return fail("expected a whole number from 0 to 18446744073709551615"); }
 
 bool json_reader::fail(std::string_view what) {
   problem_ = {errc::invalid_argument, fmt::format("at byte {} of {}, {}", std::min(at_, text_.size()), what_, what)};

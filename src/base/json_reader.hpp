@@ -1,5 +1,5 @@
-// A pull parser for JSON of a known form: tensor files and their indexes, and responses of servers. It skips unknown values up to a maximum
-// depth, which bounds the stack. For one thread at a time.
+// A pull parser for JSON with a known structure: tensor files and their indexes, and server responses. It skips unknown values up to a
+// maximum depth, which bounds stack use. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace penstock {
 
-// Each step returns whether it succeeded; problem() has the error.
+// Each step returns true on success; otherwise problem() returns the error.
 class json_reader {
  public:
-  // what: the name of the text in messages, such as "the header".
+  // what: how messages refer to the text, such as "the header".
   json_reader(std::string_view text, std::string_view what) : text_(text), what_(what) {}
 
   // invalid_argument; the message contains the byte offset in the text.
@@ -41,7 +41,7 @@ class json_reader {
   bool numbers(std::vector<std::uint64_t>& to);
   // Reads a string, which is valid until the next one is read.
   bool string(std::string_view& to);
-  // Reads "null" if it comes next, and returns whether it did.
+  // Reads "null" if it comes next. Returns true if it did.
   bool taken_null() { return taken_word("null"); }
   // Skips any value. depth: the maximum nesting of arrays and objects in it.
   bool skip(int depth);

@@ -1,4 +1,4 @@
-// Turns failed allocations into errc::out_of_memory without allocating. Exceptions end here and go no further up.
+// Turns failed allocations into errc::out_of_memory without allocating. Such exceptions do not propagate any further.
 #pragma once
 
 #include <new>
@@ -9,15 +9,15 @@
 
 namespace penstock {
 
-// Made when the library is loaded; copying it does not allocate.
+// Returns the out_of_memory status, which is created when the library is loaded. Copying it does not allocate.
 const status& no_memory() noexcept;
 
-// Makes libstdc++ reserve its per-thread memory for exceptions. Otherwise it allocates that memory when the thread first throws, when
-// memory has run out, and glibc then ends the process if libstdc++ was loaded at run time. Returns false if there is no memory; this thread
-// must then not throw.
+// Makes libstdc++ reserve its per-thread memory for exceptions. Otherwise that memory is allocated at the thread's first throw. If memory
+// has run out by then, glibc aborts the process if libstdc++ was loaded at run time. Returns false if there is no memory; this thread must
+// then not throw.
 bool prepare_to_throw() noexcept;
 
-// Returns step(), or instead() if step runs out of memory or cannot start because it could not throw. std::length_error counts as running
+// Returns step(), or instead() if step() runs out of memory or is not run because it could not throw. std::length_error counts as running
 // out of memory.
 template <class Step, class Instead>
 auto or_without_memory(Step&& step, Instead&& instead) -> decltype(step()) {

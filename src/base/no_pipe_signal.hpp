@@ -1,4 +1,4 @@
-// While it lives, writing to a pipe or socket without a reader fails on this thread with EPIPE and raises no SIGPIPE.
+// While this object exists, writing to a pipe or socket without a reader on this thread fails with EPIPE without raising SIGPIPE.
 #pragma once
 
 #include <pthread.h>

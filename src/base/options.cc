@@ -1,4 +1,4 @@
-// The names of the options' values. The paths declare the names of path_kind (path/registry).
+// The names of option values. The names of path_kind are declared by the paths (path/registry).
 #include "penstock/options.hpp"
 
 #include <array>

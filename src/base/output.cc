@@ -15,10 +15,10 @@ namespace penstock {
 
 namespace {
 
-// If a program starts without standard error, the first file that it opens gets this descriptor.
+// If a program starts without standard error, descriptor 2 may belong to some other file that it opens.
 const bool had_standard_error = ::fcntl(STDERR_FILENO, F_GETFD) >= 0;
 
-// exec() closes descriptors with FD_CLOEXEC, so standard error never has the flag at the start of a program, and dup2() never sets it.
+// exec() closes descriptors that have FD_CLOEXEC, so standard error never has the flag when a program starts, and dup2() never sets it.
 bool has_standard_error() noexcept {
   const int flags = ::fcntl(STDERR_FILENO, F_GETFD);
   return had_standard_error && flags >= 0 && (flags & FD_CLOEXEC) == 0;

@@ -17,7 +17,7 @@ struct character {
 
 // Decodes the first character of a text.
 character first_character(std::string_view text) {
-  constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};  // shorter codes would be overlong
+  constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80, 0x800, 0x10000};  // smaller codes would be overlong
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
   if (first < 0x80) return {1, first};

@@ -1,13 +1,13 @@
-// Recognizes from its error that a system call is not available.
+// Recognizes the errors of system calls that are not available.
 #pragma once
 
 #include <cerrno>
 
 namespace penstock {
 
-// True for the errors of an older kernel (ENOSYS), of a seccomp filter or sandbox (EPERM, ENOSYS), and of a file system that lacks the call
-// or its flags (EOPNOTSUPP, EINVAL). The caller then uses an older call, or does without. Some of these errors may also concern the file
-// itself; the older call then fails too, and its error is the one to report.
+// Returns true for errors that an older kernel (ENOSYS), a seccomp filter or sandbox (EPERM, ENOSYS), or a file system without support for
+// the call or its flags (EOPNOTSUPP, EINVAL) returns. The caller then falls back to an older call, or does without. Some of these errors
+// can also be caused by the file itself; the older call then fails too, and its error is the one to report.
 [[nodiscard]] constexpr bool is_refused_call(int error) noexcept {
   return error == ENOSYS || error == EPERM || error == EOPNOTSUPP || error == EINVAL;
 }

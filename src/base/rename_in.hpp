@@ -12,8 +12,8 @@
 
 namespace penstock {
 
-// Like renameat(2) within one folder. If that call is refused, makes the renameat2 system call directly, because glibc's renameat2() would
-// call renameat.
+// Like renameat(2) within one folder. If that call is not available, invokes the renameat2 system call directly, because glibc's
+// renameat2() would call renameat.
 inline int rename_in(int folder, const char* from, const char* to) noexcept {
   if (::renameat(folder, from, folder, to) == 0) return 0;
   const int error = errno;

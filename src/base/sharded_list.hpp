@@ -1,6 +1,6 @@
-// A list that many threads change all the time and that is walked now and then. The links are members of the items, so nothing is
-// allocated. Items are kept in shards by the thread that added them, each with its own lock, so that threads seldom contend. Unordered.
-// Thread-safe; an item belongs to one thread at a time, and walking threads may read it.
+// A list that many threads modify constantly and that is traversed occasionally. The links are members of the items, so nothing is
+// allocated. Items are kept in shards, chosen by the thread that added them. Each shard has its own lock, so threads rarely contend.
+// Unordered. Thread-safe; an item belongs to one thread at a time, and traversing threads may read it.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-// Listed must have a function link() that returns its sharded_list<Listed>::link.
+// Listed must have a member function link() that returns its sharded_list<Listed>::link.
 template <class Listed>
 class sharded_list {
   struct alignas(64) shard {
@@ -38,7 +38,7 @@ class sharded_list {
     here.first = &added;
   }
 
-  // The item must be in the list. After return, no walking thread reads it.
+  // The item must be in the list. After this call returns, no traversing thread reads it.
   static void remove(Listed& gone) noexcept {
     auto& links = gone.link();
     auto& here = *links.in;
@@ -48,14 +48,14 @@ class sharded_list {
     links = {};
   }
 
-  // Changes an item of the list while no walking thread reads it.
+  // Modifies an item in the list while no traversing thread reads it.
   template <class Change>
   static void change(Listed& listed, Change change) {
     const std::lock_guard guard(listed.link().in->lock);
     change();
   }
 
-  // Returns look(first) with the first item of a shard; the others follow through link().next, and null ends them. look must neither
+  // Returns look(first) for the first item of a shard. The rest are linked through link().next; null marks the end. look must neither
   // allocate nor block.
   template <class Look>
   auto look_at(std::size_t shard, Look look) {

@@ -17,7 +17,7 @@ bool is_a_to_z(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 char small_letter(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
 
-// Whether this is a host or host:port.
+// Returns true if this is a host or host:port.
 bool is_plain_host(std::string_view authority) {
   const auto colon = authority.ends_with(']') ? std::string_view::npos : authority.rfind(':');
   const auto host = authority.substr(0, colon);
@@ -42,7 +42,7 @@ std::string_view scheme_before(std::string_view text) {
   return text.substr(begin);
 }
 
-// Returns what to show of the part of a URL after "://".
+// Returns the text to show for the part of a URL after "://".
 std::string shown_rest(std::string_view rest, bool has_query) {
   const auto query = rest.find_first_of("?#");
   const bool is_cut = query != std::string_view::npos && (has_query || has_credential(rest.substr(query)));
@@ -53,7 +53,7 @@ std::string shown_rest(std::string_view rest, bool has_query) {
   if (at == std::string_view::npos && !is_plain_host(place.substr(0, slash))) at = place.rfind('@');
   std::string made = at == std::string_view::npos ? std::string(place) : "..." + std::string(place.substr(at));
   if (!is_cut) return made;
-  // Keeps the punctuation of the sentence around the URL.
+  // Keeps the punctuation of the surrounding sentence.
   const auto last = rest.find_last_not_of(":,;)]}.");
   return made.append(rest.substr(std::max(query, last == std::string_view::npos ? 0 : last + 1)));
 }

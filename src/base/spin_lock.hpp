@@ -1,5 +1,5 @@
-// A lock for critical sections of a few instructions: one byte, no system call if it is free. Satisfies Lockable, for std::lock_guard and
-// std::unique_lock. Not recursive, not fair. Never hold it over a blocking call.
+// A one-byte lock for critical sections of a few instructions. Taking a free lock makes no system call. Satisfies Lockable, for
+// std::lock_guard and std::unique_lock. Neither recursive nor fair. Never hold it across a blocking call.
 #pragma once
 
 #include <sched.h>
@@ -25,7 +25,7 @@ class spin_lock {
   void unlock() noexcept { held_.store(false, std::memory_order_release); }
 
  private:
-  // Waits with plain loads, which keep the cache line shared, and then yields, so that a preempted holder can run.
+  // Spins with plain loads, which keep the cache line shared, then yields so that a preempted holder can run.
   void wait_until_free() const noexcept {
     constexpr int spins_before_yield = 100;
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {

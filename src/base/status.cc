@@ -13,7 +13,7 @@ namespace {
 errc code_of_errno(int error_number) noexcept {
   switch (error_number) {
     case 0:
-      return errc::internal;  // a failure without an errno is a bug of ours
+      return errc::internal;  // a failure without an errno is our bug
     case ENOENT:
       return errc::not_found;
     case EACCES:
@@ -44,7 +44,7 @@ errc code_of_errno(int error_number) noexcept {
       return errc::invalid_argument;
     case ENOSYS:
     case EOPNOTSUPP:
-    case ENODEV:  // mmap of a file that cannot be mapped
+    case ENODEV:  // mmap on a file that cannot be mapped
     case ENOTTY:
       return errc::unsupported;
     case ECANCELED:
@@ -54,7 +54,7 @@ errc code_of_errno(int error_number) noexcept {
   }
 }
 
-// strerror_r has two declarations; overload resolution picks the one of this libc.
+// strerror_r has two declarations; overload resolution picks the one that this libc uses.
 [[maybe_unused]] const char* error_text(int filled, const char* buffer) noexcept { return filled == 0 ? buffer : "unknown error"; }
 [[maybe_unused]] const char* error_text(const char* text, const char* /*buffer*/) noexcept { return text; }
 
@@ -114,7 +114,7 @@ std::string_view to_string(error_domain domain) noexcept {
   return "unknown";
 }
 
-// One record per code, for when there is no memory for a better one: the code is right, and no caller has to handle exceptions.
+// One record per code, used when there is no memory for a more specific one: the code is right, and callers need not handle exceptions.
 const std::array<status::record_pointer, errc_count>& status::spare_records() {
   static const auto made = [] {
     std::array<record_pointer, errc_count> records;
@@ -129,7 +129,7 @@ const std::array<status::record_pointer, errc_count>& status::spare_records() {
 
 status::status(errc code, std::string message, error_domain domain, int native) {
   if (code == errc::ok) return;
-  const auto& spare = spare_records();  // made with the first status, that of no_memory(), when the library is loaded
+  const auto& spare = spare_records();  // created when the library is loaded, with no_memory()'s status
   try {
     record_ = std::make_shared<const record>(record{code, domain, native, std::move(message)});
   } catch (const std::bad_alloc&) {
@@ -167,7 +167,7 @@ namespace {
 }  // namespace
 
 bad_result::bad_result(const status& error)
-    : std::logic_error("the result has no value, and the program did not check for one: " + std::string(error.message())) {}
+    : std::logic_error("the program read the value of a failed result: " + std::string(error.message())) {}
 
 void throw_bad_result(const status& error) { throw bad_result(error); }
 

@@ -51,12 +51,12 @@ void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
   chosen(target, source, bytes);
 }
 
-// Call before any other thread or device is notified of the bytes.
+// Call this before notifying any other thread or device of the bytes.
 void end_streaming() { _mm_sfence(); }
 
 #elif defined(__aarch64__)
 
-// Copies pairs of registers with a hint that the line will not be needed here. Compilers do not generate stnp, and g++ has no intrinsic for
+// Copies pairs of registers with a hint that this CPU will not need the line. Compilers do not generate stnp, and g++ has no intrinsic for
 // it.
 void copy_lines(std::byte* target, const std::byte* source, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += line) {

@@ -1,9 +1,9 @@
-// A small number for each thread of the process, to spread threads over shared resources.
+// A small number for each thread in the process, used to spread threads over shared resources.
 //
 // All thread-local variables of this library are [[gnu::tls_model("initial-exec")]]: the loader reserves their memory when a thread starts.
-// In the default model of a library that is loaded at run time, the first use allocates, and glibc aborts the process if there is no
-// memory. The loader's reserve for such libraries is small (1664 bytes for all of them), so these variables are few, one word each, and
-// have no destructor, whose registration would allocate too.
+// With the default model, in a library that is loaded at run time, the first use allocates memory, and glibc aborts the process if there is
+// none. The loader's reserve for such libraries is small (1664 bytes for all of them), so these variables are few and one word each. They
+// have no destructors, because registering one would allocate too.
 #pragma once
 
 #include <atomic>

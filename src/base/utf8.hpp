@@ -1,4 +1,4 @@
-// Encodes characters as UTF-8, for parsers of texts that give characters by number.
+// Encodes code points as UTF-8, for parsers of formats that contain numeric character references.
 #pragma once
 
 #include <cstdint>

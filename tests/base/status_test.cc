@@ -113,7 +113,7 @@ TEST(result, a_failed_one_throws_its_status_if_its_value_is_read) {
   const auto& constant = failed;
   for (const auto& message : {why([&] { (void)*failed; }), why([&] { (void)*constant; }), why([&] { (void)*std::move(failed); }),
                               why([&] { (void)failed->size(); }), why([&] { (void)constant->size(); })}) {
-    EXPECT_EQ(message, "the result has no value, and the program did not check for one: open /x: No such file or directory (os 2)");
+    EXPECT_EQ(message, "the program read the value of a failed result: open /x: No such file or directory (os 2)");
   }
 }
 

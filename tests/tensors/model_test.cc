@@ -56,11 +56,11 @@ TEST(model_index, refuses_what_is_nested_too_deep) {
   };
   EXPECT_TRUE(parse_model_index(nested(most_model_index_depth - 1)));
   for (const std::size_t depth : {std::size_t{most_model_index_depth}, std::size_t{10'000'000}})
-    EXPECT_TRUE(contains(parse_model_index(nested(depth)).error().message(), "it is nested too deeply"));
-  EXPECT_TRUE(contains(parse_model_index(std::string(1'000'000, '[')).error().message(), "it is nested too deeply"));
+    EXPECT_TRUE(contains(parse_model_index(nested(depth)).error().message(), "the nesting is too deep"));
+  EXPECT_TRUE(contains(parse_model_index(std::string(1'000'000, '[')).error().message(), "the nesting is too deep"));
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += R"({"a":)";
-  EXPECT_TRUE(contains(parse_model_index(objects).error().message(), "it is nested too deeply"));
+  EXPECT_TRUE(contains(parse_model_index(objects).error().message(), "the nesting is too deep"));
 }
 
 TEST(model_index, refuses_json_that_is_no_index) {

@@ -94,27 +94,27 @@ TEST(parse_safetensors, refuses_what_is_no_object) {
   expect_refused("\xef\xbb\xbf{}", 0, "at byte 0 of the header, a header begins with '{'");
   expect_refused("[]", 0, "at byte 0 of the header, a header begins with '{'");
   expect_refused("{", 0, "at byte 1 of the header, '\"' is missing");
-  expect_refused("{}}", 0, "at byte 2 of the header, there is something after the header's last '}'");
-  expect_refused(std::string("{}\0", 3), 0, "at byte 2 of the header, there is something after the header's last '}'");
-  expect_refused("{}\xff", 0, "at byte 2 of the header, there is something after the header's last '}'");
-  expect_refused("{}\f", 0, "at byte 2 of the header, there is something after the header's last '}'");
+  expect_refused("{}}", 0, "at byte 2 of the header, there is data after the final '}' of the header");
+  expect_refused(std::string("{}\0", 3), 0, "at byte 2 of the header, there is data after the final '}' of the header");
+  expect_refused("{}\xff", 0, "at byte 2 of the header, there is data after the final '}' of the header");
+  expect_refused("{}\f", 0, "at byte 2 of the header, there is data after the final '}' of the header");
   expect_refused("{1:2}", 0, "at byte 1 of the header, '\"' is missing");
   expect_refused("{" + entry("a", "U8", "[1]", 0, 1) + ",}", 1, "at byte 53 of the header, '\"' is missing");
 }
 
 TEST(parse_safetensors, refuses_strings_that_are_none) {
   expect_refused("{\"a", 0, "at byte 3 of the header, a string is not terminated");
-  expect_refused("{\"a\\", 0, "at byte 4 of the header, a string has an escape that JSON does not define");
+  expect_refused("{\"a\\", 0, "at byte 4 of the header, a string contains an invalid escape");
   expect_refused("{\"a\\\"", 0, "at byte 5 of the header, a string is not terminated");
   expect_refused("{\"a\x1f\":1}", 0, "at byte 3 of the header, a string contains a control character");
   expect_refused("{\"\\n\n\":1}", 0, "at byte 4 of the header, a string contains a control character");
-  expect_refused("{\"\\q\":1}", 0, "at byte 4 of the header, a string has an escape that JSON does not define");
-  expect_refused("{\"\\u00g0\":1}", 0, "at byte 6 of the header, four hexadecimal digits follow \\u");
-  expect_refused("{\"\\u00", 0, "at byte 6 of the header, four hexadecimal digits follow \\u");
+  expect_refused("{\"\\q\":1}", 0, "at byte 4 of the header, a string contains an invalid escape");
+  expect_refused("{\"\\u00g0\":1}", 0, "at byte 6 of the header, \\u must be followed by four hexadecimal digits");
+  expect_refused("{\"\\u00", 0, "at byte 6 of the header, \\u must be followed by four hexadecimal digits");
   for (const std::string half : {"\\ud83d", "\\ude00", "\\ud83d\\u0041", "\\ud83d\\ud83d", "\\ud83dx"}) {
     const auto header = parsed("{" + entry(half, "U8", "[1]", 0, 1) + "}", 1);
     ASSERT_FALSE(header) << half;
-    EXPECT_TRUE(header.error().message().ends_with("a string has an incomplete character")) << header.error().message();
+    EXPECT_TRUE(header.error().message().ends_with("a string contains an unpaired surrogate")) << header.error().message();
   }
   // Cut off, in a longer form than needed, half of a surrogate pair, beyond Unicode.
   for (const std::string bytes : {"\xc3", "\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "x\\n\xc3"}) {
@@ -149,11 +149,11 @@ TEST(parse_safetensors, refuses_numbers_that_are_not_whole_or_do_not_fit) {
                                    "18446744073709551616", "99999999999999999999999"}) {
     const auto header = parsed("{" + entry("a", "U8", "[" + number + "]", 0, 1) + "}", 1);
     ASSERT_FALSE(header) << number;
-    EXPECT_TRUE(header.error().message().ends_with("there is no whole number from 0 to 18446744073709551615")) << header.error().message();
+    EXPECT_TRUE(header.error().message().ends_with("expected a whole number from 0 to 18446744073709551615")) << header.error().message();
     EXPECT_TRUE(header.error().message().starts_with("tensor \"a\": ")) << header.error().message();
   }
   expect_refused("{" + entry("a", "U8", "[1,]", 0, 1) + "}", 1,
-                 "tensor \"a\": at byte 30 of the header, there is no whole number from 0 to 18446744073709551615");
+                 "tensor \"a\": at byte 30 of the header, expected a whole number from 0 to 18446744073709551615");
 }
 
 TEST(parse_safetensors, refuses_metadata_other_than_strings) {
