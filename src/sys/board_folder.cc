@@ -30,7 +30,7 @@ namespace penstock::sys {
 
 namespace {
 
-// Mode of a file whose process has ended; the file's modification time says when that was noticed.
+// The mode of a file whose process has exited. The file's modification time records when that was noticed.
 constexpr mode_t gone_mode = 0400;
 
 long futex(const void* word, int operation, std::uint32_t value) { return syscall(SYS_futex, word, operation, value, nullptr, nullptr, 0); }
@@ -45,7 +45,7 @@ std::string maps_of(int pid) {
   return maps;
 }
 
-// Returns whether one of the lines is an attached segment with this number, which the kernel shows in the inode column.
+// Returns true if one of the lines describes an attached segment with this number. The kernel shows the number in the inode column.
 bool has_attached(std::string_view maps, int segment) {
   const auto number = fmt::format(" {} ", segment);
   while (!maps.empty()) {
@@ -58,7 +58,7 @@ bool has_attached(std::string_view maps, int segment) {
 
 void remove_segment(int segment) noexcept { (void)shmctl(segment, IPC_RMID, nullptr); }
 
-// Attaches a segment. It stays whole until it is detached, whatever its owner or others do.
+// Attaches a segment. It stays complete until it is detached, whatever other processes do.
 result<shared_region> attach(int segment, int flags, const std::string& name) {
   void* const data = shmat(segment, nullptr, flags);
   if (data == reinterpret_cast<void*>(-1)) {
@@ -79,7 +79,7 @@ result<shared_region> attach(int segment, int flags, const std::string& name) {
   return memory;
 }
 
-// Returns the mark of boards in a folder of this name: an FNV-1a hash with a start value of our own, so that no other program's memory has
+// Returns the mark for boards in a folder with this name: an FNV-1a hash with our own start value, so that no other program's memory has
 // the mark by chance.
 std::uint64_t mark_for(std::string_view folder) noexcept {
   std::uint64_t mark = 0x70656e73746f636b;  // "penstock"
@@ -87,7 +87,7 @@ std::uint64_t mark_for(std::string_view folder) noexcept {
   return mark;
 }
 
-// Returns the mark of a segment; 0 if there is none.
+// Returns the segment's mark; 0 if it has none.
 std::uint64_t mark_of(const shared_region& memory) noexcept {
   std::uint64_t mark = 0;
   if (memory.size() > sizeof mark) std::memcpy(&mark, memory.data() + memory.size() - sizeof mark, sizeof mark);
@@ -146,16 +146,17 @@ result<owned_descriptor> linux_board_folder::open_folder() const {
   owned_descriptor folder(open(name_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (folder.get() < 0) {
     const int problem = errno;
-    if (problem == ELOOP || problem == ENOTDIR)
-      return status(errc::permission_denied, fmt::format("{} is not a folder: somebody has put something else there", name_));
+    if (problem == ELOOP || problem == ENOTDIR) return status(errc::permission_denied, fmt::format("{} exists but is not a folder", name_));
     return status::from_errno(problem, fmt::format("open {}", name_));
   }
   struct stat facts {};
   if (fstat(folder.get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}", name_));
   if (facts.st_uid != geteuid())
-    return status(errc::permission_denied, fmt::format("{} belongs to user {}, but this is user {}", name_, facts.st_uid, geteuid()));
+    return status(errc::permission_denied,
+                  fmt::format("{} belongs to user {}, but this process runs as user {}", name_, facts.st_uid, geteuid()));
   if ((facts.st_mode & 077) != 0)
-    return status(errc::permission_denied, fmt::format("{} is open to other users (mode {:o}, not 700)", name_, facts.st_mode & 07777));
+    return status(errc::permission_denied,
+                  fmt::format("{} is accessible to other users (mode {:o}; expected 700)", name_, facts.st_mode & 07777));
   return folder;
 }
 
@@ -167,11 +168,11 @@ result<owned_descriptor> linux_board_folder::open_board(int pid, int flags) cons
   struct stat facts {};
   if (fstat(board.get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}", name_of(pid)));
   if (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid())
-    return status(errc::permission_denied, fmt::format("{} is not a file that belongs to this user", name_of(pid)));
+    return status(errc::permission_denied, fmt::format("{} is not a regular file owned by this user", name_of(pid)));
   return board;
 }
 
-// If the process contains a second copy of this library (a wheel's and a system's), only one can have the board.
+// If the process contains two copies of this library (from a wheel and from the system), only one can have the board.
 bool linux_board_folder::made_by_a_copy() const {
   const auto found = entry_of(getpid());
   return found && has_attached(maps_of(getpid()), found->segment);
@@ -184,18 +185,18 @@ result<owned_descriptor> linux_board_folder::make_file(int folder) const {
     if (board.get() >= 0) (void)fchmod(board.get(), 0600);  // regardless of the umask
     if (board.get() >= 0) return board;
     const int problem = errno;
-    if (problem != EEXIST || tries == 3) return status::from_errno(problem, fmt::format("make {}", name_of(getpid())));
+    if (problem != EEXIST || tries == 3) return status::from_errno(problem, fmt::format("create {}", name_of(getpid())));
     if (made_by_a_copy())
-      return status(errc::unsupported, fmt::format("another copy of Penstock in this process has {}", name_of(getpid())));
+      return status(errc::unsupported, fmt::format("another copy of Penstock in this process already uses {}", name_of(getpid())));
     discard(folder, getpid());
   }
 }
 
 result<owned_descriptor> linux_board_folder::make_folder() const {
   if (mkdir(name_.c_str(), 0700) == 0) {
-    (void)chmod(name_.c_str(), 0700);  // regardless of the umask, because later processes of this user use it too
+    (void)chmod(name_.c_str(), 0700);  // regardless of the umask: this user's later processes use the folder too
   } else if (errno != EEXIST) {
-    return status::from_errno(errno, fmt::format("make the folder {}", name_));
+    return status::from_errno(errno, fmt::format("create the folder {}", name_));
   }
   return open_folder();
 }
@@ -204,7 +205,7 @@ result<shared_region> linux_board_folder::make(std::size_t bytes) {
   if (const auto folder = make_folder(); !folder && folder.error().code() != errc::not_found) return folder.error();
   const std::lock_guard guard(lock_);
   const int segment = shmget(IPC_PRIVATE, bytes + mark_bytes, IPC_CREAT | 0600);
-  if (segment < 0) return status::from_errno(errno, fmt::format("make {} bytes of shared memory", bytes));
+  if (segment < 0) return status::from_errno(errno, fmt::format("allocate {} bytes of shared memory", bytes));
   auto memory = attach(segment, 0, name_of(getpid()));
   if (!memory) {
     remove_segment(segment);
@@ -227,7 +228,8 @@ status linux_board_folder::publish(std::span<const std::byte> start) {
   return written;
 }
 
-// Removes boards of this folder that no process has attached and no file names: somebody has deleted the files of killed processes.
+// Removes boards that belong to this folder but that no process has attached and no file refers to. They remain if somebody deletes the
+// files of killed processes.
 void linux_board_folder::remove_orphans() {
   constexpr int most_looked_at = 4096;
   const auto pids = list();
@@ -251,7 +253,7 @@ void linux_board_folder::remove_orphans() {
 status linux_board_folder::write_file(std::span<const std::byte> content) {
   result<owned_descriptor> folder = status(errc::not_found, name_);
   result<owned_descriptor> board = status(errc::not_found, name_);
-  // Another process may remove the folder meanwhile, if its board was the last.
+  // Another process may concurrently remove the folder if its board was the last one.
   for (int tries = 0; tries < 5 && board.error().code() == errc::not_found; ++tries) {
     folder = make_folder();
     board = folder.ok() ? make_file(folder->get()) : folder.error();
@@ -283,13 +285,13 @@ void linux_board_folder::remove() noexcept {
     struct stat facts {};
     const bool own = fstatat(folder->get(), pid.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0 && facts.st_dev == made_.device &&
                      facts.st_ino == made_.inode;
-    if (own && unlinkat(folder->get(), pid.c_str(), 0) == 0) (void)rmdir(name_.c_str());  // if it was the last
-  } catch (const std::bad_alloc&) {  // another process removes it, as for a process that has ended
+    if (own && unlinkat(folder->get(), pid.c_str(), 0) == 0) (void)rmdir(name_.c_str());  // if this was the last board
+  } catch (const std::bad_alloc&) {  // another process removes it later, as it does for a process that has exited
   }
   made_ = {};
 }
 
-// Removes a board's file, and its memory if that is a board's: anybody may have written any number into the file.
+// Removes a board's file. Also removes the memory it refers to if that is a board: the file may contain an arbitrary number.
 void linux_board_folder::discard(int folder, int pid) const noexcept {
   try {
     if (const auto named = entry_of(pid); named && attach_board(pid, SHM_RDONLY).ok()) remove_segment(named->segment);
@@ -325,7 +327,7 @@ result<linux_board_folder::entry> linux_board_folder::entry_of(int pid) const {
   const auto bytes = static_cast<std::size_t>(count);
   segment_number segment = 0;
   if (bytes <= sizeof segment || bytes == found.start.size())
-    return status(errc::invalid_argument, fmt::format("{} has {} bytes and is not a board", name_of(pid), bytes));
+    return status(errc::invalid_argument, fmt::format("{} is not a board: its size is {} bytes", name_of(pid), bytes));
   found.start.resize(bytes - sizeof segment);
   std::memcpy(&segment, found.start.data() + found.start.size(), sizeof segment);
   if (segment < 0 || segment > INT_MAX) return status(errc::invalid_argument, fmt::format("{} does not refer to any memory", name_of(pid)));
@@ -333,7 +335,7 @@ result<linux_board_folder::entry> linux_board_folder::entry_of(int pid) const {
   return found;
 }
 
-// Attaches a board, whose memory must begin with the contents of its file.
+// Attaches a board. Its memory must begin with the contents of its file.
 result<shared_region> linux_board_folder::attach_board(int pid, int flags) const {
   const auto named = entry_of(pid);
   if (!named) return named.error();
@@ -350,7 +352,8 @@ status linux_board_folder::read(int pid, std::span<std::byte> into) {
   const auto board = attach_board(pid, SHM_RDONLY);
   if (!board) return board.error();
   if (const auto bytes = board->size() - mark_bytes; bytes != into.size())
-    return {errc::invalid_argument, fmt::format("the memory of {} has {} bytes, not {}", name_of(pid), bytes, into.size())};
+    return {errc::invalid_argument,
+            fmt::format("the memory that {} refers to is {} bytes long; expected {}", name_of(pid), bytes, into.size())};
   std::memcpy(into.data(), board->data(), into.size());
   return {};
 }
@@ -368,14 +371,14 @@ status linux_board_folder::ask(int pid, std::size_t asked, std::size_t answered,
   if (!board) return board.error();
   using word = std::atomic<std::uint32_t>;
   if (std::max(asked, answered) + sizeof(word) > board->size())
-    return {errc::invalid_argument, fmt::format("the memory of {} is too small", name_of(pid))};
+    return {errc::invalid_argument, fmt::format("the memory that {} refers to is too small", name_of(pid))};
   auto& question = *reinterpret_cast<word*>(board->data() + asked);
   const auto& answer = *reinterpret_cast<const word*>(board->data() + answered);
   const auto wanted = question.fetch_add(1) + 1;
   wake_shared(question);
   const auto until = std::chrono::steady_clock::now() + most;
   while (static_cast<std::int32_t>(answer.load(std::memory_order_acquire) - wanted) < 0) {
-    if (std::chrono::steady_clock::now() >= until) return {errc::timed_out, fmt::format("process {} does not answer", pid)};
+    if (std::chrono::steady_clock::now() >= until) return {errc::timed_out, fmt::format("process {} did not respond in time", pid)};
     std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
   return {};

@@ -16,8 +16,8 @@ namespace {
 // From linux/mman.h of Linux 5.14; repeated here because older libc headers lack it.
 constexpr int populate_read = 22;
 
-// A fault in a mapping with huge-page advice reads a page of 2 MiB; advice of random access keeps the kernel from also reading the next
-// page, which another thread may be about to request. On older kernels the same advice makes it read single pages of 4 KiB.
+// With huge-page advice, a page fault in a mapping reads a 2 MiB page. Random-access advice keeps the kernel from also reading the next
+// page, which another thread may be about to request; on older kernels it makes the fault read single 4 KiB pages.
 bool reads_huge_pages() noexcept {
   static const bool known = [] {
     utsname self{};
@@ -43,13 +43,14 @@ status read_into_cache(int fd, std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t end = (offset + length) / cache_block_bytes * cache_block_bytes;
   const std::uint64_t start = (offset + cache_block_bytes - 1) / cache_block_bytes * cache_block_bytes;
   if (start >= end) return {};
-  if (!reads_huge_pages()) return {errc::unsupported, "the kernel does not read a file in huge pages"};
+  if (!reads_huge_pages()) return {errc::unsupported, "the kernel does not read files into huge pages"};
   void* const mapped = ::mmap(nullptr, end - start, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(start));
-  if (mapped == MAP_FAILED) return status::from_errno(errno, fmt::format("mapping {} at {} of fd {} to read it", end - start, start, fd));
+  if (mapped == MAP_FAILED)
+    return status::from_errno(errno, fmt::format("map {} bytes at {} of fd {} to read them", end - start, start, fd));
   const int error = populate_huge(static_cast<std::byte*>(mapped), end - start) ? 0 : errno;
   ::munmap(mapped, end - start);
   if (error == 0) return {};
-  return status::from_errno(error, fmt::format("reading {} at {} of fd {} into the page cache", end - start, start, fd));
+  return status::from_errno(error, fmt::format("read {} bytes at {} of fd {} into the page cache", end - start, start, fd));
 }
 
 }  // namespace penstock::sys

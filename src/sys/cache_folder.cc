@@ -31,7 +31,7 @@ struct closing_listing {
   void operator()(DIR* folder) const noexcept { closedir(folder); }
 };
 
-// Returns the errno of a call that takes no name; works without memory for a message.
+// Returns the errno of a call that takes no file name. Works even if there is no memory for a message.
 status failed(const char* call) noexcept {
   const int problem = errno;
   return or_no_memory([&] { return status::from_errno(problem, call); });
@@ -40,9 +40,9 @@ status failed(const char* call) noexcept {
 status not_ours(const std::string& name, const struct stat& facts) {
   if (!S_ISDIR(facts.st_mode)) return {errc::permission_denied, fmt::format("{} is not a folder", name)};
   if (facts.st_uid != geteuid())
-    return {errc::permission_denied, fmt::format("{} belongs to user {}, but this is user {}", name, facts.st_uid, geteuid())};
+    return {errc::permission_denied, fmt::format("{} belongs to user {}, but this process runs as user {}", name, facts.st_uid, geteuid())};
   if ((facts.st_mode & 022) != 0)
-    return {errc::permission_denied, fmt::format("other users may write in {} (mode {:o}; 700 is right)", name, facts.st_mode & 07777)};
+    return {errc::permission_denied, fmt::format("{} is writable by other users (mode {:o}; expected 700)", name, facts.st_mode & 07777)};
   return {};
 }
 
@@ -66,14 +66,14 @@ struct flock range_lock(short kind, const byte_range& what) noexcept {
   return made;
 }
 
-// Descriptors that children do not inherit. The lock is held during fork(), so that the child finds the list intact.
+// Descriptors that forked children must not inherit. The lock is held during fork(), so that the child's copy of the list is consistent.
 struct private_descriptors {
   std::mutex lock;
   std::vector<int> all;
 
   void end_in_child() noexcept {
     const int nothing = all.empty() ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    for (const int fd : all) {  // the number stays in use: the child may still close it
+    for (const int fd : all) {  // the descriptor number stays in use, because the child may still close it
       if (nothing >= 0) (void)::dup3(nothing, fd, O_CLOEXEC);
     }
     if (nothing >= 0) (void)::close(nothing);
@@ -84,7 +84,7 @@ struct private_descriptors {
 
 private_descriptors& privates() {
   static auto& made = *[] {
-    auto* const kept = new private_descriptors;  // never freed: a child may be forked while the process ends
+    auto* const kept = new private_descriptors;  // never freed: a child may be forked while the process exits
     (void)pthread_atfork([] { privates().lock.lock(); }, [] { privates().lock.unlock(); }, [] { privates().end_in_child(); });
     return kept;
   }();
@@ -95,14 +95,15 @@ private_descriptors& privates() {
 
 result<cache_folder> cache_folder::open(const std::string& path) {
   if (!path.starts_with('/') || path.find('\0') != std::string::npos)
-    return status(errc::invalid_argument, fmt::format("\"{}\" is not an absolute path of a folder", path.substr(0, path.find('\0'))));
+    return status(errc::invalid_argument, fmt::format("the folder \"{}\" must be an absolute path", path.substr(0, path.find('\0'))));
   auto name = path;
   while (name.size() > 1 && name.ends_with('/')) name.pop_back();
-  if (::mkdir(name.c_str(), 0700) != 0 && errno != EEXIST) return status::from_errno(errno, fmt::format("make the folder {}", name));
+  if (::mkdir(name.c_str(), 0700) != 0 && errno != EEXIST) return status::from_errno(errno, fmt::format("create the folder {}", name));
   owned_descriptor folder(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (folder.get() < 0) {
     const int problem = errno;
-    if (problem == ELOOP || problem == ENOTDIR) return status(errc::permission_denied, fmt::format("{} is a link or not a folder", name));
+    if (problem == ELOOP || problem == ENOTDIR)
+      return status(errc::permission_denied, fmt::format("{} is a symbolic link or not a folder", name));
     return status::from_errno(problem, fmt::format("open {}", name));
   }
   struct stat facts {};
@@ -112,14 +113,14 @@ result<cache_folder> cache_folder::open(const std::string& path) {
 }
 
 result<owned_descriptor> cache_folder::open_file(const std::string& name, opening how) const {
-  // O_NONBLOCK: opening does not wait, whatever kind of file this is.
+  // O_NONBLOCK: open() does not block, whatever the type of the file.
   const int flags = (how == opening::to_read ? O_RDONLY : O_RDWR) | (how == opening::or_make ? O_CREAT : 0);
   owned_descriptor file(::openat(folder_.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
   if (file.get() < 0) return status::from_errno(errno, fmt::format("open {}/{}", name_, name));
   struct stat facts {};
   if (::fstat(file.get(), &facts) != 0) return status::from_errno(errno, fmt::format("fstat {}/{}", name_, name));
   if (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid() || (facts.st_mode & 077) != 0 || facts.st_nlink > 1)
-    return status(errc::permission_denied, fmt::format("{}/{} is not a file that belongs to this user alone", name_, name));
+    return status(errc::permission_denied, fmt::format("{}/{} is not a regular file that only this user can access", name_, name));
   return file;
 }
 
@@ -196,7 +197,7 @@ result<std::optional<byte_range>> try_claim(int fd, const byte_range& what) noex
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) return failed("fcntl F_OFD_SETLK");
     asked = range_lock(F_WRLCK, what);
     if (::fcntl(fd, F_OFD_GETLK, &asked) != 0) return failed("fcntl F_OFD_GETLK");
-    if (asked.l_type == F_UNLCK) continue;  // released meanwhile
+    if (asked.l_type == F_UNLCK) continue;  // released in between
     const auto first = static_cast<std::uint64_t>(asked.l_start);
     const auto end = asked.l_len == 0 ? what.offset + what.length : first + static_cast<std::uint64_t>(asked.l_len);
     return std::optional(byte_range{first, end - first});

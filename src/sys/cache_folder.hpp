@@ -1,7 +1,7 @@
-// A folder of files that the processes of one user share as a cache. Files are opened without following links, checked before their
+// A folder of files that all processes of one user share as a cache. Files are opened without following links, checked before their
 // contents are used, and locked by range. Locks belong to open file descriptions (F_OFD_SETLK, Linux 3.15): the kernel releases them when
-// the last process that has the description ends, however it ends (see not_inherited). A failed call returns the errno of that call as a
-// status that names the call. Thread-safe. Only whole_lock waits, for as long as its caller allows.
+// the last process that has the description exits or is killed (see not_inherited). If a system call fails, its errno is returned as a
+// status that names the call. Thread-safe. Only whole_lock() waits, for as long as its caller allows.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@
 
 namespace penstock::sys {
 
-// Facts about one file of the folder.
+// Facts about one file in the folder.
 struct cache_file_facts {
   std::uint64_t size = 0;
   std::uint64_t allocated = 0;  // bytes on the disk
   std::uint64_t inode = 0;
   std::int64_t modified_ns = 0;  // since 1970
-  std::int64_t changed_ns = 0;   // since 1970; st_ctime of the inode, which changes whenever the content or the size changes
-  bool has_name = true;          // false: somebody has removed it
+  std::int64_t changed_ns = 0;   // since 1970; st_ctime, which changes whenever the contents or the size change
+  bool has_name = true;          // false: the file has been removed
 };
 
 struct byte_range {
@@ -33,8 +33,8 @@ struct byte_range {
   std::uint64_t length = 0;
 };
 
-// The lock of a folder. The destructor unlocks it explicitly, because a child forked meanwhile shares the description, and closing alone
-// would leave it locked.
+// A lock on a folder. The destructor unlocks it explicitly: a child forked in between shares the description, so closing alone would leave
+// the folder locked.
 class folder_lock {
  public:
   explicit folder_lock(owned_descriptor locked) noexcept : locked_(std::move(locked)) {}
@@ -50,29 +50,28 @@ class cache_folder {
  public:
   static constexpr std::size_t most_listed = 200'000;
 
-  // Creates the folder (mode 700) if it is missing, but not its parent. Errors name the folder: invalid_argument (not an absolute path),
-  // permission_denied (it belongs to another user, others may write in it, or it is a link or not a folder), those of mkdir(2) and open(2).
+  // Creates the folder (mode 700) if it does not exist, but not its parent. Errors name the folder: invalid_argument (not an absolute
+  // path), permission_denied (owned by another user, writable by others, a symbolic link, or not a folder), those of mkdir(2) and open(2).
   static result<cache_folder> open(const std::string& path);
 
-  // Opens a file; or_make creates it (mode 600) if it is missing. Errors: not_found; permission_denied (not a regular file that belongs to
-  // this user alone); those of open(2).
+  // Opens a file; or_make creates it (mode 600) if it does not exist. Errors: not_found; permission_denied (not a regular file that only
+  // this user can access); those of open(2).
   enum class opening : std::uint8_t { to_read, to_write, or_make };
   [[nodiscard]] result<owned_descriptor> open_file(const std::string& name, opening how) const;
-  // Reads the facts without opening the file. Errors: not_found; permission_denied (not a regular file).
+  // Returns facts about a file without opening it. Errors: not_found; permission_denied (not a regular file).
   [[nodiscard]] result<cache_file_facts> facts_of(const std::string& name) const;
-  // Removes the name if it exists.
+  // Removes a file if it exists.
   void remove(const std::string& name) const noexcept;
-  // Returns the names in the folder, at most most_listed.
+  // Returns the names of the files in the folder, at most most_listed.
   [[nodiscard]] result<std::vector<std::string>> list() const;
-  // Locks the folder until the result is destroyed. Waits up to `most` while another process holds the lock. Errors: would_block after that
-  // time.
+  // Locks the folder until the result is destroyed. Waits up to `most` while another process holds the lock; then returns would_block.
   [[nodiscard]] result<folder_lock> whole_lock(std::chrono::milliseconds most) const;
 
   struct space {
     std::uint64_t all = 0;
     std::uint64_t free = 0;  // available to this user
   };
-  // Returns the space of the folder's file system.
+  // Returns the total and free space of the folder's file system.
   [[nodiscard]] result<space> room() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
@@ -89,12 +88,12 @@ class cache_folder {
 [[nodiscard]] bool try_share(int fd) noexcept;
 [[nodiscard]] bool try_own(int fd) noexcept;
 
-// Locks a range of the file for this description, without waiting. Returns nothing if the whole range was free and is now locked. Otherwise
-// nothing is locked, and the result is the first part that another description holds. Errors: those of fcntl(2).
+// Locks a range of the file for this open file description, without waiting. Returns nothing if the whole range was free and is now locked.
+// Otherwise locks nothing and returns the first part that another description has locked. Errors: those of fcntl(2).
 [[nodiscard]] result<std::optional<byte_range>> try_claim(int fd, const byte_range& what) noexcept;
 void let_go(int fd, const byte_range& what) noexcept;
 
-// Releases a claimed range before the file is closed. Closing alone does not release it if a child was forked meanwhile.
+// Releases a claimed range before the file is closed. Closing alone does not release it if a child was forked in between.
 class claimed_range {
  public:
   claimed_range(int fd, const byte_range& what) noexcept : fd_(fd), what_(what) {}
@@ -107,9 +106,9 @@ class claimed_range {
   const byte_range what_;
 };
 
-// While this object lives, forked children find /dev/null in place of the descriptor. A claim or lock lives as long as any process has the
-// description, and must end with this process. Destroy this object before you close the descriptor. If there is no memory to register the
-// descriptor, children inherit it.
+// While this object exists, the descriptor refers to /dev/null in forked children. A claim or lock is held as long as any process has the
+// open file description, but must not outlive this process. Destroy this object before closing the descriptor. If there is no memory to
+// register the descriptor, children inherit it.
 class not_inherited {
  public:
   explicit not_inherited(int fd) noexcept;
@@ -121,16 +120,16 @@ class not_inherited {
   const int fd_;
 };
 
-// Transfer all bytes or fail; a short transfer is an error (EIO when reading, ENOSPC when writing).
+// Transfer all bytes or fail. A short transfer is an error (EIO when reading, ENOSPC when writing).
 [[nodiscard]] status read_exactly(int fd, std::span<std::byte> into, std::uint64_t offset) noexcept;
 [[nodiscard]] status write_exactly(int fd, std::span<const std::byte> from, std::uint64_t offset) noexcept;
 // Sets the length of the file; added bytes are a hole.
 [[nodiscard]] status set_length(int fd, std::uint64_t bytes) noexcept;
 // Sets the modification time to now.
 void touch(int fd) noexcept;
-// Starts writing the dirty pages of the range to the disk and waits for them. Blocks.
+// Writes the dirty pages in the range to the disk. Blocks until they are written.
 void write_back(int fd, const byte_range& what) noexcept;
-// Waits until all written data, and the metadata needed to find it, is on the disk. Blocks.
+// Blocks until all written data, and the metadata needed to read it back, is on the disk.
 [[nodiscard]] status sync_file(int fd) noexcept;
 
 }  // namespace penstock::sys

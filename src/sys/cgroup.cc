@@ -70,7 +70,7 @@ std::string group_in(const hierarchy& of, const std::string& membership) {
   return "/";
 }
 
-// Returns the folders of the group and of its ancestors, as far as the mount shows them. They may not exist.
+// Returns the folders of the group and of its ancestors, as far as they are visible in the mount. They may not exist.
 std::vector<std::string> folders_of(const hierarchy& of, std::string group) {
   std::vector<std::string> found{of.mount};
   if (of.root != "/" && group.starts_with(of.root)) group.erase(0, of.root.size());
@@ -89,7 +89,7 @@ std::optional<std::uint64_t> number_in(const std::optional<std::string>& text) {
   return number;
 }
 
-// Returns the number after a word at the beginning of a line.
+// Returns the number that follows a word at the start of a line.
 std::optional<std::uint64_t> number_of(const std::string& text, std::string_view word) {
   for (const auto& line : split(text, '\n')) {
     if (line.starts_with(word) && line.size() > word.size() && line[word.size()] == ' ') return number_in(line.substr(word.size()));
@@ -108,7 +108,7 @@ struct memory_files {
   std::vector<const char*> limits;
   const char* used;
   std::vector<const char*> file_pages;       // lines of memory.stat
-  const char* limit_of_ancestors = nullptr;  // another such line: includes ancestors that the mount does not show
+  const char* limit_of_ancestors = nullptr;  // another line in memory.stat: includes ancestors that are not visible in the mount
 };
 const memory_files& memory_files_of(const hierarchy& of) {
   static const memory_files first{
@@ -118,7 +118,7 @@ const memory_files& memory_files_of(const hierarchy& of) {
 }
 
 void add_memory(const text_reader& read, const std::string& folder, const memory_files& names, cgroup_limits& to) {
-  constexpr std::uint64_t none = std::uint64_t{1} << 60;  // version 1 shows a huge number if no limit is set
+  constexpr std::uint64_t none = std::uint64_t{1} << 60;  // version 1 reports a huge number if no limit is set
   const auto statistics = read(folder + "/memory.stat").value_or("");
   std::optional<std::uint64_t> limit;
   for (const char* name : names.limits) limit = smaller(limit, number_in(read(folder + name)));
@@ -174,14 +174,14 @@ cgroup_limits cgroup_limits_of(const text_reader& read) {
   return found;
 }
 
-// The list of mounts is read once, because it may be long and rarely changes. It is not a static local: a child forked while another thread
-// initializes one would wait for that thread forever.
+// The list of mounts is read once, because it can be long and rarely changes. It is not a static local variable: a child forked while
+// another thread initializes one would wait for that thread forever.
 cgroup_limits cgroup_limits_now() {
   static std::atomic<const std::optional<std::string>*> known{nullptr};
   if (known.load(std::memory_order_acquire) == nullptr) {
     auto found = std::make_unique<const std::optional<std::string>>(read_text("/proc/self/mountinfo"));
     const std::optional<std::string>* none = nullptr;
-    if (known.compare_exchange_strong(none, found.get(), std::memory_order_acq_rel)) (void)found.release();  // kept until the process ends
+    if (known.compare_exchange_strong(none, found.get(), std::memory_order_acq_rel)) (void)found.release();  // kept until the process exits
   }
   const auto& mounts = *known.load(std::memory_order_acquire);
   return cgroup_limits_of([&](const std::string& path) { return path == "/proc/self/mountinfo" ? mounts : read_text(path); });

@@ -1,5 +1,5 @@
-// Resource limits of this process's cgroups: version 1 (Docker on RHEL 8, Slurm), version 2, or both at once. Pure functions over files;
-// thread-safe.
+// This process's cgroup limits: version 1 (Docker on RHEL 8, Slurm), version 2, or both at once. These functions only read files.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,19 @@
 
 namespace penstock::sys {
 
-// The tightest limit of each kind among the process's groups and all their ancestors. Empty if no limit is set.
+// For each resource, the lowest limit among the process's groups and all their ancestors. Empty if no limit is set.
 struct cgroup_limits {
   std::optional<std::uint64_t> memory_bytes;  // memory.max and memory.high, memory.limit_in_bytes
-  // Memory left in the fullest of the limited groups. File pages count as free, because the kernel can drop them; tmpfs pages do not.
+  // Memory left in the limited group that has the least left. File pages count as free, because the kernel can drop them; tmpfs pages do
+  // not.
   std::optional<std::uint64_t> memory_left_bytes;
   std::optional<unsigned> cores;  // cpu.max, cpu.cfs_quota_us, rounded up
 };
 
-// Returns the text of a small file of /proc or /sys; nothing if it is missing or not readable.
+// Returns the contents of a small file in /proc or /sys; nothing if it is missing or unreadable.
 using text_reader = std::function<std::optional<std::string>(const std::string& path)>;
 
-// Reads /proc/self/cgroup, /proc/self/mountinfo (if that is missing: the usual places below /sys/fs/cgroup), and the files of the groups.
+// Reads /proc/self/cgroup, /proc/self/mountinfo (if missing, tries the usual folders below /sys/fs/cgroup), and the groups' files.
 cgroup_limits cgroup_limits_of(const text_reader& read);
 // Returns the limits of this process.
 cgroup_limits cgroup_limits_now();

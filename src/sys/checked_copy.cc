@@ -17,9 +17,9 @@ namespace penstock::sys {
 
 namespace {
 
-// Copies through a pipe. Slower, but needs no permission and can write whatever pread() can, including device mappings.
+// Copies through a pipe. This is slower, but needs no permission and can write to any memory that pread() can, including device mappings.
 result<std::size_t> copy_by_pipe(std::byte* target, const std::byte* source, std::size_t bytes) {
-  constexpr std::size_t most_at_once = 4096;  // fits into an empty pipe without blocking
+  constexpr std::size_t most_at_once = 4096;  // fits in an empty pipe without blocking
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return status::from_errno(errno, "pipe2");
   const owned_descriptor from(ends[0]);
@@ -32,7 +32,7 @@ result<std::size_t> copy_by_pipe(std::byte* target, const std::byte* source, std
       const auto got = uninterrupted([&] { return ::read(from.get(), target + done, static_cast<std::size_t>(left)); });
       if (got <= 0) {
         if (done > 0) return done;
-        return status::from_errno(errno, fmt::format("memory at {} cannot be written", static_cast<void*>(target)));
+        return status::from_errno(errno, fmt::format("the memory at {} is not writable", static_cast<void*>(target)));
       }
       done += static_cast<std::size_t>(got);
       left -= got;
@@ -51,7 +51,7 @@ result<std::size_t> copy_checked(void* target, const void* source, std::size_t b
     const iovec local{const_cast<std::byte*>(from) + done, bytes - done};
     const iovec remote{to + done, bytes - done};
     const ssize_t moved = ::process_vm_writev(::getpid(), &local, 1, &remote, 1, 0);
-    if (moved <= 0) break;  // not writable, memory of a device, or a seccomp profile denies the call
+    if (moved <= 0) break;  // not writable, device memory, or denied by a seccomp profile
     done += static_cast<std::size_t>(moved);
   }
   if (done == bytes) return done;

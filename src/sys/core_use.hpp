@@ -1,4 +1,4 @@
-// CPU time used on the machine's cores. Pure functions; thread-safe.
+// CPU time used on the machine's cores. These are pure functions.
 #pragma once
 
 #include <cstdint>
@@ -6,19 +6,19 @@
 
 namespace penstock::sys {
 
-// Sums over all cores since the machine started, in clock ticks of about 1/100 s; but own_ns is the CPU time of this process.
+// Sums over all cores since boot, in clock ticks of about 1/100 s, except that own_ns is the CPU time of this process.
 struct core_use {
-  unsigned cores = 0;  // online cores of the machine; 0: nothing is known
+  unsigned cores = 0;  // the machine's online cores; 0: unknown
   std::uint64_t ticks = 0;
   std::uint64_t busy_ticks = 0;
   std::uint64_t tick_ns = 0;
   std::uint64_t own_ns = 0;
 };
 
-// Fills ticks and busy_ticks. told: the beginning of /proc/stat, zero-terminated. Returns nothing if the text has another form.
+// Fills ticks and busy_ticks. told: the beginning of /proc/stat, null-terminated. Returns nothing if the format is not recognized.
 std::optional<core_use> core_use_in(const char* told) noexcept;
 
-// Returns the share of the cores that other processes used between two moments, 0 to 1; nothing if that is unknown.
+// Returns the fraction of the cores, 0 to 1, that other processes used between two samples; nothing if unknown.
 std::optional<double> used_by_others(const core_use& before, const core_use& after) noexcept;
 
 }  // namespace penstock::sys

@@ -11,7 +11,7 @@ status dma_bufs_known(kernel& of) {
   const auto refused = (*made)->register_dma_buf(0, no_descriptor, no_descriptor);
   if (refused.ok() || refused.native() == EBADF) return {};
   if (refused.native() == EINVAL || refused.code() == errc::unsupported)
-    return refused.with_context("this kernel does not register dma-bufs with io_uring (Linux 7.4)");
+    return refused.with_context("this kernel cannot register dma-bufs with io_uring, which requires Linux 7.4");
   return refused;
 }
 

@@ -17,7 +17,7 @@ namespace penstock::sys {
 
 namespace {
 
-// The same number on all architectures with common numbering; older headers lack them.
+// The same on all architectures with unified numbering. Older headers lack these numbers.
 constexpr long cachestat_number = 451;
 constexpr long io_uring_setup_number = 425;
 
@@ -27,7 +27,7 @@ int close_and_tell(long fd) {
   return 0;
 }
 
-// Tries the call on a new file of this process, because on files of others it answers only callers that may write them.
+// Tries the call on a new file that this process owns, because on other files it is allowed only for callers with write permission.
 int probe_cachestat(long number) {
   struct {
     std::uint64_t offset = 0, length = 1;

@@ -11,7 +11,7 @@ class fork_guard {
   fork_guard(const fork_guard&) = delete;
   fork_guard& operator=(const fork_guard&) = delete;
   ~fork_guard();
-  // True in a child forked after the object was made.
+  // Returns true in a child that was forked after this object was created.
   [[nodiscard]] bool forked() const noexcept;
 
  private:

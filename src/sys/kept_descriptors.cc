@@ -12,18 +12,17 @@
 namespace penstock::sys {
 namespace {
 
-// Kept descriptors that one close() checks.
+// The number of kept descriptors that each close() checks.
 constexpr std::size_t looks_per_close = 16;
-// Free entries that are always reserved, unless memory has run out.
+// The number of free entries that are always reserved, unless memory has run out.
 constexpr std::size_t room_ahead = 32;
 
-// Returns whether closing fd could drop a lock. F_OFD_GETLK (Linux 3.15) asks on behalf of the descriptor, which holds no lock, so it
-// reports locks of this process too, which F_GETLK does not. It also reports locks of other processes; one of ours may be hidden behind
-// them.
+// Returns true if closing fd could drop a lock. F_OFD_GETLK (Linux 3.15) queries on behalf of the descriptor, which holds no lock, so
+// unlike F_GETLK it also reports this process's locks. It reports other processes' locks too, and these may hide one of ours.
 bool may_drop_locks(int fd) noexcept {
   struct flock asked {};
   asked.l_type = F_WRLCK;
-  asked.l_whence = SEEK_SET;  // with start and length 0: the whole file
+  asked.l_whence = SEEK_SET;  // start and length 0: the whole file
   if (fcntl(fd, F_OFD_GETLK, &asked) == 0) return asked.l_type != F_UNLCK;
   switch (errno) {
     case EBADF:
@@ -32,14 +31,14 @@ bool may_drop_locks(int fd) noexcept {
     case ENOSYS:
     case EOPNOTSUPP:
     case EPERM:
-      return false;  // not a descriptor of a lockable file, or the query is forbidden
+      return false;  // the file cannot be locked, or the query is forbidden
     default:
       return true;
   }
 }
 
 int close_once(int fd) noexcept {
-  // Never retried: Linux frees the number even when it reports an error, and another thread may have it by now.
+  // Never retried: Linux frees the descriptor even when it reports an error, and another thread may be using the number by now.
   return ::close(fd) == 0 || errno == EINTR ? 0 : errno;
 }
 
@@ -74,7 +73,8 @@ int kept_descriptors::keep(int fd) {
   return 0;
 }
 
-// Reserves ahead of need: when memory has run out, fd can neither be closed, because of the locks, nor be forgotten.
+// Reserves memory in advance: once memory has run out, a descriptor must not be closed, because that could drop locks, and must not leak
+// either.
 void kept_descriptors::make_room() noexcept {
   if (kept_.capacity() - kept_.size() >= room_ahead) return;
   (void)or_no_memory([&] {
@@ -101,7 +101,7 @@ std::optional<int> kept_descriptors::take(const std::string& path, int flags) {
 
 std::optional<int> kept_descriptors::take(const identity& wanted) {
   const std::lock_guard guard(lock_);
-  // A duplicate shares its flags with the program's own descriptor, so the program may have changed them since.
+  // A duplicate shares its flags with the program's own descriptor, so the program may have changed them.
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const entry& each) {
     return each.what == wanted && (fcntl(each.fd, F_GETFL) & flags_that_matter) == wanted.flags;
   });

@@ -1,6 +1,6 @@
-// Closes files without losing the program's record locks. POSIX ties such a lock to the process and the file: closing any descriptor of the
-// file drops all of them (fcntl(2), "Advisory record locking"), also those taken through another descriptor. So a descriptor is closed only
-// if nobody holds a lock on its file. Until then it is kept, and reused when the same file is opened the same way. Owned by the kernel
+// Closes files without losing the program's record locks. POSIX ties these locks to the process and the file: closing any descriptor of a
+// file drops all of them (fcntl(2), "Advisory record locking"), even those taken through another descriptor. So a descriptor is closed only
+// if nobody holds a lock on its file. Until then it is kept, and reused when the same file is opened in the same mode. Owned by the kernel
 // object; thread-safe.
 #pragma once
 
@@ -20,15 +20,16 @@ class kept_descriptors {
   kept_descriptors();
   kept_descriptors(const kept_descriptors&) = delete;
   kept_descriptors& operator=(const kept_descriptors&) = delete;
-  // Closes the descriptors whose files have no locks; the others stay open until the process ends.
+  // Closes the descriptors whose files are not locked; the rest stay open until the process exits.
   ~kept_descriptors();
 
-  // Closes fd or keeps it. Also closes a few kept descriptors that are free by now, so that each call stays cheap. Returns 0 or an errno.
-  // If memory has run out, at least 32 more descriptors can be kept; then the call returns ENOMEM, and fd stays open and the caller's. As
-  // with close(2), a lock that another thread takes at the same time can be lost. A forked child holds no locks and simply closes.
+  // Closes fd or keeps it. Also checks a few kept descriptors, and closes those whose files are no longer locked; a small number keeps each
+  // call cheap. Returns 0 or an errno. If memory has run out, at least 32 more descriptors can be kept; after that the call returns ENOMEM,
+  // and fd stays open and owned by the caller. As with close(2), a lock that another thread takes at the same time can be lost. A forked
+  // child holds no locks and simply closes fd.
   int close(int fd);
-  // Returns a kept descriptor of the file behind fd (or at path) that was opened with the same flags, as far as they matter to a transfer.
-  // The caller owns it from then on.
+  // Returns a kept descriptor for the file that fd (or path) refers to, opened with the same flags as far as they matter for a transfer.
+  // The caller takes ownership.
   std::optional<int> take(int fd, int flags);
   std::optional<int> take(const std::string& path, int flags);
 
@@ -53,8 +54,8 @@ class kept_descriptors {
   fork_guard fork_guard_;
   std::mutex lock_;  // guards kept_ and next_look_
   std::vector<entry> kept_;
-  std::size_t next_look_ = 0;          // index of the descriptor that is checked next
-  std::atomic<std::size_t> count_{0};  // size of kept_; nearly always 0, and then nothing is checked
+  std::size_t next_look_ = 0;          // index of the next descriptor to check
+  std::atomic<std::size_t> count_{0};  // size of kept_; nearly always 0, in which case nothing is checked
 };
 
 }  // namespace penstock::sys

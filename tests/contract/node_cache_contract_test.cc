@@ -328,7 +328,7 @@ TEST_F(node_cache, a_folder_that_others_may_write_in_is_refused_in_words_and_the
   reader with(folder());
   const auto from = with.open(server_.url());
   with.expect(from, content_);
-  EXPECT_NE(with.remarks(from).find("other users may write in " + folder()), std::string::npos) << with.remarks(from);
+  EXPECT_NE(with.remarks(from).find(folder() + " is writable by other users"), std::string::npos) << with.remarks(from);
   EXPECT_TRUE(files("").empty());
 }
 
@@ -348,7 +348,7 @@ TEST_F(node_cache, a_folder_that_is_a_link_or_cannot_be_made_is_refused_in_words
   fs::create_directory(dir_.file("real"));
   fs::create_directory_symlink(dir_.file("real"), folder());
   const std::vector<std::pair<std::string, std::string>> wrong{
-      {folder(), "is a link or not a folder"}, {dir_.file("a/b/c"), "make the folder"}, {"cache", "not an absolute path"}};
+      {folder(), "is a symbolic link or not a folder"}, {dir_.file("a/b/c"), "create the folder"}, {"cache", "must be an absolute path"}};
   for (const auto& [name, words] : wrong) {
     reader with(name);
     const auto from = with.open(server_.url());

@@ -639,7 +639,7 @@ TEST_F(boards, where_there_is_no_shared_memory_counters_are_private_and_that_is_
   const auto plan = with.explain(file, "host", 4096, 0);
   ASSERT_TRUE(plan.ok());
   const auto says_why = [](const std::string& remark) {
-    return remark.find("penstock stats cannot see this process: make the folder") != std::string::npos;
+    return remark.find("penstock stats cannot see this process: create the folder") != std::string::npos;
   };
   EXPECT_TRUE(std::any_of(plan->remarks.begin(), plan->remarks.end(), says_why));
 }
