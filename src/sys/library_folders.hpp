@@ -1,4 +1,4 @@
-// The folders in which NVIDIA's toolkits and the distributions install libraries. Pure values.
+// The folders in which CUDA toolkits and Linux distributions install libraries. Pure functions.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace penstock::sys {
 
-// This build's architecture as uname(2) names it.
+// This build's architecture, as reported by uname(2).
 #if defined(__aarch64__)
 inline constexpr std::string_view own_architecture = "aarch64";
 #else
 inline constexpr std::string_view own_architecture = "x86_64";
 #endif
 
-// Returns the library folders of a toolkit such as /usr/local/cuda: lib64, and those below targets. On aarch64, servers (Grace, DGX Spark)
-// use sbsa-linux, and Jetson up to JetPack 6 uses aarch64-linux.
+// Returns the library folders of a toolkit such as /usr/local/cuda: lib64 and those below targets. On aarch64, servers (Grace, DGX Spark)
+// use sbsa-linux; Jetson up to JetPack 6 uses aarch64-linux.
 std::vector<std::string> toolkit_folders(const std::string& toolkit, std::string_view architecture = own_architecture);
 
-// Returns the library folders of Debian (with the architecture in the name) and of other distributions.
+// Returns the library folders that Debian (with the architecture in the name) and other distributions use.
 std::vector<std::string> distribution_folders(std::string_view architecture = own_architecture);
 
 }  // namespace penstock::sys

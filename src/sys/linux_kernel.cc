@@ -47,20 +47,20 @@ static_assert(sizeof(off_t) == 8, "files over 2 GiB need a 64-bit off_t");
 
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
-// STATX_DIOALIGN (Linux 6.1), which many headers lack: the bit of stx_mask, and the offsets of the two fields in struct statx.
+// STATX_DIOALIGN (Linux 6.1), which many headers lack: the bit in stx_mask, and the offsets of the two fields in struct statx.
 constexpr unsigned statx_dioalign = 0x2000U;
 constexpr std::size_t dio_memory_align_at = 0x98;
 constexpr std::size_t dio_offset_align_at = 0x9c;
 static_assert(sizeof(struct statx) == 256);
 
-// Describes the open mode for an error message; nothing for reading, which is the usual case.
+// Describes the open mode for an error message. Empty for reading, the usual case.
 std::string_view purpose(int flags) noexcept {
   const bool writes = (flags & O_ACCMODE) != O_RDONLY;
   if ((flags & O_DIRECT) != 0) return writes ? " for writing with O_DIRECT" : " with O_DIRECT";
   return writes ? " for writing" : "";
 }
 
-// A transfer call and its arguments, for its error message.
+// A transfer call and its arguments, for error messages.
 struct transfer {
   std::string_view call;
   int fd;
@@ -72,7 +72,7 @@ std::string described(const transfer& asked) {
   return fmt::format("{} {} at {} of fd {}", asked.call, asked.length, asked.offset, asked.fd);
 }
 
-// read(2) and write(2) return EBADF both for a closed descriptor and for one opened in the other direction.
+// read(2) and write(2) return EBADF both for a closed descriptor and for one that was not opened in the required mode.
 status transfer_error(int error, const transfer& asked) {
   status failure = status::from_errno(error, described(asked));
   if (error == EBADF && fcntl(asked.fd, F_GETFL) >= 0) {
@@ -92,7 +92,7 @@ bool is_regular(const std::string& path) noexcept {
   return ::stat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
-// File systems that refuse O_DIRECT, or (tmpfs since Linux 6.6) accept it but still copy through memory.
+// File systems that reject O_DIRECT, or (tmpfs since Linux 6.6) accept it but copy through memory.
 bool lives_in_memory(std::uint64_t magic) noexcept {
   switch (magic) {
     case TMPFS_MAGIC:
@@ -150,12 +150,12 @@ void prefer_numa_node(void* base, std::size_t length, int node) noexcept {
   const auto bit = static_cast<unsigned>(node);
   if (node < 0 || bit >= nodes.size() * bits_per_word) return;
   nodes[bit / bits_per_word] = 1UL << (bit % bits_per_word);
-  // Only a preference: Docker's seccomp profile and kernels without NUMA refuse the call, and memory then comes from any node. The kernel
-  // reads one bit less than the given count.
+  // Only a preference: if Docker's seccomp profile or a kernel without NUMA rejects the call, memory comes from any node. The kernel reads
+  // one bit less than the given count.
   syscall(SYS_mbind, base, length, policy_preferred, nodes.data(), nodes.size() * bits_per_word + 1, 0U);
 }
 
-// The file contains "0" on a machine with one node, "0-1" or similar otherwise.
+// The file contains "0" on a single-node machine, otherwise "0-1" or similar.
 bool find_many_nodes() noexcept {
   std::array<char, 64> text{};
   const int fd = ::open("/sys/devices/system/node/online", O_RDONLY | O_CLOEXEC);
@@ -165,7 +165,7 @@ bool find_many_nodes() noexcept {
   return count > 0 && std::strpbrk(text.data(), "-,") != nullptr;
 }
 
-// Not a static local: a child forked while another thread initializes one would wait for that thread forever.
+// Not a static local variable: a child forked while another thread initializes one would wait for that thread forever.
 bool has_many_nodes() noexcept {
   enum class nodes : unsigned char { unknown, one, many };
   static std::atomic<nodes> known{nodes::unknown};
@@ -173,9 +173,9 @@ bool has_many_nodes() noexcept {
   return known.load() == nodes::many;
 }
 
-// Returns 0 or an errno. Unlike touching the pages, populating reports a lack of memory instead of ending in a signal. Populates one huge
-// page at a time: the kernel holds the address-space lock for a whole call (4 to 6 ms for 32 MiB), and threads that start a thread or map
-// memory wait for that lock; between two calls they get it.
+// Returns 0 or an errno. Populating reports a lack of memory as an error, while touching the pages would raise a signal. Populates one huge
+// page at a time: the kernel holds the address-space lock during each call (4 to 6 ms for 32 MiB), and threads that start a thread or map
+// memory wait for it. Between calls they can take it.
 int populate(void* base, std::size_t length) noexcept {
   constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
   auto* const bytes = static_cast<char*>(base);
@@ -188,7 +188,7 @@ int populate(void* base, std::size_t length) noexcept {
   return 0;
 }
 
-// Maps length bytes of address space, aligned to 2 MiB. Returns null and sets errno on failure. length must be a multiple of the page size.
+// Maps length bytes of address space, aligned to 2 MiB. length must be a multiple of the page size. Returns null and sets errno on failure.
 void* map_aligned(std::size_t length) noexcept {
   const std::size_t spare = huge_page_bytes;
   void* raw = mmap(nullptr, length + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -214,7 +214,7 @@ unsigned cores_of_affinity_mask() {
 
 constexpr int dont_cache = 0x00000080;  // RWF_DONTCACHE from linux/fs.h 6.14
 
-status no_uncached() { return {errc::unsupported, "RWF_DONTCACHE is refused here", error_domain::os, EOPNOTSUPP}; }
+status no_uncached() { return {errc::unsupported, "RWF_DONTCACHE is not supported", error_domain::os, EOPNOTSUPP}; }
 
 class linux_kernel final : public kernel {
  public:
@@ -226,8 +226,8 @@ class linux_kernel final : public kernel {
       return uninterrupted([&] { return ::open(path.c_str(), with | O_CLOEXEC, static_cast<mode_t>(mode)); });
     };
     int fd = attempt(flags);
-    // With O_NONBLOCK the kernel refuses a file on which another process holds a lease (F_SETLEASE); without it open(2) waits until the
-    // lease is released.
+    // With O_NONBLOCK the kernel refuses to open a file on which another process holds a lease (F_SETLEASE). Without it, open(2) waits
+    // until the lease is released.
     if (fd < 0 && errno == EWOULDBLOCK && (flags & O_NONBLOCK) != 0 && is_regular(path)) fd = attempt(flags & ~O_NONBLOCK);
     if (fd < 0) return status::from_errno(errno, fmt::format("open {}{}", path, purpose(flags)));
     return fd;
@@ -235,9 +235,9 @@ class linux_kernel final : public kernel {
 
   result<int> reopen(int fd, int flags) override {
     if (const auto kept = kept_.take(fd, flags)) return *kept;
-    // Opening the file again also breaks this process's own lease, and the open would wait for this process itself.
+    // Reopening the file would also break this process's own lease, so open() would wait for this process itself.
     if (fcntl(fd, F_GETLEASE) == F_WRLCK) {
-      return status(errc::would_block, fmt::format("reopen fd {}: it holds a lease, which a second open would break", fd));
+      return status(errc::would_block, fmt::format("reopen fd {}: it holds a lease that reopening the file would break", fd));
     }
     const std::string link = fmt::format("/proc/self/fd/{}", fd);
     const int anew = uninterrupted([&] { return ::open(link.c_str(), flags | O_CLOEXEC); });
@@ -248,7 +248,7 @@ class linux_kernel final : public kernel {
   result<int> duplicate(int fd) override {
     constexpr int after_standard_streams = 3;
     const int second = fcntl(fd, F_DUPFD_CLOEXEC, after_standard_streams);
-    // EINVAL: the limit on descriptors is below that number.
+    // EINVAL: the descriptor limit is below that number.
     if (second < 0) return status::from_errno(errno == EINVAL ? EMFILE : errno, fmt::format("duplicate fd {}", fd));
     return second;
   }
@@ -261,7 +261,7 @@ class linux_kernel final : public kernel {
 
   result<file_info> describe(int fd) override;
   void read_ahead(int fd, std::uint64_t offset, std::uint64_t length) noexcept override {
-    // Given a longer range, the kernel would read only its first part.
+    // For a longer range, the kernel would read only the first part.
     constexpr std::uint64_t step = std::uint64_t{128} << 10;
     for (std::uint64_t at = 0; at < length; at += step) {
       (void)posix_fadvise(fd, static_cast<off_t>(offset + at), static_cast<off_t>(std::min(step, length - at)), POSIX_FADV_WILLNEED);
@@ -406,7 +406,7 @@ result<file_info> linux_kernel::describe(int fd) {
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | statx_dioalign, &facts) != 0) {
     if (!is_refused_call(errno) || !fstat_as_statx(fd, facts)) return status::from_errno(errno, fmt::format("statx of fd {}", fd));
   }
-  // If this fails, the file is treated as local.
+  // If fstatfs() fails, the file is treated as local.
   struct statfs filesystem {};
   (void)uninterrupted([&] { return fstatfs(fd, &filesystem); });
   file_info info;
@@ -417,7 +417,7 @@ result<file_info> linux_kernel::describe(int fd) {
   info.modified_ns = facts.stx_mtime.tv_sec * 1'000'000'000 + facts.stx_mtime.tv_nsec;
   info.changed_ns = facts.stx_ctime.tv_sec * 1'000'000'000 + facts.stx_ctime.tv_nsec;
   info.filesystem_magic = static_cast<std::uint64_t>(filesystem.f_type);
-  // A FUSE file system on a block device (ntfs-3g) is local.
+  // A FUSE file system on a block device (such as ntfs-3g) is local.
   info.from_server = info.type == file_type::regular && facts.stx_dev_major == 0 && is_from_server(info.filesystem_magic);
   fill_direct_alignment(facts, info);
   if (info.type == file_type::block_device) {

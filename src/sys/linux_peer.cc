@@ -69,7 +69,8 @@ result<raw_address> unix_address(const socket_address& address) {
   in.sun_family = AF_UNIX;
   const std::size_t before = address.kind == socket_address::family::unix_abstract ? 1 : 0;  // a leading zero
   if (address.name.empty() || before + address.name.size() >= sizeof(in.sun_path)) {
-    return status(errc::invalid_argument, fmt::format("{}: a name has 1 to {} bytes", described(address), sizeof(in.sun_path) - 2));
+    return status(errc::invalid_argument,
+                  fmt::format("{}: the name must be 1 to {} bytes long", described(address), sizeof(in.sun_path) - 2));
   }
   std::copy(address.name.begin(), address.name.end(), in.sun_path + before);
   raw.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + before + address.name.size() + (before == 0 ? 1 : 0));
@@ -107,7 +108,7 @@ result<socket_address> in_numbers(const sockaddr* raw, socklen_t length, const c
   std::array<char, NI_MAXSERV> port{};
   const int error = getnameinfo(raw, length, host.data(), host.size(), port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
   const bool is_tcp = raw->sa_family == AF_INET || raw->sa_family == AF_INET6;
-  if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: this is not a tcp socket", call));
+  if (error != 0 || !is_tcp) return status(errc::invalid_argument, fmt::format("{}: not a tcp socket", call));
   return socket_address{socket_address::family::tcp, host.data(), static_cast<std::uint16_t>(std::atoi(port.data()))};
 }
 
@@ -117,15 +118,15 @@ result<owned_descriptor> make_socket(const raw_address& address) {
   return owned_descriptor(fd);
 }
 
-// Sends small frames at once.
+// Disables Nagle's algorithm, so that small frames are sent at once.
 void set_no_delay(int fd) {
   const int on = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // fails on unix sockets, which is harmless
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // harmless failure on unix sockets
 }
 
 const sockaddr* sockaddr_of(const raw_address& raw) { return reinterpret_cast<const sockaddr*>(&raw.bytes); }
 
-// Returns whether a socket file exists but no process listens at it.
+// Returns true if a socket file exists but no process listens on it.
 bool is_left_behind(const socket_address& at, const raw_address& raw) {
   struct stat facts {};
   if (::stat(at.name.c_str(), &facts) != 0 || !S_ISSOCK(facts.st_mode)) return false;
@@ -268,7 +269,7 @@ class linux_peer_door final : public peer {
 
   void await_connected(int fd, std::chrono::milliseconds most) noexcept override {
     pollfd asked{fd, POLLOUT, 0};
-    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // a signal also ends the wait: the interrupting caller does not want to wait
+    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // not retried on EINTR: whoever sent the signal wants the wait to end
   }
 
   result<credentials> credentials_of(int fd) override {
@@ -283,7 +284,7 @@ class linux_peer_door final : public peer {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
-    if (passed.size() > most_passed) return status(errc::invalid_argument, "too many descriptors to pass at once");
+    if (passed.size() > most_passed) return status(errc::invalid_argument, "too many descriptors in one message");
     if (!passed.empty()) {
       message.msg_control = control.data();
       message.msg_controllen = CMSG_SPACE(passed.size_bytes());
@@ -305,7 +306,7 @@ class linux_peer_door final : public peer {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
-    if (passed != nullptr) passed->reserve(passed->size() + most_passed);  // so that no received descriptor is lost
+    if (passed != nullptr) passed->reserve(passed->size() + most_passed);  // so that no received descriptor can leak
     for (;;) {
       message.msg_control = passed != nullptr ? control.data() : nullptr;
       message.msg_controllen = passed != nullptr ? control.size() : 0;
@@ -327,14 +328,14 @@ class linux_peer_door final : public peer {
 
   result<std::unique_ptr<poller>> make_poller() override { return epoll_poller::make(); }
 
-  // The memory is sealed, so that neither end can shrink it while the other has it mapped.
+  // The memory is sealed, so that neither process can shrink it while the other has it mapped.
   result<offered_region> make_region(std::size_t bytes) override {
     offered_region made;
     made.by = owned_descriptor(memfd_create("penstock-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (made.by.get() < 0) return status::from_errno(errno, "memfd_create");
     if (!fits_file_size_limit(bytes)) return status::from_errno(EFBIG, "ftruncate of shared memory");
     if (ftruncate(made.by.get(), static_cast<off_t>(bytes)) != 0) return status::from_errno(errno, "ftruncate of shared memory");
-    if (fcntl(made.by.get(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) return status::from_errno(errno, "sealing of shared memory");
+    if (fcntl(made.by.get(), F_ADD_SEALS, size_seals | F_SEAL_SEAL) != 0) return status::from_errno(errno, "sealing shared memory");
     auto mapped = map(made.by.get(), bytes);
     if (!mapped) return mapped.error();
     made.memory = *std::move(mapped);
@@ -345,7 +346,7 @@ class linux_peer_door final : public peer {
     struct stat facts {};
     const int seals = fcntl(by, F_GET_SEALS);
     if (seals < 0 || (seals & size_seals) != size_seals || fstat(by, &facts) != 0 || static_cast<std::size_t>(facts.st_size) != bytes) {
-      return status(errc::invalid_argument, fmt::format("the descriptor does not refer to shared memory of {} bytes", bytes));
+      return status(errc::invalid_argument, fmt::format("the descriptor does not refer to sealed shared memory of {} bytes", bytes));
     }
     return map(by, bytes);
   }
@@ -353,13 +354,13 @@ class linux_peer_door final : public peer {
   status read_memory(pid_t process, std::uint64_t address, std::byte* target, std::size_t bytes) override {
     while (bytes > 0) {
       const iovec local{target, bytes};
-      const iovec remote{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr): an address in another process
+      const iovec remote{reinterpret_cast<void*>(address), bytes};  // NOLINT(performance-no-int-to-ptr): an address in the other process
       const ssize_t got = process_vm_readv(process, &local, 1, &remote, 1, 0);
       if (got < 0 && errno == EFAULT) {
-        return {errc::bad_memory, fmt::format("process {} has no memory at {:#x}", process, address), error_domain::os, EFAULT};
+        return {errc::bad_memory, fmt::format("process {} has no memory mapped at {:#x}", process, address), error_domain::os, EFAULT};
       }
       if (got < 0) return status::from_errno(errno, fmt::format("process_vm_readv of process {}", process));
-      if (got == 0) return {errc::bad_memory, fmt::format("process {} has no memory at {:#x}", process, address)};
+      if (got == 0) return {errc::bad_memory, fmt::format("process {} has no memory mapped at {:#x}", process, address)};
       address += static_cast<std::uint64_t>(got);
       target += got;
       bytes -= static_cast<std::size_t>(got);
@@ -377,14 +378,14 @@ class linux_peer_door final : public peer {
     return status::from_errno(error, what);
   }
 
-  // A process closes its devices before its end is visible: pidfd_open(2), exit_files() in the kernel's do_exit().
+  // A process closes its devices before its exit becomes visible: pidfd_open(2), exit_files() in the kernel's do_exit().
   bool has_ended(int watched_process) noexcept override {
     pollfd asked{watched_process, POLLIN, 0};
     return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
   }
 
  private:
-  // The host has this address, but this machine or kernel does not.
+  // Returns true if this machine does not have the address, or its kernel does not support the family.
   static bool is_elsewhere(const status& why) noexcept {
     return why.domain() == error_domain::os && (why.native() == EADDRNOTAVAIL || why.native() == EAFNOSUPPORT);
   }

@@ -9,7 +9,7 @@
 namespace penstock::sys {
 namespace {
 
-// Returns the number after a word.
+// Returns the number that follows a word.
 std::optional<std::uint64_t> number_after(const std::string& text, std::string_view word) {
   std::istringstream words(text);
   std::uint64_t number = 0;
@@ -23,7 +23,7 @@ result<memory_state> within(const cgroup_limits& limits, const std::optional<std
   constexpr std::uint64_t kib = 1024;
   const auto total = number_after(meminfo.value_or(""), "MemTotal:");
   const auto available = number_after(meminfo.value_or(""), "MemAvailable:");
-  if (!total || !available) return status(errc::unsupported, "/proc/meminfo does not say how much memory is available");
+  if (!total || !available) return status(errc::unsupported, "/proc/meminfo does not contain MemTotal and MemAvailable");
   const auto most = std::min(*total * kib, limits.memory_bytes.value_or(*total * kib));
   return memory_state{most, std::min({most, *available * kib, limits.memory_left_bytes.value_or(most)})};
 }

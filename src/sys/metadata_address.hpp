@@ -1,4 +1,4 @@
-// Addresses from which machines and clouds hand out credentials (metadata services, container agents). A server or a host name must not
+// Addresses at which machines and clouds provide credentials (metadata services, container agents). Neither a server nor a host name may
 // redirect a request there; only a URL that contains such an address may connect to it. Pure functions.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace penstock::sys {
 
-// Link-local addresses, 169.254.0.0/16 (RFC 3927), among them 169.254.169.254 (Amazon, Google, Azure, Oracle and others) and 169.254.170.2
+// Link-local addresses, 169.254.0.0/16 (RFC 3927), including 169.254.169.254 (Amazon, Google, Azure, Oracle and others) and 169.254.170.2
 // (Amazon containers); 100.100.100.200 (Alibaba); 168.63.129.16 (Azure's wire server); 192.0.0.192 (Oracle).
 inline bool is_metadata_address(in_addr address) noexcept {
   const auto number = ntohl(address.s_addr);
@@ -50,7 +50,7 @@ inline bool is_metadata_address(const sockaddr& address) noexcept {
   return is_metadata_address(six.sin6_addr);
 }
 
-// Host names that clouds give to these addresses. name must be in lower case.
+// Returns true for host names that clouds assign to these addresses. name must be in lower case.
 inline bool is_metadata_name(std::string_view name) noexcept {
   constexpr std::array<std::string_view, 8> names{"metadata",          "metadata.google.internal",  "metadata.goog",
                                                   "metadata.internal", "metadata.azure.internal",   "metadata.tencentyun.com",

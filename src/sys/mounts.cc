@@ -22,7 +22,7 @@ std::optional<std::uint64_t> number_after(std::string_view text, std::string_vie
   return value;
 }
 
-// A line begins with the mount ID, the parent's ID and "major:minor".
+// Each line begins with the mount ID, the parent's mount ID and "major:minor".
 bool is_of(std::string_view line, std::uint64_t device) noexcept {
   for (int i = 0; i < 2; ++i) line.remove_prefix(std::min(line.find(' '), line.size() - 1) + 1);
   unsigned numbers[2] = {};
@@ -34,7 +34,7 @@ bool is_of(std::string_view line, std::uint64_t device) noexcept {
 
 }  // namespace
 
-// Numbers from linux/magic.h and from file systems outside the Linux kernel.
+// Magic numbers from linux/magic.h and from file systems outside the Linux kernel.
 bool is_from_server(std::uint64_t filesystem_magic) noexcept {
   switch (filesystem_magic) {
     case 0x65735546:  // FUSE, virtiofs

@@ -15,7 +15,7 @@ namespace penstock::sys {
 
 namespace {
 
-// Null if no tool is loaded. NVTX makes one domain per name; it lives until the process ends.
+// Null if no tool is loaded. NVTX creates one domain per name. It exists until the process exits.
 nvtxDomainHandle_t domain() noexcept {
   static nvtxDomainHandle_t const made = nvtxDomainCreateA("penstock");
   return made;

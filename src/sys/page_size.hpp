@@ -1,13 +1,12 @@
-// The page size of this machine: of memory, of mappings and of the page cache. 4096 bytes on x86-64; 4, 16 or 64 KiB on aarch64, depending
-// on the kernel build. The alignment of direct I/O is separate (file_info, direct_alignment) and is 512 or 4096 there too. Pure;
-// thread-safe.
+// This machine's page size, for memory, mappings and the page cache. 4096 bytes on x86-64; 4, 16 or 64 KiB on aarch64, depending on the
+// kernel build. The direct I/O alignment is separate (file_info, direct_alignment) and is 512 or 4096 on aarch64 too. Thread-safe.
 #pragma once
 
 #include <cstddef>
 
 namespace penstock::sys {
 
-// Asks the kernel once and caches the answer.
+// Queries the kernel once and caches the result.
 [[nodiscard]] std::size_t page_size() noexcept;
 
 // Round a value down or up to a multiple of the page size.

@@ -15,7 +15,7 @@ namespace penstock::sys {
 
 namespace {
 
-// Returns the name that sysfs uses for a device: drivers also use upper case and domains of eight digits.
+// Returns the name that sysfs uses for a device. Drivers may also use upper case and eight-digit domains.
 std::optional<std::string> sysfs_name(const std::string& address) {
   unsigned domain = 0;
   unsigned bus = 0;
@@ -42,7 +42,7 @@ pci_kind kind_of(unsigned class_code) {
   }
 }
 
-// `resource` has one line per region: first address, last address, flags. Bit 9 of the flags marks memory (IORESOURCE_MEM).
+// Each line of `resource` describes one region: first address, last address, flags. Bit 9 in the flags marks memory (IORESOURCE_MEM).
 std::uint64_t largest_window(const std::string& device_folder) {
   constexpr unsigned long long is_memory = 0x200;
   std::ifstream regions(device_folder + "/resource");
@@ -57,7 +57,7 @@ std::uint64_t largest_window(const std::string& device_folder) {
   return largest;
 }
 
-// The link's target is nested in the folders of the bridges above it: .../pci0000:3a/0000:3a:01.0/0000:3b:00.0
+// The link's target is nested in the folders of the bridges above the device: .../pci0000:3a/0000:3a:01.0/0000:3b:00.0
 std::vector<std::string> bridges_above(const std::string& device_folder) {
   std::error_code failed;
   const auto real = std::filesystem::canonical(device_folder, failed);
@@ -86,7 +86,7 @@ pci_device describe_pci_device(const std::string& address, const std::string& ro
 }
 
 std::vector<std::string> list_pci_addresses(const std::string& root) {
-  // Not a directory_iterator with an error_code: libstdc++ ends the process if that runs out of memory.
+  // Not a directory_iterator with an error_code: libstdc++ terminates the process if it runs out of memory.
   std::vector<std::string> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(root.c_str()), &closedir);
   while (const dirent* entry = folder == nullptr ? nullptr : readdir(folder.get())) {

@@ -36,16 +36,17 @@ result<process_identity> identify_process(int pid) {
   if (!text)
     return text.error().code() == errc::not_found ? status(errc::not_found, fmt::format("there is no process {}", pid)) : text.error();
   process_identity known{.pid = pid};
-  // The second field is the program's name, which may contain blanks and parentheses; the 22nd is the start time. A zombie counts as ended.
+  // The second field is the program's name, which may contain blanks and parentheses; the 22nd is the start time. A zombie counts as
+  // exited.
   std::string_view rest(*text);
   const auto bracket = rest.rfind(')');
   if (bracket == std::string_view::npos || bracket + 2 >= rest.size())
-    return status(errc::io, fmt::format("/proc/{}/stat makes no sense", pid));
+    return status(errc::io, fmt::format("cannot parse /proc/{}/stat", pid));
   rest.remove_prefix(bracket + 2);
-  if (rest.front() == 'Z' || rest.front() == 'X') return status(errc::not_found, fmt::format("process {} has ended", pid));
+  if (rest.front() == 'Z' || rest.front() == 'X') return status(errc::not_found, fmt::format("process {} has exited", pid));
   for (int field = 3; field < 22 && !rest.empty(); ++field) rest.remove_prefix(std::min(rest.find(' '), rest.size() - 1) + 1);
   if (std::from_chars(rest.data(), rest.data() + rest.size(), known.start_ticks).ec != std::errc())
-    return status(errc::io, fmt::format("/proc/{}/stat makes no sense", pid));
+    return status(errc::io, fmt::format("cannot parse /proc/{}/stat", pid));
   struct stat facts {};
   if (stat("/proc/self/ns/pid", &facts) == 0) known.namespace_inode = facts.st_ino;
   return known;

@@ -1,4 +1,4 @@
-// Identifies a process beyond its PID. Free functions; thread-safe.
+// Identifies processes by more than their PID. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace penstock::sys {
 
-// Distinguishes a process from a later one with the same PID, and from one in another PID namespace.
+// Distinguishes a process from later ones with the same PID and from those in other PID namespaces.
 struct process_identity {
   int pid = 0;
-  std::uint64_t start_ticks = 0;  // start time on the machine's clock, from /proc/PID/stat
+  std::uint64_t start_ticks = 0;  // start time in clock ticks since boot, from /proc/PID/stat
   std::uint64_t namespace_inode = 0;
   friend bool operator==(const process_identity&, const process_identity&) = default;
 };
@@ -19,9 +19,9 @@ struct process_identity {
 // Errors: not_found (no such process), io (/proc is not readable).
 result<process_identity> identify_process(int pid);
 result<process_identity> identify_own_process();
-// Returns the file name of the process's program, for a Python interpreter also that of the script. Empty if unknown.
+// Returns the file name of the process's program; for a Python interpreter, also that of the script. Empty if unknown.
 std::string program_name(int pid);
-// Returns the user ID. Errors: not_found.
+// Returns the process's user ID. Errors: not_found.
 result<unsigned> owner_of_process(int pid);
 
 }  // namespace penstock::sys

@@ -37,7 +37,7 @@ std::string path_below_devices(const std::string& link, const std::string& root)
   return below.starts_with("pci") ? below : std::string();
 }
 
-// Counts the folders that two paths share: the root complex, bridges and switches above both.
+// Counts the leading folders that two paths share: the root complex, bridges and switches above both devices.
 std::size_t shared_folders(const std::string& one, const std::string& other) {
   const fs::path a(one);
   const fs::path b(other);
@@ -80,7 +80,7 @@ std::vector<rdma_port> list_rdma_ports(const std::string& root) {
       found.push_back(made);
     }
   }
-  // mlx5_2 sorts before mlx5_10.
+  // Sorts mlx5_2 before mlx5_10.
   const auto order = [](const rdma_port& each) { return std::tuple(each.device.size(), std::string_view(each.device), each.port); };
   std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
   return found;
@@ -108,18 +108,18 @@ nic_choice choose_nic(const std::string& gpu_pci_bus_id, const std::string& root
     if (each.active() && (best == nullptr || worth(each) > worth(*best))) best = &each;
   }
   const auto [shared, near, physical] = worth(*best);
-  std::string why = "it is the first, and how the PCI devices are connected is not known";
+  std::string why = "it is the first one, and the PCI topology is unknown";
   if (shared > 1) {
     why = fmt::format("they share {}", part_of(gpu_path, shared - 1));
   } else if (shared == 1) {
-    why = "they share a root complex, and no bridge";
+    why = "they share a root complex but no bridge";
   } else if (near) {
     why = fmt::format("both are on NUMA node {}", gpu.numa_node);
   } else if (!gpu_path.empty()) {
-    why = "no RDMA device is nearer";
+    why = "no RDMA device is closer";
   }
   nic_choice chosen{best->device, best->port, fmt::format("{} for the GPU at {}: {}", name_of(*best), gpu.address, why), {}};
-  std::string last;  // more ports of one device have no link of their own to the GPU
+  std::string last;  // ports on the same device share its link to the GPU
   for (const auto& each : ports) {
     if (!each.active() || each.device == last || worth(each) != worth(*best) || chosen.rails.size() == nic_choice::most_rails) continue;
     chosen.rails.push_back(fmt::format("{}:{}", each.device, each.port));

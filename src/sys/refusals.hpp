@@ -1,4 +1,4 @@
-// Remembers which file systems (by st_dev) have refused a call, so that it is not tried again. Thread-safe, lock-free.
+// Records which file systems (by st_dev) have rejected a call, so that it is not tried again. Thread-safe and lock-free.
 #pragma once
 
 #include <array>

@@ -41,8 +41,8 @@ struct file_range {
   std::uint64_t length;
 };
 
-// Converts a number of cached pages into bytes of the range. Its first and last page may overlap the range only in part, so the result is
-// the whole length exactly if no page is missing.
+// Converts a number of cached pages into a number of bytes in the range. The first and last pages may overlap the range only partially, so
+// the result equals the length exactly if no page is missing.
 std::uint64_t bytes_of(std::uint64_t pages, const file_range& range) noexcept {
   const std::uint64_t first = range.offset / page_size();
   const std::uint64_t last = (range.offset + range.length - 1) / page_size();
@@ -59,11 +59,11 @@ int call_cachestat(const file_range& range, cachestat_counts& counts) noexcept {
   return syscall(cachestat_number, range.fd, &asked, &counts, 0U) == 0 ? 0 : errno;
 }
 
-// Set once cachestat turns out to be missing or forbidden. Racing threads set the same value.
+// Set once cachestat turns out to be missing or forbidden. Concurrent threads all set the same value.
 std::atomic<bool> cachestat_missing{false};
 
-// Returns whether the call itself is refused: by an old kernel (ENOSYS) or a seccomp profile (ENOSYS, EPERM). Since Linux 6.13 EPERM may
-// also concern the one file that was asked about; a file of our own tells the two apart.
+// Returns true if the call itself is rejected, by an old kernel (ENOSYS) or a seccomp profile (ENOSYS, EPERM). Since Linux 6.13, EPERM may
+// also concern only the file in question; trying our own file distinguishes the two cases.
 bool refuses_every_file(int error) noexcept {
   if (error == ENOSYS) return true;
   if (error != EPERM) return false;
@@ -75,12 +75,12 @@ bool refuses_every_file(int error) noexcept {
   return own_error == EPERM;
 }
 
-// mincore reports every page as resident to callers that neither own the file nor may write it.
+// mincore reports every page as resident to callers that neither own the file nor may write to it.
 bool mincore_is_truthful(int fd, const struct stat& facts) noexcept {
   return facts.st_uid == geteuid() || faccessat(fd, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) == 0;
 }
 
-// Counts resident pages of [base, base+length); base must be page-aligned. Returns 0 or an errno.
+// Counts the resident pages in [base, base+length); base must be page-aligned. Returns 0 or an errno.
 int count_resident_pages(std::byte* base, std::uint64_t length, std::uint64_t& pages) noexcept {
   std::array<unsigned char, 8192> flags;
   const std::uint64_t window = flags.size() * page_size();
@@ -101,14 +101,14 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
   const auto size = static_cast<std::uint64_t>(facts.st_size);
   if (range.offset >= size) return std::uint64_t{0};
   if (!mincore_is_truthful(range.fd, facts)) {
-    return status(errc::unsupported, described(range) + ": only who may write the file is told, and cachestat is missing");
+    return status(errc::unsupported, described(range) + ": this requires write permission for the file, and cachestat is missing");
   }
   const std::uint64_t start = range.offset / page_size() * page_size();
   const std::uint64_t length = std::min(range.offset + range.length, size) - start;
-  // PROT_NONE needs no page tables; the kernel answers from the page cache itself.
+  // PROT_NONE needs no page tables; the kernel queries the page cache itself.
   void* base = mmap(nullptr, length, PROT_NONE, MAP_SHARED, range.fd, static_cast<off_t>(start));
   if (base == MAP_FAILED) {
-    // EACCES: the descriptor is open only for writing.
+    // EACCES: the descriptor is write-only.
     return status(errc::unsupported, described(range) + ": the file cannot be mapped, and cachestat is missing", error_domain::os, errno);
   }
   std::uint64_t pages = 0;
@@ -120,22 +120,22 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
 
 //--- estimates
 //
-// Without rights to the file, the only way to find out whether a page is cached is a read that does not wait (RWF_NOWAIT, Linux 4.14). If
-// the page is missing, the read starts the I/O for it: with read-ahead, or for that one page if the descriptor has POSIX_FADV_RANDOM.
-// Read-ahead would fill the page cache with what direct I/O is about to read, and halve its speed; so the descriptor belongs to this call
-// alone, and pages that the samples brought in are dropped. (If a sample hits the marker at the end of another reader's read-ahead, the
-// kernel continues that read-ahead: this is rare and at most one window.) mincore does not help with any kind of mapping: its answer
-// depends on the rights to the file.
+// Without write permission for the file, the only way to find out whether a page is cached is a non-blocking read (RWF_NOWAIT, Linux 4.14).
+// If the page is missing, the read starts I/O for it: with read-ahead, or for only that page if the descriptor has POSIX_FADV_RANDOM.
+// Read-ahead would fill the page cache with data that direct I/O is about to read and halve its speed. So the descriptor is used by this
+// call only, and pages that the samples read are dropped. (If a sample hits the marker at the end of another reader's read-ahead, the
+// kernel continues that read-ahead; this is rare and limited to one window.) mincore does not help with any kind of mapping, because its
+// result depends on the permissions of the file.
 
 constexpr std::uint64_t bytes_per_sample = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_samples = 4;
 constexpr std::uint64_t most_samples = 64;
-// The I/O that a sample starts may complete before the kernel checks, and then the page counts as present: virtual machines often lose the
-// CPU exactly there, to the process that serves their disk. The kernel's I/O accounting of this thread reveals such cases. Without that
-// accounting, one sample in samples_per_mistake, but at least one, may be found by mistake: a busy machine found one in 130.
+// The I/O that a sample starts may complete before the kernel checks the page, which then counts as present: virtual machines are often
+// preempted exactly there by the process that serves their disk. The kernel's per-thread I/O accounting reveals such cases. Without that
+// accounting, one sample in samples_per_mistake, but at least one, may be mistakenly found present: on a busy machine it was one in 130.
 constexpr std::uint64_t samples_per_mistake = 16;
 
-// Sets POSIX_FADV_RANDOM on a descriptor for the lifetime of this object.
+// Sets POSIX_FADV_RANDOM on a descriptor for this object's lifetime.
 class random_access {
  public:
   explicit random_access(int fd) noexcept : fd_(fd) { posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM); }
@@ -155,14 +155,14 @@ void drop_sample(int fd, std::uint64_t at) noexcept {
   posix_fadvise(fd, static_cast<off_t>(page), static_cast<off_t>(page_size()), POSIX_FADV_DONTNEED);
 }
 
-// Returns the blocks of 512 bytes that this thread has read from disks so far; always 0 if the kernel does not count them
+// Returns the number of 512-byte blocks that this thread has read from disks so far; always 0 if the kernel does not count them
 // (TASK_IO_ACCOUNTING).
 long blocks_read() noexcept {
   rusage used{};
   return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_inblock : 0;
 }
 
-// Returns a different place in each part of the file each time, so that two concurrent callers do not find each other's samples.
+// Returns a different position in each part of the file on each call, so that concurrent callers do not find each other's samples.
 std::uint64_t place_in(std::uint64_t part_bytes) noexcept {
   static std::atomic<std::uint64_t> sequence{0};
   constexpr std::uint64_t golden = 0x9e3779b97f4a7c15;
@@ -186,7 +186,7 @@ result<std::uint64_t> estimate_resident_bytes(int fd, std::uint64_t offset, std:
   std::uint64_t present_count = 0;
   int error = 0;
   long read_before = blocks_read();
-  // Goes backwards: read-ahead that a sample may trigger then covers only places that were already sampled.
+  // Samples backwards, so that any read-ahead a sample triggers covers only places that were already sampled.
   for (std::uint64_t i = count; i-- > 0 && error == 0;) {
     const std::uint64_t at = offset + there / count * i + place_in(there / count);
     char byte = 0;
@@ -207,7 +207,7 @@ result<std::uint64_t> estimate_resident_bytes(int fd, std::uint64_t offset, std:
     for (; present_count > 0; --present_count) sampled[absent_count++] = sampled[most_samples - present_count];
   }
   for (std::uint64_t i = 0; i < absent_count; ++i) drop_sample(fd, sampled[i]);
-  if (error != 0) return status(errc::unsupported, described(range) + ": it cannot be sampled", error_domain::os, error);
+  if (error != 0) return status(errc::unsupported, described(range) + ": the file cannot be sampled", error_domain::os, error);
   if (present_count == 0) return std::uint64_t{0};
   if (absent_count == 0) return length;
   return std::clamp(there / count * present_count, page_size(), there - 1);
@@ -225,7 +225,8 @@ result<std::uint64_t> resident_bytes(int fd, std::uint64_t offset, std::uint64_t
     cachestat_missing.store(true, std::memory_order_relaxed);
     return resident_by_mincore(range);
   }
-  if (error == EPERM) return status(errc::unsupported, described(range) + ": only who may write the file is told", error_domain::os, EPERM);
+  if (error == EPERM)
+    return status(errc::unsupported, described(range) + ": this requires write permission for the file", error_domain::os, EPERM);
   return status::from_errno(error, described(range));
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 using command_clock = std::chrono::steady_clock;
 
-// A running command. Kills its session and waits for it, unless ended() already has.
+// A running command. The destructor kills its session and waits for it, unless ended() has already waited.
 class started_command {
  public:
   explicit started_command(pid_t process) : process_(process) {}
@@ -33,16 +33,16 @@ class started_command {
     kill(-process_, SIGKILL);
     (void)ended();
   }
-  // Blocks until the command has ended.
+  // Blocks until the command has exited.
   status ended() {
     int how = 0;
     const auto waited = uninterrupted([&] { return waitpid(process_, &how, 0); });
     process_ = -1;
-    if (waited < 0 && errno == ECHILD) return {};  // if the program ignores SIGCHLD, there is no status
+    if (waited < 0 && errno == ECHILD) return {};  // this process ignores SIGCHLD, so there is no exit status
     if (waited < 0) return status::from_errno(errno, "waitpid");
     if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return {};
-    if (WIFEXITED(how)) return {errc::io, fmt::format("the program ended with status {}", WEXITSTATUS(how))};
-    return {errc::io, fmt::format("the program ended by signal {}", WTERMSIG(how))};
+    if (WIFEXITED(how)) return {errc::io, fmt::format("the program exited with status {}", WEXITSTATUS(how))};
+    return {errc::io, fmt::format("the program was killed by signal {}", WTERMSIG(how))};
   }
 
  private:
@@ -57,7 +57,7 @@ result<pid_t> spawn_shell(const std::string& command, int output) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, output, 1);
   posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-  // Resets signals to their defaults, whatever the calling thread has blocked or ignored.
+  // Resets all signals to their defaults, even those that this thread blocks or this process ignores.
   sigset_t none{}, ordinary{};
   sigemptyset(&none);
   sigemptyset(&ordinary);
@@ -75,7 +75,7 @@ result<pid_t> spawn_shell(const std::string& command, int output) {
   return process;
 }
 
-// Reads everything up to the end of the output.
+// Reads the whole output.
 result<std::string> read_output(int from, std::size_t most_bytes, command_clock::time_point deadline) {
   std::string text;
   for (;;) {
@@ -83,14 +83,14 @@ result<std::string> read_output(int from, std::size_t most_bytes, command_clock:
     pollfd wanted{from, POLLIN, 0};
     const int ready = poll(&wanted, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30)));
     if (ready < 0 && errno != EINTR) return status::from_errno(errno, "poll");
-    if (ready == 0) return status(errc::timed_out, "the program did not end in time");
+    if (ready == 0) return status(errc::timed_out, "the program did not exit in time");
     if (ready < 0) continue;
     std::array<char, 4096> piece;
     const auto count = uninterrupted([&] { return ::read(from, piece.data(), piece.size()); });
     if (count < 0) return status::from_errno(errno, "read from the program");
     if (count == 0) return text;
     if (text.size() + static_cast<std::size_t>(count) > most_bytes)
-      return status(errc::invalid_argument, fmt::format("the program prints more than {} bytes", most_bytes));
+      return status(errc::invalid_argument, fmt::format("the program printed more than {} bytes", most_bytes));
     text.append(piece.data(), static_cast<std::size_t>(count));
   }
 }

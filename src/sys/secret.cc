@@ -44,7 +44,7 @@ const libcrypto& library() {
 
 status can_prove() {
   if (library().usable()) return {};
-  return {errc::unsupported, "a secret needs OpenSSL's libcrypto.so.3, which was not found"};
+  return {errc::unsupported, "secrets require OpenSSL's libcrypto.so.3, which was not found"};
 }
 
 result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> of) {
@@ -54,7 +54,7 @@ result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> o
   const auto* const done =
       library().hmac(library().sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const unsigned char*>(of.data()),
                      of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes);
-  if (done == nullptr || bytes != made.size()) return status(errc::io, "libcrypto failed to make an HMAC-SHA256");
+  if (done == nullptr || bytes != made.size()) return status(errc::io, "libcrypto failed to compute an HMAC-SHA256");
   return made;
 }
 
@@ -64,7 +64,7 @@ result<digest> sha256(std::span<const std::byte> of) {
   unsigned bytes = made.size();
   const int done =
       library().digest(of.data(), of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes, library().sha256(), nullptr);
-  if (done != 1 || bytes != made.size()) return status(errc::io, "libcrypto failed to make a SHA-256");
+  if (done != 1 || bytes != made.size()) return status(errc::io, "libcrypto failed to compute a SHA-256 hash");
   return made;
 }
 
@@ -74,18 +74,18 @@ result<std::array<std::byte, 16>> md5(std::span<const std::byte> of) {
   unsigned bytes = made.size();
   const bool done = library().md5 != nullptr && library().digest(of.data(), of.size(), reinterpret_cast<unsigned char*>(made.data()),
                                                                  &bytes, library().md5(), nullptr) == 1;
-  if (!done || bytes != made.size()) return status(errc::io, "libcrypto makes no MD5 here (FIPS mode forbids it)");
+  if (!done || bytes != made.size()) return status(errc::io, "libcrypto cannot compute MD5, for example because FIPS mode forbids it");
   return made;
 }
 
 namespace {
 
-// Used if a sandbox refuses getrandom(2).
+// Used if a sandbox denies getrandom(2).
 result<digest> random_digest_of_device() {
   digest made{};
   std::ifstream from("/dev/urandom", std::ios::binary);
   if (!from.read(reinterpret_cast<char*>(made.data()), static_cast<std::streamsize>(made.size())))
-    return status(errc::unsupported, "getrandom is refused here, and there is no /dev/urandom");
+    return status(errc::unsupported, "getrandom is denied, and /dev/urandom cannot be read");
   return made;
 }
 

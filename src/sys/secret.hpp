@@ -1,5 +1,5 @@
-// Proof that another process or the sender of a request knows a secret: SHA-256 and HMAC-SHA256 of OpenSSL's libcrypto, which is loaded at
-// run time on first use, so that other programs do not need it. Thread-safe.
+// Proves that another process or the sender of a request knows a secret. Uses SHA-256 and HMAC-SHA256 from OpenSSL's libcrypto, which is
+// loaded on first use, so that other programs do not need it. Thread-safe.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ using digest = std::array<std::byte, 32>;
 status can_prove();
 result<digest> hmac_sha256(std::string_view secret, std::span<const std::byte> of);
 result<digest> sha256(std::span<const std::byte> of);
-// For servers that use it as a checksum; never for security. Errors: also io (libcrypto is configured without MD5).
+// For servers that use MD5 as a checksum; never for security. Errors: also io (libcrypto is configured without MD5).
 result<std::array<std::byte, 16>> md5(std::span<const std::byte> of);
 // Returns random bytes from the kernel's generator.
 result<digest> random_digest();

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t looked_at_every = std::uint64_t{64} << 20;
 constexpr std::uint64_t part_left_free = 10;
 
-// On file systems without O_TMPFILE the file has a name for a moment.
+// On file systems without O_TMPFILE, the file briefly has a name.
 int open_without_name(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOSYS)) return fd;
@@ -37,17 +37,17 @@ result<temporary_file> temporary_file::make(const std::string& folder) {
     return usual ? std::move(usual) : make("/tmp");
   }
   const int fd = open_without_name(folder);
-  if (fd < 0) return status::from_errno(errno, fmt::format("make a temporary file in {}", folder));
+  if (fd < 0) return status::from_errno(errno, fmt::format("create a temporary file in {}", folder));
   return temporary_file(owned_descriptor(fd), folder);
 }
 
 status temporary_file::check_room() {
   if (size_ < room_until_) return {};
   struct statvfs facts {};
-  if (uninterrupted([&] { return ::fstatvfs(fd_.get(), &facts); }) != 0) return {};  // then the write reports a full disk
+  if (uninterrupted([&] { return ::fstatvfs(fd_.get(), &facts); }) != 0) return {};  // then the write itself reports a full disk
   const auto free = std::uint64_t{facts.f_bavail} * facts.f_frsize;
   if (facts.f_blocks > 0 && free < looked_at_every + std::uint64_t{facts.f_blocks} * facts.f_frsize / part_left_free)
-    return status::from_errno(ENOSPC, fmt::format("write a temporary file in {}, where a tenth of the space must stay free", folder_));
+    return status::from_errno(ENOSPC, fmt::format("write a temporary file in {}: a tenth of the file system must stay free", folder_));
   room_until_ = size_ + looked_at_every;
   return {};
 }

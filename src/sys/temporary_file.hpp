@@ -1,5 +1,5 @@
-// A file without a name, for data that does not fit in memory. It disappears with its last descriptor. Not thread-safe, except that read()
-// may run during append().
+// A file without a name, for data that does not fit in memory. It disappears when its last descriptor is closed. Not thread-safe, except
+// that read() may run concurrently with append().
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ namespace penstock::sys {
 
 class temporary_file {
  public:
-  // Makes the file in a folder; in /var/tmp or /tmp if folder is empty. Errors: io (errno); the message names the folder.
+  // Creates the file in a folder; in /var/tmp or /tmp if folder is empty. Errors: io (errno); the message names the folder.
   static result<temporary_file> make(const std::string& folder);
 
-  // Appends bytes. Blocks. Leaves a tenth of the file system free. Errors: io (errno, ENOSPC); then none of these bytes counts as appended.
+  // Appends bytes. Blocks. Leaves a tenth of the file system free. Errors: io (errno, ENOSPC); on error, nothing counts as appended.
   status append(const std::byte* bytes, std::size_t length);
   // Reads bytes that were appended earlier. Blocks. Errors: io.
   status read(std::byte* target, std::size_t length, std::uint64_t offset) const;
@@ -30,7 +30,7 @@ class temporary_file {
   owned_descriptor fd_;
   std::string folder_;
   std::uint64_t size_ = 0;
-  std::uint64_t room_until_ = 0;  // there was room up to this size at the last check
+  std::uint64_t room_until_ = 0;  // at the last check there was room up to this size
 };
 
 }  // namespace penstock::sys

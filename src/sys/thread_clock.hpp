@@ -7,7 +7,7 @@
 
 namespace penstock::sys {
 
-// Nanoseconds since the thread began, including time in the kernel. Makes a system call.
+// Returns the CPU time in nanoseconds since the thread started, including time in the kernel. Makes a system call.
 inline std::int64_t thread_cpu_ns() noexcept {
   timespec now{};
   (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

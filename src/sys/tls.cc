@@ -15,7 +15,7 @@ namespace penstock::sys {
 
 namespace {
 
-// Constants from openssl/ssl.h, bio.h and x509_vfy.h.
+// Constants from OpenSSL's ssl.h, bio.h and x509_vfy.h.
 constexpr int ctrl_mode = 33;
 constexpr int ctrl_min_proto_version = 123;
 constexpr int ctrl_set_host_name = 55;
@@ -31,10 +31,10 @@ constexpr std::uint64_t no_handler_at_exit = 0x00080000;
 constexpr unsigned long reason_of_error = 0x7FFFFF;
 constexpr unsigned long first_reason_of_alerts = 1000;
 
-constexpr std::size_t most_taken = std::size_t{256} << 10;  // bytes encrypted before any are sent
+constexpr std::size_t most_taken = std::size_t{256} << 10;  // the most bytes to encrypt before sending any
 constexpr std::size_t most_fetched = std::size_t{64} << 10;
-// The most reads from the socket in one call: what arrives may contain no bytes for the caller (repeated key updates, for example), and the
-// calling thread serves other connections too.
+// The most socket reads in one call: received data may contain no bytes for the caller (repeated key updates, for example), and the calling
+// thread serves other connections too.
 constexpr unsigned most_fetches = 16;
 
 struct libssl {
@@ -87,7 +87,7 @@ libssl open_libssl() {
   if (opened == nullptr) return found;
   found.usable = true;
   const auto find = [&](auto& into, const char* name) {
-    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(opened, name));  // also finds symbols of libcrypto
+    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(opened, name));  // also finds symbols in libcrypto
     found.usable = found.usable && into != nullptr;
   };
   find(found.init, "OPENSSL_init_ssl");
@@ -130,8 +130,8 @@ libssl open_libssl() {
   find(found.next_error, "ERR_get_error");
   find(found.error_words, "ERR_error_string_n");
   find(found.clear_errors, "ERR_clear_error");
-  // Otherwise OpenSSL would free at exit what reactor threads still use for encryption. Has no effect if another library initialized it
-  // first.
+  // Otherwise OpenSSL would free data at exit that reactor threads still use for encryption. Has no effect if another library has already
+  // initialized OpenSSL.
   found.usable = found.usable && found.init(no_handler_at_exit, nullptr) == 1;
   return found;
 }
@@ -143,14 +143,14 @@ const libssl& ssl() {
 
 struct reason {
   std::string words;
-  unsigned long alert = 0;  // alert from the other end; 0: none
+  unsigned long alert = 0;  // the peer's alert; 0: none
 };
 
-// Returns the reason of this thread's last failed call.
+// Returns the reason why this thread's last call failed.
 reason reason_of_openssl() {
   std::array<char, 256> words{};
   const auto code = ssl().next_error();
-  if (code == 0) return {"no reason was given"};
+  if (code == 0) return {"OpenSSL reported no reason"};
   ssl().error_words(code, words.data(), words.size());
   ssl().clear_errors();
   const std::string_view all(words.data());  // error:CODE:library:function:reason
@@ -162,20 +162,20 @@ reason reason_of_openssl() {
 
 std::string words_of_openssl() { return reason_of_openssl().words; }
 
-// Alerts about certificates (RFC 8446, 6.2). The other end may send one after this end has completed the handshake.
+// Returns true for alerts about certificates (RFC 8446, 6.2). The peer may send one after the local handshake has completed.
 bool is_of_certificate(unsigned long alert) {
   constexpr unsigned long no_certificate = 41, certificate_unknown = 46, unknown_ca = 48, access_denied = 49, certificate_required = 116;
   return (alert >= no_certificate && alert <= certificate_unknown) || alert == unknown_ca || alert == access_denied ||
          alert == certificate_required;
 }
 
-// Replaces OpenSSL's callback, which prompts at the terminal and waits there. asked: a bool.
+// Replaces OpenSSL's callback, which would block on a prompt at the terminal. asked: a bool.
 int refuse_pass_phrase(char* /*into*/, int /*size*/, int /*writing*/, void* asked) {
   if (asked != nullptr) *static_cast<bool*>(asked) = true;
   return -1;
 }
 
-// Checks the first bytes of a connection (RFC 8446, 5.1): a record type and the major version.
+// Returns true if the first bytes of a connection are a TLS record type and major version (RFC 8446, 5.1).
 bool begins_as_tls(std::span<const std::byte> bytes) noexcept {
   constexpr std::byte first_type{20};
   constexpr std::byte last_type{24};
@@ -183,19 +183,20 @@ bool begins_as_tls(std::span<const std::byte> bytes) noexcept {
   return bytes[0] >= first_type && bytes[0] <= last_type && (bytes.size() == 1 || bytes[1] == major);
 }
 
-// A fatal protocol_version alert as a record: OpenSSL does not always respond to bytes that are not TLS.
+// A record with a fatal protocol_version alert, because OpenSSL does not always respond to bytes that are not TLS.
 constexpr std::array<std::uint8_t, 7> protocol_alert{21, 3, 3, 0, 2, 2, 70};
 const iovec protocol_alert_part{const_cast<std::uint8_t*>(protocol_alert.data()), protocol_alert.size()};  // only read
 
-// The socket stays readable and reports again.
-status more_later() { return {errc::would_block, "the other end sent more than one call can take"}; }
+// The socket stays readable, so it is reported again.
+status more_later() { return {errc::would_block, "more data is waiting than one call may process"}; }
 
 status error_of_file(std::string_view what, const std::string& file, bool has_pass_phrase) {
   if (has_pass_phrase)
-    return {errc::invalid_argument,
-            fmt::format("tls: the {} {} has a pass phrase, but Penstock does not prompt for it: give a file without one, as "
-                        "\"openssl pkey -in {} -out NEW\" writes it",
-                        what, file, file)};
+    return {
+        errc::invalid_argument,
+        fmt::format("tls: the {} {} has a pass phrase, but Penstock does not prompt for one. Use a file without a pass phrase, written by "
+                    "\"openssl pkey -in {} -out NEW\"",
+                    what, file, file)};
   return {errc::invalid_argument, fmt::format("tls: the {} {} cannot be used: {}", what, file, words_of_openssl())};
 }
 
@@ -225,7 +226,7 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
   const auto unusable = [&](std::string_view what, const std::string& file) { return error_of_file(what, file, has_pass_phrase); };
   const auto problem = [&]() -> status {
     if (ssl().context_ctrl(made, ctrl_min_proto_version, version_1_3, nullptr) != 1) {
-      return {errc::unsupported, fmt::format("tls: OpenSSL has no TLS 1.3: {}", words_of_openssl())};
+      return {errc::unsupported, fmt::format("tls: OpenSSL does not support TLS 1.3: {}", words_of_openssl())};
     }
     ssl().ask_pass_phrase(made, refuse_pass_phrase);
     ssl().pass_to_asked(made, &has_pass_phrase);
@@ -255,7 +256,7 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
 result<std::shared_ptr<const tls_context>> tls_context::make(const options& how) {
   if (!ssl().usable) return status(errc::unsupported, "TLS needs OpenSSL's libssl.so.3, which was not found");
   if (how.certificate.empty() != how.key.empty()) {
-    return status(errc::invalid_argument, "tls: a certificate and its key must be given together");
+    return status(errc::invalid_argument, "tls: a certificate and its key must be set together");
   }
   auto made = std::make_unique<contexts>();
   const auto connects = context_of(how, false);
@@ -291,8 +292,8 @@ struct tls_stream::state {
     if (of != nullptr) ssl().destroy(of);  // frees in and out too
   }
   void* of = nullptr;
-  void* in = nullptr;   // encrypted bytes that have arrived
-  void* out = nullptr;  // encrypted bytes to be sent
+  void* in = nullptr;   // received encrypted bytes
+  void* out = nullptr;  // encrypted bytes to send
 };
 
 result<std::unique_ptr<tls_stream>> tls_context::made(const std::string& name) const {
@@ -309,7 +310,7 @@ result<std::unique_ptr<tls_stream>> tls_context::made(const std::string& name) c
     ssl().accept_state(state->of);
   } else {
     ssl().connect_state(state->of);
-    // An IP address is compared with the addresses in the certificate and not sent as a server name (RFC 6066, 3).
+    // An IP address is compared with the addresses in the certificate, but not sent as a server name (RFC 6066, 3).
     const bool is_number = ssl().set_ip(ssl().parameters(state->of), name.c_str()) == 1;
     if (!is_number && ssl().set_host(state->of, name.c_str()) != 1) return no_room();
     if (!is_number) (void)ssl().ctrl(state->of, ctrl_set_host_name, 0, const_cast<char*>(name.c_str()));
@@ -333,7 +334,7 @@ status tls_stream::fail_to_send(status why) {
   return not_sent_;
 }
 
-// Without a handshake nothing can be sent or received.
+// Sets the send and receive errors: nothing can be transferred without a handshake.
 status tls_stream::fail_to_agree(status why) {
   (void)fail_to_send(why);
   return fail_to_receive(std::move(why));
@@ -341,7 +342,7 @@ status tls_stream::fail_to_agree(status why) {
 
 bool tls_stream::all_is_out() const noexcept { return out_sent_ == out_.size() && ssl().bio_pending(state_->out) == 0; }
 
-// Sends what the socket accepts. A failure does not discard what has arrived before, such as the reason why the other end closed.
+// Sends what the socket accepts. A failure does not discard data that has already arrived, such as the peer's reason for closing.
 void tls_stream::put_out(peer& door, int fd) {
   if (!not_sent_.ok()) return;
   if (out_sent_ == out_.size()) {
@@ -365,7 +366,7 @@ void tls_stream::put_out(peer& door, int fd) {
   }
 }
 
-// Reads more encrypted bytes from the other end. Errors: would_block.
+// Reads more encrypted bytes from the peer. Errors: would_block.
 status tls_stream::fetch(peer& door, int fd) {
   std::array<std::byte, most_fetched> bytes;
   const iovec part{bytes.data(), bytes.size()};
@@ -379,13 +380,13 @@ status tls_stream::fetch(peer& door, int fd) {
   return {};
 }
 
-// The socket has ended without notice from the other end: an attacker between the ends can do that too.
+// The socket was closed without a TLS close notification from the peer. An attacker on the network could cause that too.
 status tls_stream::why_cut(const status& of_socket) const {
-  if (has_ended_) return {errc::closed, "tls: the other end has ended the connection"};
-  if (agreed_ && of_socket.ok()) return {errc::io, "tls: the connection was cut"};
-  if (agreed_) return {errc::io, fmt::format("tls: the connection was cut: {}", of_socket.message())};
+  if (has_ended_) return {errc::closed, "tls: the peer closed the connection"};
+  if (agreed_ && of_socket.ok()) return {errc::io, "tls: the connection was interrupted"};
+  if (agreed_) return {errc::io, fmt::format("tls: the connection was interrupted: {}", of_socket.message())};
   const auto told = of_socket.ok() ? std::string() : fmt::format(" ({})", of_socket.message());
-  return {errc::closed, fmt::format("tls: the other end has ended the connection before both agreed{}; perhaps it does not use TLS", told)};
+  return {errc::closed, fmt::format("tls: the peer closed the connection during the handshake{}; it may not use TLS", told)};
 }
 
 // Continues the handshake until it is done. Errors: would_block.
@@ -395,19 +396,19 @@ status tls_stream::agree(peer& door, int fd) {
     const int done = ssl().handshake(state_->of);
     const int why = done == 1 ? 0 : ssl().error(state_->of, done);
     const auto words = done == 1 || why == error_want_read ? std::string() : words_of_openssl();
-    put_out(door, fd);  // includes the alert if this end gives up
+    put_out(door, fd);  // includes the alert if the local end gives up
     if (done == 1) {
       agreed_ = true;
     } else if (why != error_want_read && is_plain_) {
-      (void)door.send(fd, {&protocol_alert_part, 1});  // tells the other end why
-      return fail_to_agree({errc::permission_denied, "tls: the other end does not use TLS, but this end does"});
+      (void)door.send(fd, {&protocol_alert_part, 1});  // so that the peer can report why
+      return fail_to_agree({errc::permission_denied, "tls: the peer does not use TLS, which this end requires"});
     } else if (why != error_want_read) {
       const auto verified = ssl().verify_result(state_->of);
       if (verified == 0) {
-        return fail_to_agree({errc::permission_denied, fmt::format("tls: the ends do not agree: {}", words)});
+        return fail_to_agree({errc::permission_denied, fmt::format("tls: the handshake failed: {}", words)});
       }
       return fail_to_agree(
-          {errc::permission_denied, fmt::format("tls: the certificate of the other end: {}", ssl().verify_words(verified))});
+          {errc::permission_denied, fmt::format("tls: the peer's certificate was not accepted: {}", ssl().verify_words(verified))});
     } else if (fetches == most_fetches) {
       return more_later();
     } else if (auto come = fetch(door, fd); !come.ok()) {
@@ -448,7 +449,7 @@ result<std::size_t> tls_stream::receive(peer& door, int fd, const iovec& part) {
     const int why = ssl().error(state_->of, 0);
     if (why == error_zero_return) return std::size_t{0};
     if (why != error_want_read) {
-      const auto told = reason_of_openssl();  // may be the other end's objection to this end's certificate
+      const auto told = reason_of_openssl();  // the peer may have rejected the local certificate
       put_out(door, fd);
       return fail_to_receive({is_of_certificate(told.alert) ? errc::permission_denied : errc::io, fmt::format("tls: {}", told.words)});
     }

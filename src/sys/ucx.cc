@@ -39,13 +39,13 @@ using namespace std::chrono_literals;
 using told = fabric_line::told;
 using steady = std::chrono::steady_clock;
 
-constexpr auto awake = 20us;           // how long to poll after something has moved, while transfers are in flight
-constexpr unsigned most_steps = 64;    // progress calls for one line in its turn
-constexpr int most_limits = 10;        // times its limit: the most that all transfers may take
-constexpr auto most_meeting = 500ms;   // how long a line that is to end waits for the other end's greeting
-constexpr std::uint64_t greeting = 0;  // the tag of greetings
-constexpr auto most_closing = 1s;      // the longest close of an endpoint, whatever the network does
-constexpr auto most_at_exit = 10s;     // how long the end of a process waits for fabric threads
+constexpr auto awake = 20us;           // how long to keep polling after progress, while transfers are in flight
+constexpr unsigned most_steps = 64;    // progress calls for one line per round
+constexpr int most_limits = 10;        // all transfers together may take this many times the limit
+constexpr auto most_meeting = 500ms;   // how long a line that should end waits for the peer's greeting
+constexpr std::uint64_t greeting = 0;  // the tag for greetings
+constexpr auto most_closing = 1s;      // the most time that closing an endpoint may take, whatever the network does
+constexpr auto most_at_exit = 10s;     // how long an exiting process waits for fabric threads
 
 // --- the library
 
@@ -81,7 +81,7 @@ class symbols {
   template <class Function>
   void find(Function& into, const char* name) {
     into = reinterpret_cast<Function>(dlsym(handle_, name));
-    if (into == nullptr && problem_.ok()) problem_ = {errc::unsupported, fmt::format("UCX is too old: libucp.so.0 has no {}", name)};
+    if (into == nullptr && problem_.ok()) problem_ = {errc::unsupported, fmt::format("UCX is too old: libucp.so.0 does not have {}", name)};
   }
 
  private:
@@ -89,7 +89,7 @@ class symbols {
   status& problem_;
 };
 
-// Otherwise UCX would print messages and handle the program's signals.
+// Keeps UCX from printing messages and from handling the program's signals.
 void make_quiet(void* handle) {
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) {
     using set_value = ucs_status_t (*)(const char* name, const char* value);
@@ -148,7 +148,7 @@ status error_of(ucs_status_t code, const char* call) {
   return {kind, fmt::format("{}: {}", call, ucx().status_string(code))};
 }
 
-// --- transfers. All state belongs to the fabric's thread, except the two lists of requests from other threads
+// --- transfers. The fabric's thread owns all state except the two lists of requests from other threads
 
 struct line_state;
 
@@ -159,23 +159,23 @@ struct transfer {
   fabric_buffer memory;
   told done;
   bool sends = false;
-  bool finished = false;  // UCX has reported the outcome
+  bool finished = false;  // UCX has reported the outcome of the request
   ucs_status_t outcome = UCS_INPROGRESS;
   std::uint64_t come = 0;   // bytes received
-  void* request = nullptr;  // null once it is freed
+  void* request = nullptr;  // null once the request is freed
 };
 
-// A request of another thread to a line.
+// A request from another thread to a line.
 struct step {
   enum class kind : std::uint8_t { connect, begin, cancel };
   kind what = kind::connect;
   std::shared_ptr<line_state> of;
   std::vector<std::byte> address;
-  std::list<transfer> begun;  // one transfer or none
+  std::list<transfer> begun;  // at most one transfer
   std::uint64_t number = 0;
 };
 
-// A time limit for the transfers up to a number.
+// A time limit for all transfers up to a given number.
 struct time_limit {
   steady::time_point from;
   std::chrono::milliseconds time;
@@ -184,31 +184,30 @@ struct time_limit {
 
 struct line_state {
   ucp_worker_h worker = nullptr;
-  int readable = -1;  // the worker's descriptor
+  int readable = -1;  // the worker's event descriptor
   std::vector<std::byte> address;
   told ended;
   std::atomic<std::uint64_t> last_number{0};
 
-  // --- guarded by the fabric's lock
+  // --- Guarded by the fabric's lock
   bool end_asked = false;
   status end_why;
   std::optional<time_limit> limit_asked;
 
-  // --- used only by the fabric's thread
+  // --- Used only by the fabric's thread
   ucp_ep_h endpoint = nullptr;
   std::list<transfer> under_way;
-  // The greeting of the other end and our own. UCX 1.13 aborts the process if the other end's worker goes away while the endpoints are
-  // being connected (openucx/ucx#8175, fixed in 1.14). So, as far as this process can ensure it, no line ends before both greetings have
-  // arrived.
+  // The peer's greeting and our own. UCX 1.13 aborts the process if the peer's worker is destroyed while the endpoints are being connected
+  // (openucx/ucx#8175, fixed in 1.14). So, as far as this process can ensure it, no line ends before both greetings have arrived.
   std::array<transfer, 2> greetings;
   std::array<std::byte, 2> greeted{};
   bool has_met = false;
-  status ending;  // why the line is to end; ok: it is not
+  status ending;  // why the line should end; ok: it should not
   steady::time_point ending_since;
-  status failed;  // why the line ends now; ok: it does not
+  status failed;  // why the line must end immediately; ok: it need not
   std::vector<time_limit> limits;
   steady::time_point finished_at;  // when the last transfer finished
-  bool over = false;               // the worker is destroyed
+  bool over = false;               // the worker has been destroyed
 };
 
 struct fabric_state {
@@ -218,21 +217,21 @@ struct fabric_state {
   std::function<void()> on_thread;
   fabric_state* next_served = nullptr;
 
-  std::mutex lock;  // guards the members up to over
+  std::mutex lock;  // guards the members up to and including over
   std::list<step> steps;
   std::list<std::shared_ptr<line_state>> added;
   bool stopping = false;
   bool process_ends = false;  // ends all lines
-  int making = 0;             // lines that other threads are making
-  bool over = false;          // the thread has stopped using UCX and reads nothing any more
+  int making = 0;             // number of lines that other threads are creating
+  bool over = false;          // the thread no longer uses UCX or reads anything
 
   std::list<std::shared_ptr<line_state>> lines;  // used only by the fabric's thread
 
   void call() const noexcept { wake.wake(); }
 };
 
-// The fabrics of this process that have a thread. UCX frees its tables in its destructors when the process ends, so all lines must end
-// before that, and nothing may call UCX afterwards.
+// This process's fabrics that have a thread. UCX frees its tables in destructors when the process exits, so all lines must end before that,
+// and nothing may call UCX afterwards.
 class served_fabrics {
  public:
   static served_fabrics& of_process() {
@@ -245,7 +244,7 @@ class served_fabrics {
       if (current.compare_exchange_strong(found, made.get())) return *made.release();
     }
   }
-  // Returns false if the process is ending.
+  // Returns false if the process is exiting.
   bool add(fabric_state& state) noexcept {
     const std::lock_guard guard(lock_);
     if (!process_ends_) all_.push_back(state);
@@ -282,7 +281,7 @@ class served_fabrics {
   }
 
   const fork_guard fork_;
-  served_fabrics* of_parent_ = nullptr;  // of the process that forked this one; no longer used
+  served_fabrics* of_parent_ = nullptr;  // the list of the process that forked this one; no longer used
   mutable std::mutex lock_;              // guards the members below
   intrusive_list<fabric_state, &fabric_state::next_served> all_;
   bool process_ends_ = false;
@@ -290,7 +289,7 @@ class served_fabrics {
 
 void end_all_fabrics() noexcept { served_fabrics::of_process().end(); }
 
-status the_process_ends() { return {errc::closed, "the process ends"}; }
+status the_process_ends() { return {errc::closed, "the process is exiting"}; }
 
 void finish(transfer& which, ucs_status_t outcome, std::uint64_t come) {
   which.finished = true;
@@ -309,7 +308,7 @@ void received(void* /*request*/, ucs_status_t outcome, const ucp_tag_recv_info_t
 
 void endpoint_failed(void* of, ucp_ep_h /*endpoint*/, ucs_status_t why) {
   auto& line = *static_cast<line_state*>(of);
-  if (line.failed.ok()) line.failed = {errc::closed, fmt::format("UCX has lost the other end: {}", ucx().status_string(why))};
+  if (line.failed.ok()) line.failed = {errc::closed, fmt::format("UCX has lost the connection to the peer: {}", ucx().status_string(why))};
 }
 
 void fail(line_state& line, const status& why) {
@@ -351,7 +350,7 @@ void connect(line_state& line, const std::vector<std::byte>& address) {
 void begin(transfer& which) {
   auto& line = *which.of;
   if (which.sends && line.endpoint == nullptr) {
-    fail(line, {errc::io, "nothing can be sent before the line is connected"});
+    fail(line, {errc::io, "the line must be connected before anything can be sent"});
     return;
   }
   ucp_request_param_t how{};
@@ -382,12 +381,12 @@ void cancel(line_state& line, std::uint64_t number) {
   ucx().request_cancel(line.worker, found->request);
 }
 
-// Returns ok if the transfer succeeded. Errors other than cancelled fail the whole line: only its end guarantees that the memory is no
-// longer touched.
+// Returns ok if the transfer succeeded. Errors other than cancelled end the whole line: only that guarantees that the memory is no longer
+// accessed.
 status outcome_of(const transfer& which) {
   if (which.outcome != UCS_OK) return error_of(which.outcome, which.sends ? "ucp_tag_send_nbx" : "ucp_tag_recv_nbx");
   if (which.come == which.memory.bytes) return {};
-  return {errc::io, fmt::format("{} bytes came instead of {}", which.come, which.memory.bytes)};
+  return {errc::io, fmt::format("received {} bytes; expected {}", which.come, which.memory.bytes)};
 }
 
 void meet(line_state& line) {
@@ -434,8 +433,8 @@ void close_endpoint(line_state& line) {
   ucx().request_free(closing);
 }
 
-// UCX 1.13 does not end a started receive when its sender dies, not even when the endpoint is closed. Once the worker is destroyed, nothing
-// can write to the memory.
+// UCX 1.13 does not complete a receive that has started if the sender dies, even when the endpoint is closed. Once the worker is destroyed,
+// nothing can write to the memory.
 void end_line(line_state& line) {
   line.over = true;
   close_endpoint(line);
@@ -457,7 +456,7 @@ void take(step& asked) {
     return;
   }
   if (!line.ending.ok() && asked.what != step::kind::cancel) {
-    line.under_way.splice(line.under_way.end(), asked.begun);  // completes with the others
+    line.under_way.splice(line.under_way.end(), asked.begun);  // completes with the other transfers
     return;
   }
   switch (asked.what) {
@@ -476,7 +475,7 @@ void take(step& asked) {
   }
 }
 
-// Applies limits that have passed. Returns when the next one passes.
+// Ends the line if a time limit has expired. Returns when the next one expires.
 std::optional<steady::time_point> look_at_limits(line_state& line) {
   const auto now = steady::now();
   std::optional<steady::time_point> next;
@@ -491,13 +490,13 @@ std::optional<steady::time_point> look_at_limits(line_state& line) {
   });
   for (const auto& limit : line.limits) {
     const auto when = std::min(std::max(limit.from, line.finished_at) + limit.time, limit.from + most_limits * limit.time);
-    if (when <= now) ask_to_end(line, {errc::closed, "UCX has not moved what was under way to the other end in time"});
+    if (when <= now) ask_to_end(line, {errc::closed, "UCX did not complete the transfers in flight in time"});
     next = std::min(next.value_or(when), when);
   }
   return next;
 }
 
-// Runs one line's turn. Returns true if anything moved.
+// Makes progress on one line. Returns true if there was any.
 bool progress(line_state& line) {
   bool moved = false;
   for (unsigned i = 0; i < most_steps && line.failed.ok() && ucx().worker_progress(line.worker) != 0; ++i) moved = true;
@@ -505,7 +504,7 @@ bool progress(line_state& line) {
   return moved;
 }
 
-// Called with the fabric's lock held, together with taking the steps: a limit seen before the transfers that it covers would find none and
+// Called with the fabric's lock held, together with taking the steps: a limit taken before the transfers that it covers would find none and
 // be dropped.
 void take_limit(line_state& line) {
   const auto limit = std::exchange(line.limit_asked, std::nullopt);
@@ -514,7 +513,7 @@ void take_limit(line_state& line) {
   if (!noted) ask_to_end(line, no_memory());
 }
 
-// Takes the requests of other threads. Returns false if the fabric is to end.
+// Takes requests from other threads. Returns false if the fabric should end.
 bool take_what_is_asked(fabric_state& of) {
   std::list<std::shared_ptr<line_state>> added;
   std::list<step> steps;
@@ -563,7 +562,7 @@ bool end_those_that_failed(fabric_state& of) {
   return any;
 }
 
-// Sleeps until a request or data arrives, or a limit passes.
+// Sleeps until a request or data arrives, or a time limit expires.
 void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
   std::vector<pollfd> waited;
   const bool made = or_without_memory(
@@ -579,7 +578,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
   waited.push_back({of.wake.descriptor(), POLLIN, 0});
   for (const auto& line : of.lines) {
     const auto armed = ucx().worker_arm(line->worker);
-    if (armed == UCS_ERR_BUSY) return;  // something has arrived meanwhile
+    if (armed == UCS_ERR_BUSY) return;  // something has arrived in the meantime
     if (armed != UCS_OK) {
       fail(*line, error_of(armed, "ucp_worker_arm"));
       return;
@@ -616,9 +615,9 @@ void serve(const std::shared_ptr<fabric_state>& of) {
   served_fabrics::of_process().remove(*of);
 }
 
-// --- the public interface
+// --- The public interface
 
-// While this object lives, the thread keeps UCX open.
+// While this object exists, the fabric's thread keeps UCX open.
 class making_a_line {
  public:
   explicit making_a_line(fabric_state& of) noexcept : of_(of) {
@@ -641,7 +640,7 @@ class making_a_line {
   bool may_ = false;
 };
 
-// In a forked child the destructor leaks its state and calls nothing: the thread belongs to the parent.
+// In a forked child, the destructor leaks the state and makes no calls, because the thread belongs to the parent.
 class ucx_fabric final : public fabric, public std::enable_shared_from_this<ucx_fabric> {
  public:
   ucx_fabric(std::shared_ptr<fabric_state> of, bool knows_cuda) : state_(std::move(of)), knows_cuda_(knows_cuda) {}
@@ -738,14 +737,14 @@ status ucx_fabric::start() {
     thread_ = std::thread([of = state_] { serve(of); });
   } catch (const std::system_error& refused) {
     served_fabrics::of_process().remove(*state_);
-    return {errc::out_of_memory, fmt::format("starting UCX's thread: {}", refused.what()), error_domain::os, refused.code().value()};
+    return {errc::out_of_memory, fmt::format("start UCX's thread: {}", refused.what()), error_domain::os, refused.code().value()};
   }
   return {};
 }
 
 ucx_fabric::~ucx_fabric() {
   if (state_->fork.forked()) {
-    (void)new (std::nothrow) std::thread(std::move(thread_));  // the parent's thread: cannot be joined or detached
+    (void)new (std::nothrow) std::thread(std::move(thread_));  // this thread exists only in the parent, so it cannot be joined or detached
     (void)new (std::nothrow) std::shared_ptr<fabric_state>(state_);
     return;
   }
@@ -773,7 +772,7 @@ result<std::unique_ptr<fabric_line>> ucx_fabric::make_line(told ended) {
   std::list<std::shared_ptr<line_state>> one{made};
   ucp_worker_params_t wanted{};
   wanted.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  wanted.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // used by this thread, and then by the fabric's
+  wanted.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // used first by this thread, then by the fabric's
   if (const auto done = ucx().worker_create(state_->context, &wanted, &made->worker); done != UCS_OK) {
     return error_of(done, "ucp_worker_create");
   }
@@ -808,7 +807,7 @@ status configure(ucp_config_t& config, const fabric_options& options) {
     const auto done = ucx().config_modify(&config, name, value);
     return done == UCS_OK ? status() : error_of(done, "ucp_config_modify").with_context(name);
   };
-  // Within a host Penstock has better transports than UCX's shared memory. Names that this UCX does not know are harmless.
+  // Within a host, Penstock's own transports are better than UCX's shared memory. Names unknown to this version of UCX are harmless.
   if (auto wrong = set("TLS", options.only_rdma ? "ib,cuda_copy,gdr_copy" : "ib,tcp,self,cuda_copy,gdr_copy"); !wrong.ok()) return wrong;
   if (!options.devices.empty()) {
     if (auto wrong = set("NET_DEVICES", options.devices.c_str()); !wrong.ok()) return wrong;
@@ -819,10 +818,10 @@ status configure(ucp_config_t& config, const fabric_options& options) {
   // UCX 1.13 aborts the process if a tcp endpoint fails while zero-copy fragments are in flight (uct_iface.h:884).
   if (!options.only_rdma) {
     if (auto wrong = set("ZCOPY_THRESH", "inf"); !wrong.ok()) return wrong;
-    // The newer protocols of later versions do the same (1.16: datatype_iter.inl:318). Before 1.14 they, and this setting, do not exist.
+    // So do the new protocols in later versions (1.16: datatype_iter.inl:318). Before 1.14, neither they nor this setting exist.
     (void)set("PROTO_ENABLE", "n");
   }
-  // Sends everything by rendezvous: UCX could not abandon a message that arrives in several fragments without one.
+  // Uses rendezvous for all messages: without it, UCX cannot abandon a message that arrives in several fragments.
   return set("RNDV_THRESH", "1");
 }
 
@@ -842,7 +841,7 @@ class ucx_fabrics_impl final : public fabrics {
     auto problem = or_no_memory([&] { return configure(*config, options); });
     ucp_params_t wanted{};
     wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-    // No RMA: over tcp UCX would read any address that another process names.
+    // No RMA: over tcp, UCX would read any address that another process requests.
     wanted.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
     wanted.mt_workers_shared = 1;
     const auto done = problem.ok() ? ucx().init(UCP_API_MAJOR, UCP_API_MINOR, &wanted, config, &state->context) : UCS_OK;

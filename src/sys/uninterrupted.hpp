@@ -5,7 +5,7 @@
 
 namespace penstock::sys {
 
-// Repeats a system call while a signal interrupts it.
+// Repeats a system call until it is not interrupted by a signal (EINTR).
 template <class Call>
 auto uninterrupted(Call call) {
   auto outcome = call();

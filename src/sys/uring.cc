@@ -23,17 +23,17 @@ namespace penstock::sys {
 namespace {
 
 constexpr unsigned buffer_slots = 16;
-// How often a submission without progress is retried; the thread yields in between.
+// How many times to retry a submission that makes no progress; the thread yields in between.
 constexpr int max_idle_retries = 1000;
 
-// The token of the poll on interrupt()'s eventfd; no request of the owner uses it.
+// The token for the poll on interrupt()'s eventfd; the owner's requests do not use it.
 constexpr std::uint64_t alarm_token = ~std::uint64_t{0};
 
-// Linux 7.4 registers buffers by a description; older kernels take an iovec. The same layout as in its io_uring.h, with our own names.
+// Linux 7.4 registers buffers by this description; older kernels take an iovec. The layout is that of its io_uring.h, with our own names.
 struct buffer_description {
   std::uint32_t type = 0;
   std::uint32_t flags = 0;
-  std::uint64_t size = 0;  // 0 for a dma-buf, like address
+  std::uint64_t size = 0;  // 0 for a dma-buf, as is address
   std::uint64_t address = 0;
   std::int32_t dma_buf = 0;
   std::int32_t file = 0;  // the file whose requests may use the buffer
@@ -43,7 +43,7 @@ static_assert(sizeof(buffer_description) == 80);
 constexpr std::uint32_t describes_nothing = 0;
 constexpr std::uint32_t describes_dma_buf = 2;
 
-// io_uring_rsrc_update2, whose second word had to be zero in older kernels.
+// io_uring_rsrc_update2. In older kernels its second word had to be zero.
 struct described_update {
   std::uint32_t slot = 0;
   std::uint32_t flags = 0;
@@ -64,13 +64,13 @@ class uring final : public ring {
   uring(const uring&) = delete;
   uring& operator=(const uring&) = delete;
   ~uring() override {
-    assert(pending_ == 0 && "a ring is destroyed only when every request has been reaped");
+    assert(pending_ == 0 && "all requests must be reaped before a ring is destroyed");
     if (!is_open_) return;
     io_uring_queue_exit(&ring_);
     ::close(alarm_);
   }
 
-  // Call it once. After an error nothing is open.
+  // Call this once. After an error, nothing is open.
   status open(unsigned entries);
 
   status register_buffer(unsigned slot, void* base, std::size_t length) override;
@@ -101,7 +101,7 @@ class uring final : public ring {
   io_uring ring_{};
   int alarm_ = -1;                      // eventfd
   bool is_open_ = false;                // ring_ and alarm_ are open
-  bool armed_ = false;                  // the poll of alarm_ is in the ring
+  bool armed_ = false;                  // the poll on alarm_ is in the ring
   bool interrupted_ = false;            // the alarm has fired
   std::size_t pending_ = 0;             // requests queued or in flight that reap has not returned yet
   bool slots_made_ = false;             // the sparse table of fixed buffers exists
@@ -112,14 +112,16 @@ status uring::make_slots() {
   if (slots_made_) return {};
   const int made = io_uring_register_buffers_sparse(&ring_, buffer_slots);
   // EINVAL: Linux before 5.19.
-  if (made == -EINVAL) return {errc::unsupported, "register buffer: no sparse tables in this kernel", error_domain::os, EINVAL};
-  if (made < 0) return status::from_errno(-made, "register buffer: make the table");
+  if (made == -EINVAL)
+    return {errc::unsupported, "register buffer: this kernel does not support sparse buffer tables", error_domain::os, EINVAL};
+  if (made < 0) return status::from_errno(-made, "register buffer: create the table");
   slots_made_ = true;
   return {};
 }
 
 status uring::register_buffer(unsigned slot, void* base, std::size_t length) {
-  if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("register buffer: slot {} of {}", slot, buffer_slots)};
+  if (slot >= buffer_slots)
+    return {errc::invalid_argument, fmt::format("register buffer: slot {} is out of range: there are {} slots", slot, buffer_slots)};
   if (auto made = make_slots(); !made.ok()) return made;
   const iovec range{base, length};
   const __u64 tag = 0;  // no completion when the buffer is released
@@ -142,9 +144,9 @@ status uring::forget_dma_buf(unsigned slot) {
   return describe_slot(slot, as).with_context("forget dma-buf");
 }
 
-// liburing 2.3 has no function for this.
+// liburing 2.3 lacks a function for this.
 status uring::describe_slot(unsigned slot, const buffer_description& as) {
-  if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("slot {} of {}", slot, buffer_slots)};
+  if (slot >= buffer_slots) return {errc::invalid_argument, fmt::format("slot {} is out of range: there are {} slots", slot, buffer_slots)};
   if (auto made = make_slots(); !made.ok()) return made;
   described_update update;
   update.slot = slot;
@@ -163,7 +165,7 @@ bool uring::enqueued(io_uring_sqe* entry, std::uint64_t token) noexcept {
 }
 
 bool uring::queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) {
-  assert(offset <= max_file_offset && "offset -1 would mean the position of the descriptor");
+  assert(offset <= max_file_offset && "offset -1 would mean the descriptor's file position");
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   if (entry == nullptr) return false;
   if (buffer_slot < 0) {
@@ -175,7 +177,7 @@ bool uring::queue_read(int fd, void* target, std::uint32_t length, std::uint64_t
 }
 
 bool uring::queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int buffer_slot) {
-  assert(offset <= max_file_offset && "offset -1 would mean the position of the descriptor");
+  assert(offset <= max_file_offset && "offset -1 would mean the descriptor's file position");
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   if (entry == nullptr) return false;
   if (buffer_slot < 0) {
@@ -194,7 +196,7 @@ status uring::submit() {
 }
 
 result<std::size_t> uring::reap(std::span<ring_completion> out, bool wait) {
-  // Requests that a failed submission refused are among the completions, so its status is not needed.
+  // Requests that were rejected by a failed submission are among the completions, so its status is not needed.
   if (!wait || out.empty()) submit_all();
   if (out.empty()) return std::size_t{0};
   std::size_t taken = take(out);
@@ -213,8 +215,8 @@ result<std::size_t> uring::reap(std::span<ring_completion> out, bool wait) {
   return taken;
 }
 
-// Returns 0 or an errno. The kernel stops at a request that it refuses at once (which completes with its error), so one call may not be
-// enough. The submission queue is empty afterwards in all cases.
+// Returns 0 or an errno. The kernel stops at a request that it rejects immediately (which completes with its error), so one call may not be
+// enough. Afterwards the submission queue is always empty.
 int uring::submit_all() {
   int idle_retries = 0;
   while (io_uring_sq_ready(&ring_) > 0) {
@@ -230,7 +232,7 @@ int uring::submit_all() {
   return 0;
 }
 
-// Adds the poll of the alarm to the next submission. If the queue is full, a later call adds it.
+// Adds the poll on the alarm to the next submission. If the queue is full, a later call adds it.
 void uring::arm() {
   if (armed_) return;
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
@@ -240,8 +242,8 @@ void uring::arm() {
   armed_ = true;
 }
 
-// Handles one completion from the kernel: stores it in out if it is the owner's; the alarm's sets interrupted_. Returns true if it was
-// stored.
+// Handles one completion from the kernel. Stores it in out if it is for the owner; the alarm's completion sets interrupted_. Returns true
+// if it was stored.
 bool uring::note(const ring_completion& event, std::span<ring_completion> out, std::size_t taken) noexcept {
   if (event.token != alarm_token) {
     out[taken] = event;
@@ -254,7 +256,7 @@ bool uring::note(const ring_completion& event, std::span<ring_completion> out, s
   return false;
 }
 
-// Submits queued requests and sleeps until a completion arrives, in one system call if all goes well. Returns 0 or an errno.
+// Submits queued requests and sleeps until a completion arrives, normally in one system call. Returns 0 or an errno.
 int uring::wait_for_completion() {
   int idle_retries = 0;
   while (stash_.empty() && io_uring_cq_ready(&ring_) == 0) {
@@ -269,13 +271,13 @@ int uring::wait_for_completion() {
 
 bool uring::retry_after(int error, int& idle_retries) {
   if (!is_transient(error) || ++idle_retries > max_idle_retries) return false;
-  // EBUSY (Linux before 5.19): the kernel accepts nothing while completions wait behind a full completion queue.
+  // EBUSY (Linux before 5.19): the kernel accepts no requests while completions do not fit in the completion queue.
   if (error == EBUSY) stash_completions();
   sched_yield();
   return true;
 }
 
-// Takes back requests that the kernel has not accepted and completes them with -error. Without a polling kernel thread the kernel reads the
+// Withdraws requests that the kernel has not accepted and completes them with -error. Without a polling kernel thread, the kernel reads the
 // queue only inside io_uring_enter, so its tail may be moved back here.
 void uring::fail_queued(int error) {
   io_uring_sq& queue = ring_.sq;
@@ -304,7 +306,7 @@ std::size_t uring::take(std::span<ring_completion> out) {
   stash_.erase(stash_.begin(), stash_.begin() + static_cast<std::ptrdiff_t>(stashed));
   std::array<io_uring_cqe*, 64> entries;
   while (taken < out.size()) {
-    // Enters the kernel by itself if completions overflowed or their task work has not run yet.
+    // This call enters the kernel if completions overflowed or their task work has not run yet.
     const auto wanted = static_cast<unsigned>(std::min(out.size() - taken, entries.size()));
     const unsigned count = io_uring_peek_batch_cqe(&ring_, entries.data(), wanted);
     if (count == 0) break;
@@ -315,7 +317,8 @@ std::size_t uring::take(std::span<ring_completion> out) {
   return taken;
 }
 
-// Seccomp profiles may allow creating a ring but deny io_uring_enter, which makes it useless. Returns 0 or an errno.
+// Submits an empty request: a seccomp profile may allow creating a ring but deny io_uring_enter, which makes the ring useless. Returns 0 or
+// an errno.
 int try_out(io_uring& made) noexcept {
   io_uring_sqe* entry = io_uring_get_sqe(&made);
   if (entry == nullptr) return ENOMEM;
@@ -337,7 +340,8 @@ int try_out(io_uring& made) noexcept {
 
 status uring::open(unsigned entries) {
   io_uring_params params{};
-  // The kernel posts completions during the owner's next system call instead of interrupting it; the flag shows that there are some.
+  // The kernel posts completions during the owner's next system call instead of interrupting it; a ring flag indicates that some are
+  // waiting.
   params.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
   int error = io_uring_queue_init_params(entries, &ring_, &params);
   if (error == -EINVAL) {  // Linux before 5.19
@@ -345,16 +349,16 @@ status uring::open(unsigned entries) {
     params.flags = IORING_SETUP_CLAMP;
     error = io_uring_queue_init_params(entries, &ring_, &params);
   }
-  if (error < 0) return status::from_errno(-error, fmt::format("io_uring: make a ring of {} entries", entries));
+  if (error < 0) return status::from_errno(-error, fmt::format("io_uring: create a ring with {} entries", entries));
   if (const int refused = try_out(ring_); refused != 0) {
     io_uring_queue_exit(&ring_);
-    return status::from_errno(refused, "io_uring: a ring was made, but an empty request fails");
+    return status::from_errno(refused, "io_uring: a ring was created, but an empty request failed");
   }
   alarm_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (alarm_ < 0) {
     error = errno;
     io_uring_queue_exit(&ring_);
-    return status::from_errno(error, "io_uring: make an eventfd");
+    return status::from_errno(error, "io_uring: create an eventfd");
   }
   is_open_ = true;
   return {};
@@ -363,7 +367,7 @@ status uring::open(unsigned entries) {
 }  // namespace
 
 result<std::unique_ptr<ring>> make_uring(unsigned entries) {
-  // Allocated before any descriptor exists that would leak if memory ran out.
+  // Allocated first: if memory runs out, no descriptor exists yet that could leak.
   auto made = std::make_unique<uring>();
   if (auto problem = made->open(entries); !problem.ok()) return problem;
   return std::unique_ptr<ring>(std::move(made));

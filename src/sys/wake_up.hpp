@@ -1,4 +1,4 @@
-// A descriptor that other threads make readable: an eventfd, or a pipe if eventfd is refused. Thread-safe.
+// A descriptor that other threads can make readable: an eventfd, or a pipe if eventfd is not available. Thread-safe.
 #pragma once
 
 #include <fcntl.h>
@@ -26,13 +26,13 @@ class wake_up {
     if (made.descriptor() >= 0) return made;
     if (!is_refused_call(errno)) return status::from_errno(errno, "eventfd");
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return status::from_errno(errno, "pipe2, since eventfd is refused");
+    if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return status::from_errno(errno, "pipe2, because eventfd is not available");
     made.readable_ = owned_descriptor(ends[0]);
     made.pipe_ = owned_descriptor(ends[1]);
     return made;
   }
 
-  // Poll it for reading. It belongs to this object.
+  // Returns the descriptor, to be polled for reading. This object owns it.
   [[nodiscard]] int descriptor() const noexcept { return readable_.get(); }
 
   // Makes the descriptor readable. Does not block.
@@ -41,7 +41,7 @@ class wake_up {
     (void)!::write(pipe_.get() >= 0 ? pipe_.get() : readable_.get(), &one, sizeof(one));  // if it is full, it is readable
   }
 
-  // Makes it unreadable until the next wake(). Does not block.
+  // Makes the descriptor unreadable until the next wake(). Does not block.
   void clear() const noexcept {
     std::array<std::uint64_t, 64> calls;
     while (::read(readable_.get(), calls.data(), sizeof(calls)) == static_cast<ssize_t>(sizeof(calls))) {

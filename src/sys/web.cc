@@ -28,7 +28,7 @@ using steady = std::chrono::steady_clock;
 
 constexpr unsigned oldest_version = 0x074400;  // 7.68: curl_multi_poll and all options below
 constexpr long version_has_tls = 1L << 2;      // CURL_VERSION_SSL
-constexpr std::size_t most_kept_handles = 8;   // each with its connection, for the next short request
+constexpr std::size_t most_kept_handles = 8;   // each keeps its connection for the next short request
 constexpr auto look_for_stop = 50ms;
 
 // libcurl's constants, which never change (https://curl.se/libcurl/abi.html).
@@ -44,7 +44,7 @@ enum option : int {
   opt_protocols = 181,
   opt_path_as_is = 234,
   opt_dns_shuffle_addresses = 275,
-  opt_quick_exit = 322,  // since 7.87: a pending name lookup is left to its thread
+  opt_quick_exit = 322,  // since 7.87: a pending name lookup is abandoned to its thread
   opt_httpproxytunnel = 61,
   opt_suppress_connect_headers = 265,
   opt_writedata = 10001,
@@ -149,7 +149,7 @@ bool find_all(void* in, curl_functions& to) noexcept {
 
 constexpr const char* install = "install libcurl4 (Debian, Ubuntu) or libcurl (Fedora, RHEL)";
 
-// A library that turns out to be unusable stays open: other code in the process may use it.
+// An unusable library stays loaded, because other code in the process may use it.
 result<curl_functions> open_curl(const std::string& name) {
   const std::array<const char*, 2> usual{"libcurl.so.4", "libcurl-gnutls.so.4"};
   void* opened = nullptr;
@@ -165,17 +165,17 @@ result<curl_functions> open_curl(const std::string& name) {
   }
   const auto& shown = name.empty() ? std::string(usual.front()) : name;
   if (opened == nullptr && why.find("failed to map") != std::string::npos)
-    return status(errc::out_of_memory, fmt::format("URLs need {}, for which there is no memory: {}", shown, why));
+    return status(errc::out_of_memory, fmt::format("URLs require {}, but there is not enough memory to load it: {}", shown, why));
   if (opened == nullptr && why.find("No such file") == std::string::npos && !why.empty())
-    return status(errc::unsupported, fmt::format("URLs need {}, which cannot be opened: {}", shown, why));
-  if (opened == nullptr) return status(errc::unsupported, fmt::format("URLs need {}, which is not there: {}", shown, install));
+    return status(errc::unsupported, fmt::format("URLs require {}, which cannot be loaded: {}", shown, why));
+  if (opened == nullptr) return status(errc::unsupported, fmt::format("URLs require {}, which is not installed: {}", shown, install));
   curl_functions found;
   if (!find_all(opened, found)) {
-    return status(errc::unsupported, fmt::format("{} is older than 7.68, the first version that can read URLs: {}", shown, install));
+    return status(errc::unsupported, fmt::format("{} is too old; URLs require version 7.68 or later: {}", shown, install));
   }
   const auto* const seen = found.version_info(0);
   if (seen->version_number < oldest_version || (seen->features & version_has_tls) == 0) {
-    return status(errc::unsupported, fmt::format("{} is version {}{}; URLs need 7.68 or later, with TLS: {}", shown, seen->version,
+    return status(errc::unsupported, fmt::format("{} is version {}{}; URLs require 7.68 or later, with TLS: {}", shown, seen->version,
                                                  (seen->features & version_has_tls) == 0 ? " without TLS" : "", install));
   }
   if (found.global_init(global_default) != code_ok) return no_memory();
@@ -202,13 +202,13 @@ std::string_view host_of(std::string_view url) noexcept {
   return user == std::string_view::npos ? url : url.substr(user + 1);
 }
 
-// Returned for every burst of bytes, so it is made once.
+// Created only once, because it is returned after every burst of bytes.
 const status& not_now() {
-  static const status made(errc::would_block, "the connection has nothing, or no room, now");
+  static const status made(errc::would_block, "the connection has no data or no room now");
   return made;
 }
 
-// Collects the answer of a short request.
+// Collects the response to a short request.
 struct gathering {
   web_answer answer;
   std::size_t head_bytes = 0;
@@ -219,13 +219,13 @@ struct gathering {
   std::size_t take_header(const char* data, std::size_t bytes) {
     head_bytes += bytes;
     if (head_bytes > web_door::most_head_bytes) {
-      problem = {errc::io, fmt::format("the server's headers are longer than {} KiB", web_door::most_head_bytes >> 10)};
+      problem = {errc::io, fmt::format("the server's headers are larger than {} KiB", web_door::most_head_bytes >> 10)};
       return 0;
     }
     const std::string_view line(data, bytes);
-    if (line.substr(0, 5) == "HTTP/") answer.headers.clear();  // keeps headers of the final answer, not of earlier ones
+    if (line.substr(0, 5) == "HTTP/") answer.headers.clear();  // keeps only the headers of the final response
     const auto colon = line.find(':');
-    if ((line.starts_with(' ') || line.starts_with('\t')) && !answer.headers.empty()) {  // a folded line continues the header
+    if ((line.starts_with(' ') || line.starts_with('\t')) && !answer.headers.empty()) {  // a folded line continues the previous header
       auto& value = answer.headers.back().value;
       value += value.empty() ? "" : " ";
       value += trimmed(line);
@@ -237,7 +237,7 @@ struct gathering {
     if (bytes > most_bytes - answer.body.size()) {
       answer.is_cut = begins_only;
       if (begins_only) return 0;
-      problem = {errc::io, fmt::format("the server's answer is longer than {} bytes", most_bytes)};
+      problem = {errc::io, fmt::format("the server's response is larger than {} bytes", most_bytes)};
       return 0;
     }
     answer.body.append(data, bytes);
@@ -245,7 +245,7 @@ struct gathering {
   }
 };
 
-// Exceptions must not pass through libcurl.
+// Exceptions must not propagate through libcurl.
 template <class Take>
 std::size_t without_exception(gathering& into, Take take) noexcept {
   return or_without_memory(take, [&] {
@@ -262,7 +262,7 @@ std::size_t body_came(char* data, std::size_t, std::size_t bytes, void* into) {
   return without_exception(gathered, [&] { return gathered.take_body(data, bytes); });
 }
 
-// Removes the port, and the brackets of an IPv6 address.
+// Removes the port, and the brackets around an IPv6 address.
 std::string without_port(std::string_view host) {
   std::string text(host);
   if (const auto port = text.rfind(':'); port != std::string::npos && text.find(']', port) == std::string::npos) text.erase(port);
@@ -276,8 +276,8 @@ bool is_address(std::string_view host) {
   return inet_aton(text.c_str(), &four) != 0 || inet_pton(AF_INET6, text.c_str(), &six) == 1;
 }
 
-// libcurl reports the same error for a name that does not exist and for a resolver that does not respond; this function asks the resolver
-// to tell them apart. It may block for as long as the resolver, which has just responded to libcurl.
+// libcurl reports the same error for a name that does not exist and for a resolver that does not respond. This function queries the
+// resolver again to distinguish the two. It may block as long as the resolver does, which has just responded to libcurl.
 int why_no_address(std::string_view host) noexcept {
   return or_without_memory(
       [&] {
@@ -297,21 +297,21 @@ int why_no_address(std::string_view host) noexcept {
       [] { return EAI_MEMORY; });
 }
 
-// Decides which addresses the connections for one URL may use.
+// Decides which addresses connections for one URL may use.
 struct address_guard {
   bool any = false;
   bool refused = false;  // at least one address was refused
-  int socket_error = 0;  // errno if the kernel refused to make a socket: libcurl's message omits it
+  int socket_error = 0;  // errno if the kernel refused to create a socket; libcurl's message omits it
 
   explicit address_guard(std::string_view host) : any(is_address(host)) {}
-  // Returns permission_denied if the connection failed because an address was refused, the errno if there was no socket, otherwise the
-  // given error.
+  // Returns permission_denied if the connection failed because an address was refused, the errno if no socket could be created, otherwise
+  // the given error.
   [[nodiscard]] status told(status why, std::string_view host) const {
     if (why.ok() || why.code() == errc::out_of_memory) return why;
     if (socket_error != 0) return status::from_errno(socket_error, fmt::format("{}: socket", host));
     if (!refused) return why;
     return {errc::permission_denied,
-            fmt::format("{}: the name leads to an address at which machines keep credentials; if you mean that server, write its address "
+            fmt::format("{}: the name resolves to an address that provides machine credentials; to use that server, put its address "
                         "in the URL",
                         host)};
   }
@@ -349,7 +349,7 @@ class curl_connection final : public web_connection {
   void let_go() noexcept;
 
   const std::shared_ptr<const curl_door> door_;
-  const bool plain_;  // bytes go directly over the socket, not through libcurl
+  const bool plain_;  // bytes are transferred directly over the socket, not through libcurl
   void* easy_ = nullptr;
   void* multi_ = nullptr;  // owns the connection
   int socket_ = -1;
@@ -396,7 +396,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     return std::unique_ptr<web_connection>(std::move(made));
   }
 
-  // Sets the options of every request.
+  // Sets the options common to all requests.
   void prepare(void* easy, const std::string& url, char* words, address_guard& guarded) const {
     const auto set = curl_.easy_setopt;
     set(easy, opt_url, url.c_str());
@@ -408,7 +408,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     set(easy, opt_opensocketdata, static_cast<void*>(&guarded));
     set(easy, opt_http_version, http_1_1);
     set(easy, opt_sslversion, tls_1_2);
-    set(easy, opt_path_as_is, 1L);  // an object's key may contain dots
+    set(easy, opt_path_as_is, 1L);  // an object key may contain dots
     set(easy, opt_dns_shuffle_addresses, 1L);
     set(easy, opt_tcp_nodelay, 1L);
     if (resolved_ != nullptr) set(easy, opt_resolve, resolved_);
@@ -424,7 +424,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   }
 
  private:
-  // Used by one request at a time: an easy handle, and the multi handle that keeps its connection.
+  // An easy handle, and the multi handle that keeps its connection. Used by one request at a time.
   struct handles {
     void* easy = nullptr;
     void* multi = nullptr;
@@ -511,7 +511,7 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     long answered = 0;
     curl_.easy_getinfo(easy, info_response_code, &answered);
     curl_.list_free(lines);
-    if (code == code_stopped) return status(errc::cancelled, fmt::format("{}: stopped while it waited for the server", host_of(what.url)));
+    if (code == code_stopped) return status(errc::cancelled, fmt::format("{}: stopped while waiting for the server", host_of(what.url)));
     if (!into.problem.ok()) return into.problem.with_context(host_of(what.url));
     if (code != code_ok && !into.answer.is_cut) return guarded.told(told(code, words.data(), what.url), host_of(what.url));
     into.answer.status = static_cast<int>(answered);
@@ -539,7 +539,7 @@ void curl_connection::let_go() noexcept {
 
 status curl_connection::refused(int code) const { return door_->told(code, words_.data(), origin_); }
 
-// Many proxies make tunnels only to port 443, and forward plain requests.
+// Many proxies allow tunnels only to port 443 but forward plain requests.
 status curl_connection::make(const std::string& origin, std::chrono::milliseconds within, const web_stop& unless) {
   origin_ = origin;
   auto made = connect(within, unless);
@@ -557,7 +557,7 @@ bool curl_connection::has_no_tunnel() const {
   return code >= 400 && code != wants_a_password;
 }
 
-// The handle stays in its own multi handle: its connection closes when it leaves.
+// The handle stays in its own multi handle, because removing it would close the connection.
 status curl_connection::connect(std::chrono::milliseconds within, const web_stop& unless) {
   const auto& curl = door_->curl();
   guarded_ = address_guard(host_of(origin_));
@@ -570,7 +570,7 @@ status curl_connection::connect(std::chrono::milliseconds within, const web_stop
   curl.easy_setopt(easy_, opt_suppress_connect_headers, 1L);
   curl.easy_setopt(easy_, opt_connecttimeout_ms, static_cast<long>(within.count()));
   if (curl.multi_add(multi_, easy_) != code_ok) return no_memory();
-  const auto until = steady::now() + within + 1s;  // libcurl enforces the time itself, except during a name lookup
+  const auto until = steady::now() + within + 1s;  // libcurl enforces the timeout itself, except during a name lookup
   for (;;) {
     int running = 0;
     int left = 0;
@@ -579,13 +579,13 @@ status curl_connection::connect(std::chrono::milliseconds within, const web_stop
       if (seen->data.result != code_ok) return guarded_.told(refused(seen->data.result), host_of(origin_));
       break;
     }
-    if (unless.stopped()) return {errc::cancelled, fmt::format("{}: nobody waits for the connection any more", host_of(origin_))};
-    if (steady::now() > until) return {errc::timed_out, fmt::format("{}: no connection in time", host_of(origin_))};
+    if (unless.stopped()) return {errc::cancelled, fmt::format("{}: the connection attempt was cancelled", host_of(origin_))};
+    if (steady::now() > until) return {errc::timed_out, fmt::format("{}: the connection attempt timed out", host_of(origin_))};
     curl.multi_poll(multi_, nullptr, 0, static_cast<int>(std::chrono::milliseconds(look_for_stop).count()), nullptr);
   }
   int found = -1;
   if (const int code = curl.easy_getinfo(easy_, info_active_socket, &found); code != code_ok || found < 0)
-    return {errc::io, fmt::format("{}: closed at once", host_of(origin_))};
+    return {errc::io, fmt::format("{}: the connection was closed immediately", host_of(origin_))};
   socket_ = found;
   return {};
 }

@@ -90,7 +90,7 @@ TEST_F(rdma_test, a_port_that_is_down_is_passed_over) {
   const auto chosen = choose("0000:3b:00.0");
   EXPECT_EQ(chosen.device, "mlx5_1");
   EXPECT_EQ(chosen.port, 2U);
-  EXPECT_NE(chosen.reason.find("no RDMA device is nearer"), std::string::npos) << chosen.reason;
+  EXPECT_NE(chosen.reason.find("no RDMA device is closer"), std::string::npos) << chosen.reason;
 }
 
 TEST_F(rdma_test, four_gpus_have_one_each) {

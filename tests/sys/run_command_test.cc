@@ -21,9 +21,9 @@ TEST(run_command, hands_out_what_the_program_prints) {
 TEST(run_command, tells_how_it_ended_and_not_what_it_printed) {
   const auto failed = run_command("echo hush; exit 3", 100, long_enough);
   EXPECT_EQ(failed.error().code(), errc::io);
-  EXPECT_EQ(failed.error().message(), "the program ended with status 3");
-  EXPECT_EQ(run_command("echo hush; kill -9 $$", 100, long_enough).error().message(), "the program ended by signal 9");
-  EXPECT_EQ(run_command("/no/such/program", 100, long_enough).error().message(), "the program ended with status 127");
+  EXPECT_EQ(failed.error().message(), "the program exited with status 3");
+  EXPECT_EQ(run_command("echo hush; kill -9 $$", 100, long_enough).error().message(), "the program was killed by signal 9");
+  EXPECT_EQ(run_command("/no/such/program", 100, long_enough).error().message(), "the program exited with status 127");
 }
 
 TEST(run_command, a_program_that_prints_too_much_is_ended) {

@@ -61,7 +61,7 @@ TEST(web_door, does_not_follow_a_name_to_a_metadata_address) {
     ASSERT_NE(door, nullptr);
     const auto answer = door->exchange(get("http://credentials.example/latest"));
     EXPECT_EQ(answer.error().code(), errc::permission_denied) << address << answer.error().message();
-    EXPECT_NE(answer.error().message().find("credentials.example: the name leads to an address at which"), std::string::npos)
+    EXPECT_NE(answer.error().message().find("credentials.example: the name resolves to an address that provides"), std::string::npos)
         << answer.error().message();
     const sys::web_stop never;
     const auto made = door->connect("http://credentials.example:80", 50ms, never);
