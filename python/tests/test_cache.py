@@ -131,7 +131,7 @@ def test_an_immutable_file_has_the_same_bytes(device_memory: Any, path: Path, st
 
 
 def test_what_is_written_is_not_immutable(path: Path) -> None:
-    with pytest.raises(penstock.InvalidArgument, match="cannot be open for writing"):
+    with pytest.raises(penstock.InvalidArgument, match="cannot be opened for writing"):
         penstock.open(path, "r+", immutable=True)
     with path.open("rb") as raw, pytest.raises(penstock.InvalidArgument, match="not by a descriptor"):
         penstock.open(raw.fileno(), immutable=True)

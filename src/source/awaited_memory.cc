@@ -8,14 +8,14 @@ namespace penstock::source {
 
 namespace {
 
-constexpr unsigned awaited_at_once = 8;  // fills: at most this many slabs wait for one tensor
+constexpr unsigned awaited_at_once = 8;  // the number of fills, and thus of slabs, that wait for one tensor
 
 }  // namespace
 
 awaited_memory::awaited_memory(std::string name, std::uint64_t length)
     : source(std::move(name)), length_(length), memory_(std::make_unique_for_overwrite<std::byte[]>(length)) {
   facts_ = {.device = far_device, .in_memory = true, .writable = false, .fills_at_once = awaited_at_once};
-  direct_problem_ = {errc::unsupported, "it is in memory"};
+  direct_problem_ = {errc::unsupported, "the data is in memory"};
 }
 
 awaited_memory::~awaited_memory() { (void)close(); }
@@ -29,14 +29,14 @@ void awaited_memory::come(const status& outcome) noexcept {
     waiting = std::exchange(waiting_, nullptr);
   }
   while (waiting != nullptr) {
-    auto* const next = waiting->next_of_source;  // the fill may be gone after tell()
+    auto* const next = waiting->next_of_source;  // tell() may destroy the fill
     serve(*waiting);
     waiting = next;
   }
 }
 
 io_result awaited_memory::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
-  return {0, {errc::unsupported, "it is read only"}};
+  return {0, {errc::unsupported, "this memory is read-only"}};
 }
 
 void awaited_memory::begin_fill(far_fill& what) noexcept {
@@ -58,7 +58,7 @@ void awaited_memory::cancel(far_fill& what) noexcept {
     const std::lock_guard guard(lock_);
     auto* each = waiting_;
     while (each != nullptr && each != &what) each = each->next_of_source;
-    if (each == nullptr) return;  // tell() was or is being called
+    if (each == nullptr) return;  // tell() has been called or is being called
     (what.previous_of_source != nullptr ? what.previous_of_source->next_of_source : waiting_) = what.next_of_source;
     if (what.next_of_source != nullptr) what.next_of_source->previous_of_source = what.previous_of_source;
   }
@@ -66,7 +66,7 @@ void awaited_memory::cancel(far_fill& what) noexcept {
 }
 
 status awaited_memory::close() {
-  come({errc::closed, "nothing will fill it any more"});
+  come({errc::closed, "the memory will never be filled"});
   return {};
 }
 

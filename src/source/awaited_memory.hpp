@@ -1,4 +1,4 @@
-// Host memory that another component fills. Reads wait until all bytes have arrived; as a far source, it needs no thread for that.
+// Host memory that another component fills. Reads wait until all bytes have arrived. As a far source, it needs no thread to wait.
 // Read-only. Thread-safe.
 #pragma once
 
@@ -18,9 +18,9 @@ class awaited_memory final : public source {
   awaited_memory(std::string name, std::uint64_t length);
   ~awaited_memory() override;
 
-  // Put the bytes here. Nothing else reads this memory before come().
+  // The memory to fill. Nothing else reads it before come() is called.
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
-  // Reports that all bytes have arrived, or why they never will. Call once. Ends waiting fills on this thread.
+  // Reports that all bytes have arrived, or why they never will. Call this once. Completes waiting fills on the calling thread.
   void come(const status& outcome) noexcept;
 
   result<std::uint64_t> size() override { return length_; }

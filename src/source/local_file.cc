@@ -24,9 +24,9 @@ namespace {
 constexpr std::uint64_t tmpfs_magic = 0x01021994;
 constexpr std::uint64_t bounce_bytes = std::uint64_t{1} << 20;
 
-// Created when the library is loaded: requests need it when they end, when there may be no memory for a text.
+// Created when the library is loaded, because there may be no memory for a message when a request completes.
 const status stays_in_cache(errc::unsupported,
-                            "the kernel cannot immediately drop what goes through the page cache of this file system (RWF_DONTCACHE)");
+                            "on this file system the kernel cannot drop transferred data from the page cache at once (RWF_DONTCACHE)");
 
 struct free_memory {
   void operator()(void* memory) const noexcept { std::free(memory); }
@@ -35,11 +35,11 @@ using aligned_memory = std::unique_ptr<void, free_memory>;
 
 aligned_memory allocate_blocks(std::uint64_t bytes) { return aligned_memory(std::aligned_alloc(direct_alignment, bytes)); }
 
-// Fits the L2 cache and stays there.
+// Fits in the L2 cache and stays there.
 constexpr std::uint64_t streaming_bytes = std::uint64_t{64} << 10;
 
-// Returns the calling thread's block for fill_streaming(), kept until the thread ends; nullptr if out of memory. A thread_local with a
-// destructor would abort the process in that case. libc frees the block, so a thread may outlive this library.
+// Returns the calling thread's block for fill_streaming(), which is kept until the thread exits; nullptr if out of memory. A thread_local
+// with a destructor would then abort the process. libc frees the block, so a thread may outlive this library.
 std::byte* streaming_block() {
   struct thread_key {
     pthread_key_t key{};
@@ -58,13 +58,13 @@ std::byte* streaming_block() {
 // Returns why the options are invalid; ok if they are valid.
 status contradiction(const std::string& path, const open_options& options) {
   if (path.empty()) return {errc::invalid_argument, "open: the path is empty"};
-  if (path.find('\0') != std::string::npos) return {errc::invalid_argument, "open: the path holds a zero byte"};
+  if (path.find('\0') != std::string::npos) return {errc::invalid_argument, "open: the path contains a null byte"};
   if (!options.read && !options.write) return {errc::invalid_argument, fmt::format("open {}: neither read nor write was requested", path)};
   if (!options.write && (options.create || options.truncate)) {
-    return {errc::invalid_argument, fmt::format("open {}: create and truncate need write", path)};
+    return {errc::invalid_argument, fmt::format("open {}: create and truncate require write", path)};
   }
   if (options.write && options.immutable) {
-    return {errc::invalid_argument, fmt::format("open {}: what is immutable cannot be open for writing", path)};
+    return {errc::invalid_argument, fmt::format("open {}: an immutable file cannot be opened for writing", path)};
   }
   return {};
 }
@@ -75,7 +75,7 @@ status contradiction(const std::string& path, const open_options& options) {
 
 result<std::unique_ptr<local_file>> local_file::open(sys::kernel& kernel, const std::string& path, const open_options& options) {
   if (auto wrong = contradiction(path, options); !wrong.ok()) return wrong;
-  // O_NONBLOCK: opening a FIFO must not wait for its other end; it does not affect regular files.
+  // O_NONBLOCK keeps open() from waiting for the other end of a FIFO. It does not affect regular files.
   int flags = O_NONBLOCK | (options.read && options.write ? O_RDWR : options.write ? O_WRONLY : O_RDONLY);
   if (options.create) flags |= O_CREAT;
   if (options.truncate) flags |= O_TRUNC;
@@ -95,7 +95,8 @@ result<std::unique_ptr<local_file>> local_file::adopt(sys::kernel& kernel, int d
   if (!flags) return flags.error().with_context(fmt::format("adopt: descriptor {}", descriptor));
   if ((*flags & O_PATH) != 0) return status(errc::invalid_argument, fmt::format("adopt: descriptor {} was opened with O_PATH", descriptor));
   if ((*flags & O_APPEND) != 0 && (*flags & O_ACCMODE) != O_RDONLY) {
-    return status(errc::invalid_argument, fmt::format("adopt: descriptor {} is O_APPEND, which ignores the offset of a write", descriptor));
+    return status(errc::invalid_argument,
+                  fmt::format("adopt: descriptor {} has O_APPEND, which makes writes ignore their offset", descriptor));
   }
   std::unique_ptr<local_file> made(new local_file(kernel, how.name.empty() ? fmt::format("descriptor {}", descriptor) : how.name));
   const bool direct = (*flags & O_DIRECT) != 0;
@@ -135,21 +136,21 @@ status local_file::examine() {
   return {};
 }
 
-// Opens the file a second time, with the promised flags of the first descriptor.
+// Opens the file a second time, with the first descriptor's promised flags.
 result<int> local_file::reopen(int flags) {
   auto opened = kernel_.reopen(first_descriptor_, flags | promises_);
-  // Only the owner may set O_NOATIME, and an adopted descriptor may come from the owner.
+  // Only the file's owner may set O_NOATIME, but an adopted descriptor may come from the owner.
   if (opened || (promises_ & O_NOATIME) == 0) return opened;
   return kernel_.reopen(first_descriptor_, flags | (promises_ & ~O_NOATIME));
 }
 
 void local_file::open_rest() {
   if (descriptors_.direct < 0) {
-    // Alignments beyond a page would break the rule that edges are cut at a page; no file system in use has them.
+    // Larger alignments would break the rule that transfers are cut at a page; no common file system requires them.
     if (direct_offset_alignment_ == 0) {
-      direct_problem_ = {errc::unsupported, "the file system has no direct I/O"};
+      direct_problem_ = {errc::unsupported, "the file system does not support direct I/O"};
     } else if (direct_offset_alignment_ > direct_alignment || direct_memory_alignment_ > direct_alignment) {
-      direct_problem_ = {errc::unsupported, fmt::format("direct I/O here needs {} byte blocks", direct_offset_alignment_)};
+      direct_problem_ = {errc::unsupported, fmt::format("direct I/O on this file system needs {}-byte blocks", direct_offset_alignment_)};
     } else if (auto opened = reopen(access_ | O_DIRECT); opened) {
       descriptors_.direct = owned_.direct = *opened;
     } else {
@@ -162,7 +163,7 @@ void local_file::open_rest() {
   }
 }
 
-// Begun fills that have not ended. They use the source without its file knowing.
+// Fills in flight. They use the source without the file's knowledge.
 class local_file::begun {
  public:
   begun(local_file& of, staging::waiting_lanes& by, staging::answer_times& times) noexcept : file_(of), lanes_(by), times_(times) {}
@@ -242,7 +243,7 @@ status local_file::close() {
 
 local_file::~local_file() { (void)close(); }
 
-// --- questions
+// --- queries
 
 result<std::uint64_t> local_file::size() { return kernel_.file_size(first_descriptor_); }
 
@@ -259,7 +260,7 @@ bool local_file::changed() {
   return seen && (seen->size_bytes != opened_bytes_ || seen->modified_ns != facts_.modified_ns);
 }
 
-// Trusts a read that returns 0, not st_size.
+// Relies on a read that returns 0, not on st_size.
 result<bool> local_file::ends_at(std::uint64_t offset) {
   if (descriptors().cached < 0) return ends_at_by_blocks(offset);
   std::byte unused{};
@@ -268,7 +269,7 @@ result<bool> local_file::ends_at(std::uint64_t offset) {
   return *got == 0;
 }
 
-// As ends_at(), with O_DIRECT alone. Most file systems answer a read at or past the end before they check its alignment.
+// Like ends_at(), but only with O_DIRECT. Most file systems handle a read at or past the end of the file before they check its alignment.
 result<bool> local_file::ends_at_by_blocks(std::uint64_t offset) {
   const auto block = allocate_blocks(direct_alignment);
   if (block == nullptr) return at({errc::out_of_memory, "no memory for a block"}, "direct read", 1, offset);
@@ -277,7 +278,7 @@ result<bool> local_file::ends_at_by_blocks(std::uint64_t offset) {
   const auto got = pread(descriptors_.direct, block.get(), direct_alignment, start);
   if (!got) return at(got.error(), "direct read", direct_alignment, start);
   if (*got > offset - start) return false;
-  // Require the block to end here twice in a row, which rules out a read that merely stopped early.
+  // Require the block to end here twice in a row, to rule out a read that merely stopped early.
   const auto again = pread(descriptors_.direct, block.get(), direct_alignment, start);
   if (!again) return at(again.error(), "direct read", direct_alignment, start);
   return *again == *got;
@@ -316,7 +317,7 @@ io_result local_file::read_all(get by, std::byte* target, std::uint64_t length, 
   return total;
 }
 
-// Copies block by block through a small buffer, at a quarter more CPU time.
+// Copies block by block through a small buffer, which takes a quarter more CPU time.
 io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   std::byte* const block = streaming_block();
   if (block == nullptr) return fill(target, length, offset);
@@ -344,7 +345,7 @@ io_result local_file::fill_uncached(std::byte* target, std::uint64_t length, std
   return refuses_uncached(got) ? fill(target, length, offset) : got;
 }
 
-// The kernel checks its flags before it moves anything, so a refusal has moved no bytes.
+// The kernel checks the flags first, so if it rejects them it has transferred nothing.
 bool local_file::refuses_uncached(const io_result& outcome) noexcept {
   if (outcome.error.code() != errc::unsupported || outcome.bytes_done > 0) return false;
   kernel_.without_uncached().note(facts_.device);
@@ -368,7 +369,7 @@ io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::u
   return got;
 }
 
-// Reads past the page cache; target, length and offset are aligned.
+// Reads bypassing the page cache; target, length and offset are aligned.
 io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   constexpr int most_idle_tries = 8;
   int idle_tries = 0;
@@ -382,21 +383,21 @@ io_result local_file::read_blocks(std::byte* target, std::uint64_t length, std::
     total.bytes_done += *got;
     if (*got == 0) break;
     if (total.bytes_done % direct_alignment == 0) continue;
-    // An unaligned count means end of file, unless the read stopped early; then reading resumes at the last whole block.
+    // An unaligned count means the end of the file, unless the read stopped early; in that case reading resumes at the last whole block.
     const auto ended = ends_at(offset + total.bytes_done);
     if (!ended) total.error = at(ended.error(), "direct read", length, offset);
     if (!ended || *ended) break;
     total.bytes_done = round_down(total.bytes_done);
     idle_tries = *got < direct_alignment ? idle_tries + 1 : 0;
     if (idle_tries > most_idle_tries) {
-      total.error = at({errc::io, "the kernel reads less than a block"}, "direct read", length, offset);
+      total.error = at({errc::io, "the kernel repeatedly read less than one block"}, "direct read", length, offset);
       break;
     }
   }
   return total;
 }
 
-// Copies into the caller's memory. Invalid memory is an error, as with pread(), instead of a signal.
+// Copies into the caller's memory. As with pread(), invalid memory causes an error, not a signal.
 io_result local_file::copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept {
   io_result total;
   while (total.bytes_done < length && total.ok()) {
@@ -407,7 +408,7 @@ io_result local_file::copy_out(std::byte* target, const std::byte* source, std::
   return total;
 }
 
-// Reads past the page cache through a bounce buffer, for unaligned target, length or offset.
+// Reads bypassing the page cache through a bounce buffer, for an unaligned target, length or offset.
 io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset) {
   const auto bounce = allocate_blocks(bounce_bytes + direct_alignment);
   if (bounce == nullptr) return {0, at({errc::out_of_memory, "no memory for a bounce buffer"}, "read", length, offset)};
@@ -449,7 +450,7 @@ io_result local_file::write_all(int fd, const std::byte* memory, std::uint64_t l
   while (total.bytes_done < length) {
     auto put =
         or_no_memory([&] { return (kernel_.*by)(fd, memory + total.bytes_done, length - total.bytes_done, offset + total.bytes_done); });
-    if (put && *put == 0) put = status(errc::io, "the kernel wrote nothing");
+    if (put && *put == 0) put = status(errc::io, "the kernel wrote 0 bytes");
     if (!put) {
       total.error = at(put.error(), "write", length, offset);
       break;

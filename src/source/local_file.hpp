@@ -1,5 +1,5 @@
-// A file of a mounted file system or a block device, opened by path or adopted as a descriptor. The first use of the other kind of
-// descriptor (buffered or O_DIRECT) opens it.
+// A file on a mounted file system, or a block device, opened by path or adopted as a descriptor. The other kind of descriptor (buffered or
+// O_DIRECT) is opened on first use.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ namespace penstock::source {
 
 struct lent_as {
   std::string name{};          // empty: "descriptor N"
-  bool direct_writes = false;  // even if the descriptor is not O_DIRECT
-  // Released when the file is closed. If nobody else closes the descriptor, this object does.
+  bool direct_writes = false;  // write directly even if the descriptor is not O_DIRECT
+  // Released when the file is closed. Destroying this object closes the descriptor if nobody else does.
   std::shared_ptr<const void> held{};
-  std::string told{};  // text for source::told()
-  // True: work on a duplicate, so that closing the descriptor and reusing its number has no effect.
+  std::string told{};  // the text for source::told()
+  // True: use a duplicate, so that closing the descriptor and reusing its number has no effect.
   bool duplicate = false;
 };
 
@@ -50,22 +50,22 @@ class local_file final : public source {
   io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   bool let_wait(staging::waiting_lanes& by, staging::answer_times& times) override;
   void begin_fill(far_fill& what) noexcept override;
-  // Waits for begun fills, except in a forked child.
+  // Waits for fills in flight, except in a forked child.
   status close() override;
 
  private:
   local_file(sys::kernel& kernel, std::string name);
-  // System calls that write and read.
+  // The system calls that write and read.
   using put = result<std::size_t> (sys::kernel::*)(int fd, const void* source, std::size_t length, std::uint64_t offset);
   using get = result<std::size_t> (sys::kernel::*)(int fd, void* target, std::size_t length, std::uint64_t offset);
   status examine();
   void open_rest() override;
   result<int> reopen(int flags);
   [[nodiscard]] status at(const status& error, const char* verb, std::uint64_t length, std::uint64_t offset) const noexcept;
-  // Makes one system call. Returns out_of_memory if its error cannot be stored.
+  // Makes one system call. Returns out_of_memory if there is no memory for the error.
   result<std::size_t> pread(int fd, void* target, std::uint64_t length, std::uint64_t offset, get by = &sys::kernel::pread) noexcept;
   io_result read_all(get by, std::byte* target, std::uint64_t length, std::uint64_t offset);
-  // Returns true, and remembers it for the device, if the kernel refused an uncached transfer.
+  // Returns true if the kernel does not support the uncached transfer, and records that for the device.
   bool refuses_uncached(const io_result& outcome) noexcept;
   result<bool> ends_at_by_blocks(std::uint64_t offset);
   io_result read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset);
@@ -77,10 +77,10 @@ class local_file final : public source {
 
   sys::kernel& kernel_;
   std::unique_ptr<begun> begun_;    // null: begin_fill() is not supported
-  int first_descriptor_ = -1;       // opened or adopted
+  int first_descriptor_ = -1;       // the opened or adopted descriptor
   int access_ = 0;                  // O_RDONLY, O_WRONLY or O_RDWR
-  int promises_ = 0;                // O_SYNC, O_DSYNC and O_NOATIME of an adopted descriptor; the second descriptor gets them too
-  std::uint64_t opened_bytes_ = 0;  // size when the file was opened
+  int promises_ = 0;                // the O_SYNC, O_DSYNC and O_NOATIME flags of an adopted descriptor; the second descriptor gets them too
+  std::uint64_t opened_bytes_ = 0;  // the size when the file was opened
   std::uint32_t direct_offset_alignment_ = 0;  // required by the file system; 0: no direct I/O
   std::uint32_t direct_memory_alignment_ = 0;
   descriptor_pair owned_;

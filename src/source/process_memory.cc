@@ -18,7 +18,7 @@ class memory_of_process final : public source {
         address_(address),
         length_(length) {
     facts_ = {.in_memory = true, .writable = false};
-    direct_problem_ = {errc::unsupported, "it is in memory"};
+    direct_problem_ = {errc::unsupported, "the data is in memory"};
   }
 
   result<std::uint64_t> size() override { return length_; }
@@ -31,7 +31,7 @@ class memory_of_process final : public source {
     return {problem.ok() ? there : 0, std::move(problem)};
   }
   io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
-    return {0, {errc::unsupported, "it is read only"}};
+    return {0, {errc::unsupported, "this memory is read-only"}};
   }
 
  private:

@@ -1,5 +1,5 @@
-// Memory of another process on this host, addressed by offsets from its beginning. Read-only. Something else must guarantee that the
-// process keeps this memory.
+// Another process's memory on this host, addressed by offsets from its start. Read-only. The caller must ensure that the process keeps this
+// memory.
 #pragma once
 
 #include <sys/types.h>

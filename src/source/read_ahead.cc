@@ -11,7 +11,7 @@ namespace penstock::source {
 
 namespace {
 
-// A window of which this many bytes were used was worth filling.
+// If this many bytes of a window were used, it was worth filling.
 constexpr std::uint64_t worthwhile_bytes = std::uint64_t{16} << 20;
 constexpr unsigned most_required = 64;
 constexpr unsigned usually_required = 2;
@@ -34,8 +34,8 @@ read_ahead::read_ahead(source& from, staging::lanes& by, std::uint64_t size, std
 read_ahead::~read_ahead() { assert(owned_ == 0 && under_way_.load() == 0); }
 
 status read_ahead::problem() const {
-  if (changed_.load()) return {errc::io, "it has changed since it was opened"};
-  if (most_ < 2) return {errc::out_of_memory, "the budget for pinned memory is too small"};
+  if (changed_.load()) return {errc::io, "the file has changed since it was opened"};
+  if (most_ < 2) return {errc::out_of_memory, "the pinned memory budget is too small"};
   return {};
 }
 
@@ -57,7 +57,7 @@ bool read_ahead::begin(const call& what) noexcept {
     return serving_ = true;
   }
   if (what.offset == next_) {
-    drop(back);  // too long for the current slabs; there will be more afterwards
+    drop(back);  // too long for the current slabs; more will be available afterwards
   } else if (++strangers_ >= most_strangers) {
     hold_off();
     drop(back);
@@ -70,7 +70,7 @@ read_ahead::bytes read_ahead::part(std::uint64_t offset, std::uint64_t length, d
   if (in == nullptr) return {};
   bytes found{in->slab.data() + offset % slab_bytes, 0, {}};
   const std::uint64_t end = std::min(offset + length, in->end);
-  // If the link waits for lanes, more of them may feed it.
+  // If the link is waiting for lanes, allow more of them to feed it.
   const auto& first = in->pieces[offset % slab_bytes / piece_bytes];
   lanes_.feed(&via_.load()->feeder(), first.now.load(std::memory_order_relaxed) != piece::state::full);
   for (std::uint64_t at = offset; at < end;) {
@@ -82,10 +82,11 @@ read_ahead::bytes read_ahead::part(std::uint64_t offset, std::uint64_t length, d
   return found;
 }
 
-// Waits until the piece is full (true) or will not be (false). If no lane has begun it, the waiting thread fills it.
+// Waits until the piece is full (returns true) or cannot be filled (returns false). If no lane has started on it, the waiting thread fills
+// it.
 bool read_ahead::await(piece& item, deadline_clock::time_point deadline, status& problem) {
   constexpr unsigned looks_between = 32;
-  constexpr unsigned most_looks = 4096;  // about a millisecond: lanes are busy, or the file system is slow
+  constexpr unsigned most_looks = 4096;  // about a millisecond; after that, lanes are busy or the file system is slow
   for (unsigned looks = 0;; ++looks) {
     const auto seen = item.now.load(std::memory_order_acquire);
     if (seen == piece::state::full) return true;
@@ -157,7 +158,7 @@ bool read_ahead::may_begin(const call& what) noexcept {
                      [&](const cursor& each) { return each.named > 0 && each.end == at && each.run + 1 >= required_; });
 }
 
-// --- giving back
+// --- releasing slabs
 
 void read_ahead::give_back() noexcept {
   rack back;
@@ -184,13 +185,13 @@ void read_ahead::stop() noexcept {
   while (under_way_.load(std::memory_order_acquire) > 0) staging::nap();
 }
 
-// --- lock_ is held
+// --- called with lock_ held
 
 std::uint64_t read_ahead::end_of(const call& what) const noexcept {
   return std::min(what.offset + what.length, std::max(size_, what.offset));
 }
 
-// Returns the cursor that the call continues, or else reuses the oldest one.
+// Returns the cursor that the call continues; otherwise reuses the oldest one.
 read_ahead::cursor& read_ahead::note(const call& what) noexcept {
   auto found =
       std::find_if(cursors_.begin(), cursors_.end(), [&](const cursor& each) { return each.named > 0 && each.end == what.offset; });
@@ -205,13 +206,13 @@ read_ahead::cursor& read_ahead::note(const call& what) noexcept {
   return *found;
 }
 
-// The call may skip up to its own length: a call between may have come while another was served, and is missing here.
+// The call may skip up to its own length: an intermediate call may have arrived while another was being served, and was not seen here.
 bool read_ahead::covers(const call& what) const noexcept {
   return what.length <= most_call_bytes && what.offset >= next_ && what.offset - next_ <= what.length && what.offset < armed_end_ &&
          end_of(what) <= armed_end_ && &what.via->pool() == &via_.load()->pool();
 }
 
-// Delays the next window until enough calls have come in order; the less this window was used, the more calls.
+// Delays the next window until enough calls have arrived in order; the less this window was used, the more calls are required.
 void read_ahead::hold_off() noexcept {
   if (used_bytes_ < worthwhile_bytes) required_ = std::min(2 * required_, most_required);
   for (auto& each : cursors_) each.run = 0;
@@ -225,7 +226,7 @@ void read_ahead::start(std::uint64_t at, staging::work_chain& queued) noexcept {
   add_spares(queued);
 }
 
-// Adds an entry at the end of the window, for the next bytes of the source. There must be some left. The entry has a slab, and only the
+// Adds an entry for the source's next bytes, of which there must be some, to the end of the window. The entry has a slab, and only the
 // window holds it.
 void read_ahead::arm(entry& next, staging::work_chain& queued) noexcept {
   next.from = armed_end_;
@@ -256,7 +257,7 @@ void read_ahead::add_spares(staging::work_chain& queued) noexcept {
   }
 }
 
-// Recycles slabs whose bytes lie before at for the bytes after the window.
+// Reuses slabs whose bytes are all before `at` for the bytes after the window.
 void read_ahead::move_to(std::uint64_t at, staging::work_chain& queued, rack& back) noexcept {
   next_ = at;
   const bool wanted = via_.load()->pool().is_wanted();
@@ -295,7 +296,7 @@ void read_ahead::drop(rack& back) noexcept {
   refused_ = false;
 }
 
-// Removes an entry from the window. Its slab is returned now, or with the last piece that a lane is filling.
+// Removes an entry from the window. Its slab is released now, or when lanes have finished the pieces that they are filling.
 void read_ahead::release(entry& gone, rack& back) noexcept {
   gone.dropped.store(true, std::memory_order_relaxed);
   for (auto& item : gone.pieces) {
@@ -309,7 +310,7 @@ void read_ahead::release(entry& gone, rack& back) noexcept {
   --owned_;
 }
 
-// --- without lock_
+// --- called without lock_
 
 read_ahead::entry* read_ahead::entry_at(std::uint64_t offset) noexcept {
   for (std::size_t i = 0; i < count_; ++i) {
@@ -325,7 +326,7 @@ bool read_ahead::taking_work::run() {
   return true;
 }
 
-// Runs on a lane, since pinning 6 MiB takes a millisecond.
+// Runs on a lane, because pinning 6 MiB takes a millisecond.
 void read_ahead::take_slabs() noexcept {
   for (bool more = true; more;) {
     staging::lent_slab taken;
@@ -386,9 +387,8 @@ bool read_ahead::fetch(const piece& item) noexcept {
         }
         const auto resident = from_.resident_bytes(item.offset, item.length);
         if (!resident || *resident < item.length) return false;
-        // Fill with normal stores. Streaming stores help if a device reads the bytes at once, but these bytes have left the caches of the
-        // lane's core by the time they are read (calls of 16 MiB: 49 GB/s at 0.21 CPU s/GB; with streaming stores 36 GB/s at 0.29. H200, 16
-        // cores).
+        // Fill with normal stores. Streaming stores help if a device reads the bytes at once, but by the time these bytes are read they
+        // have left the lane's core caches (16 MiB calls: 49 GB/s at 0.21 CPU s/GB; with streaming stores 36 GB/s at 0.29. H200, 16 cores).
         const auto got = from_.fill(item.of->slab.data() + item.offset % slab_bytes, item.length, item.offset);
         filled_bytes_.fetch_add(got.bytes_done, std::memory_order_relaxed);
         return got.ok() && got.bytes_done == item.length;

@@ -1,8 +1,8 @@
-// A source holds bytes at offsets; requests read and write ranges of them. Each kind of source has its own file. A source owns its
-// descriptors, if it has any; a path that needs a descriptor asks for it and refuses sources without one. Thread-safe, except close().
+// A source contains bytes, addressed by offset; requests read and write ranges of them. Each kind of source has its own file. A source owns
+// its descriptors, if any; a path that needs a descriptor rejects sources without one. Thread-safe, except close().
 //
-// Most sources answer at once: fill() returns with the bytes. A far source reads over a network: begin_fill() starts a fill and the source
-// reports its end, so hundreds of fills need no thread.
+// Most sources are synchronous: fill() returns when the bytes are there. A far source reads over a network: begin_fill() starts a fill, and
+// the source reports its completion, so hundreds of fills need no thread.
 #pragma once
 
 #include <atomic>
@@ -20,11 +20,11 @@
 
 namespace penstock::source {
 
-// Transfers that bypass the page cache are cut at multiples of this, even if the device has smaller sectors.
+// Transfers that bypass the page cache are split at multiples of this, even if the device has smaller sectors.
 inline constexpr std::uint64_t direct_alignment = sys::direct_alignment;
 constexpr std::uint64_t round_down(std::uint64_t value) { return value / direct_alignment * direct_alignment; }
 constexpr std::uint64_t round_up(std::uint64_t value) { return round_down(value + direct_alignment - 1); }
-// Length of the whole blocks around a range.
+// The total length of the blocks that contain a range.
 constexpr std::uint64_t blocks_around(std::uint64_t offset, std::uint64_t length) { return round_up(offset % direct_alignment + length); }
 // Returns true if a transfer can bypass the page cache without a bounce buffer.
 inline bool aligned(const void* memory, std::uint64_t length, std::uint64_t offset) {
@@ -37,22 +37,22 @@ struct descriptor_pair {
   int direct = -1;  // O_DIRECT; requires at most direct_alignment
 };
 
-// Facts that are fixed when a source is opened.
+// Facts that are determined when a source is opened.
 struct source_facts {
-  std::uint64_t device = 0;      // the same threads serve all sources of a device
-  std::uint64_t inode = 0;       // identifies a file of that device; 0: none
-  std::int64_t modified_ns = 0;  // time of last change when opened
+  std::uint64_t device = 0;      // the same threads serve all sources on a device
+  std::uint64_t inode = 0;       // identifies a file on that device; 0: none
+  std::int64_t modified_ns = 0;  // time of the last change before it was opened
   bool in_memory = false;        // tmpfs: registering its pages with a driver is slow
   bool readable = true;
   bool writable = true;
   bool direct_writes = false;    // large writes bypass the page cache
   bool lent_past_cache = false;  // adopted with an O_DIRECT descriptor
   bool from_server = false;      // a server supplies the bytes (see sys::file_info) and may respond late
-  unsigned fills_at_once = 0;    // best number of concurrent fills of a far source; 0: not a far source
+  unsigned fills_at_once = 0;    // the best number of concurrent fills for a far source; 0: not a far source
 };
 
-// A read of a far source. The object and its memory must stay valid until the read has ended, however long that takes. A caller that does
-// not want to wait abandons the fill and calls source::cancel(). The fill ends after both tell() and begun() were called.
+// A read from a far source. The object and its memory must stay valid until the read completes, however long that takes. A caller that does
+// not want to wait abandons the fill and calls source::cancel(). The fill completes once both tell() and begun() have been called.
 class far_fill {
  public:
   far_fill(const far_fill&) = delete;
@@ -62,22 +62,22 @@ class far_fill {
   [[nodiscard]] std::byte* target() const noexcept { return target_; }
   [[nodiscard]] std::uint64_t length() const noexcept { return length_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
-  // Reports the outcome, as source::fill() would return it. Call exactly once, on any thread, also before begin_fill() returns, without a
-  // lock that begin_fill() or cancel() takes. The source must not touch the memory or this object afterwards.
+  // Reports the outcome that source::fill() would return. Call exactly once, on any thread, possibly before begin_fill() returns. Do not
+  // hold any lock that begin_fill() or cancel() takes. The source must not access the memory or this object afterwards.
   void tell(io_result outcome) noexcept;
-  far_fill* next_of_source = nullptr;  // links of a list of the source
+  far_fill* next_of_source = nullptr;  // links for a list in the source
   far_fill* previous_of_source = nullptr;
 
   // --- for the owner
-  // Call after begin_fill() returned; the caller does not use the object afterwards.
+  // Call this after begin_fill() has returned. Do not use the object afterwards.
   void begun() noexcept { step(); }
 
  protected:
   far_fill() noexcept = default;
   ~far_fill() = default;
-  // Sets the range. Call before each begin.
+  // Sets the range. Call this before each begin_fill().
   void aim(std::byte* target, std::uint64_t length, std::uint64_t offset) noexcept;
-  // Called exactly once per aim(), on the thread of tell() or begun(). Must not block or release the source's file.
+  // Called exactly once per aim(), on the thread that calls tell() or begun(). Must not block or release the source's file.
   virtual void ended(io_result outcome) noexcept = 0;
 
  private:
@@ -90,23 +90,23 @@ class far_fill {
   std::atomic<int> steps_{0};  // remaining calls: tell() and begun()
 };
 
-// The device number of all far sources: their fills block no thread, so one set of threads serves them all.
+// The device number of all far sources. Their fills block no thread, so one set of threads serves them all.
 inline constexpr std::uint64_t far_device = ~std::uint64_t{0};
 
-// Returns an error with the reason if the waiting caller was asked to stop.
+// Returns the reason as an error if the waiting caller was asked to stop.
 using stop_question = std::function<status()>;
 
 class source {
  public:
   source(const source&) = delete;
   source& operator=(const source&) = delete;
-  virtual ~source() = default;  // closes what close() did not
+  virtual ~source() = default;  // closes anything that close() did not
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const source_facts& facts() const noexcept { return facts_; }
 
-  // Return the available descriptors, and why transfers cannot use or bypass the page cache (ok if they can). The first of these calls may
-  // open a descriptor.
+  // Return the available descriptors, and why transfers cannot use or cannot bypass the page cache (ok if they can). The first of these
+  // calls may open a descriptor.
   [[nodiscard]] const descriptor_pair& descriptors() { return complete().descriptors_; }
   [[nodiscard]] const status& cached_problem() { return complete().cached_problem_; }
   [[nodiscard]] const status& direct_problem() { return complete().direct_problem_; }
@@ -114,81 +114,85 @@ class source {
   // The descriptor that the source was opened or adopted with; -1 if none.
   [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 
-  // --- The calls below block. Errors of the next four do not name the source.
+  // --- The calls below block. The errors of the next four do not name the source.
   // The current size. It may be stale or wrong (/proc, FUSE, a block device that grew); only ends_at() finds the end reliably. A far source
-  // answers both without a request, since plans ask them.
+  // must answer both without sending a request, because plans call them.
   virtual result<std::uint64_t> size() = 0;
-  virtual status sync() = 0;  // returns when written bytes are on the device
+  virtual status sync() = 0;  // returns when all written bytes are on the device
   virtual status truncate(std::uint64_t /*size*/) { return {errc::unsupported, "the size of the source cannot be changed"}; }
-  // Bytes of the range that are cached. Error: unsupported if the source does not know.
+  // Returns how many bytes of the range are cached. Error: unsupported if that is unknown.
   virtual result<std::uint64_t> resident_bytes(std::uint64_t /*offset*/, std::uint64_t /*length*/) {
-    return status(errc::unsupported, "the source does not say what is in a cache");
+    return status(errc::unsupported, "the source does not report which bytes are cached");
   }
 
-  // Returns true if the size or modification time differs from that at opening; false if unknown.
+  // Returns true if the size or modification time has changed since the source was opened; false if unknown.
   virtual bool changed() { return false; }
 
-  // Returns true if the source ends at or before offset. Called after a short read. Errors: those of a read.
+  // Returns true if the source ends at or before offset. Called after a short read. Errors: those of reads.
   virtual result<bool> ends_at(std::uint64_t offset) = 0;
 
   // Reads length bytes at offset into host memory, through the page cache if possible. Reads fewer bytes only at the end of the source;
-  // bytes_done is exact on failure. For a far source: begins one fill and waits for it.
+  // bytes_done is exact on failure. A far source starts one fill and waits for it.
   virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset);
-  // As fill(), for a target that a device reads at once and that should not stay dirty in this CPU's caches (see base/stream_copy.hpp).
+  // Like fill(), for a target that a device reads immediately and that should not stay dirty in this CPU's caches (see
+  // base/stream_copy.hpp).
   virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
-  // As fill(), for a range that is partly uncached and should become cached.
+  // Like fill(), for a range that is partly uncached and should become cached.
   virtual io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
-  // As fill(), but leaves uncached bytes uncached if the kernel supports that; see uncached_problem().
+  // Like fill(), but leaves uncached bytes uncached if the kernel supports that; see uncached_problem().
   virtual io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
   // Starts reading the uncached part of the range into the page cache, without waiting. A hint.
   virtual void fetch_ahead(std::uint64_t /*offset*/, std::uint64_t /*length*/) noexcept {}
-  // Reads the whole blocks around a range, bypassing the page cache; direct_problem() must be ok. block has room for them and is aligned,
-  // except for file systems that accept any memory. The range begins at block + offset % direct_alignment, and only its bytes are counted.
+  // Reads all blocks that contain a range, bypassing the page cache; direct_problem() must be ok. block must have room for them and be
+  // aligned, unless the file system accepts any memory. The range starts at block + offset % direct_alignment, and only its bytes are
+  // counted.
   virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }
 
   // Returns ok if the range can be written. If cached_problem() is not ok, range and memory must be aligned: anything else would need a
-  // read-modify-write, which can lose neighbouring bytes. memory: null if it will be aligned. Error: invalid_argument, with the alignment.
+  // read-modify-write, which can lose adjacent bytes. memory: null if it will be aligned. Error: invalid_argument, with the alignment.
   status can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset);
   // Writes a range that can_drain() accepts. bytes_done is exact on failure.
   virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) = 0;
-  // As drain(), but polls stopped while it waits for anything other than the kernel.
+  // Like drain(), but polls stopped while it waits for anything other than the kernel.
   virtual io_result drain_unless(const stop_question& /*stopped*/, const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
     return drain(memory, length, offset);
   }
-  // As drain(), but drops the bytes from the page cache once they are on the device, if the kernel supports that.
+  // Like drain(), but drops the bytes from the page cache once they are on the device, if the kernel supports that.
   virtual io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
     return drain(memory, length, offset);
   }
-  // Why bytes of fill_uncached() and drain_uncached() stay in the page cache, as far as known: ok before the first of them.
+  // Returns why bytes transferred by fill_uncached() and drain_uncached() stay in the page cache, as far as known: ok before the first such
+  // transfer.
   [[nodiscard]] virtual status uncached_problem() { return {errc::unsupported, "the source has no such cache"}; }
   // Writes bypassing the page cache; direct_problem() must be ok and all three arguments aligned.
   virtual io_result drain_direct(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
     return {0, direct_problem()};
   }
 
-  // Text for explain: which server supplies the bytes and how it is queried, if the name does not show that.
+  // The text for explain: which server supplies the bytes and how it is queried, if the name does not show that.
   [[nodiscard]] virtual std::string told() const { return {}; }
 
-  // --- for far sources
-  // The queue in which fills wait to be begun, shared with other sources of the same server. Both arguments outlive it.
+  // --- For far sources
+  // The queue in which fills wait to be started, shared with other sources on the same server. Both arguments must outlive it.
   virtual std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of);
-  // Begins to read what.length() bytes at what.offset() into what.target(). Does not block or fail: errors go to what.tell().
+  // Starts reading what.length() bytes at what.offset() into what.target(). Does not block or fail: errors are reported through
+  // what.tell().
   virtual void begin_fill(far_fill& what) noexcept { what.tell({0, {errc::unsupported, "the source does not support fills"}}); }
-  // Abandons a fill for which begin_fill() has returned: the source calls tell() as soon as it no longer needs the memory, with any
-  // outcome. Does not block. The fill stays valid until this returns. Does nothing if tell() was already called.
+  // Abandons a fill for which begin_fill() has returned: the source calls tell(), with any outcome, as soon as it no longer needs the
+  // memory. Does not block. The fill must stay valid until this call returns. Does nothing if tell() was already called.
   virtual void cancel(far_fill& /*what*/) noexcept {}
 
-  // Makes begin_fill() available for a source whose fill() blocks on a server: waiting threads carry the fills, so callers may abandon
-  // them. times: records the response times. Returns false if the source does not support this. Both arguments outlive the source.
+  // Makes begin_fill() available for a source whose fill() blocks on a server: dedicated threads wait for the fills, so callers may abandon
+  // them. times: records the response times. Returns false if the source does not support this. Both arguments must outlive the source.
   virtual bool let_wait(staging::waiting_lanes& /*by*/, staging::answer_times& /*times*/) { return false; }
 
-  // Releases what the source owns. Call once, with no request under way or to come. A far source first ends abandoned fills and returns
-  // after every tell() has returned, so a server that does not respond cannot delay it.
+  // Releases everything the source owns. Call this once, when no request is in progress and none will follow. A far source first ends
+  // abandoned fills, so a server that does not respond cannot delay this call, which returns after every tell() has returned.
   virtual status close() { return {}; }
 
  protected:
   explicit source(std::string name) : name_(std::move(name)) {}
-  // Opens what opening left out, and sets the members below. Called once, by the first question.
+  // Opens anything that was not opened at first, and sets the members below. Called once, by the first query.
   virtual void open_rest() {}
 
   std::string name_;

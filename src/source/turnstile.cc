@@ -10,7 +10,7 @@ namespace penstock::source {
 namespace {
 
 constexpr std::uint64_t largest_piece = 4 * staging::mib;
-constexpr unsigned works_at_a_time = 16;  // then a lane runs other work
+constexpr unsigned works_at_a_time = 16;  // then the lane runs other work
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void turnstile::ended(std::uint64_t bytes) noexcept {
   call();
 }
 
-// Requires lock_. There must be room for a whole piece.
+// Requires lock_. True only if there is room for a whole piece.
 bool turnstile::is_open() const noexcept {
   const auto at_once = std::max(1U, at_once_());
   const auto left = share_.limit_bytes + bytes_ - std::min(share_.limit_bytes + bytes_, share_.used_bytes.load());
@@ -84,13 +84,13 @@ void turnstile::call() noexcept {
     if (called_ != nullptr || queue_.size() == 0 || !opens()) return;
     called_ = shared_from_this();
   }
-  // Without lane threads, the thread that waits for a request runs it.
+  // Without lane threads, the thread that waits for a request runs the work.
   if (!lanes_.push(list_, *this).ok()) lanes_.push_urgent(list_, *this);
 }
 
 bool turnstile::run() {
   for (unsigned i = 0;; ++i) {
-    std::shared_ptr<turnstile> last;  // released without the lock, since it may be the last reference
+    std::shared_ptr<turnstile> last;  // released without holding the lock, because it may be the last reference
     staging::work* next = nullptr;
     {
       const std::lock_guard guard(lock_);

@@ -1,5 +1,5 @@
-// A queue for work that begins fills of a far source. A lane runs it, one item at a time and alternating between requests, while the source
-// accepts more concurrent fills and has memory for them. Thread-safe. Shared by the file, its fills and the lane.
+// A queue for work items that start fills of a far source. A lane runs them, one at a time and alternating between requests, as long as the
+// source accepts more concurrent fills and has memory for them. Thread-safe. Shared by the file, its fills and the lane.
 #pragma once
 
 #include <atomic>
@@ -17,33 +17,33 @@ namespace penstock::source {
 
 class turnstile final : public staging::work, public std::enable_shared_from_this<turnstile> {
  public:
-  // The part of an engine's staging memory that all far sources share. Each source may use half of what the others leave, so a source that
-  // does not respond never holds all of it.
+  // The part of an engine's staging memory that all far sources share. Each source may use half of what the others leave, so one that does
+  // not respond never holds all of it.
   struct share {
-    // told: records waits caused by lack of memory alone; outlives this. Null: not recorded.
+    // told: records waits that are caused only by a lack of memory; must outlive this object. Null: not recorded.
     explicit share(std::uint64_t limit, staging::slab_waits* told = nullptr) noexcept : limit_bytes(limit), waits(told) {}
     const std::uint64_t limit_bytes;
     staging::slab_waits* const waits;
     std::atomic<std::uint64_t> used_bytes{0};
   };
-  // at_once: returns how many concurrent fills the source wants now; called repeatedly. by and of outlive the fills. least_piece_bytes:
-  // shorter fills cost the source more than they save, even if that leaves fewer under way.
+  // at_once: returns how many concurrent fills the source wants now; called repeatedly. by and of must outlive the fills.
+  // least_piece_bytes: shorter fills cost the source more than they save, even if fewer are then in flight.
   turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes = staging::small_slab_bytes);
 
-  // Fill length for a request of that many bytes: short enough for the number of concurrent fills that the source wants, or the maximum if
-  // that many are already under way or queued, because shorter fills would only add requests.
+  // Returns the fill length for a request of that many bytes: short enough for the number of concurrent fills that the source wants, or the
+  // maximum if that many are already in flight or queued, because shorter fills would only add requests.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
   [[nodiscard]] unsigned under_way() const noexcept {
     const std::lock_guard guard(lock_);
     return under_way_;
   }
 
-  // Queues works, if any. Each, when run, begins one fill and calls began(), or ends.
+  // Queues work items, if any. When run, each starts one fill and calls began(), or ends.
   void push(staging::work_list& list, const staging::work_chain& works) noexcept;
-  // Runs one work item of the list on the calling thread, for a stopped request whose items only have to end. Returns false if there was
-  // none.
+  // Runs one work item from the list on the calling thread, for a stopped request whose items only have to end. Returns false if the list
+  // is empty.
   bool help(staging::work_list& list);
-  // Count a fill that begins or has ended.
+  // Count a fill that starts or has completed.
   void began(std::uint64_t bytes) noexcept;
   void ended(std::uint64_t bytes) noexcept;
   // Runs queued work on a lane.
@@ -52,7 +52,7 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
  private:
   void call() noexcept;
   [[nodiscard]] bool is_open() const noexcept;
-  [[nodiscard]] bool opens() noexcept;  // as is_open(), and records waits
+  [[nodiscard]] bool opens() noexcept;  // like is_open(), but also records waits
   [[nodiscard]] std::uint64_t most_piece_bytes(unsigned at_once) const noexcept;
 
   staging::lanes& lanes_;
@@ -62,10 +62,10 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   staging::work_list list_;
   staging::work_queue queue_;
   mutable spin_lock lock_;   // guards the members below
-  unsigned under_way_ = 0;   // fills
-  std::uint64_t bytes_ = 0;  // bytes of these fills
+  unsigned under_way_ = 0;   // fills in flight
+  std::uint64_t bytes_ = 0;  // bytes in these fills
   std::int64_t lacks_memory_since_ns_ = 0;
-  std::shared_ptr<turnstile> called_;  // this object, while a lane is called for or runs it
+  std::shared_ptr<turnstile> called_;  // this object, while a lane has been requested for it or runs it
 };
 
 }  // namespace penstock::source

@@ -335,8 +335,9 @@ TEST_F(read_ahead_contract, a_file_that_changes_is_read_as_it_is_once_that_was_n
   }
   const auto plan = house_.engine().explain(from, "host:0", mib, 0);
   ASSERT_TRUE(plan.ok());
-  EXPECT_TRUE(std::any_of(plan->remarks.begin(), plan->remarks.end(),
-                          [](const std::string& each) { return each.find("it has changed since it was opened") != std::string::npos; }));
+  EXPECT_TRUE(std::any_of(plan->remarks.begin(), plan->remarks.end(), [](const std::string& each) {
+    return each.find("the file has changed since it was opened") != std::string::npos;
+  }));
 }
 
 TEST_F(read_ahead_contract, explain_says_whether_it_will_serve) {

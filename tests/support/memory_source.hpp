@@ -41,7 +41,7 @@ class memory_source final : public source::source {
       : source(std::move(name)), bytes_(std::move(bytes)), hook_(std::move(hook)), cached_(cached), through_(std::move(through)) {
     facts_ = {.in_memory = true, .readable = options.read, .writable = options.write, .direct_writes = options.direct_writes};
     if (through_ != nullptr) facts_.fills_at_once = through_->fills_at_once();
-    if (!cached) direct_problem_ = {errc::unsupported, "it is in memory"};
+    if (!cached) direct_problem_ = {errc::unsupported, "the data is in memory"};
   }
 
   result<std::uint64_t> size() override {
