@@ -298,7 +298,7 @@ def test_google_cloud_storage_is_asked_by_its_s3_interface(server, monkeypatch):
     assert "/auto/s3/" in headers["authorization"]
     with pytest.raises(penstock.Error, match="overwrite"):
         penstock.tofile(numpy.arange(3), "gs://bucket/key", storage_options={"endpoint": url, "overwrite": False} | keys)
-    with pytest.raises(penstock.Error, match="needs an HMAC key"):
+    with pytest.raises(penstock.Error, match="requires an HMAC key"):
         penstock.open("gs://bucket/key", storage_options={"key": "AKIAX", "secret": "s"})
 
 

@@ -224,14 +224,14 @@ BEHAVIOURS = {
     "only_get_says_the_version": Behaviour(by_method(lambda asked: right(asked, etag=""))),
     "no_version": Behaviour(lambda asked: right(asked, etag="")),
     # --- connections
-    "a_byte_at_a_time": Behaviour(a_byte_at_a_time, "a few bytes at a time"),
+    "a_byte_at_a_time": Behaviour(a_byte_at_a_time, "a few bytes of each range"),
     "head_breaks_once": Behaviour(once(hang_up, "HEAD")),
     "head_breaks_in_its_answer": Behaviour(once(cut(20), "HEAD")),
     "get_breaks_once": Behaviour(once(hang_up)),
     "get_breaks_in_its_body": Behaviour(once(cut(50_000))),
     "closes_without_a_word": Behaviour(closing(right)),
     "in_parts": Behaviour(in_parts),
-    "gets_break_at_once": Behaviour(by_method(right, hang_up), "before it answered"),
+    "gets_break_at_once": Behaviour(by_method(right, hang_up), "before responding"),
     # --- HEAD
     **{f"head_refused_{each[:3]}": Behaviour(by_method(says(each))) for each in REFUSALS_OF_HEAD},
     "head_hangs_up": Behaviour(by_method(hang_up)),

@@ -183,7 +183,7 @@ TEST_F(node_cache, a_small_read_of_a_cold_object_costs_a_block) {
   EXPECT_EQ(from.read(memory.data(), memory.size(), 3 * mib + 500).bytes_done, 100U);
   EXPECT_EQ(bytes_asked(server_), block);
   EXPECT_EQ(from.read(memory.data(), memory.size(), object_bytes - 50).bytes_done, 50U);
-  EXPECT_NE(with.remarks(from).find(fmt::format("{} of its {} bytes are in the node cache", block + 77, object_bytes)), std::string::npos)
+  EXPECT_NE(with.remarks(from).find(fmt::format("{} of {} bytes are in the node cache", block + 77, object_bytes)), std::string::npos)
       << with.remarks(from);
 }
 
@@ -548,7 +548,7 @@ TEST_F(node_cache, a_full_disk_does_not_fail_a_read) {
   const auto from = with.open(server_.url());
   faulty->fail({.call = "pwrite", .nth = 1, .error = ENOSPC, .lasting = true});
   with.expect(from, content_);
-  EXPECT_NE(with.remarks(from).find("no more are kept: "), std::string::npos) << with.remarks(from);
+  EXPECT_NE(with.remarks(from).find("no more are cached: "), std::string::npos) << with.remarks(from);
   faulty->disarm();
   fill();
   expect_all_is_kept();

@@ -214,8 +214,8 @@ std::vector<kind_of_fault> all_faults() {
          to.send(of.body_of(less));
          return then::keep;
        },
-       "a few bytes at a time"},
-      {"longer_than_its_range", replaced_by("Content-Length: ", "Content-Length: 1"), "as a range of"},
+       "a few bytes of each range"},
+      {"longer_than_its_range", replaced_by("Content-Length: ", "Content-Length: 1"), "for a range of"},
       {"two_lengths", replaced_by("Content-Length: ", "Content-Length: 7\r\nContent-Length: "), "Content-Length is"},
       {"not_found", replies("HTTP/1.1 404 No\r\n" + no_body), "status 404", errc::not_found},
       {"forbidden", replies("HTTP/1.1 403 No\r\n" + no_body), "status 403", errc::permission_denied},
@@ -224,7 +224,7 @@ std::vector<kind_of_fault> all_faults() {
       {"always_busy", replies("HTTP/1.1 503 No\r\n" + no_body), "status 503"},
       {"always_garbage", replies("220 mail.example.org ESMTP\r\n\r\n"), "is not HTTP"},
       {"always_cut_at_once", cut_after(0), "before the end"},
-      {"always_closed", replies(""), "before it answered"},
+      {"always_closed", replies(""), "before responding"},
       {"endless_headers", endless_headers, "longer than 64 KiB"},
       {"redirect_without_an_address", replies("HTTP/1.1 302 Found\r\n" + no_body), "it names no address"},
       {"redirect_to_where_credentials_are", replies("HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest\r\n" + no_body),
@@ -236,7 +236,7 @@ std::vector<kind_of_fault> all_faults() {
          }
          return then::close;
        },
-       "does not answer"},
+       "informational responses"},
   };
 }
 

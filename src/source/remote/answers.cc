@@ -24,7 +24,7 @@ verdict judged_by_status(const response_head& head) {
   return made;
 }
 
-// The list does not affect retries for reasons other than the status.
+// The list only affects retries that are due to the status.
 verdict as_wanted_by_user(verdict made, const response_head& head, const patience& how) {
   made.http_status = head.status;
   if (!how.asked_again || head.status < 400) return made;

@@ -7,10 +7,10 @@
 
 namespace penstock::source::remote {
 
-// Judges a status that is not a success: again for temporary ones (408, 429, 500, 502, 503, 504), after the pause that the server asks for;
-// otherwise refused.
+// Judges an error status: again for temporary ones (408, 429, 500, 502, 503, 504), after the pause that the server requests; otherwise
+// refused.
 [[nodiscard]] verdict judged_by_status(const response_head& head);
-// Adjusts a verdict to the user's list of retried statuses, if there is one.
+// Applies the user's list of statuses to retry, if there is one, to a verdict.
 [[nodiscard]] verdict as_wanted_by_user(verdict made, const response_head& head, const patience& how);
 
 }  // namespace penstock::source::remote

@@ -16,10 +16,10 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr std::string_view off = "false 0";
-constexpr std::string_view of_botocore = "it concerns botocore's data files and argument checks";
-constexpr std::string_view of_command = "only the commands of the AWS CLI use it";
+constexpr std::string_view of_botocore = "it only affects botocore's data files and argument checks";
+constexpr std::string_view of_command = "only AWS CLI commands use it";
 constexpr std::string_view of_other_services = "S3 does not use it";
-constexpr std::string_view of_transfers = "Penstock finds its own number of connections and its own part size";
+constexpr std::string_view of_transfers = "Penstock chooses the number of connections and the part size itself";
 constexpr std::string_view of_monitoring = "Penstock sends no monitoring data";
 constexpr std::string_view of_program = "it is passed to the program that finds the credentials";
 
@@ -51,35 +51,36 @@ constexpr std::array all_aws_settings{
     served("s3.use_arn_region", ""),
     checked("s3.use_accelerate_endpoint", "", off, "transfer acceleration is not supported"),
     checked("s3_us_east_1_regional_endpoint", "AWS_S3_US_EAST_1_REGIONAL_ENDPOINT", "legacy regional",
-            "it must be legacy or regional (Penstock uses the regional endpoint, which serves the same objects)"),
+            "must be legacy or regional (Penstock uses the regional endpoint, which serves the same objects)"),
     checked("s3.us_east_1_regional_endpoint", "", "legacy regional",
-            "it must be legacy or regional (Penstock uses the regional endpoint, which serves the same objects)"),
+            "must be legacy or regional (Penstock uses the regional endpoint, which serves the same objects)"),
     idle("s3.s3_disable_multiregion_access_points", "AWS_S3_DISABLE_MULTIREGION_ACCESS_POINTS",
-         "multi-region access points are always refused"),
-    idle("s3_disable_multiregion_access_points", "", "multi-region access points are always refused"),
-    idle("s3_disable_express_session_auth", "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH", "directory buckets are always refused"),
+         "multi-region access points are always rejected"),
+    idle("s3_disable_multiregion_access_points", "", "multi-region access points are always rejected"),
+    idle("s3_disable_express_session_auth", "AWS_S3_DISABLE_EXPRESS_SESSION_AUTH", "directory buckets are always rejected"),
     // --- requests to S3
     served("", "AWS_REQUEST_PAYER"),
     served("request_checksum_calculation", "AWS_REQUEST_CHECKSUM_CALCULATION"),
     served("max_attempts", "AWS_MAX_ATTEMPTS"),
     served("s3.payload_signing_enabled", ""),
     checked("response_checksum_validation", "AWS_RESPONSE_CHECKSUM_VALIDATION", "when_supported when_required",
-            "it must be when_supported or when_required (S3 has checksums of whole objects; Penstock reads ranges, to which none belongs)"),
+            "must be when_supported or when_required (S3 checksums cover whole objects, but Penstock reads ranges)"),
     checked("retry_mode", "AWS_RETRY_MODE", "legacy standard adaptive",
-            "it must be legacy, standard or adaptive (Penstock retries by one set of rules)"),
+            "must be legacy, standard or adaptive (Penstock always uses the same retry rules)"),
     checked("defaults_mode", "AWS_DEFAULTS_MODE", "legacy standard in-region cross-region mobile auto",
-            "it must be legacy, standard, in-region, cross-region, mobile or auto (Penstock has one set of time limits)"),
+            "must be legacy, standard, in-region, cross-region, mobile or auto (Penstock always uses the same timeouts)"),
     checked("s3.signature_version", "", "s3v4 v4", "only version 4 (s3v4) is supported"),
     idle("auth_scheme_preference", "AWS_AUTH_SCHEME_PREFERENCE", "requests to S3 are signed with version 4"),
     idle("sigv4a_signing_region_set", "AWS_SIGV4A_SIGNING_REGION_SET", "requests to S3 are signed with version 4"),
-    idle("sdk_ua_app_id", "AWS_SDK_UA_APP_ID", "it is a name for the server's log"),
-    idle("", "AWS_EXECUTION_ENV", "it is a name for the server's log"),
-    idle("tcp_keepalive", "BOTOCORE_TCP_KEEPALIVE", "a connection that is silent is replaced"),
+    idle("sdk_ua_app_id", "AWS_SDK_UA_APP_ID", "it is only a name for the server's log"),
+    idle("", "AWS_EXECUTION_ENV", "it is only a name for the server's log"),
+    idle("tcp_keepalive", "BOTOCORE_TCP_KEEPALIVE", "Penstock replaces unresponsive connections"),
     // --- TLS and proxies
     served("ca_bundle", "AWS_CA_BUNDLE"),
-    checked("proxy_ca_bundle", "", "", "certificates for a proxy alone are not supported: add them to the file of AWS_CA_BUNDLE"),
+    checked("proxy_ca_bundle", "", "",
+            "certificates only for a proxy are not supported: add them to the file that AWS_CA_BUNDLE refers to"),
     checked("proxy_client_cert", "", "", "client certificates for a proxy are not supported"),
-    checked("proxy_use_forwarding_for_https", "", off, "https requests pass through a proxy in a tunnel only"),
+    checked("proxy_use_forwarding_for_https", "", off, "https requests pass through a proxy only in a tunnel"),
     // --- credentials
     served("aws_access_key_id", "AWS_ACCESS_KEY_ID"),
     served("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY"),
@@ -103,7 +104,7 @@ constexpr std::array all_aws_settings{
     idle("", "AWS_LOGIN_CACHE_DIRECTORY", of_program),
     served("", "AWS_CREDENTIAL_FILE"),
     served("", "BOTO_CONFIG"),
-    idle("", "AWS_CREDENTIAL_EXPIRATION", "keys that S3 reports as expired are looked up again"),
+    idle("", "AWS_CREDENTIAL_EXPIRATION", "keys are looked up again when S3 reports them as expired"),
     idle("aws_account_id", "AWS_ACCOUNT_ID", of_other_services),
     served("", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
     served("", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
@@ -117,7 +118,7 @@ constexpr std::array all_aws_settings{
     served("metadata_service_num_attempts", "AWS_METADATA_SERVICE_NUM_ATTEMPTS"),
     idle("ec2_metadata_v1_disabled", "AWS_EC2_METADATA_V1_DISABLED", "version 1 of the metadata service is never used"),
     checked("sts_regional_endpoints", "AWS_STS_REGIONAL_ENDPOINTS", "legacy regional",
-            "it must be legacy or regional (Penstock asks STS in the region, which hands out the same credentials)"),
+            "must be legacy or regional (Penstock uses the regional STS endpoint, which returns the same credentials)"),
     // --- aws s3 cp and related commands
     idle("s3.max_concurrent_requests", "", of_transfers),
     idle("s3.max_queue_size", "", of_transfers),
@@ -172,7 +173,7 @@ result<variable_lookup> put_before(std::span<const aws_value> values, const vari
   for (const auto& [key, value] : values) {
     const auto is_it = [&](const aws_setting& one) { return one.key == key || (one.key.starts_with("s3.") && one.key.substr(3) == key); };
     if (std::ranges::none_of(all_aws_settings, is_it))
-      return status(errc::invalid_argument, fmt::format("the AWS tools have no setting '{}'", printable_text(key.substr(0, 60))));
+      return status(errc::invalid_argument, fmt::format("'{}' is not a setting of the AWS tools", printable_text(key.substr(0, 60))));
     for (const auto& one : all_aws_settings) {
       if (!is_it(one)) continue;
       to.values.settings[std::string(one.key)] = value;
@@ -190,7 +191,7 @@ status check_aws_settings(const variable_lookup& lookup, const found_profile& fo
     const auto value = by_variable ? *by_variable : each.key.empty() ? std::string() : found.values.setting(each.key);
     if (value.empty() || is_one_of(each.words, in_small_letters(value))) continue;
     const auto key = each.key.substr(each.key.starts_with("s3.") ? 3 : 0);
-    const auto name = by_variable ? std::string(each.variable) : fmt::format("{} of the profile '{}'", key, printable_text(found.name));
+    const auto name = by_variable ? std::string(each.variable) : fmt::format("{} in the profile '{}'", key, printable_text(found.name));
     return {errc::unsupported, fmt::format("{} is '{}': {}", name, printable_text(value.substr(0, 100)), each.why)};
   }
   return {};

@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t states_at_once = std::size_t{64} << 10;
-constexpr std::uint64_t sealed_at_once = std::uint64_t{32} << 20;  // bounds the wait at the end of an engine
+constexpr std::uint64_t sealed_at_once = std::uint64_t{32} << 20;  // bounds the wait when an engine is destroyed
 
 constexpr std::size_t sums_at_once = 256;
 constexpr auto all_there = [] {
@@ -26,7 +26,7 @@ constexpr auto all_there = [] {
 
 sys::byte_range in_map(const block_run& what) noexcept { return {cache_head_bytes + what.first, what.count}; }
 
-// Returns the i-th block of bytes that begin at a block boundary.
+// Returns the i-th block of bytes that start at a block boundary.
 template <class Byte>
 std::span<Byte> block_of(std::span<Byte> some, std::size_t i) noexcept {
   const auto at = i * static_cast<std::size_t>(cache_block_bytes);
@@ -45,7 +45,7 @@ status cache_entry::read_data(std::span<std::byte> into, std::uint64_t offset) n
   while (!into.empty()) {
     auto got = or_no_memory([&] { return around_.kernel.pread(data_.get(), into.data(), into.size(), offset); });
     if (!got) return got.error();
-    if (*got == 0) return {errc::io, "its file has become shorter"};
+    if (*got == 0) return {errc::io, "its file was truncated"};
     into = into.subspan(*got);
     offset += *got;
   }
@@ -69,7 +69,7 @@ result<bool> cache_entry::read(std::span<std::byte> into, std::uint64_t offset) 
   return true;
 }
 
-// Verifies whole blocks; the last one may be the last of the object.
+// Verifies whole blocks; the last one may be the object's last block.
 result<bool> cache_entry::holds_run(std::span<std::byte> into, std::uint64_t first) noexcept {
   std::array<std::uint64_t, sums_at_once> sums{};
   const auto count = cache_blocks_of(into.size());
@@ -112,10 +112,10 @@ status cache_entry::store(std::span<const std::byte> from, std::uint64_t first) 
   for (auto offset = first * cache_block_bytes; !from.empty();) {
     auto put = or_no_memory([&] { return around_.kernel.pwrite(data_.get(), from.data(), from.size(), offset); });
     if (!put) return put.error();
-    if (*put == 0) return {errc::no_space, "no more can be written to its file"};
+    if (*put == 0) return {errc::no_space, "nothing more can be written to its file"};
     from = from.subspan(*put);
     offset += *put;
-    // Blocks before this offset are complete, whatever happens to the rest.
+    // All blocks before this offset are complete, whatever happens to the rest.
     const auto end = offset == head_.size ? blocks() : offset / cache_block_bytes;
     for (; first < end;) {
       const auto count = std::min<std::uint64_t>(end - first, sums_at_once);
@@ -153,7 +153,7 @@ std::uint64_t cache_entry::bytes_there() noexcept {
        }).ok())
     return 0;
   std::uint64_t found = 0;
-  std::uint64_t missing_at_end = 0;  // of the last block, which may be shorter
+  std::uint64_t missing_at_end = 0;  // bytes missing in the last block, which may be shorter
   for (std::uint64_t at = 0; at < blocks(); at += states.size()) {
     const auto part = std::span(states).first(static_cast<std::size_t>(std::min<std::uint64_t>(blocks() - at, states.size())));
     if (!states_of(at, part).ok()) break;
@@ -207,8 +207,8 @@ void cache_entry::begin_sealing() noexcept {
   around_.threads.push(*this);
 }
 
-// Seals one part at a time, so that other work gets its turn and the end of an engine waits for one part at most. The next process that
-// opens the entry seals the rest.
+// Seals one part at a time, so that other work can run in between and the end of an engine waits for at most one part. The next process
+// that opens the entry seals the rest.
 void cache_entry::run() noexcept {
   const auto end_of_it = [this] { const auto last = std::move(self_); };
   if (is_given_up()) return end_of_it();
@@ -226,7 +226,7 @@ void cache_entry::run() noexcept {
   }
   const auto sealed = seal();
   if (sealed.code() == errc::would_block) return around_.threads.later(*this, 5ms);
-  if (!sealed.ok()) {  // bytes that the disk did not accept may be lost from memory too
+  if (!sealed.ok()) {  // bytes that could not be written to the disk may be lost from memory too
     give_up(sealed);
     around_.remove();
   }
@@ -239,8 +239,8 @@ status cache_entry::seal() noexcept {
   return written.ok() ? sys::sync_file(map_.get()) : written;
 }
 
-// Writes the head under a claim on it. would_block: another process holds the claim. A recorded time of the last change stays: data changed
-// since then must not be trusted.
+// Writes the head while holding a claim on it. would_block: another process holds the claim. The time of the last change, once recorded, is
+// kept: data changed after it must not be trusted.
 status cache_entry::write_head(bool sealed) noexcept {
   constexpr sys::byte_range whole_head{0, cache_head_bytes};
   const auto other = sys::try_claim(map_.get(), whole_head);
@@ -250,7 +250,7 @@ status cache_entry::write_head(bool sealed) noexcept {
     cache_head_text text{};
     if (auto read = sys::read_exactly(map_.get(), text, 0); !read.ok()) return read;
     auto now = decode_cache_head(text);
-    if (!now) return {errc::io, "the head of its map is damaged"};
+    if (!now) return {errc::io, "the header of its map is corrupt"};
     if (now->data_changed_ns == 0) {
       const auto facts = sys::cache_file_facts_of(data_.get());
       if (!facts) return facts.error();

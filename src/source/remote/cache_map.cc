@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t cache_magic = 0x31656863616e7370;  // "psncache1" without its second c; the last digit is the format version
 constexpr std::size_t sum_at = cache_head_bytes - sizeof(std::uint64_t);
 
-// FNV-1a: distinguishes a completely written head from a partial one, and from any other file.
+// FNV-1a: distinguishes a completely written head from a partially written one, and from any other file.
 std::uint64_t sum_of(std::span<const std::byte> text) noexcept {
   std::uint64_t sum = 0xcbf29ce484222325;
   for (const auto each : text) sum = (sum ^ static_cast<std::uint64_t>(each)) * 0x100000001b3;

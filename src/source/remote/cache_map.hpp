@@ -1,5 +1,5 @@
-// The map of an object in the node's cache: a file that records the object, its version and which of its blocks are present. Layout: a
-// head, one byte per block, one checksum per block. Values and pure functions that validate what is read from the folder.
+// The map for an object in the node's cache: a file that records the object, its version and which of its blocks are present. Layout: a
+// head, one byte per block, one checksum per block. This file has values, and pure functions that validate data read from the folder.
 #pragma once
 
 #include <array>
@@ -23,26 +23,26 @@ inline constexpr std::byte block_is_there{1};
   return (size + cache_block_bytes - 1) / cache_block_bytes;
 }
 
-// Size of an object's whole map.
+// The size of an object's map file.
 [[nodiscard]] constexpr std::uint64_t cache_map_bytes_of(std::uint64_t size) noexcept {
   return cache_head_bytes + cache_blocks_of(size) * (1 + sizeof(std::uint64_t));
 }
-// Offset of a block's checksum in the map.
+// The offset of a block's checksum in the map.
 [[nodiscard]] constexpr std::uint64_t cache_sum_offset(std::uint64_t size, std::uint64_t block) noexcept {
   return cache_head_bytes + cache_blocks_of(size) + block * sizeof(std::uint64_t);
 }
-// XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): 64 KiB take 5 us. It finds damage, not forgery.
+// XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): 64 KiB take 5 us. It detects corruption, not forgery.
 [[nodiscard]] std::uint64_t cache_sum_of(std::span<const std::byte> block) noexcept;
 
 struct cache_map_head {
-  std::string identity;  // hash of what identifies the object; hexadecimal
-  std::string shown;     // its URL, for people; truncated
-  std::string version;   // its ETag, or its modification time with its weak ETag
+  std::string identity;  // a hash of everything that identifies the object; hexadecimal
+  std::string shown;     // its URL, for display; truncated
+  std::string version;   // its ETag, or its modification time and weak ETag
   std::uint64_t size = 0;
-  std::uint64_t data_inode = 0;  // of the data file: proves that neither file was copied or replaced
-  std::string boot;              // boot id of the machine at creation; detects data that a crash of the machine may have lost
+  std::uint64_t data_inode = 0;  // the inode of the data file: shows that neither file was copied or replaced
+  std::string boot;              // the machine's boot ID at creation; detects data that a system crash may have lost
   bool is_sealed = false;        // all bytes are present and on disk
-  // st_ctime of the data file when all bytes were present; a later change of the data changes it too. 0: not all were present.
+  // st_ctime of the data file when all bytes were present; changing the data later changes it too. 0: not all were present yet.
   std::int64_t data_changed_ns = 0;
 
   // Returns true for the same object and version; ignores the other fields.
@@ -53,12 +53,12 @@ struct cache_map_head {
 
 using cache_head_text = std::array<std::byte, cache_head_bytes>;
 
-// Encodes a head with its checksum. Truncates shown; no other text may be longer than most_cache_text_bytes, and all of them must fit.
+// Encodes a head with its checksum. Truncates `shown`; no other text may be longer than most_cache_text_bytes, and together they must fit.
 [[nodiscard]] cache_head_text encode(const cache_map_head& head);
 // Returns nullopt for anything that encode() does not produce.
 [[nodiscard]] std::optional<cache_map_head> decode_cache_head(std::span<const std::byte> text);
 
-// Corrects the checksum of a changed head, so that tests reach the checks after it.
+// Recomputes the checksum of a modified head, so that tests reach the checks that follow.
 void mend_cache_head(cache_head_text& text);
 
 }  // namespace penstock::source::remote

@@ -55,7 +55,7 @@ bool cache_threads::stopping() const noexcept {
   return stopping_;
 }
 
-// Queues delayed work that is due, or all of it when stopping, and returns the next item.
+// Queues delayed work that is due, or all delayed work when stopping, and returns the next item.
 cache_work* cache_threads::take_due(clock::time_point now) noexcept {
   auto due = late_.take_if([&](const cache_work& each) { return stopping_ || each.due_ <= now; });
   while (auto* const each = due.pop_front()) queue_.push_back(*each);

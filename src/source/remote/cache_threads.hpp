@@ -1,5 +1,5 @@
-// The threads of a node's cache. They read and write its files, which may block, and poll for blocks that another process fetches. They
-// start with the first work, or with ready(). Thread-safe.
+// The threads of a node's cache. They read and write its files, which may block, and poll for blocks that another process is fetching. They
+// are started by the first work item or by ready(). Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace penstock::source::remote {
 
-// Work for these threads. The caller owns it and keeps it valid while it is queued.
+// Work for these threads. The caller owns it and must keep it valid while it is queued.
 class cache_work {
  public:
   virtual ~cache_work() = default;
@@ -36,14 +36,14 @@ class cache_threads {
   cache_threads& operator=(const cache_threads&) = delete;
   ~cache_threads();  // runs all queued work first, including delayed work
 
-  // Starts the threads; after success, push() and later() cannot fail. Error: out_of_memory (no thread could be started).
+  // Starts the threads. On success, push() and later() cannot fail afterwards. Error: out_of_memory (no thread could be started).
   status ready();
   void push(cache_work& what) noexcept;
   // Queues work to run after a pause.
   void later(cache_work& what, std::chrono::milliseconds pause) noexcept;
-  // Runs all delayed work at once.
+  // Makes all delayed work run immediately.
   void hurry() noexcept;
-  // True if the threads must end soon; long-running work checks this.
+  // Returns true if the threads must end soon; long-running work should check this.
   [[nodiscard]] bool stopping() const noexcept;
 
  private:

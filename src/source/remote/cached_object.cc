@@ -23,10 +23,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A waiting part polls again after a fraction of the time that it has waited, within these limits.
+// A waiting part polls again after a fraction of the time that it has already waited, within these limits.
 constexpr auto least_pause = 2ms;
 constexpr auto most_pause = 20ms;
-// A stopped process holds its blocks forever; after this time, fetch them without the cache.
+// A stopped process holds its blocks indefinitely. After this time, fetch them without the cache.
 constexpr auto most_wait_for_another = 30s;
 
 struct file_range {
@@ -37,18 +37,18 @@ struct file_range {
 
 }  // namespace
 
-// Consecutive blocks of which one fill needs bytes. Runs as work on the cache's threads, and is a fill of the object behind the cache.
+// Consecutive blocks from which one fill needs bytes. Runs as work on the cache's threads, and is a fill of the underlying object.
 class cached_object::part final : public cache_work, public far_fill {
  public:
   part(filling& of, const block_run& blocks) noexcept : of_(of), blocks_(blocks) {}
   part(const part&) = delete;
   part& operator=(const part&) = delete;
 
-  // Runs on a thread of the cache.
+  // Runs on one of the cache's threads.
   void run() noexcept override;
-  // Stops the part because its fill is unwanted. The caller must not hold the filling's lock; the filling still owns the part.
+  // Stops the part because its fill is no longer wanted. The caller must not hold the filling's lock; the filling still owns the part.
   void stop() noexcept;
-  // The wanted byte range of the part.
+  // The byte range that the fill wants from the part.
   [[nodiscard]] file_range wanted() const noexcept;
   [[nodiscard]] const io_result& outcome() const noexcept { return outcome_; }
 
@@ -71,14 +71,14 @@ class cached_object::part final : public cache_work, public far_fill {
   next next_ = next::look;
   bool is_claimed_ = false;
   std::uint64_t room_ = 0;                 // cache space reserved for the fetched bytes
-  std::unique_ptr<std::byte[]> beside_{};  // buffer, if its blocks hold more than the wanted bytes
+  std::unique_ptr<std::byte[]> beside_{};  // a buffer, if the blocks contain more than the wanted bytes
   std::optional<cache_threads::clock::time_point> waits_since_{};
-  std::atomic<bool> is_fetched_{false};  // the object behind has the fill, so cancel() may be called
-  io_result come_;                       // from the object behind
+  std::atomic<bool> is_fetched_{false};  // the fill was passed to the underlying object, so cancel() may be called
+  io_result come_;                       // the outcome from the underlying object
   io_result outcome_;
 };
 
-// A fill under way.
+// A fill in progress.
 struct cached_object::filling {
   filling(cached_object& of, far_fill& what, std::uint64_t length) noexcept
       : owner(of), fill(what), wanted{what.offset(), what.offset() + length} {}
@@ -91,8 +91,8 @@ struct cached_object::filling {
   filling* before = nullptr;
   std::mutex lock;  // guards the members below
   std::vector<std::unique_ptr<part>> parts;
-  std::size_t left = 0;      // parts that have not ended
-  std::atomic<int> uses{1};  // one for its parts, one for each other user
+  std::size_t left = 0;      // parts that have not completed
+  std::atomic<int> uses{1};  // one for all parts, one for each other user
 
   part* add(const block_run& blocks) noexcept {
     return or_without_memory(
@@ -132,7 +132,7 @@ file_range cached_object::part::wanted() const noexcept {
 
 void cached_object::part::run() noexcept { next_ == next::look ? look() : take(); }
 
-// Splits the rest off into another part. Returns false if out of memory.
+// Splits off the rest into another part. Returns false if out of memory.
 bool cached_object::part::keep_first(std::uint64_t count) noexcept {
   if (count == blocks_.count) return true;
   auto* const rest = of_.add({blocks_.first + count, blocks_.count - count});
@@ -214,7 +214,7 @@ void cached_object::part::wait() noexcept {
   of_.owner.cache_->threads().later(*this, std::clamp<std::chrono::milliseconds>(pause, least_pause, most_pause));
 }
 
-// kept: fetch whole blocks and store them; otherwise fetch only the wanted bytes. Fetches straight into the target if the ranges are equal.
+// kept: fetch whole blocks and store them; otherwise fetch only the wanted bytes. Fetches directly into the target if the ranges are equal.
 void cached_object::part::fetch(bool kept) noexcept {
   const auto range = kept ? whole() : wanted();
   const auto part_wanted = wanted();
@@ -238,7 +238,7 @@ void cached_object::part::fetch(bool kept) noexcept {
   held.owner.release(held);
 }
 
-// Runs on a thread of the object behind.
+// Runs on one of the underlying object's threads.
 void cached_object::part::ended(io_result outcome) noexcept {
   come_ = std::move(outcome);
   of_.owner.cache_->threads().push(*this);
@@ -261,7 +261,7 @@ void cached_object::part::take() noexcept {
   end({done, done == range.length() ? status() : std::move(come_.error)});
 }
 
-// Stores the whole blocks among the received bytes.
+// Stores all complete blocks that were received.
 void cached_object::part::keep(std::uint64_t bytes) noexcept {
   auto& entry = *of_.owner.entry_;
   const auto stored = bytes == length() ? bytes : bytes / cache_block_bytes * cache_block_bytes;
@@ -277,7 +277,7 @@ void cached_object::part::stop() noexcept {
   if (is_fetched_.load()) of_.owner.behind_->cancel(*this);
 }
 
-// Ends the part; nothing touches it afterwards.
+// Completes the part. Nothing accesses it afterwards.
 void cached_object::part::end(io_result outcome) noexcept {
   auto& of = of_;
   outcome_ = std::move(outcome);
@@ -312,7 +312,7 @@ void cached_object::begin_fill(far_fill& what) noexcept {
     first_ = made;
     ++under_way_;
   }
-  // A block of which only some bytes are wanted is a part of its own, which needs a buffer; up to 256 others form one part.
+  // A block from which only some bytes are wanted becomes a separate part, which needs a buffer. Up to 256 other blocks form one part.
   constexpr std::uint64_t most_blocks = 256;
   const auto last = (made->wanted.to - 1) / cache_block_bytes;
   std::vector<part*> parts;
@@ -338,7 +338,7 @@ void cached_object::begin_fill(far_fill& what) noexcept {
   for (auto* const each : parts) cache_->threads().push(*each);
 }
 
-// Drops a use; the last one ends the fill.
+// Drops a use. The last one completes the fill.
 void cached_object::release(filling& what) noexcept {
   if (what.uses.fetch_sub(1) != 1) return;
   {
@@ -354,7 +354,7 @@ void cached_object::release(filling& what) noexcept {
 
 void cached_object::cancel(far_fill& what) noexcept { stop(&what); }
 
-// what: may have ended and been destroyed.
+// what: may have completed and been destroyed.
 void cached_object::stop(const far_fill* what) noexcept {
   filling* stopped = nullptr;
   {
@@ -366,7 +366,7 @@ void cached_object::stop(const far_fill* what) noexcept {
     auto uses = stopped->uses.load();
     while (uses > 0 && !stopped->uses.compare_exchange_weak(uses, uses + 1)) {
     }
-    if (uses == 0) return;  // its end is being reported
+    if (uses == 0) return;  // its completion is being reported
     stopped->unwanted.store(true);
   }
   for (std::size_t i = 0;; ++i) {
@@ -384,18 +384,18 @@ void cached_object::stop(const far_fill* what) noexcept {
 
 std::string cached_object::told() const {
   if (entry_->is_given_up())
-    return fmt::format("it is read without the node cache in {}: {}; {}", cache_->folder(), entry_->problem().message(), behind_->told());
+    return fmt::format("read without the node cache in {}: {}; {}", cache_->folder(), entry_->problem().message(), behind_->told());
   const auto counts = cache_->counts();
-  const auto others = entry_->is_stored() ? std::string("others stay there once they have been read")
-                                          : fmt::format("no more are kept: {}", entry_->problem().message());
+  const auto others = entry_->is_stored() ? std::string("the rest are cached as they are read")
+                                          : fmt::format("no more are cached: {}", entry_->problem().message());
   return fmt::format(
-      "{} of its {} bytes are in the node cache in {}, and {} ({} bytes came from there in this "
-      "engine, {} from servers, and {} from servers without it, for lack of space or because others delayed it); {}",
+      "{} of {} bytes are in the node cache in {}; {} (this engine has read {} bytes from there, "
+      "{} from servers, and {} from servers without caching them, because of a lack of space or delays by other processes); {}",
       entry_->bytes_there(), entry_->head().size, cache_->folder(), others, counts.read_bytes, counts.fetched_bytes, counts.passed_bytes,
       behind_->told());
 }
 
-// A forked child has none of the threads.
+// A forked child has no threads.
 status cached_object::close() {
   if (cache_->forked()) return {};
   for (;;) {

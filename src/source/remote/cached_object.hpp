@@ -1,6 +1,6 @@
-// An object on a server that is wholly or partly in the node's cache, or not yet. A far source, like the object behind it. A fill reads
-// present blocks from the cache file, fetches and stores blocks that nobody else fetches, and waits for blocks that another process
-// fetches. If the cache fails, the bytes come from the server. Thread-safe, except close().
+// An object on a server that is read through the node's cache. A far source, like the underlying object. A fill reads present blocks from
+// the cache file, fetches and stores missing blocks, and waits for blocks that another process is fetching. If the cache fails, the bytes
+// are read from the server. Thread-safe, except close().
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ namespace penstock::source::remote {
 
 class cached_object final : public source {
  public:
-  // behind: the object, in the entry's version.
+  // behind: the underlying object, in the entry's version.
   cached_object(std::unique_ptr<source> behind, std::shared_ptr<node_cache> by, std::shared_ptr<cache_entry> of);
   ~cached_object() override;
 
@@ -43,8 +43,8 @@ class cached_object final : public source {
   const std::shared_ptr<node_cache> cache_;
   const std::shared_ptr<cache_entry> entry_;
   std::mutex lock_;           // guards the members below
-  filling* first_ = nullptr;  // list of fillings under way
-  unsigned under_way_ = 0;    // includes fillings whose end is being reported
+  filling* first_ = nullptr;  // list of fillings in progress
+  unsigned under_way_ = 0;    // includes fillings whose completion is being reported
   std::condition_variable quiet_;
 };
 

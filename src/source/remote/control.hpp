@@ -1,5 +1,5 @@
-// Small requests for credentials, sizes and lists. The function that sends them is a parameter, so that callers are tested without a
-// network. Values.
+// Small requests for credentials, sizes and lists. The function that sends them is a parameter, so callers can be tested without a network.
+// Values.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,9 @@ struct control_request {
   url address;
   std::vector<header> headers;
   std::string body;
-  std::chrono::milliseconds timeout{5000};         // of the whole request
-  std::size_t most_bytes = std::size_t{64} << 10;  // of the response's body
-  bool use_proxy = true;                           // false: a service of this machine or its host, never through a proxy
+  std::chrono::milliseconds timeout{5000};         // for the whole request
+  std::size_t most_bytes = std::size_t{64} << 10;  // limit on the size of the response body
+  bool use_proxy = true;  // false: for a service on this machine or its host, which must not be reached through a proxy
 };
 
 struct control_answer {
@@ -47,8 +47,8 @@ struct control_answer {
   std::string body;
 };
 
-// Sends one request and blocks until the whole response has arrived. Follows no redirects and verifies certificates; errors contain no
-// header or body of the request. Thread-safe. Errors: timed_out; io (no connection, no response, or one that is too long).
+// Sends one request and blocks until the whole response has arrived. Verifies certificates and does not follow redirects. Errors never
+// contain the request's headers or body. Thread-safe. Errors: timed_out; io (no connection, no response, or one that is too large).
 using control_call = std::function<result<control_answer>(const control_request&)>;
 
 }  // namespace penstock::source::remote

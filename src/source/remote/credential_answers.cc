@@ -32,11 +32,11 @@ struct raw_credentials {
 status bad_answer(std::string_view what, std::string_view why) { return {errc::io, fmt::format("{}: {}", what, why)}; }
 
 result<credentials> checked(raw_credentials raw, std::string_view what) {
-  if (!raw.code.empty() && raw.code != "Success") return bad_answer(what, "its answer says that it failed");
+  if (!raw.code.empty() && raw.code != "Success") return bad_answer(what, "the response reports a failure");
   if (!fits_header(raw.id) || raw.id.size() > 128 || !fits_header(raw.secret.reveal()) || raw.secret.reveal().size() > 1024)
-    return bad_answer(what, "its answer has no keys");
+    return bad_answer(what, "the response contains no keys");
   if (!raw.token.empty() && (!fits_header(raw.token.reveal()) || raw.token.reveal().size() > most_token_bytes))
-    return bad_answer(what, "its answer has a token that cannot be sent");
+    return bad_answer(what, "the response contains an invalid token");
   credentials made{.access_key_id = std::move(raw.id),
                    .secret_access_key = std::move(raw.secret),
                    .session_token = std::move(raw.token),
@@ -44,7 +44,7 @@ result<credentials> checked(raw_credentials raw, std::string_view what) {
                    .found_in = std::string(what)};
   if (raw.expiration.empty()) return made;
   made.expires_at = parse_time(raw.expiration);
-  if (!made.expires_at) return bad_answer(what, "its answer has no valid expiration time for the keys");
+  if (!made.expires_at) return bad_answer(what, "the response contains no valid expiration time for the keys");
   return made;
 }
 
@@ -71,7 +71,7 @@ bool read_member(json_reader& json, std::string_view key, raw_credentials& to) {
   return json.skip(most_answer_depth);
 }
 
-// Parses a fixed number of digits at the front.
+// Parses and removes a fixed number of leading digits.
 bool take_digits(std::string_view& text, std::size_t count, int& to) {
   if (text.size() < count || !std::ranges::all_of(text.substr(0, count), [](char c) { return c >= '0' && c <= '9'; })) return false;
   std::from_chars(text.data(), text.data() + count, to);
@@ -113,16 +113,16 @@ bool take_time(std::string_view text, parts_of_time& to) {
 }  // namespace
 
 result<credentials> parse_json_credentials(std::string_view text, std::string_view what) {
-  if (text.size() > most_credential_bytes) return bad_answer(what, "its answer is too long");
+  if (text.size() > most_credential_bytes) return bad_answer(what, "the response is too long");
   raw_credentials raw;
-  json_reader json(text, "its answer");
+  json_reader json(text, "the response");
   if (!json.object([&](std::string_view key) { return read_member(json, key, raw); }) || !json.end())
     return bad_answer(what, json.problem().message());
   return checked(std::move(raw), what);
 }
 
 result<credentials> parse_sts_credentials(std::string_view text, std::string_view what) {
-  if (text.size() > most_credential_bytes) return bad_answer(what, "its answer is too long");
+  if (text.size() > most_credential_bytes) return bad_answer(what, "the response is too long");
   raw_credentials raw;
   xml_scanner xml(text);
   auto event = xml.next();
@@ -133,7 +133,7 @@ result<credentials> parse_sts_credentials(std::string_view text, std::string_vie
     if (xml.name() == "SessionToken") raw.token = secret_text(xml.text());
     if (xml.name() == "Expiration") raw.expiration = xml.text();
   }
-  if (event == xml_event::broken) return bad_answer(what, "its answer is not XML");
+  if (event == xml_event::broken) return bad_answer(what, "the response is not XML");
   return checked(std::move(raw), what);
 }
 
@@ -142,7 +142,7 @@ std::optional<wall_time> parse_time(std::string_view text) {
   if (!take_time(text, parts)) return std::nullopt;
   const std::chrono::year_month_day date(std::chrono::year(parts.year), std::chrono::month(static_cast<unsigned>(parts.month)),
                                          std::chrono::day(static_cast<unsigned>(parts.day)));
-  // Years up to 2200, so that sums do not overflow.
+  // Limits years to 2200, so that sums do not overflow.
   if (!date.ok() || parts.year < 1970 || parts.year > 2200 || parts.hour > 23 || parts.minute > 59 || parts.second > 60)
     return std::nullopt;
   return std::chrono::sys_days(date) + std::chrono::hours(parts.hour) + std::chrono::minutes(parts.minute) +

@@ -25,12 +25,12 @@ constexpr std::chrono::milliseconds sts_timeout{10000};
 constexpr std::size_t most_token_file_bytes = std::size_t{64} << 10;
 constexpr int http_ok = 200;
 constexpr std::string_view how_to_allow =
-    "PENSTOCK_ALLOW_CREDENTIAL_PROCESS=1 in the environment allows it, and so does the option allow_credential_process";
+    "to allow it, set PENSTOCK_ALLOW_CREDENTIAL_PROCESS=1 in the environment, or the option allow_credential_process";
 
 // nullopt: not configured here; the search continues.
 using finding = result<std::optional<credentials>>;
 
-// Parses a number from 1 to most. Error: invalid_argument.
+// Parses a number from 1 to `most`. Error: invalid_argument.
 result<unsigned> number_of(std::string_view text, std::string_view name, unsigned most) {
   unsigned made = 1;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), made);
@@ -73,7 +73,7 @@ class credential_search {
   result<std::string> metadata_token();
 
   [[nodiscard]] std::optional<std::string> variable(std::string_view name) const { return variable_set(world_.variable, name); }
-  // Returns the value of the variable, else of the profile found; empty: neither.
+  // Returns the variable's value, or else that in the profile; empty if neither is set.
   [[nodiscard]] std::string setting(std::string_view name, std::string_view key) const {
     return variable(name).value_or(profile_.setting(key));
   }
@@ -109,7 +109,7 @@ result<credentials> credential_search::run() {
   }
   std::string message("no credentials were found. Penstock looked at:");
   for (const auto& each : looked_at_) message += fmt::format("{} {}", &each == &looked_at_.front() ? "" : ";", each);
-  message += ". For objects that anybody may read, ask for anonymous access";
+  message += ". For public objects, use anonymous access";
   return status(errc::permission_denied, std::move(message));
 }
 
@@ -118,18 +118,18 @@ result<credentials> credential_search::usable(credentials found) const {
   const bool fits = fits_header(found.access_key_id) && fits_header(found.secret_access_key.reveal()) &&
                     (found.session_token.empty() || fits_header(found.session_token.reveal()));
   if (!fits)
-    return status(errc::invalid_argument, fmt::format("the keys of {} are empty, or contain a space or a line break", found.found_in));
+    return status(errc::invalid_argument, fmt::format("the keys from {} are empty, or contain a space or a line break", found.found_in));
   if (options_.for_google &&
       (found.access_key_id.starts_with("AKIA") || found.access_key_id.starts_with("ASIA") || !found.session_token.empty()))
-    return status(
-        errc::permission_denied,
-        fmt::format("the keys of {} are Amazon's; Google Cloud Storage needs an HMAC key (GOOG...) in their place, or anonymous access",
-                    found.found_in));
+    return status(errc::permission_denied,
+                  fmt::format("the keys from {} are Amazon's; Google Cloud Storage requires an HMAC key (GOOG...) or anonymous access",
+                              found.found_in));
   if (found.access_key_id.starts_with("ASIA") && found.session_token.empty())
-    return status(errc::invalid_argument, fmt::format("the keys of {} are temporary (ASIA...), but have no session token", found.found_in));
+    return status(errc::invalid_argument,
+                  fmt::format("the keys from {} are temporary (ASIA...), but the session token is not set", found.found_in));
   if (found.expires_at && *found.expires_at <= world_.now())
-    return status(errc::permission_denied, fmt::format("the keys of {} expired at {}, by the clock of this machine", found.found_in,
-                                                       signing_time(*found.expires_at)));
+    return status(errc::permission_denied,
+                  fmt::format("the keys from {} expired at {} by this machine's clock", found.found_in, signing_time(*found.expires_at)));
   return found;
 }
 
@@ -139,9 +139,8 @@ finding credential_search::in_environment() {
   auto secret = variable("AWS_SECRET_ACCESS_KEY");
   if (!id && !secret) return not_here("the environment (AWS_ACCESS_KEY_ID is not set)");
   if (!id || !secret)
-    return status(errc::invalid_argument,
-                  fmt::format("the environment has {} without {}", id ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
-                              id ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID"));
+    return status(errc::invalid_argument, fmt::format("{} is set but {} is not", id ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
+                                                      id ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID"));
   auto token = variable("AWS_SESSION_TOKEN").value_or(variable("AWS_SECURITY_TOKEN").value_or(""));
   credentials made{.access_key_id = std::move(*id),
                    .secret_access_key = secret_text::taken_from(*secret),
@@ -158,7 +157,7 @@ finding credential_search::in_asked_profile() {
   auto made = of_profile(*found);
   if (made.ok() && !*made)
     return status(errc::permission_denied,
-                  fmt::format("the profile '{}' of {} has no credentials", printable_text(found->name), found->looked_at));
+                  fmt::format("the profile '{}' in {} contains no credentials", printable_text(found->name), found->looked_at));
   return made;
 }
 
@@ -167,7 +166,7 @@ finding credential_search::in_profile() {
   if (!found) return found.error();
   auto made = of_profile(*found);
   if (!made || *made) return made;
-  return not_here(fmt::format("the profile '{}' of {}", printable_text(found->name), found->looked_at));
+  return not_here(fmt::format("the profile '{}' in {}", printable_text(found->name), found->looked_at));
 }
 
 finding credential_search::of_profile(const found_profile& found) {
@@ -183,7 +182,7 @@ finding credential_search::of_profile(const found_profile& found) {
   }
   if (!values.access_key_id.empty() || !values.secret_access_key.empty()) {
     if (values.access_key_id.empty() || values.secret_access_key.empty())
-      return status(errc::unsupported, fmt::format("{} has only half of a pair of keys", what));
+      return status(errc::unsupported, fmt::format("{} contains only one of aws_access_key_id and aws_secret_access_key", what));
     return std::optional(credentials{.access_key_id = values.access_key_id,
                                      .secret_access_key = values.secret_access_key,
                                      .session_token = values.session_token,
@@ -198,23 +197,23 @@ finding credential_search::of_profile(const found_profile& found) {
 finding credential_search::of_process(const found_profile& found, const std::string& command) {
   const auto what = fmt::format("the credential_process of the profile '{}'", printable_text(found.name));
   if (!options_.allow_process || world_.run == nullptr)
-    return status(errc::permission_denied, fmt::format("{} is a program, and starting it is not allowed; {}", what, how_to_allow));
+    return status(errc::permission_denied, fmt::format("{} is a program, which Penstock may not run; {}", what, how_to_allow));
   return of_program(command, what);
 }
 
-// Runs the AWS command line for sign-ins that only the AWS tools support.
+// Runs the AWS command line for kinds of sign-in that only the AWS tools support.
 finding credential_search::of_command_line(const found_profile& found, std::string_view kind) {
   const auto what = fmt::format("the profile '{}'", printable_text(found.name));
   const bool is_plain = std::ranges::all_of(found.name, [](char c) { return c > ' ' && c < 0x7f && c != '\''; });
   if (!is_plain) return status(errc::unsupported, fmt::format("{} {}, but its name cannot be passed to the AWS CLI", what, kind));
   if (!options_.allow_process || world_.run == nullptr) {
-    return status(errc::permission_denied, fmt::format("{} {}, which needs `aws configure export-credentials`, but running programs "
+    return status(errc::permission_denied, fmt::format("{} {}, which requires `aws configure export-credentials`, but running programs "
                                                        "is not allowed; {}",
                                                        what, kind, how_to_allow));
   }
   auto found_there = of_program(fmt::format("aws configure export-credentials --format process --profile '{}'", found.name), what);
   if (found_there) return found_there;
-  return found_there.error().with_context(fmt::format("{} {}; `aws configure export-credentials` (AWS CLI 2) was started", what, kind));
+  return found_there.error().with_context(fmt::format("{} {}; Penstock ran `aws configure export-credentials` (AWS CLI 2)", what, kind));
 }
 
 finding credential_search::of_program(const std::string& command, const std::string& what) {
@@ -231,7 +230,7 @@ finding credential_search::by_web_identity() {
   const auto file = variable("AWS_WEB_IDENTITY_TOKEN_FILE");
   const auto role = variable("AWS_ROLE_ARN");
   if (!file) return not_here("web identity (AWS_WEB_IDENTITY_TOKEN_FILE is not set)");
-  if (!role) return status(errc::invalid_argument, "the environment has AWS_WEB_IDENTITY_TOKEN_FILE without AWS_ROLE_ARN");
+  if (!role) return status(errc::invalid_argument, "AWS_WEB_IDENTITY_TOKEN_FILE is set but AWS_ROLE_ARN is not");
   auto made = assume_role(*role, variable("AWS_ROLE_SESSION_NAME").value_or(""), *file);
   if (!made) return made.error();
   return std::optional(std::move(*made));
@@ -270,8 +269,7 @@ result<url> credential_search::sts_address() const {
   }
   if (!endpoint.empty()) {
     auto address = parse_http_url(endpoint);
-    return address ? std::move(address)
-                   : address.error().with_context("the endpoint of STS (AWS_ENDPOINT_URL_STS, or that of the profile)");
+    return address ? std::move(address) : address.error().with_context("the STS endpoint (from AWS_ENDPOINT_URL_STS or the profile)");
   }
   const auto* const kind = options_.use_fips ? "-fips" : "";
   if (options_.region.empty())
@@ -282,19 +280,20 @@ result<url> credential_search::sts_address() const {
       fmt::format("https://sts{}.{}.amazonaws.com{}/", kind, options_.region, options_.region.starts_with("cn-") ? ".cn" : ""));
 }
 
-// --- files of the tools before the AWS CLI, which botocore still reads
+// --- files of tools older than the AWS CLI, which botocore still reads
 finding credential_search::in_old_files() {
   for (const auto* name : {"AWS_CREDENTIAL_FILE", "BOTO_CONFIG"}) {
     const auto file = variable(name);
     if (file)
-      return status(errc::unsupported,
-                    fmt::format("{} names {}, a file of a kind that is not read: put the keys into ~/.aws/credentials, or unset {}", name,
-                                printable_text(*file), name));
+      return status(
+          errc::unsupported,
+          fmt::format("{} refers to {}, but files of this kind are not supported: put the keys into ~/.aws/credentials, or unset {}", name,
+                      printable_text(*file), name));
   }
   return std::optional<credentials>();
 }
 
-// --- container: ECS, and EKS with its agent
+// --- container: ECS, and EKS with the Pod Identity Agent
 finding credential_search::of_container() {
   if (!variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") && !variable("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
     return not_here("the container (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and AWS_CONTAINER_CREDENTIALS_FULL_URI are not set)");
@@ -319,9 +318,8 @@ finding credential_search::of_container() {
 
 result<url> credential_search::container_address() const {
   if (const auto path = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")) {
-    // Accept only a path: anything else would name another host.
-    if (!path->starts_with('/'))
-      return status(errc::invalid_argument, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI does not begin with a slash");
+    // Accept only a path: anything else could refer to another host.
+    if (!path->starts_with('/')) return status(errc::invalid_argument, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI must begin with a slash");
     return parse_http_url("http://169.254.170.2" + *path);
   }
   auto address = parse_http_url(variable("AWS_CONTAINER_CREDENTIALS_FULL_URI").value_or(""));
@@ -341,9 +339,9 @@ result<std::vector<header>> credential_search::container_headers() {
   }
   std::vector<header> headers{{"Accept", "application/json"}};
   if (token.empty()) return headers;
-  // A scheme and a token: may contain spaces, but no line end.
+  // The value is a scheme and a token. It may contain spaces, but no line break.
   if (!std::ranges::all_of(token, [](char c) { return c >= ' ' && c < 0x7f; }))
-    return status(errc::invalid_argument, "the token for the container's credentials has a character that is not allowed");
+    return status(errc::invalid_argument, "the token for the container's credentials contains an invalid character");
   headers.push_back({"Authorization", std::move(token)});
   return headers;
 }
@@ -387,7 +385,7 @@ result<url> credential_search::metadata_address(std::string_view path) const {
 result<std::string> credential_search::metadata_token() {
   constexpr std::string_view path = "/latest/api/token";
   auto token = ask_metadata("PUT", path, {"X-aws-ec2-metadata-token-ttl-seconds", "21600"});
-  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: its answer is not a token", path));
+  if (token && !fits_header(*token)) return status(errc::io, fmt::format("{}: the response is not a token", path));
   return token;
 }
 
@@ -428,7 +426,7 @@ result<std::string> credential_search::token_in(const std::string& file, std::st
   if (!text) return text.error().with_context(what);
   std::string token(first_line(*text));
   wipe(*text);
-  if (token.empty()) return status(errc::invalid_argument, fmt::format("{}: {} has no token", what, printable_text(file)));
+  if (token.empty()) return status(errc::invalid_argument, fmt::format("{}: {} contains no token", what, printable_text(file)));
   return token;
 }
 

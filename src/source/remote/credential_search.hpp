@@ -1,6 +1,6 @@
-// Finds credentials in the order of the AWS tools ("Standardized credential providers", AWS SDKs and tools reference guide). The first ones
-// found are used; if they do not work, that is an error, and no other identity is tried. Blocks while it reads files and queries servers.
-// Thread-safe.
+// Searches for credentials in the same order as the AWS tools ("Standardized credential providers", AWS SDKs and tools reference guide).
+// The first ones found are used; if they do not work, that is an error, and no other identity is tried. Blocks while it reads files and
+// queries servers. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -19,33 +19,33 @@ namespace penstock::source::remote {
 
 struct credential_options {
   std::optional<credentials> given;  // by the program
-  std::string profile;               // if given by name, nothing else is searched
+  std::string profile;               // if set, nothing else is searched
   std::string region;                // for the STS endpoint; empty: the global one
   bool anonymous = false;            // do not sign requests
-  bool allow_process = false;        // programs may be started for credentials: credential_process of a profile, or the AWS command line
+  bool allow_process = false;        // programs may be run to obtain credentials: a profile's credential_process, or the AWS command line
   bool use_fips = false;             // for STS endpoints
-  bool for_google = false;           // refuse Amazon's keys: Google Cloud Storage has its own HMAC keys
+  bool for_google = false;           // reject Amazon's keys, because Google Cloud Storage has its own HMAC keys
 };
 
-// Everything that the search uses from outside.
+// All external functions that the search uses.
 struct credential_world {
   variable_lookup variable;
   control_call call;
   std::shared_ptr<sys::kernel> kernel;
   std::function<wall_time()> now;
-  // sys::run_command, with most_credential_bytes and a time limit. Empty: programs cannot be started.
+  // sys::run_command, with most_credential_bytes and a time limit. Empty: programs cannot be run.
   std::function<result<std::string>(const std::string& command)> run;
 };
 
-// Searches in this order: the given credentials; the named profile; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the profile of
-// AWS_PROFILE, or the default one; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); the container (AWS_CONTAINER_CREDENTIALS_*);
-// the instance metadata service (IMDSv2 only). Errors: permission_denied (there are none, and the message lists what was searched; or a
-// server refused them), invalid_argument (half of a pair is set, an address that must not be queried), and those of the source in use. No
-// message contains a secret.
+// Searches in this order: the given credentials; the named profile; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; the profile that
+// AWS_PROFILE selects, or the default one; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); the container
+// (AWS_CONTAINER_CREDENTIALS_*); the instance metadata service (IMDSv2 only). Errors: permission_denied (none were found, and the message
+// lists where they were searched; or a server rejected them), invalid_argument (only one of two keys is set, or an address must not be
+// queried), and those of the provider in use. Messages never contain a secret.
 result<credentials> find_credentials(const credential_options& options, const credential_world& world);
 
-// Returns true if a container's credentials may be requested from that address: by https, or from this machine or the addresses that ECS
-// and EKS use for it.
+// Returns true if a container's credentials may be requested from this address: over https, or from this machine or the addresses that ECS
+// and EKS use for this purpose.
 [[nodiscard]] bool may_hand_out_credentials(const url& address);
 
 }  // namespace penstock::source::remote

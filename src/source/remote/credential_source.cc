@@ -14,7 +14,7 @@ result<std::shared_ptr<const credentials>> credential_source::current() {
   const auto before = renewals_;
   renewed_.wait(hold, [&] { return renewals_ != before; });
   if (is_valid(now_())) return kept_;
-  return last_problem_.ok() ? status(errc::permission_denied, "the credentials expired while they were renewed") : last_problem_;
+  return last_problem_.ok() ? status(errc::permission_denied, "the credentials expired while they were being renewed") : last_problem_;
 }
 
 result<std::shared_ptr<const credentials>> credential_source::renew(std::unique_lock<std::mutex>& hold) {

@@ -15,7 +15,8 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr unsigned most_redirects = 5;
-constexpr std::size_t most_bytes_of_first = std::size_t{16} << 10;  // body of a response to GET of the first byte: errors say why
+constexpr std::size_t most_bytes_of_first =
+    std::size_t{16} << 10;  // limit on the response body when the first byte is requested; error bodies contain the reason
 
 class http_protocol final : public protocol {
  public:
@@ -41,15 +42,15 @@ std::optional<std::uint64_t> number(std::string_view text) {
 
 std::string asked_for(std::string_view method, const url& address) { return fmt::format("{} {}", method, address.shown()); }
 
-// Ways to ask for the size, in order, until a response gives it.
+// Ways to query the size. They are tried in order until a response contains it.
 enum class way : std::uint8_t { head, first_byte, whole };
 
 bool is_success(int status) noexcept { return status == 200 || status == 206; }
 
-// S3 supports HEAD, so its 404 is final. Other servers may answer HEAD with 404 and still serve the object to GET.
+// S3 supports HEAD, so its 404 is final. Other servers may respond to HEAD with 404 and still serve the object to GET.
 bool is_answer_of_s3(const sys::web_answer& answer) { return !answer.header("x-amz-request-id").empty(); }
 
-// Returns true if the next way may give more than this response.
+// Returns true if the next way may provide more than this response.
 bool next_may_tell(way asked, const sys::web_answer& answer) {
   if (answer.status == 404 && is_answer_of_s3(answer)) return false;
   const bool is_redirect = answer.status >= 300 && answer.status < 400;
@@ -77,11 +78,12 @@ status check_headers(const std::vector<header>& headers) {
     const bool is_name =
         !each.name.empty() &&
         each.name.find_first_not_of("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == std::string::npos;
-    if (!is_name) return {errc::invalid_argument, fmt::format("\"{}\" is not a header name", printable_text(each.name.substr(0, 60)))};
+    if (!is_name)
+      return {errc::invalid_argument, fmt::format("\"{}\" is not a valid header name", printable_text(each.name.substr(0, 60)))};
     const bool is_value =
         std::all_of(each.value.begin(), each.value.end(), [](char c) { return c == '\t' || static_cast<unsigned char>(c) >= ' '; }) &&
         each.value.find('\x7f') == std::string::npos;
-    if (!is_value) return {errc::invalid_argument, fmt::format("the value of header {} has control characters", each.name)};
+    if (!is_value) return {errc::invalid_argument, fmt::format("the value of header {} contains control characters", each.name)};
     const header none{each.name, {}};
     if (std::any_of(own.begin(), own.end(), [&](std::string_view name) { return header_value({none}, name).has_value(); }))
       return {errc::invalid_argument, fmt::format("header {} is set by Penstock itself", each.name)};
@@ -97,14 +99,14 @@ version version_of(const sys::web_answer& answer) {
   version made{std::string(answer.header("etag")), std::string(answer.header("last-modified"))};
   for (auto* const each : {&made.etag, &made.last_modified}) {
     const bool fits = std::all_of(each->begin(), each->end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != '\x7f'; });
-    if (!fits) each->clear();  // it is sent back to the server in requests
+    if (!fits) each->clear();  // the value is sent back to the server in requests
   }
   return made;
 }
 
 namespace {
 
-// Repeats one question until it gets a usable response.
+// Repeats one request until it gets a usable response.
 class asker {
  public:
   asker(network& by, const question& what, const patience& how) : by_(by), what_(what), how_(how) {}
@@ -148,7 +150,7 @@ class asker {
     return by_.exchange(asked, how_.stop_requested);
   }
 
-  // Waits before the next try. Returns an error if there is no next try.
+  // Waits before the next attempt. Returns an error if there is none.
   status wait(const result<sys::web_answer>& answer, std::string_view method, unsigned tries) {
     auto problem = answer ? error_of(answer->status, what_.address.shown()) : answer.error().with_context(asked_for(method, what_.address));
     const bool took_long = !answer && problem.code() == errc::timed_out;
@@ -201,7 +203,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
     const auto& answer = told->answer;
     if (answer.status >= 300 && answer.status < 400) {
       auto to = redirect_target(at, answer.header("location"));
-      if (!to) return to.error().with_context(fmt::format("{}: the server sends a redirect", made.name));
+      if (!to) return to.error().with_context(fmt::format("{}: the server sent a redirect", made.name));
       at = *std::move(to);
       by.tell_of(network_listener::event::redirect);
       ++moves;
@@ -222,7 +224,7 @@ result<object_facts> find_http_object(network& by, const url& address, const std
       continue;
     }
     if (!is_success(answer.status) && answer.status != 416) return error_of(answer.status, made.name);
-    return ::penstock::status(errc::unsupported, fmt::format("{}: the server does not say how large it is", made.name));
+    return ::penstock::status(errc::unsupported, fmt::format("{}: the server does not report its size", made.name));
   }
   return ::penstock::status(errc::io, fmt::format("{}: more than {} redirects", made.name, most_redirects));
 }

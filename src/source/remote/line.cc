@@ -12,22 +12,22 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr std::size_t head_room = 4096;            // bytes per receive; body bytes among them must be copied
-constexpr std::size_t most_refusal_bytes = 16384;  // limit for the body of an error
+constexpr std::size_t head_room = 4096;            // bytes per receive; any body bytes among them must be copied
+constexpr std::size_t most_refusal_bytes = 16384;  // limit on the size of an error body
 constexpr std::size_t chunk_room = 65536;
 constexpr std::size_t passing_room = 262144;
-// A server may cut ranges into shorter ones. A fetch accepts this many responses below this size; longer ones cannot be many.
+// A server may split ranges into shorter ones. A fetch accepts only this many responses below this size; larger ones are few by their size.
 constexpr std::uint64_t short_answer_bytes = std::uint64_t{64} << 10;
 constexpr unsigned most_short_answers = 64;
-// Bytes per send. Over TLS it is small, because OpenSSL requires the same bytes again until they are accepted.
+// Bytes per send. Over TLS they are few, because OpenSSL requires the same bytes again until they are accepted.
 constexpr std::uint64_t most_sent_plainly = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
-constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then it is the turn of the thread's other connections
+constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then the thread's other connections are served
 
-// The received part of a chunked error body.
+// The part of a chunked error body that was received.
 struct dechunked {
   std::string text;
-  bool is_over = false;  // ends with the last chunk, or where the chunks are malformed
+  bool is_over = false;  // complete, or truncated where the chunks are malformed
 };
 
 dechunked without_chunks(std::string_view text) {
@@ -63,15 +63,15 @@ bool line::start(fetch& what) noexcept {
   what.asked = since_ = clock::now();
   text_.clear();
   heard_ = false;
-  sent_bytes_ = what.sends_bytes;  // nothing is sent before the head
+  sent_bytes_ = what.sends_bytes;  // no body bytes are sent before the head
   since_bytes_ = 0;
   refuses_rest_ = false;
-  if (owner_.is_unwanted(what)) return end(again({}), true) != step::line_ends;  // the network reports it
+  if (owner_.is_unwanted(what)) return end(again({}), true) != step::line_ends;  // the network reports the reason
   auto asked = or_no_memory([&] {
     head_ = {};
     return what.owner->request_of(what);
   });
-  if (!asked) {  // would_block: credentials for signing are still being looked up
+  if (!asked) {  // would_block: the credentials for signing are still being looked up
     const auto then = asked.error().code() == errc::would_block ? verdict::kind::later : verdict::kind::refused;
     return end({.then = then, .error = asked.error()}, true) != step::line_ends;
   }
@@ -89,7 +89,7 @@ status line::send_rest() noexcept {
     if (!sent) return sent.error().code() == errc::would_block ? status() : sent.error();
     out_.erase(0, *sent);
   }
-  // A server that rejects a request may close the connection while the body is sent: read its response anyway.
+  // A server that rejects a request may close the connection while the body is being sent: read its response anyway.
   if (sends_body() && !send_body().ok()) refuses_rest_ = true;
   return {};
 }
@@ -105,7 +105,7 @@ status line::send_body() noexcept {
     since_bytes_ += *sent;
     in_turn += *sent;
   }
-  if (!sends_body()) since_ = clock::now();  // the server's time to respond begins now
+  if (!sends_body()) since_ = clock::now();  // the server's time to respond starts now
   return {};
 }
 
@@ -145,7 +145,7 @@ bool line::look(clock::time_point now) noexcept {
     const auto within = std::max(times.answer_within, what_->works_within);
     if (now - since_ <= within) return true;
     const auto why =
-        or_no_memory([&] { return status(errc::timed_out, fmt::format("{} has not answered for {} ms", to_->host(), within.count())); });
+        or_no_memory([&] { return status(errc::timed_out, fmt::format("{} has not responded for {} ms", to_->host(), within.count())); });
     return end({.then = verdict::kind::again, .error = why, .silent = !heard_ && used_}, false) != step::line_ends;
   }
   if (!has_stalled(now)) return true;
@@ -156,7 +156,7 @@ bool line::look(clock::time_point now) noexcept {
   return broken(why) != step::line_ends;
 }
 
-// A server that works on a response for a long time sends a space from time to time.
+// A server that takes a long time to respond may send a space now and then.
 bool line::has_stalled(clock::time_point now) noexcept {
   const auto& times = owner_.patience_with(*what_);
   const bool is_patient = what_->works_within > times.stall_after && !sends_body();
@@ -175,12 +175,12 @@ line::step line::broken(const status& why) noexcept {
   if (what_ == nullptr) return step::line_ends;
   if (now_ == phase::body && what_->missing() == 0)
     return end({.then = verdict::kind::body}, false);  // only the end of the framing is missing
-  // The server may close an idle connection just when the next request is sent.
+  // The server may close an idle connection at the moment when the next request is sent.
   if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why, .unsent = true}, false);
   return end(again(why), false);
 }
 
-// Sends the next request before it reports the end of the last, so that the server is never idle.
+// Sends the next request before reporting the end of the previous one, so that the server is never idle.
 line::step line::end(const verdict& how, bool line_goes_on) noexcept {
   // After an incomplete request, the server would read the next one as the rest of it.
   line_goes_on = line_goes_on && out_.empty() && sent_bytes_ == what_->sends_bytes;
@@ -251,7 +251,7 @@ line::step line::take_head() {
   std::array<std::byte, head_room> room;
   const auto got = receive(room.data(), room.size());
   if (!got) return got.error().code() == errc::would_block ? step::waits : broken(got.error());
-  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection before it answered", to_->host())});
+  if (*got == 0) return broken({errc::io, fmt::format("{} closed the connection before responding", to_->host())});
   text_.append(reinterpret_cast<const char*>(room.data()), *got);
   for (;;) {
     head_ = {};
@@ -260,7 +260,8 @@ line::step line::take_head() {
     if (*length == 0) return step::more;
     text_.erase(0, *length);
     if (head_.status >= 200 || head_.status == 101) return head_is_there();
-    if (++informational_ > most_informational) return broken({errc::io, fmt::format("{} does not answer", to_->host())});
+    if (++informational_ > most_informational)
+      return broken({errc::io, fmt::format("{} sent too many informational responses", to_->host())});
   }
 }
 
@@ -279,7 +280,7 @@ line::step line::head_is_there() {
   assert(then.body_bytes > 0 && (then.body_bytes == unknown_bytes || then.body_bytes <= what_->missing()));
   framed_ = head_.chunked ? framing::chunks : head_.length ? framing::length : framing::until_closed;
   if (head_.length && then.body_bytes != unknown_bytes && *head_.length != then.body_bytes) {
-    return broken({errc::io, fmt::format("{} sends {} bytes as a range of {}", to_->host(), *head_.length, then.body_bytes)});
+    return broken({errc::io, fmt::format("{} sent {} bytes for a range of {}", to_->host(), *head_.length, then.body_bytes)});
   }
   body_left_ = body_bytes_ = then.body_bytes;
   ends_with_body_ = then.ends_with_body;
@@ -302,7 +303,7 @@ line::step line::take_body() {
   return body_left_ == 0 ? take_end() : step::more;
 }
 
-// The end of a response without a length; otherwise an error.
+// Handles a closed connection: the end of a response without a length, otherwise an error.
 line::step line::body_breaks_off() {
   if (body_bytes_ == unknown_bytes && framed_ == framing::until_closed) {
     what_->length = what_->done;
@@ -312,7 +313,7 @@ line::step line::body_breaks_off() {
   return broken({errc::io, fmt::format("{} closed the connection {} bytes before the end", to_->host(), left)});
 }
 
-// A body that ends with its connection may be longer than expected.
+// A body that is ended by closing the connection may be longer than expected.
 line::step line::take_end() {
   if (framed_ != framing::until_closed || !ends_with_body_) return body_is_there();
   std::byte more{};
@@ -322,7 +323,7 @@ line::step line::take_end() {
 }
 
 line::step line::body_is_too_long() {
-  const status why(errc::io, fmt::format("{} sends more than the {} bytes that were expected", to_->host(), body_bytes_));
+  const status why(errc::io, fmt::format("{} sent more than the expected {} bytes", to_->host(), body_bytes_));
   if (!ends_with_body_) return end(again(why), false);
   what_->done = 0;  // none of these bytes are the requested ones
   return end({.then = verdict::kind::refused, .error = why}, false);
@@ -349,7 +350,7 @@ line::step line::take_chunks_from_text() {
         what_->length = what_->done;
         body_left_ = 0;
       }
-      if (body_left_ > 0) return broken({errc::io, fmt::format("{} ended its answer {} bytes too early", to_->host(), body_left_)});
+      if (body_left_ > 0) return broken({errc::io, fmt::format("{} ended its response {} bytes too early", to_->host(), body_left_)});
       return body_is_there();
     }
     if (next->body == 0) {
@@ -368,7 +369,7 @@ line::step line::body_is_there() {
   if (what_->missing() == 0) return end({.then = verdict::kind::body}, goes_on);
   if (body_bytes_ < short_answer_bytes && ++what_->short_answers > most_short_answers)
     return end({.then = verdict::kind::refused,
-                .error = {errc::io, fmt::format("{} sends ranges a few bytes at a time: {} of its answers had less than {} KiB",
+                .error = {errc::io, fmt::format("{} sends only a few bytes of each range: {} of its responses were smaller than {} KiB",
                                                 to_->host(), what_->short_answers, short_answer_bytes >> 10)}},
                goes_on);
   return end({.then = verdict::kind::renewed}, goes_on);
@@ -381,7 +382,7 @@ line::step line::take_error_body() {
   text_.resize(before + got.value_or(0));
   if (!got && got.error().code() == errc::would_block) return step::waits;
   since_bytes_ += got.value_or(0);
-  const bool ended = got.value_or(0) == 0;  // closed or failed: the error text is as complete as it gets
+  const bool ended = got.value_or(0) == 0;  // closed or failed: no more of the error text will arrive
   return ended || has_whole_error() ? error_is_there() : step::more;
 }
 
@@ -395,7 +396,7 @@ line::step line::error_is_there() {
   if (is_success && sent_bytes_ < what_->sends_bytes)
     return broken(
         {errc::io, fmt::format("{} accepted a request after only {} of its {} bytes", to_->host(), sent_bytes_, what_->sends_bytes)});
-  // A server that rejects a request may not have read its whole body, and would read the next request as the rest of it.
+  // A server that rejects a request may not have read the whole body, and would then read the next request as the rest of it.
   const bool has_read_all = is_success || what_->sends_bytes == 0;
   const bool goes_on = has_read_all && !head_.closes && head_.length && text_.size() == body_left_;
   const auto then = what_->owner->judge(head_, head_.chunked ? without_chunks(text_).text : text_, *what_);

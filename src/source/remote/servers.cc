@@ -67,7 +67,7 @@ credential_options credential_options_of(const remote_options& how, const std::s
                              .secret_access_key = secret_text(how.secret_access_key),
                              .session_token = secret_text(how.session_token),
                              .expires_at = std::nullopt,
-                             .found_in = "what the program gave"};
+                             .found_in = "the program"};
   }
   return made;
 }

@@ -154,7 +154,7 @@ TEST_F(s3_settings_test, settings_of_the_program_come_before_variables_and_profi
   EXPECT_EQ(find().signs_payload, true);
   options.settings = {{"no_such_setting", "true"}};
   EXPECT_EQ(find_s3_settings(options, outside.lookup(), *outside.kernel).error().message(),
-            "the AWS tools have no setting 'no_such_setting'");
+            "'no_such_setting' is not a setting of the AWS tools");
 }
 
 TEST_F(s3_settings_test, what_the_program_says_comes_first) {
