@@ -112,5 +112,5 @@ def test_an_object_that_is_replaced_is_an_error(served, tmp_path):
     url, _ = served
     with penstock.open(f"{url}/data.bin") as file:
         (tmp_path / "data.bin").write_bytes(b"x" * len(CONTENT))
-        with pytest.raises(penstock.Error, match="replaced by another"):
+        with pytest.raises(penstock.Error, match="was replaced while"):
             file.read_into(bytearray(100))

@@ -75,7 +75,7 @@ def test_files_of_a_list_may_be_local_and_on_servers(served):
     for paths in ([local, remote], [remote, local]):
         expect_all(penstock.safetensors.numpy.load_file(paths, storage_options=options))
     assert asked and all(headers["x-mine"] == "yes" for _, headers in asked)
-    with pytest.raises(penstock.InvalidArgument, match="its scheme is not"):
+    with pytest.raises(penstock.InvalidArgument, match="its scheme must be"):
         penstock.safetensors.numpy.load_file(local, storage_options=options)
 
 
@@ -88,7 +88,7 @@ def test_arrays_are_read_with_the_options_of_a_server(served):
     with pytest.raises(penstock.ShortRead, match="array.bin: read") as short:
         penstock.fromfile(f"{url}/array.bin?token=hidden", "f4", 100, storage_options=options)
     assert "hidden" not in f"{short.value} {short.value.filename}"
-    with pytest.raises(penstock.InvalidArgument, match="its scheme is not"):
+    with pytest.raises(penstock.InvalidArgument, match="its scheme must be"):
         penstock.fromfile(folder / "array.bin", "f4", storage_options=options)
 
 

@@ -202,7 +202,7 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "use_accelerate_endpoint .* acceleration"),
     ({"config_kwargs": {"s3": {"payload_signing_enabled": "odd"}}}, "true or false"),
     ({"config_kwargs": {"s3": {"addressing_style": "odd"}}}, "auto, path or virtual"),
-    ({"config_kwargs": {"retries": {"mode": "odd"}}}, "retry_mode .* is 'odd': it must be legacy, standard or adaptive"),
+    ({"config_kwargs": {"retries": {"mode": "odd"}}}, "retry_mode .* is 'odd': must be legacy, standard or adaptive"),
     ({"config_kwargs": {"retries": {"max_attempts": -1}}}, "max_attempts"),
     ({"config_kwargs": {"retries": {"total_max_attempts": 0}}}, "1 to 1000"),
     ({"config_kwargs": {"response_checksum_validation": "odd"}}, "response_checksum_validation .* is 'odd'"),
@@ -349,10 +349,10 @@ for more in {NAMES_OF_CUSTOMER_KEY}:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sse_customer_key": CUSTOMER_KEY}, "over https only"),
-        ({"sse_customer_key": b"short"}, "has 5 bytes"),
+        ({"sse_customer_key": CUSTOMER_KEY}, "requires https"),
+        ({"sse_customer_key": b"short"}, "is 5 bytes long"),
         ({"sse_customer_key": "not base64"}, "neither 32 bytes nor base64"),
-        ({"sse_customer_key": CUSTOMER_KEY, "server_side_encryption": "AES256"}, "exclude each other"),
+        ({"sse_customer_key": CUSTOMER_KEY, "server_side_encryption": "AES256"}, "mutually exclusive"),
         ({"SSECustomerAlgorithm": "DES"}, "AES256"),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_key_of_the_customer_that_cannot_be_used_is_refused(server, options, s
 
 
 def test_a_key_of_the_customer_is_for_s3(server):
-    with pytest.raises(penstock.Error, match="sse_customer_key is for objects of S3"):
+    with pytest.raises(penstock.Error, match="sse_customer_key is only for S3 objects"):
         penstock.open(server[0] + "/x", storage_options={"sse_customer_key": CUSTOMER_KEY})
 
 
@@ -405,8 +405,8 @@ def test_a_file_is_named_by_a_url(tmp_path):
         ("s3:/bucket/key", "one slash"),
         ("hf://owner", "hf://OWNER/NAME/PATH"),
         ("s3://arn:aws:s3::123456789012:accesspoint/m.mrap/k", "version 4A"),
-        ("s3://arn:aws:s3-object-lambda:us-west-2:123456789012:accesspoint/ap/k", "only those of S3's buckets and access points"),
-        ("s3://arn:aws:s3-outposts:us-west-2:123456789012:outpost/op/accesspoint/ap/k", "only those of S3's buckets and access points"),
+        ("s3://arn:aws:s3-object-lambda:us-west-2:123456789012:accesspoint/ap/k", "those of S3 buckets and access points"),
+        ("s3://arn:aws:s3-outposts:us-west-2:123456789012:outpost/op/accesspoint/ap/k", "those of S3 buckets and access points"),
     ],
 )
 def test_what_is_not_served_says_so(url, said, tmp_path):

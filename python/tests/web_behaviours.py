@@ -207,20 +207,20 @@ BEHAVIOURS = {
     "empty": Behaviour(lambda asked: right(asked, content=b""), content=b""),
     "empty_without_ranges": Behaviour(lambda asked: right(asked, content=b"", ranges=False), content=b""),
     "empty_in_chunks": Behaviour(by_method(length_of_head(0), lambda asked: head("200 OK", ETAG, "Transfer-Encoding: chunked") + b"0\r\n\r\n"), content=b""),
-    "head_says_less": Behaviour(by_method(length_of_head(1000)), rf"{SIZE} bytes now"),
-    "head_says_more": Behaviour(by_method(length_of_head(SIZE + 5)), rf"{SIZE} bytes now"),
-    "head_says_less_and_all_comes": Behaviour(by_method(length_of_head(1000), no_ranges), rf"{SIZE} bytes now"),
+    "head_says_less": Behaviour(by_method(length_of_head(1000)), rf"now has {SIZE} bytes"),
+    "head_says_more": Behaviour(by_method(length_of_head(SIZE + 5)), rf"now has {SIZE} bytes"),
+    "head_says_less_and_all_comes": Behaviour(by_method(length_of_head(1000), no_ranges), rf"now has {SIZE} bytes"),
     **{
         f"head_says_{length}_and_more_comes_{name}": Behaviour(by_method(length_of_head(length), of_get), f"more than the {length} bytes|the rest is missing")
         for length in (1000, 100_000, 1_200_000)
         for name, of_get in (("in_chunks", chunked), ("up_to_the_end", until_closed))
     },
     # --- the version
-    "loses_its_etag_after_head": Behaviour(without_etag_from(1), "replaced by another"),
-    "loses_its_etag": Behaviour(without_etag_from(2), "replaced by another"),
-    "another_etag": Behaviour(versions(ETAG, 'ETag: "v2"'), "replaced by another"),
-    "an_etag_appears": Behaviour(versions(MODIFIED, MODIFIED + "\r\n" + ETAG), "replaced by another"),
-    "loses_the_time_of_its_change": Behaviour(versions(MODIFIED, ""), "replaced by another"),
+    "loses_its_etag_after_head": Behaviour(without_etag_from(1), "was replaced while"),
+    "loses_its_etag": Behaviour(without_etag_from(2), "was replaced while"),
+    "another_etag": Behaviour(versions(ETAG, 'ETag: "v2"'), "was replaced while"),
+    "an_etag_appears": Behaviour(versions(MODIFIED, MODIFIED + "\r\n" + ETAG), "was replaced while"),
+    "loses_the_time_of_its_change": Behaviour(versions(MODIFIED, ""), "was replaced while"),
     "only_get_says_the_version": Behaviour(by_method(lambda asked: right(asked, etag=""))),
     "no_version": Behaviour(lambda asked: right(asked, etag="")),
     # --- connections
@@ -255,7 +255,7 @@ BEHAVIOURS = {
     "no_words_behind_the_status": Behaviour(edited((b"206 Partial Content", b"206"), (b"200 OK", b"200"))),
     "200_with_its_range": Behaviour(edited((b"206 Partial Content", b"200 OK"))),
     **{f"a_range_as_{index}": Behaviour(with_range_as(each)) for index, each in enumerate(RANGES)},
-    "a_line_without_a_colon": Behaviour(by_method(right, lines("nonsense")), "is not HTTP"),
+    "a_line_without_a_colon": Behaviour(by_method(right, lines("nonsense")), "is not valid HTTP"),
     # --- encodings
     **{f"stored_as_{each}": Behaviour(encoded(each)) for each in ENCODINGS},
     "stored_as_gzip_without_ranges": Behaviour(encoded("gzip", no_ranges), is_slow=True),
@@ -269,7 +269,7 @@ BEHAVIOURS = {
     "redirect_that_expires": Behaviour(signed(lambda word, asked: word.startswith("GET") or asked.count["GET"] < 2)),
     "redirect_that_is_never_valid": Behaviour(signed(lambda word, asked: False), "403"),
     "redirect_in_a_circle": Behaviour(lambda asked: head("302 Found", "Location: data.safetensors", "Content-Length: 0"), "redirects|too many"),
-    "redirect_to_nothing": Behaviour(lambda asked: head("302 Found", "Content-Length: 0"), "names no address"),
+    "redirect_to_nothing": Behaviour(lambda asked: head("302 Found", "Content-Length: 0"), "contains no address"),
     # --- no ranges
     "no_ranges": Behaviour(no_ranges, is_slow=True),
     "no_ranges_in_chunks": Behaviour(chunked, is_slow=True),
@@ -284,7 +284,7 @@ BEHAVIOURS = {
             if asked.count["whole GET"] > 1
             else Last(right(asked, ranges=False, etag="")[:1_200_000])
         ),
-        "replaced by another",
+        "was replaced while",
         is_slow=True,
     ),
 }

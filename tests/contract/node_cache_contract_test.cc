@@ -258,7 +258,7 @@ TEST_F(node_cache, an_object_without_a_version_is_not_kept_and_explain_says_so) 
   reader with(folder());
   const auto from = with.open(server_.url());
   with.expect(from, content_);
-  EXPECT_NE(with.remarks(from).find("nothing of it is kept in the node cache: the server names no version"), std::string::npos)
+  EXPECT_NE(with.remarks(from).find("it is not kept in the node cache: the server reports no version"), std::string::npos)
       << with.remarks(from);
 }
 
@@ -266,7 +266,7 @@ TEST_F(node_cache, an_object_whose_size_is_given_is_not_kept_and_explain_says_so
   reader with(folder());
   const auto from = with.open(server_.url(), {.size = object_bytes});
   with.expect(from, content_);
-  EXPECT_NE(with.remarks(from).find("its size was given"), std::string::npos) << with.remarks(from);
+  EXPECT_NE(with.remarks(from).find("its size was set by an option"), std::string::npos) << with.remarks(from);
 }
 
 TEST_F(node_cache, options_of_an_object_count_instead_of_the_engines) {

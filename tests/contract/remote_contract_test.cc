@@ -196,16 +196,17 @@ std::vector<kind_of_fault> all_faults() {
          return then::close;
        },
        ""},
-      {"another_range", with_head([](std::string head) { return replaced(std::move(head), "bytes ", "bytes 1"); }), "that were asked for"},
-      {"a_range_that_is_none", replaced_by("Content-Range: bytes", "Content-Range: lines"), "Content-Range is", errc::unsupported},
-      {"another_version", replaced_by("\"first\"", "\"second\""), "replaced by another"},
-      {"another_size", replaced_by("/" + std::to_string(size), "/99999999"), "has 99999999 bytes now"},
+      {"another_range", with_head([](std::string head) { return replaced(std::move(head), "bytes ", "bytes 1"); }),
+       "instead of the requested"},
+      {"a_range_that_is_none", replaced_by("Content-Range: bytes", "Content-Range: lines"), "invalid Content-Range", errc::unsupported},
+      {"another_version", replaced_by("\"first\"", "\"second\""), "was replaced while"},
+      {"another_size", replaced_by("/" + std::to_string(size), "/99999999"), "now has 99999999 bytes"},
       {"stored_compressed", replaced_by("ETag:", "Content-Encoding: gzip\r\nETag:"), ""},
       {"compressed_on_the_way", with_head([](std::string head) {
          return replaced(replaced(std::move(head), "ETag:", "Content-Encoding: gzip\r\nETag:"), "Content-Length: ", "Content-Length: 1");
        }),
        "as gzip", errc::unsupported},
-      {"without_its_version", replaced_by("ETag: \"first\"\r\n", ""), "replaced by another"},
+      {"without_its_version", replaced_by("ETag: \"first\"\r\n", ""), "was replaced while"},
       {"a_byte_at_a_time",
        [](const web_request& asked, const client& to, web_server& of) -> std::optional<then> {
          auto less = asked;
@@ -219,16 +220,16 @@ std::vector<kind_of_fault> all_faults() {
       {"two_lengths", replaced_by("Content-Length: ", "Content-Length: 7\r\nContent-Length: "), "Content-Length is"},
       {"not_found", replies("HTTP/1.1 404 No\r\n" + no_body), "status 404", errc::not_found},
       {"forbidden", replies("HTTP/1.1 403 No\r\n" + no_body), "status 403", errc::permission_denied},
-      {"precondition_failed", replies("HTTP/1.1 412 No\r\n" + no_body), "replaced by another"},
+      {"precondition_failed", replies("HTTP/1.1 412 No\r\n" + no_body), "was replaced while"},
       {"range_behind_the_end", replies("HTTP/1.1 416 No\r\nContent-Range: bytes */5\r\n" + no_body), "5 bytes instead of"},
       {"always_busy", replies("HTTP/1.1 503 No\r\n" + no_body), "status 503"},
-      {"always_garbage", replies("220 mail.example.org ESMTP\r\n\r\n"), "is not HTTP"},
+      {"always_garbage", replies("220 mail.example.org ESMTP\r\n\r\n"), "is not valid HTTP"},
       {"always_cut_at_once", cut_after(0), "before the end"},
       {"always_closed", replies(""), "before responding"},
-      {"endless_headers", endless_headers, "longer than 64 KiB"},
-      {"redirect_without_an_address", replies("HTTP/1.1 302 Found\r\n" + no_body), "it names no address"},
+      {"endless_headers", endless_headers, "larger than 64 KiB"},
+      {"redirect_without_an_address", replies("HTTP/1.1 302 Found\r\n" + no_body), "it contains no address"},
       {"redirect_to_where_credentials_are", replies("HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest\r\n" + no_body),
-       "keep credentials"},
+       "machine credentials"},
       {"redirect_in_a_circle", replies("HTTP/1.1 307 Found\r\nLocation: /data\r\n" + no_body), "too many"},
       {"informational_without_end",
        [](const web_request&, const client& to, web_server&) -> std::optional<then> {
@@ -312,7 +313,7 @@ TEST(remote_objects, each_request_names_the_version_that_was_found) {
   other[0] ^= std::byte{1};
   with.server.put(other, "\"second\"");
   const auto outcome = from.read(memory.data(), 100, 0);
-  EXPECT_NE(told(outcome.error).find("replaced by another"), std::string::npos) << told(outcome.error);
+  EXPECT_NE(told(outcome.error).find("was replaced while"), std::string::npos) << told(outcome.error);
   const auto anew = with.open();
   EXPECT_EQ(anew.read(memory.data(), 100, 0).bytes_done, 100U);
   memory.expect(std::span(other).first(100));
@@ -325,7 +326,7 @@ TEST(remote_objects, explain_tells_who_serves_them_and_which_version) {
   ASSERT_TRUE(plan.ok()) << told(plan.error());
   std::string all;
   for (const auto& each : plan->remarks) all += each + "\n";
-  EXPECT_NE(all.find("serves it, over up to 8 connections"), std::string::npos) << all;
+  EXPECT_NE(all.find("over up to 8 concurrent connections"), std::string::npos) << all;
   EXPECT_NE(all.find("ETag \"first\""), std::string::npos) << all;
 }
 

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr unsigned dialer_threads = 16;
 constexpr auto put_off_for = 100ms;
-constexpr auto most_put_off = 70s;  // a program that prints credentials may take 60 s
+constexpr auto most_put_off = 70s;  // a program that provides credentials may take 60 s
 constexpr double tokens_of_a_retry = 5;
 constexpr double tokens_of_a_success = 1;
 constexpr double hedges_of_a_success = 0.02;
@@ -159,7 +159,7 @@ unsigned network::dials_wanted(origin& to) noexcept {
   return more;
 }
 
-// Connects despite a stop if a fetch that ignores the stop is waiting.
+// Connects despite a stop if a fetch that ignores stops is waiting.
 const sys::web_stop& network::stop_of_dials(origin& to) noexcept {
   const std::lock_guard guard(lock_);
   for (const auto* each = to.queue_.front(); each != nullptr; each = each->next) {
@@ -178,8 +178,8 @@ void network::start_dials(const std::shared_ptr<origin>& to, unsigned count) noe
   }
 }
 
-// The first reactor handles waiting fetches; others start while there are connections for them. If no further one can be started, the
-// connection goes to the least busy.
+// The first reactor handles waiting fetches; more are started as long as there are connections for them. If no more can be started, the
+// least busy reactor gets the connection.
 result<reactor*> network::reactor_for_one_more() {
   reactors_.reserve(reactors_.size() + 1);  // before pointers to its elements are taken
   const auto least =
@@ -205,7 +205,7 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
   return {};
 }
 
-// A failed connection counts as a failed attempt of one waiting fetch, so that all of them end eventually.
+// A failed connection counts as a failed attempt by one waiting fetch, so that all of them end eventually.
 void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
   auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
   fetch* what = nullptr;
@@ -260,7 +260,7 @@ fetch* network::take(line& one) noexcept {
   return next;
 }
 
-// If a NAT or firewall forgot one connection, it has probably forgotten all idle ones: the next attempt uses a new connection.
+// If a NAT or firewall has dropped one connection, it has probably dropped all idle ones: the next attempt uses a new connection.
 void network::drop_idle(origin& of) noexcept {
   for (auto* const each : of.idle_) {
     each->unwanted.store(true);
@@ -269,7 +269,7 @@ void network::drop_idle(origin& of) noexcept {
   of.idle_.clear();
 }
 
-// The line is dropped before the rest is requested again: two connections never receive into the same memory.
+// The line is dropped before the rest is requested again, because two connections must never receive into the same memory.
 bool network::is_late(line& on, const fetch& what, clock::duration time) noexcept {
   const std::lock_guard guard(lock_);
   auto& of = *on.to();
@@ -311,7 +311,7 @@ bool network::cancel(fetch& what) noexcept {
   return true;
 }
 
-// Decides what happens to a fetch that did not get its bytes: it fails, is queued, or waits.
+// Decides whether a fetch that did not receive its bytes fails, is queued, or waits.
 void network::ask_again(fetch& what, verdict& how) noexcept {
   if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused && !how.unsent) {  // the missing bytes may be elsewhere
     what.at = what.home;
@@ -331,7 +331,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   const bool too_often = of.tokens_ < tokens_of_a_retry;
   const auto& patient = patience_with(what);
   if (++what.tries >= patient.attempts || too_often || stop_.stopped()) {
-    const auto words = too_often ? "; the server has failed so often that no request is repeated for now" : "";
+    const auto words = too_often ? "; the server has failed so often that requests are not retried for now" : "";
     how = refused(or_no_memory(
         [&] { return how.error.with_context(fmt::format("after {} {}{}", what.tries, what.tries == 1 ? "try" : "tries", words)); }));
     return;
@@ -346,7 +346,7 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   wait(what, how);
 }
 
-// Waits until credentials for signing are found, for at most as long as that may take.
+// Waits until credentials for signing are available, for at most as long as finding them may take.
 void network::put_off(fetch& what, verdict& how) noexcept {
   const auto now = clock::now();
   if (what.put_off_since == clock::time_point()) what.put_off_since = now;
@@ -367,7 +367,7 @@ void network::wait(fetch& what, verdict& how) noexcept {
     (*first)->look();
     return;
   }
-  waiting_.remove(what);  // no thread would handle it
+  waiting_.remove(what);  // no thread would handle the fetch
   what.where = fetch::place::none;
   how = refused(first.error());
 }

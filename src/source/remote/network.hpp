@@ -1,5 +1,5 @@
 // Transfers the pieces of remote objects: owns the connections to servers and the few threads that serve them, and retries when a server
-// fails. One per engine; starts no thread before the first request. Thread-safe.
+// fails. Each engine has one. It starts no threads before the first request. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -35,27 +35,27 @@ class network final : public line_owner {
   static std::shared_ptr<network> make(const network_settings& with);
   network(const network&) = delete;
   network& operator=(const network&) = delete;
-  ~network();  // no fetch may be under way
+  ~network();  // no fetch may be in flight
 
-  // Sends a short request; stopped, which may be empty, can end it too. Errors: those of the door.
+  // Sends a short request. It ends early if `stopped`, which may be empty, returns true. Errors: those of the door.
   result<sys::web_answer> exchange(const sys::web_request& what, const std::function<bool()>& stopped = {});
   // Counts an event.
   void tell_of(network_listener::event what) noexcept;
-  // Reports a retry and waits before it. Returns false if the engine ends.
+  // Reports a retry and waits before it. Returns false if the engine is ending.
   [[nodiscard]] bool pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for);
   [[nodiscard]] result<std::string> library_version();
   std::shared_ptr<origin> origin_of(const url& at);
   [[nodiscard]] network_counts counts() const noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_.forked(); }
 
-  // True if the program was asked to stop.
+  // Returns true if the program was asked to stop.
   [[nodiscard]] bool stopped() const noexcept { return stop_.stopped(); }
 
-  // Runs a function that may block on one of the network's own threads. Returns false if there is none. The function ends before the
-  // network does.
+  // Runs a function that may block on one of the network's own threads. Returns false if there is no thread. The network's destructor waits
+  // for the function.
   [[nodiscard]] bool aside(std::function<void()> what);
 
-  // Begins a fetch. Does not block. The fetch may have ended on return.
+  // Starts a fetch. Does not block. The fetch may have ended when this call returns.
   void begin(fetch& what) noexcept;
   // Cancels a fetch. Returns true if it has ended without notifying its owner; false if the owner was or will be notified. Does not block.
   [[nodiscard]] bool cancel(fetch& what) noexcept;
@@ -81,7 +81,7 @@ class network final : public line_owner {
   static void tell(fetch& what, const verdict& how) noexcept { line_owner::tell(what, how); }
   explicit network(const network_settings& with);
   result<std::shared_ptr<sys::web_door>> door();
-  // --- lock_ is held
+  // --- called with lock_ held
   void queue(fetch& what, bool first) noexcept;
   void feed_idle(origin& of) noexcept;
   fetch* take(line& one) noexcept;
@@ -89,10 +89,10 @@ class network final : public line_owner {
   void ask_again(fetch& what, verdict& how) noexcept;
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
-  [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // number to start
+  [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // returns how many to start
   [[nodiscard]] const sys::web_stop& stop_of_dials(origin& to) noexcept;
   result<reactor*> reactor_for_one_more();
-  // --- without lock_
+  // --- called without lock_
   void start_dials(const std::shared_ptr<origin>& to, unsigned count) noexcept;
   void dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept;
   [[nodiscard]] status adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::web_connection> made);
@@ -103,8 +103,8 @@ class network final : public line_owner {
   std::mutex opening_;  // guards door_
   std::shared_ptr<sys::web_door> door_;
   sys::web_stop stop_;
-  sys::web_stop end_;  // set at the end of the engine
-  std::mutex lock_;    // guards the members below, and the parts of origins marked so
+  sys::web_stop end_;  // set when the engine ends
+  std::mutex lock_;    // guards the members below, and the members of origins marked accordingly
   std::map<std::string, std::weak_ptr<origin>> origins_;
   fetch_list waiting_;  // waiting for a retry; unordered
   std::vector<std::unique_ptr<reactor>> reactors_;

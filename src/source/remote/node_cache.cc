@@ -20,10 +20,10 @@ using namespace std::chrono_literals;
 constexpr auto most_wait_for_lock = 1000ms;
 constexpr auto pause_between_looks = 2ms;
 constexpr auto no_room_for = 1000ms;
-constexpr std::uint64_t most_room_at_once = std::uint64_t{256} << 20;  // reserved at once, before the folder is read again
+constexpr std::uint64_t most_room_at_once = std::uint64_t{256} << 20;  // the most room to reserve before the folder is read again
 constexpr std::uint64_t parts_of_room = 128;                           // or this fraction of the limit
-constexpr std::size_t most_objects = 50'000;                           // beyond this, the least recently used object is evicted
-constexpr std::size_t identity_letters = 40;                           // of a file name
+constexpr std::size_t most_objects = 50'000;                           // if there are more, the least recently used object is evicted
+constexpr std::size_t identity_letters = 40;                           // characters in a file name
 constexpr std::size_t version_letters = 16;
 constexpr std::string_view map_end = ".map";
 constexpr std::string_view data_end = ".data";
@@ -31,7 +31,7 @@ constexpr sys::byte_range head_range{0, cache_head_bytes};
 
 std::string with_end(std::string_view name, std::string_view end) { return fmt::format("{}{}", name, end); }
 
-// Returns the object's name in a file name of this cache; else empty.
+// Returns the object's name from the name of one of this cache's files; empty for other files.
 std::string_view object_of(std::string_view file) {
   for (const auto end : {map_end, data_end}) {
     if (!file.ends_with(end)) continue;
@@ -91,7 +91,7 @@ result<std::shared_ptr<cache_entry>> node_cache::enter(cache_map_head wanted) {
     const cache_entry::surroundings around{*kernel_, threads_, forget};
     return std::make_shared<cache_entry>(around, std::move(there.head), std::move(there.map), std::move(there.data));
   }
-  return status(errc::would_block, fmt::format("another process keeps {}/{} locked", folder(), *name));
+  return status(errc::would_block, fmt::format("another process holds a lock on {}/{}", folder(), *name));
 }
 
 result<std::optional<node_cache::opened>> node_cache::try_enter(const sys::cache_folder& in, const std::string& name,
@@ -114,7 +114,7 @@ result<std::optional<node_cache::opened>> node_cache::try_enter(const sys::cache
   return std::optional<opened>();
 }
 
-// would_block: it is being evicted.
+// Returns would_block if the object is being evicted.
 result<std::optional<node_cache::opened>> node_cache::look_at(const sys::cache_folder& in, const std::string& name,
                                                               const cache_map_head& wanted, sys::owned_descriptor& map) {
   const auto facts = sys::cache_file_facts_of(map.get());
@@ -130,23 +130,23 @@ result<std::optional<node_cache::opened>> node_cache::look_at(const sys::cache_f
   if (!about) return about.error();
   if (about->size != head->size || about->inode != head->data_inode) return std::optional<opened>();
   if (head->data_changed_ns != 0 && about->changed_ns != head->data_changed_ns) return std::optional<opened>();
-  if (!sys::try_share(data->get())) return status(errc::would_block, "it is being evicted");
+  if (!sys::try_share(data->get())) return status(errc::would_block, "the object is being evicted");
   const auto now = sys::cache_file_facts_of(data->get());
-  if (!now || !now->has_name) return status(errc::would_block, "it was evicted");
-  // Check last: data found by its name belongs to this map if the map still has its name. An equal inode number alone does not prove it,
-  // since the number may have been reused.
+  if (!now || !now->has_name) return status(errc::would_block, "the object was evicted");
+  // Check this last: data that was found by name belongs to this map if the map still has its name. An equal inode number alone does not
+  // prove it, because the number may have been reused.
   const auto map_now = sys::cache_file_facts_of(map.get());
-  if (!map_now || !map_now->has_name) return status(errc::would_block, "it was evicted");
+  if (!map_now || !map_now->has_name) return status(errc::would_block, "the object was evicted");
   return std::optional(opened{std::move(map), *std::move(data), *std::move(head)});
 }
 
-// Other processes wait for the lock on the head of the map meanwhile. A process that is killed in here leaves invalid files.
+// Meanwhile, other processes wait for the lock on the map's head. A process that is killed here leaves invalid files.
 result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_folder& in, const std::string& name,
                                                             const cache_map_head& wanted, sys::owned_descriptor& map) {
   const auto alone = in.whole_lock(most_wait_for_lock);
   if (!alone) return alone.error();
-  // A process that held the folder's lock before may have evicted this map, and another may have created a new one: then the data belongs
-  // to that one.
+  // A process that held the folder's lock earlier may have evicted this map, and another may have created a new one, which the data then
+  // belongs to.
   const auto facts = sys::cache_file_facts_of(map.get());
   if (!facts) return facts.error();
   if (!facts->has_name) return std::optional<opened>();
@@ -158,7 +158,7 @@ result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_fol
   if (!about) return about.error();
   if (about->from_server) {
     remove(in, name);
-    return status(errc::unsupported, fmt::format("{} is on a network file system, where it serves no purpose", folder()));
+    return status(errc::unsupported, fmt::format("{} is on a network file system, where a cache has no benefit", folder()));
   }
   auto head = wanted;
   head.data_inode = about->inode;
@@ -166,10 +166,10 @@ result<std::optional<node_cache::opened>> node_cache::begin(const sys::cache_fol
   auto made = sys::set_length(data->get(), head.size);
   if (made.ok()) made = sys::set_length(map.get(), cache_map_bytes_of(head.size));
   if (made.ok()) made = sys::write_exactly(map.get(), text, 0);
-  if (made.ok() && !sys::try_share(data->get())) made = status(errc::would_block, "it is being evicted");
+  if (made.ok() && !sys::try_share(data->get())) made = status(errc::would_block, "the object is being evicted");
   if (!made.ok()) {
     remove(in, name);
-    return made.with_context(fmt::format("make {}/{}", folder(), name));
+    return made.with_context(fmt::format("create {}/{}", folder(), name));
   }
   return std::optional(opened{std::move(map), *std::move(data), std::move(head)});
 }
@@ -230,7 +230,7 @@ result<std::vector<node_cache::kept>> node_cache::all_kept(const sys::cache_fold
   return all;
 }
 
-// Requires the lock of the folder, so that no entry is created meanwhile. Returns false if the object is open.
+// Requires the folder's lock, so that no entry is created concurrently. Returns false if the object is open.
 bool node_cache::evict(const sys::cache_folder& in, const kept& gone) {
   const auto data = in.open_file(with_end(gone.name, data_end), sys::cache_folder::opening::to_read);
   if (data && !sys::try_own(data->get())) return false;
@@ -238,7 +238,7 @@ bool node_cache::evict(const sys::cache_folder& in, const kept& gone) {
   return true;
 }
 
-// Returns the room in bytes, at least bytes, or 0. unlisted: bytes that may not be in the folder yet. Waits for other processes.
+// Returns the room in bytes, which is at least `bytes`, or 0. unlisted: bytes that may not be in the folder yet. Waits for other processes.
 result<std::uint64_t> node_cache::make_room(std::uint64_t bytes, std::uint64_t unlisted) {
   const auto in = sys::cache_folder::open(folder_);
   if (!in) return in.error();
@@ -273,7 +273,7 @@ bool node_cache::take_room(std::uint64_t bytes) noexcept {
   std::uint64_t unlisted = 0;
   {
     const std::lock_guard guard(lock_);
-    free_bytes_ = 0;  // nothing is reserved meanwhile, so unlisted stays an upper bound
+    free_bytes_ = 0;  // nothing is reserved until this is set again, so unlisted remains an upper bound
     unlisted = being_written_;
   }
   const auto room = or_no_memory([&] { return make_room(bytes, unlisted); });
@@ -283,7 +283,7 @@ bool node_cache::take_room(std::uint64_t bytes) noexcept {
   return take_free(bytes);
 }
 
-// Returns nullopt if only the folder can tell.
+// Returns nullopt if the folder must be read to decide.
 std::optional<bool> node_cache::take_known_room(std::uint64_t bytes) noexcept {
   const std::lock_guard guard(lock_);
   if (take_free(bytes)) return true;

@@ -1,5 +1,5 @@
-// A folder in which the processes of one user on a node cache objects from servers: two files per version of an object, bounded in bytes.
-// Everything read from it is validated, and its own errors never fail a read. Thread-safe.
+// A folder in which all processes of one user on a node cache objects from servers, with two files per object version and a size limit. All
+// data read from it is validated, and its own errors never fail a read. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -28,9 +28,9 @@ struct node_cache_settings {
 };
 
 struct node_cache_counts {
-  std::uint64_t read_bytes = 0;     // from the cache
-  std::uint64_t fetched_bytes = 0;  // from servers, and cached
-  std::uint64_t passed_bytes = 0;   // from servers, and not cached
+  std::uint64_t read_bytes = 0;     // read from the cache
+  std::uint64_t fetched_bytes = 0;  // read from servers and cached
+  std::uint64_t passed_bytes = 0;   // read from servers and not cached
 };
 
 class node_cache final {
@@ -40,17 +40,17 @@ class node_cache final {
   node_cache(const node_cache&) = delete;
   node_cache& operator=(const node_cache&) = delete;
 
-  // Opens the cached version of an object, or begins to cache it, and removes all other versions. wanted: the fields that names_same()
-  // compares, and shown. Blocks briefly. Errors, after which the caller reads the object without a cache: unsupported (the folder is on a
-  // server), would_block (another process holds a lock), and those of the files.
+  // Opens the cached version of an object, or starts to cache it, and removes all other versions. wanted: the fields that names_same()
+  // compares, and `shown`. Blocks briefly. After an error the caller reads the object without a cache. Errors: unsupported (the folder is
+  // on a server), would_block (another process holds a lock), and those of file operations.
   result<std::shared_ptr<cache_entry>> enter(cache_map_head wanted);
-  // Returns a descriptor for reading the data of a whole object. While it is open, the object is not evicted.
+  // Returns a descriptor for reading a complete object's data. While it is open, the object is not evicted.
   result<sys::owned_descriptor> open_data(const cache_entry& of);
 
-  // Returns true if that many bytes may be written. Evicts the least recently used objects that nobody has open. Must be followed by
+  // Returns true if that many bytes may be written. Evicts the least recently used objects that no process has open. Must be followed by
   // wrote(). Sometimes reads the folder.
   [[nodiscard]] bool take_room(std::uint64_t bytes) noexcept;
-  // The bytes of take_room() were written, or never will be.
+  // Reports that the bytes reserved by take_room() were written, or never will be.
   void wrote(std::uint64_t bytes) noexcept;
 
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
@@ -63,7 +63,7 @@ class node_cache final {
 
  private:
   using clock = std::chrono::steady_clock;
-  // An object in the folder; name: of its files, without suffix.
+  // An object in the folder. name: the name of its files, without suffix.
   struct kept {
     std::string name;
     std::uint64_t bytes = 0;  // on the disk
@@ -93,17 +93,17 @@ class node_cache final {
 
   const std::shared_ptr<sys::kernel> kernel_;
   const std::uint64_t most_bytes_;
-  const std::string folder_;  // opened and checked for each use
+  const std::string folder_;  // opened and checked on each use
   const std::string boot_;
   const sys::fork_guard fork_;
   std::atomic<std::uint64_t> read_bytes_{0};
   std::atomic<std::uint64_t> fetched_bytes_{0};
   std::atomic<std::uint64_t> passed_bytes_{0};
-  std::mutex reading_;                 // held while the folder is read to make room; taken before lock_, which is released meanwhile
+  std::mutex reading_;                 // held while the folder is read to make room; taken before lock_, which is not held during that time
   std::mutex lock_;                    // guards the members below
-  std::uint64_t free_bytes_ = 0;       // may be written before the folder is read again
-  std::uint64_t being_written_ = 0;    // reserved, and perhaps not yet in the folder
-  clock::time_point no_room_until_{};  // the folder is not read before then
+  std::uint64_t free_bytes_ = 0;       // bytes that may be written before the folder is read again
+  std::uint64_t being_written_ = 0;    // bytes that are reserved and may not be in the folder yet
+  clock::time_point no_room_until_{};  // the folder is not read before this time
   cache_threads threads_;              // destroyed first
 };
 

@@ -18,12 +18,12 @@ namespace penstock::source::remote {
 
 namespace {
 
-const status made_when_loaded(errc::cancelled, "nothing is waiting for it any more");
+const status made_when_loaded(errc::cancelled, "the request is no longer needed");
 constexpr std::chrono::milliseconds look_for_stop{50};
-constexpr unsigned most_moves = 5;     // redirects of one piece
-constexpr unsigned most_renewals = 2;  // of one piece: retries at the address before the redirects
+constexpr unsigned most_moves = 5;     // redirects per piece
+constexpr unsigned most_renewals = 2;  // retries per piece at the address before the redirects
 
-// Returns true if the bytes are compressed. Other encodings, such as aws-chunked and UTF-8, do not change the bytes.
+// Returns true if the bytes are compressed. Other encodings, such as aws-chunked and UTF-8, do not alter the bytes.
 bool is_encoded(const response_head& head) noexcept {
   constexpr std::array<std::string_view, 8> compressions{"gzip", "x-gzip", "deflate", "compress", "x-compress", "br", "zstd", "lz4"};
   const auto same = [](char one, char other) { return (one | 0x20) == (other | 0x20); };
@@ -34,7 +34,7 @@ bool is_encoded(const response_head& head) noexcept {
 }
 
 status encoded(const response_head& head) {
-  return {errc::unsupported, fmt::format("the server sends the object as {}, not as the stored bytes whose length it gave",
+  return {errc::unsupported, fmt::format("the server sent the object encoded as {}, not as the stored bytes whose length it reported",
                                          printable_text(head.encoding.substr(0, 40)))};
 }
 
@@ -46,7 +46,7 @@ const status& unwanted() noexcept { return made_when_loaded; }
 
 url protocol::address_of(const url& object, std::uint64_t /*offset*/, std::uint64_t /*length*/) const { return object; }
 
-// A fill under way.
+// A fill in progress.
 struct object::piece : fetch {
   explicit piece(far_fill& what) noexcept : fill(what) {}
   far_fill& fill;
@@ -55,7 +55,7 @@ struct object::piece : fetch {
   bool needs_stream = false;
 };
 
-// A read of the whole object, and the fills that wait for its bytes. The object's lock guards the members after store.
+// A read of the whole object, and the fills that wait for its bytes. The object's lock guards all members after store.
 struct object::stream final : fetch, body_sink {
   stream(object& of, const std::string& folder) : reader(of), store(folder) {}
   status take(std::span<const std::byte> bytes, std::uint64_t at) override {
@@ -74,15 +74,15 @@ struct object::stream final : fetch, body_sink {
     if (waiting_ != nullptr) waiting_->previous_of_source = &what;
     waiting_ = &what;
   }
-  // Returns false if the fill does not wait here.
+  // Returns false if the fill is not waiting here.
   bool forget(far_fill& what) noexcept {
     auto* each = waiting_;
     while (each != nullptr && each != &what) each = each->next_of_source;
     if (each != nullptr) remove(what);
     return each != nullptr;
   }
-  // Removes and returns a fill whose bytes have arrived, or any fill if ended. size: of the object. The last bytes are ready only at the
-  // end, when nothing follows them.
+  // Removes and returns a fill whose bytes have arrived, or any fill if ended. size: the object's size. The last bytes are ready only at
+  // the end, once it is certain that nothing follows them.
   far_fill* take_ready(std::uint64_t size, bool ended) noexcept {
     auto* each = waiting_;
     while (each != nullptr && !ended && each->offset() + each->length() > std::min(store.size(), size - 1)) each = each->next_of_source;
@@ -114,35 +114,35 @@ object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, ob
   facts_.writable = false;
   facts_.fills_at_once = origin_->fills_wanted();
   note_version();
-  direct_problem_ = {errc::unsupported, "it is on a server"};
+  direct_problem_ = {errc::unsupported, "the object is on a server"};
 }
 
 object::~object() { (void)close(); }
 
 io_result object::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
-  return {0, {errc::unsupported, "objects on servers are not written in place"}};
+  return {0, {errc::unsupported, "remote objects cannot be modified in place"}};
 }
 
 std::shared_ptr<turnstile> object::turns(staging::lanes& by, turnstile::share& of) { return origin_->turns(by, of, origin_); }
 
 std::string object::told() const {
   const auto seen = seen_version();
-  const auto kept = seen.has_strong_etag() ? fmt::format("of the version with ETag {}", printable_text(seen.etag.substr(0, 80)))
+  const auto kept = seen.has_strong_etag() ? fmt::format("the version with ETag {}", printable_text(seen.etag.substr(0, 80)))
                     : !seen.last_modified.empty()
-                        ? "of the version that was last changed at " + printable_text(seen.last_modified.substr(0, 40)) +
-                              " (the server sends no strong ETag: a change within that second goes unnoticed)"
-                    : seen.known() ? fmt::format("of the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
-                                   : std::string("of an unknown version: the server names none, so only a change of the size is noticed");
+                        ? "the version last modified at " + printable_text(seen.last_modified.substr(0, 40)) +
+                              " (the server sends no strong ETag, so a change within the same second is not detected)"
+                    : seen.known() ? fmt::format("the version with the weak ETag {}", printable_text(seen.etag.substr(0, 80)))
+                                   : std::string("an unknown version: the server reports none, so only a change of size is detected");
   const auto counts = network_->counts();
   {
     const std::lock_guard guard(lock_);
     if (stream_ != nullptr || !about_.has_ranges)
       return fmt::format(
-          "{} serves no ranges of it: all of it is read once, in order, over one connection, and kept {}, which is slow; {}{}{}",
+          "{} does not support ranges: the object is read once, in order, over one connection, and kept {}, which is slow; {}{}{}",
           origin_->host(), stream_ == nullptr ? "in memory or in a temporary file" : stream_->store.told(), kept, note_.empty() ? "" : "; ",
           note_);
   }
-  return fmt::format("{} serves it, over up to {} connections at once, {}; of all requests to servers, {} of {} were repeated{}{}",
+  return fmt::format("read from {} over up to {} concurrent connections, {}; {} of {} requests to servers were retries{}{}",
                      origin_->host(), origin_->connections_wanted(), kept, counts.retries, counts.requests, note_.empty() ? "" : "; ",
                      note_);
 }
@@ -227,7 +227,7 @@ void object::leave() noexcept {
   if (--under_way_ == 0) quiet_.notify_all();
 }
 
-// A forked child has none of the threads.
+// A forked child has no threads.
 status object::close() {
   if (network_->forked()) return {};
   std::unique_lock guard(lock_);
@@ -255,7 +255,7 @@ bool object::reads_whole() const noexcept {
   return stream_ != nullptr || (!about_.has_ranges && whole_.allowed);
 }
 
-// Requires lock_. The fill counts as under way.
+// Requires lock_. The fill counts as in progress.
 object::waits object::wait_for_stream(far_fill& what) noexcept {
   if (stream_ == nullptr) {
     stream_ = or_without_memory([&] { return std::make_unique<stream>(*this, whole_.folder); }, [] { return std::unique_ptr<stream>(); });
@@ -284,7 +284,7 @@ void object::add_to_stream(far_fill& what) noexcept {
   serve_stream();
 }
 
-// Bytes from an earlier attempt stay, and are compared with the new ones.
+// Bytes from an earlier attempt are kept and compared with the new ones.
 void object::begin_stream() noexcept {
   auto& all = *stream_;
   const auto placed = or_no_memory([&]() -> status {
@@ -303,7 +303,7 @@ void object::begin_stream() noexcept {
   network_->begin(all);
 }
 
-// Ends all fills whose bytes have arrived or will never arrive.
+// Completes all fills whose bytes have arrived or will never arrive.
 void object::serve_stream() noexcept {
   for (;;) {
     far_fill* next = nullptr;
@@ -360,7 +360,7 @@ status object::find_size(const std::function<bool()>& stopped) {
     guard.lock();
   }
   about_.size = stream_->store.size();
-  if (stream_->outcome.code() == errc::cancelled) return {errc::cancelled, "stopped while all of it was read to find its size"};
+  if (stream_->outcome.code() == errc::cancelled) return {errc::cancelled, "stopped while reading the whole object to find its size"};
   return stream_->outcome;
 }
 
@@ -368,7 +368,7 @@ status object::find_size(const std::function<bool()>& stopped) {
 
 result<std::string> object::request_of(fetch& what) {
   const bool all = what.sink != nullptr;
-  if (all) {  // starts again from the beginning
+  if (all) {  // starts over from the beginning
     what.done = 0;
     what.length = about_.size;
   }
@@ -389,14 +389,14 @@ result<std::string> object::request_of(fetch& what) {
   return text + "\r\n";
 }
 
-// Call once the version is known, or known to be missing; before the object is shared, or under lock_.
+// Call once the version is known, or known to be missing. Call it before the object is shared, or under lock_.
 void object::note_version() noexcept {
   if (!version_.known() || std::exchange(version_noted_, true) || version_.has_strong_etag()) return;
   network_->tell_of(network_listener::event::unversioned);
 }
 
-// The first response with bytes may add version fields that the response with the size lacked. From then on, a field that differs, appears
-// or disappears means that the object was replaced. With a strong ETag, the modification time is ignored.
+// The first response with bytes may add version fields that the response with the size lacked. After that, a field that differs, appears or
+// disappears means that the object was replaced. With a strong ETag, the modification time is ignored.
 status object::changed(const response_head& head) {
   const std::lock_guard guard(lock_);
   const version seen{head.etag, head.last_modified};
@@ -407,7 +407,7 @@ status object::changed(const response_head& head) {
   note_version();
   const bool same = version_.has_strong_etag() ? seen.etag == version_.etag : seen == version_;
   if (same) return {};
-  return {errc::io, "the object was replaced by another while it was read; open it again"};
+  return {errc::io, "the object was replaced while it was being read; open it again"};
 }
 
 verdict object::judge(const response_head& head, std::string_view body, fetch& what) {
@@ -419,21 +419,20 @@ verdict object::judge_error(const response_head& head, std::string_view body, fe
   if (follow_afresh(head, what)) return {.then = verdict::kind::renewed, .error = judged_by_status(head).error};
   if (auto known = protocol_->judge(head, body, what)) return *std::move(known);
   if (head.status >= 300 && head.status < 400 && head.status != 304) return judge_redirect(head, what);
-  if (head.status == 412) return for_good({errc::io, "the object was replaced by another while it was read; open it again"});
+  if (head.status == 412) return for_good({errc::io, "the object was replaced while it was being read; open it again"});
   if (head.status == 416) {
     const auto now = parse_unsatisfied_range(head.range);
     return for_good(
-        {errc::io, now ? fmt::format("the object has become shorter while it was read: {} bytes instead of {}", *now, about_.size)
-                       : std::string("the server says that the range is past the end of the object; open it again")});
+        {errc::io, now ? fmt::format("the object was truncated while it was being read: {} bytes instead of {}", *now, about_.size)
+                       : std::string("the server reported that the range is past the end of the object; open it again")});
   }
   return judged_by_status(head);
 }
 
 status object::other_size(std::uint64_t now) const {
-  return {errc::io,
-          fmt::format("the object has {} bytes now, {} when it was opened; open it again. If the server always says so when it is "
-                      "opened, give its size yourself (the option size)",
-                      now, about_.size)};
+  return {errc::io, fmt::format("the object now has {} bytes, but had {} when it was opened; open it again. If the server always reports a "
+                                "wrong size on opening, set the option size",
+                                now, about_.size)};
 }
 
 verdict object::judge_whole(const response_head& head, fetch& what) {
@@ -455,33 +454,34 @@ verdict object::judge_bytes(const response_head& head, fetch& what) {
   if (!protocol_->by_range_header()) {
     if (is_encoded(head)) return for_good(encoded(head));
     const auto length = head.length.value_or(missing);
-    if (length == 0) return for_good({errc::io, "the object has become shorter while it was read; open it again"});
-    if (length > missing) return for_good({errc::io, fmt::format("the server sends {} bytes, of {} that were asked for", length, missing)});
+    if (length == 0) return for_good({errc::io, "the object was truncated while it was being read; open it again"});
+    if (length > missing) return for_good({errc::io, fmt::format("the server sent {} bytes; {} were requested", length, missing)});
     return {.then = verdict::kind::body, .body_bytes = length};
   }
   const auto range = parse_content_range(head.range);
   if (!range) {
     if (head.status != 200 || !head.range.empty())
-      return for_good({errc::unsupported, fmt::format("the server's Content-Range is \"{}\"", printable_text(head.range.substr(0, 60)))});
+      return for_good(
+          {errc::unsupported, fmt::format("the server sent an invalid Content-Range: \"{}\"", printable_text(head.range.substr(0, 60)))});
     if (is_encoded(head) && head.length != about_.size) return for_good(encoded(head));
     if (head.length && *head.length != about_.size) return for_good(other_size(*head.length));
     if (first == 0 && missing == about_.size) return {.then = verdict::kind::body, .body_bytes = missing, .ends_with_body = true};
-    const status why(errc::unsupported, "the server serves no ranges: it sends the whole object");
+    const status why(errc::unsupported, "the server does not support ranges: it sent the whole object");
     if (has_served_ranges_.load(std::memory_order_relaxed)) return {.then = verdict::kind::again, .error = why};
     static_cast<piece&>(what).needs_stream = whole_.allowed;
     return for_good(why);
   }
   if (range->total && *range->total != about_.size) return for_good(other_size(*range->total));
   if (range->first != first || range->last >= first + missing)
-    return for_good({errc::io, fmt::format("the server sends bytes {}-{}, not the {}-{} that were asked for", range->first, range->last,
-                                           first, first + missing - 1)});
+    return for_good({errc::io, fmt::format("the server sent bytes {}-{} instead of the requested {}-{}", range->first, range->last, first,
+                                           first + missing - 1)});
   has_served_ranges_.store(true, std::memory_order_relaxed);
   const auto bytes = range->last - range->first + 1;
   if (is_encoded(head) && head.length && *head.length != bytes) return for_good(encoded(head));
   return {.then = verdict::kind::body, .body_bytes = bytes};
 }
 
-// Redirect targets may be signed for one method and for a few minutes only.
+// Redirect targets may be signed only for one method and for a few minutes.
 bool object::follow_afresh(const response_head& head, fetch& what) {
   const bool is_refused = head.status >= 400 && head.status < 500 && !is_for_now(head.status) && head.status != 412 && head.status != 416;
   if (!is_refused || what.target.empty() || ++what.renewals > most_renewals) return false;
@@ -505,15 +505,15 @@ url object::asked_address(const fetch& what) const {
 
 verdict object::judge_redirect(const response_head& head, fetch& what) {
   const auto refuse = [&](std::string_view why) {
-    return for_good({errc::io, fmt::format("the server sends status {}, a redirect: {}", head.status, why)});
+    return for_good({errc::io, fmt::format("the server sent a redirect (status {}) that cannot be followed: {}", head.status, why)});
   };
-  if (!protocol_->follows()) return refuse("it is not followed, since requests are signed for this address");
-  if (++what.moves > most_moves) return refuse("there were too many redirects before it");
+  if (!protocol_->follows()) return refuse("requests are signed for this address");
+  if (++what.moves > most_moves) return refuse("there were too many redirects");
   const auto to = redirect_target(asked_address(what), head.location);
   if (!to) return refuse(to.error().message());
   what.at = network_->origin_of(*to);
   what.target = to->unredacted_target();
-  if (protocol_->by_range_header()) {  // else each range has its own address
+  if (protocol_->by_range_header()) {  // otherwise each range has its own address
     const std::lock_guard guard(lock_);
     place_ = what.at;
     target_ = what.target;

@@ -1,5 +1,5 @@
-// An object on a server, as a far, read-only source of the bytes that it had when it was opened. Each request names the version that it
-// needs, and each response is checked against it.
+// An object on a server, as a far, read-only source of the bytes that it had when it was opened. Each request specifies the required
+// version, and each response is checked against it.
 #pragma once
 
 #include <atomic>
@@ -26,23 +26,24 @@ struct version {
   std::string last_modified;  // as received
   bool operator==(const version&) const = default;
   [[nodiscard]] bool known() const noexcept { return !etag.empty() || !last_modified.empty(); }
-  // By RFC 9110, only a strong ETag means that all bytes are equal.
+  // According to RFC 9110, only a strong ETag guarantees that all bytes are equal.
   [[nodiscard]] bool has_strong_etag() const noexcept { return !etag.empty() && !etag.starts_with("W/"); }
 };
 
-// Builds the requests for an object's bytes and interprets its server's errors. One per kind of server. Thread-safe.
+// Builds requests for an object's bytes and interprets the server's errors. There is one for each kind of server. Thread-safe.
 class protocol {
  public:
   virtual ~protocol() = default;
-  // Returns header lines for a GET of that address, each with its line end. range: as in a Range header; empty: no Range header is sent.
+  // Returns the header lines for a GET of that address, each with its line ending. range: as in a Range header; if empty, no Range header
+  // is sent.
   virtual result<std::string> headers(const url& address, std::string_view range) = 0;
   // Returns the address for a range. Most servers use one address for all ranges.
   [[nodiscard]] virtual url address_of(const url& object, std::uint64_t offset, std::uint64_t length) const;
-  // True if ranges are requested with a Range header and answered with 206.
+  // Returns true if ranges are requested with a Range header and the response has status 206.
   [[nodiscard]] virtual bool by_range_header() const noexcept { return true; }
-  // True if redirects (300 to 399) are followed; requests to other servers omit the lines of headers().
+  // Returns true if redirects (300 to 399) are followed. Requests to other servers omit the lines from headers().
   [[nodiscard]] virtual bool follows() const noexcept { return false; }
-  // Interprets an error response; nullopt: treat it like that of any HTTP server.
+  // Interprets an error response; nullopt: treat it like one from any HTTP server.
   virtual std::optional<verdict> judge(const response_head& /*head*/, std::string_view /*body*/, fetch& /*what*/) { return std::nullopt; }
 };
 
@@ -51,7 +52,7 @@ struct object_facts {
   url address;
   std::uint64_t size = 0;
   version of{};                // unknown: the first response decides
-  std::optional<url> found{};  // where redirects led at opening
+  std::optional<url> found{};  // where redirects led when the object was opened
   bool has_ranges = true;      // false: the server sends the whole object, as far as known
 };
 
@@ -77,13 +78,13 @@ class object final : public source, public fetch_owner {
   status close() override;
 
   [[nodiscard]] const origin& server() const noexcept { return *origin_; }
-  // The facts from opening.
+  // The facts that were known when the object was opened.
   [[nodiscard]] const object_facts& known() const noexcept { return about_; }
-  // Sets the text for told(). Call before the first read.
+  // Sets a text that told() includes. Call this before the first read.
   void set_note(std::string note) { note_ = std::move(note); }
   [[nodiscard]] version seen_version() const;
-  // Reads the whole object, if its size is unknown_bytes, to find its size. Call before the first read. Blocks; ends early if stopped,
-  // which may be empty, returns true. Errors: those of a read; cancelled.
+  // If the size is unknown_bytes, reads the whole object to find it. Call this before the first read. Blocks; ends early if `stopped`,
+  // which may be empty, returns true. Errors: those of reads; cancelled.
   status find_size(const std::function<bool()>& stopped);
 
  private:
@@ -99,7 +100,7 @@ class object final : public source, public fetch_owner {
   verdict judge_redirect(const response_head& head, fetch& what);
   void note_version() noexcept;
   void leave() noexcept;
-  // --- for a server without ranges: the object is read once, in order, and fills are served from the bytes received so far
+  // --- For a server without ranges: the object is read once, in order, and fills are served from the bytes received so far
   enum class waits : std::uint8_t { first, beside_others, no_memory };
   [[nodiscard]] bool reads_whole() const noexcept;
   waits wait_for_stream(far_fill& what) noexcept;
@@ -117,19 +118,19 @@ class object final : public source, public fetch_owner {
   object_facts about_;  // the size is known before the first read
   const patience how_;
   const whole_reading whole_;
-  const std::shared_ptr<origin> home_;          // the server of its address
-  const std::shared_ptr<origin> origin_;        // the server that responded at opening
-  std::string note_;                            // for told(); may be empty
-  std::atomic<bool> has_served_ranges_{false};  // if set, a response with the whole object is a temporary mistake
+  const std::shared_ptr<origin> home_;          // the server at the object's address
+  const std::shared_ptr<origin> origin_;        // the server that responded when the object was opened
+  std::string note_;                            // included in told(); may be empty
+  std::atomic<bool> has_served_ranges_{false};  // if set, a response with the whole object is a temporary error
   mutable std::mutex lock_;                     // guards the members below
-  // The server, path and query that redirects led to last; empty: start at the object's address.
+  // The server, path and query that redirects last led to; empty: start at the object's address.
   std::shared_ptr<origin> place_;
   std::string target_;
   version version_;
-  bool version_settled_ = false;  // by a response that carried bytes
+  bool version_settled_ = false;  // set by a response that contained bytes
   bool version_noted_ = false;
-  piece* first_ = nullptr;  // list of pieces under way
-  unsigned under_way_ = 0;  // includes pieces whose end is being reported
+  piece* first_ = nullptr;  // list of pieces in progress
+  unsigned under_way_ = 0;  // includes pieces whose completion is being reported
   std::unique_ptr<stream> stream_;
   std::condition_variable quiet_;
 };

@@ -7,7 +7,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-// Each request costs money and latency: S3 takes as long to begin a response as a connection takes to transfer 2 MiB.
+// Each request costs money and time: S3 takes as long to start a response as a connection takes to transfer 2 MiB.
 constexpr std::uint64_t least_piece = staging::mib;
 
 }  // namespace

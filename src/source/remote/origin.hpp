@@ -1,5 +1,5 @@
-// A server of objects: its connections, the fetches that wait for them, and how many connections serve it best. The network's lock guards
-// the network's part.
+// A server that stores objects: its connections, the fetches that wait for them, and the best number of connections. The network's lock
+// guards the members that the network uses.
 #pragma once
 
 #include <memory>
@@ -26,11 +26,11 @@ class origin final {
   origin(const origin&) = delete;
   origin& operator=(const origin&) = delete;
   ~origin();
-  [[nodiscard]] const url& place() const noexcept { return at_; }  // its path is that of the first request
-  // "https://host:port", and for messages "host:port".
+  [[nodiscard]] const url& place() const noexcept { return at_; }  // contains the path of the first request
+  // address(): "https://host:port". host(): "host:port", for messages.
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   [[nodiscard]] const std::string& host() const noexcept { return host_; }
-  // Best number of concurrent fills: those that connections carry, and some that wait for one.
+  // Returns the best number of concurrent fills: those in flight on connections, and some that wait for one.
   [[nodiscard]] unsigned fills_wanted() const noexcept;
   [[nodiscard]] unsigned connections_wanted() const noexcept { return pace_.wanted(); }
   // Returns the queue for the fills of all objects on this server; the first call creates it.
@@ -42,7 +42,7 @@ class origin final {
     if (carried_++ == 0) pace_.resumes();
   }
   static constexpr double most_tokens = 500;
-  static constexpr unsigned most_dials = 4;  // concurrently, so that one without a response does not block all
+  static constexpr unsigned most_dials = 4;  // concurrent, so that one without a response does not block the others
   const url at_;
   const std::string address_;
   const std::string host_;
@@ -53,11 +53,11 @@ class origin final {
   std::vector<line*> idle_;  // most recently used last
   unsigned lines_ = 0;
   unsigned dialing_ = 0;
-  unsigned carried_ = 0;  // fetches
-  double tokens_;         // for retries, so that they do not multiply during an outage
+  unsigned carried_ = 0;  // fetches in flight on connections
+  double tokens_;         // limit retries, so that they do not multiply during an outage
   pace pace_;
-  recent_times times_;  // of whole pieces
-  double hedges_ = 1;   // hedged requests allowed now: one in fifty pieces
+  recent_times times_;  // times of whole pieces
+  double hedges_ = 1;   // hedged requests allowed now: one per fifty pieces
 };
 
 }  // namespace penstock::source::remote

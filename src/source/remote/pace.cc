@@ -11,13 +11,13 @@ using namespace std::chrono_literals;
 constexpr auto least_window = 25ms;
 constexpr auto longest_window = 2s;   // older measurements are stale
 constexpr unsigned rounds = 3;        // requests per connection in a window
-constexpr unsigned busy_of_four = 3;  // of four requests; with fewer, the window measures nothing
-// Small numbers of connections are doubled as long as that does no harm: with small ranges each doubling adds a little throughput (64 KiB
-// from a web server on the same machine: 3.5 GB/s with 8, 5.0 with 32), and with large ones it loses none.
+constexpr unsigned busy_of_four = 3;  // out of four requests; with fewer, the window's measurement is not used
+// Small numbers of connections are doubled as long as that does no harm: with small ranges, each doubling increases throughput slightly (64
+// KiB from a web server on the same machine: 3.5 GB/s with 8, 5.0 with 32), and with large ranges it does not reduce it.
 constexpr unsigned few = 32;
 constexpr double worth_doubling_few = 0.9;
 constexpr double worth_doubling = 1.15;
-constexpr unsigned most_doubts = 2;  // windows without a gain; one may have been disturbed
+constexpr unsigned most_doubts = 2;  // windows without a gain; one may have been distorted
 constexpr auto until_next_try = 5s;
 constexpr auto quiet_after_throttling = 10s;
 
@@ -68,7 +68,7 @@ void pace::judge(double rate, clock::time_point now) noexcept {
 }
 
 void pace::throttled(clock::time_point now) noexcept {
-  if (now_ == state::throttled && now < settled_until_) return;  // requests under way report it too
+  if (now_ == state::throttled && now < settled_until_) return;  // other requests in flight report it too
   now_ = state::throttled;
   settled_until_ = now + quiet_after_throttling;
   want(wanted() / 2);

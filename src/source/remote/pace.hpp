@@ -1,4 +1,4 @@
-// Chooses how many concurrent requests a server gets: as many as increase throughput. Starts with few and doubles the number as long as
+// Chooses the number of concurrent requests to a server that maximizes throughput. Starts with a small number and doubles it as long as
 // throughput does not fall (small numbers) or rises (large numbers); otherwise returns to the last useful number and tries again later.
 // Halves the number if the server throttles.
 //
@@ -19,12 +19,13 @@ class pace {
 
   explicit pace(unsigned most) noexcept : most_(most < least ? least : most) {}
 
-  // Number of concurrent requests.
+  // The number of concurrent requests.
   [[nodiscard]] unsigned wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }
-  // A request has ended with that many bytes. busy: as many requests were under way as wanted, so the time measures the server.
+  // Reports that a request completed with that many bytes. busy: as many requests as wanted were in flight, so the time measures the
+  // server.
   void took(std::uint64_t bytes, clock::time_point now, bool busy) noexcept;
   void throttled(clock::time_point now) noexcept;
-  // A request starts after an idle time, which must not be measured.
+  // Reports that a request starts after an idle time, which must not be measured.
   void resumes() noexcept { window_began_ = {}; }
 
  private:

@@ -18,7 +18,7 @@ constexpr std::uint64_t divided_up(std::uint64_t value, std::uint64_t by) { retu
 
 result<part_plan> part_plan::of_size(std::uint64_t bytes) {
   if (bytes > most_object_bytes)
-    return status(errc::invalid_argument, fmt::format("an object has 5 TiB at most, and this would have {} bytes", bytes));
+    return status(errc::invalid_argument, fmt::format("an object can be at most 5 TiB long, but this one would be {} bytes", bytes));
   part_plan made;
   made.size_ = bytes;
   const auto least = divided_up(divided_up(bytes, most_parts), step_of_part_bytes) * step_of_part_bytes;
@@ -32,7 +32,7 @@ part_range part_plan::part_at(std::uint64_t offset) const noexcept {
     const auto index = offset / part_bytes_;
     return {static_cast<unsigned>(index + 1), index * part_bytes_, std::min(part_bytes_, *size_ - index * part_bytes_)};
   }
-  part_range first{1, 0, part_bytes_};  // the first part of the current size
+  part_range first{1, 0, part_bytes_};  // the first part with the current size
   while (offset - first.offset >= parts_of_a_size * first.length) {
     first.offset += parts_of_a_size * first.length;
     first.number += parts_of_a_size;

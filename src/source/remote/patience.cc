@@ -3,7 +3,7 @@
 namespace penstock::source::remote {
 
 patience::patience(const network_settings& of, const remote_options& how) : patience(of) {
-  constexpr unsigned longest_pause = 8;  // multiple of the first
+  constexpr unsigned longest_pause = 8;  // as a multiple of the first pause
   if (how.attempts > 0) {
     attempts = how.attempts;
     asks_again_what_took_long = true;

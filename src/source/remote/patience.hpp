@@ -31,7 +31,7 @@ struct patience {
   bool asks_again_what_took_long = false;         // also retry short requests after a timeout
   std::optional<std::vector<int>> asked_again{};  // statuses to retry; nullopt: those of is_for_now()
   std::shared_ptr<remote_retries> told{};
-  std::function<bool()> stop_requested{};  // of the calling operation; empty: never
+  std::function<bool()> stop_requested{};  // returns true if the calling operation was asked to stop; empty: never
 
   explicit patience(const network_settings& of)
       : attempts(of.attempts),
@@ -40,7 +40,7 @@ struct patience {
         first_pause(of.first_pause),
         most_pause(of.most_pause) {}
   patience(const network_settings& of, const remote_options& how);
-  // A copy for use after the calling operation has ended.
+  // Returns a copy for use after the calling operation has completed.
   [[nodiscard]] patience kept() const {
     auto made = *this;
     made.stop_requested = {};
@@ -51,7 +51,7 @@ struct patience {
     if (!asked_again) return is_for_now(status);
     return std::find(asked_again->begin(), asked_again->end(), status) != asked_again->end();
   }
-  // The pause before the next attempt. drawn: a random number. asked_for: the server's pause.
+  // Returns the pause before the next attempt. drawn: a random number. asked_for: the pause that the server requested.
   [[nodiscard]] std::chrono::milliseconds pause_after(unsigned tries, unsigned drawn, std::chrono::milliseconds asked_for) const noexcept {
     const auto most = std::min<std::chrono::milliseconds>(first_pause * (1 << std::min(tries - 1, 16U)), most_pause);
     const auto own = draws_pauses ? std::chrono::milliseconds(drawn % static_cast<unsigned>(most.count() + 1)) : most;

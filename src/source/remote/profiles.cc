@@ -21,7 +21,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
 }
 
-// Removes a comment, which begins after a blank.
+// Removes a comment, which must follow a blank.
 std::string_view without_comment(std::string_view line) {
   for (std::size_t i = 1; i < line.size(); ++i) {
     if ((line[i] == '#' || line[i] == ';') && (line[i - 1] == ' ' || line[i - 1] == '\t')) return line.substr(0, i);
@@ -34,7 +34,7 @@ std::string_view without_quotes(std::string_view text) {
   return is_quoted ? text.substr(1, text.size() - 2) : text;
 }
 
-// Returns true for the heading of the profile: [name] in credentials; [profile name], or [default], in the configuration.
+// Returns true for the profile's heading: [name] in credentials; [profile name], or [default], in the configuration.
 bool is_heading_of(std::string_view line, profile_format format, std::string_view name) {
   line = trimmed(without_comment(line));
   if (line.size() < 2 || line.back() != ']') return false;
@@ -46,7 +46,7 @@ bool is_heading_of(std::string_view line, profile_format format, std::string_vie
   return without_quotes(trimmed(line.substr(word.size()))) == name;
 }
 
-// Returns NAME of [services NAME]; else empty.
+// Returns NAME for a heading [services NAME]; otherwise empty.
 std::string services_of_heading(std::string_view line) {
   line = trimmed(without_comment(line));
   constexpr std::string_view begin = "[services";
@@ -77,7 +77,7 @@ constexpr std::array profile_texts{named_text{"aws_access_key_id", &profile::acc
                                    named_text{"web_identity_token_file", &profile::web_identity_token_file}};
 constexpr std::array profile_secrets{named_secret{"aws_secret_access_key", &profile::secret_access_key},
                                      named_secret{"aws_session_token", &profile::session_token},
-                                     named_secret{"aws_security_token", &profile::session_token}};  // its old name
+                                     named_secret{"aws_security_token", &profile::session_token}};  // the old name of aws_session_token
 
 void take_setting(const std::string& key, std::string_view value, profile& to) {
   const auto* const text = std::ranges::find(profile_texts, std::string_view(key), &named_text::key);
@@ -93,7 +93,7 @@ void take_setting(const std::string& key, std::string_view value, profile& to) {
   if (key == "sso_session" || key == "sso_start_url" || key == "login_session") to.signs_on = true;
 }
 
-// Takes keys that belong together from the same file.
+// Takes keys that belong together only from the same file.
 void add_what_is_missing(profile from, profile& to) {
   if (!to.access_key_id.empty() || !to.secret_access_key.empty()) {
     from.access_key_id.clear();
@@ -111,15 +111,15 @@ void add_what_is_missing(profile from, profile& to) {
   to.settings.merge(from.settings);
 }
 
-// Resolves a leading ~/ with HOME; nullopt if HOME is not set.
+// Expands a leading ~/ to HOME; nullopt if HOME is not set.
 std::optional<std::string> below_home(const variable_lookup& lookup, std::string name) {
   if (!name.starts_with("~/")) return name;
   const auto home = variable_set(lookup, "HOME");
   return home ? std::optional(*home + name.substr(1)) : std::nullopt;
 }
 
-// A file named by a variable may be missing, as with the AWS tools. A default file also counts as missing if HOME belongs to another user
-// or is not a folder, as for programs in containers.
+// As with the AWS tools, a file that a variable refers to may be missing. A default file also counts as missing if HOME belongs to another
+// user or is not a folder, which happens to programs in containers.
 bool is_absent(const status& problem, bool is_named) {
   const bool is_out_of_reach = problem.code() == errc::permission_denied || problem.code() == errc::not_a_file;
   return problem.code() == errc::not_found || (is_out_of_reach && !is_named);
@@ -145,7 +145,7 @@ status add_file(sys::kernel& kernel, const variable_lookup& lookup, const profil
   }
   auto text = read_small_file(kernel, *name, most_profile_bytes);
   if (!text && is_absent(text.error(), named.has_value())) {
-    to.looked_at += text.error().code() == errc::not_found ? " (not there)" : " (out of reach)";
+    to.looked_at += text.error().code() == errc::not_found ? " (not found)" : " (not accessible)";
     return {};
   }
   if (!text) return text.error();
@@ -219,7 +219,7 @@ result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& l
   const auto is_of_it = [&](const auto& each) { return each.first.starts_with(services + "/"); };
   if (!services.empty() && std::ranges::none_of(made.values.service_endpoints, is_of_it)) {
     return status(errc::not_found,
-                  fmt::format("the profile '{}' has services = {}, and {} has no endpoint in a section [services {}]",
+                  fmt::format("the profile '{}' sets services = {}, but {} contains no endpoint in a section [services {}]",
                               printable_text(made.name), printable_text(services), made.looked_at, printable_text(services)));
   }
   if (made.is_asked_for && !made.is_there)
@@ -228,7 +228,7 @@ result<found_profile> find_profile(sys::kernel& kernel, const variable_lookup& l
 }
 
 result<std::string> read_small_file(sys::kernel& kernel, const std::string& path, std::size_t most_bytes) {
-  const auto fd = kernel.open(path, O_RDONLY | O_NONBLOCK, 0);  // does not wait for a FIFO
+  const auto fd = kernel.open(path, O_RDONLY | O_NONBLOCK, 0);  // O_NONBLOCK: does not wait for the other end of a FIFO
   if (!fd) return fd.error();
   const auto refused = [&](status problem) {
     (void)kernel.close(*fd);  // an error is harmless: nothing was written
@@ -249,7 +249,7 @@ result<std::string> read_small_file(sys::kernel& kernel, const std::string& path
     if (!count) return refused(count.error());
     if (*count == 0) break;
     if (text.size() > most_bytes)
-      return refused({errc::invalid_argument, fmt::format("{} is longer than {} bytes", printable_text(path), most_bytes)});
+      return refused({errc::invalid_argument, fmt::format("{} is larger than {} bytes", printable_text(path), most_bytes)});
   }
   (void)kernel.close(*fd);
   return text;

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto busy_look = 100ms;  // interval of timeout checks
+constexpr auto busy_look = 100ms;  // interval between timeout checks
 constexpr auto idle_look = 2s;
 constexpr double all_of_a_core = 0.9;
 
@@ -74,7 +74,7 @@ void reactor::loop() noexcept {
         std::any_of(lines_.begin(), lines_.end(), [](const auto& each) { return !each.second->is_idle(); }) ? busy_look : idle_look;
     auto limit = lines_.empty() ? sys::poller::for_ever : std::chrono::microseconds(pause);
     if (due != clock::time_point::max()) {
-      limit = std::min<std::chrono::microseconds>(limit, busy_look);  // waiting fetches may be cancelled meanwhile
+      limit = std::min<std::chrono::microseconds>(limit, busy_look);  // waiting fetches may be cancelled in between
       limit = std::clamp(std::chrono::ceil<std::chrono::microseconds>(due - clock::now()), std::chrono::microseconds(0), limit);
     }
     const auto count = poller_->wait(events, limit);
@@ -118,7 +118,7 @@ void reactor::take_new() noexcept {
     one.token = next_token_++;
     const bool kept = or_without_memory(
         [&] {
-          lines_[one.token] = std::move(made);  // leaves made in place if there is no memory for the entry
+          lines_[one.token] = std::move(made);  // `made` is unchanged if there is no memory for the entry
           return poller_->add(one.descriptor(), one.token, false).ok();
         },
         [] { return false; });

@@ -1,4 +1,4 @@
-// A thread that serves connections to servers: waits for events on all of them. It sleeps while nothing is under way.
+// A thread that serves connections to servers by waiting for events on all of them. It sleeps while there is nothing to do.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,17 @@ namespace penstock::source::remote {
 
 class reactor final {
  public:
-  // first: this reactor also handles fetches that wait for a retry. Errors: of the poller, out_of_memory (no thread).
+  // first: this reactor also handles fetches that wait for a retry. Errors: those of the poller; out_of_memory (no thread could be
+  // started).
   static result<std::unique_ptr<reactor>> make(line_owner& with, bool first);
   reactor(const reactor&) = delete;
   reactor& operator=(const reactor&) = delete;
   ~reactor();  // destroys its lines
 
-  // Any thread may call these.
+  // These can be called from any thread.
   void adopt(std::unique_ptr<line> made);  // throws bad_alloc
-  void give(line& one) noexcept;           // the line was given a fetch
-  void take_back(line& one) noexcept;      // undoes give(); on the reactor's own thread only
+  void give(line& one) noexcept;           // reports that the line was assigned a fetch
+  void take_back(line& one) noexcept;      // undoes give(); only on the reactor's own thread
   void look() noexcept;                    // checks for cancelled and waiting fetches
   [[nodiscard]] unsigned lines() const noexcept { return count_.load(std::memory_order_relaxed); }
 
@@ -44,10 +45,10 @@ class reactor final {
   line_owner& owner_;
   const bool first_;
   const std::unique_ptr<sys::poller> poller_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<line>> lines_;  // used by the thread only
-  std::uint64_t next_token_ = 1;                                    // used by the thread only
-  clock::time_point measured_{};                                    // used by the thread only: last measurement of its own CPU time
-  std::int64_t measured_cpu_ns_ = 0;                                // used by the thread only: CPU time at that measurement
+  std::unordered_map<std::uint64_t, std::unique_ptr<line>> lines_;  // used only by the thread
+  std::uint64_t next_token_ = 1;                                    // used only by the thread
+  clock::time_point measured_{};                                    // used only by the thread: when it last measured its CPU time
+  std::int64_t measured_cpu_ns_ = 0;                                // used only by the thread: its CPU time at that measurement
   std::atomic<unsigned> count_{0};
   std::atomic<bool> look_{false};
   std::atomic<bool> stopping_{false};

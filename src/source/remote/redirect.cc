@@ -13,7 +13,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-// Parses numbers as the resolver does, which also accepts whole, octal and hexadecimal numbers.
+// Parses addresses like the resolver, which also accepts single, octal and hexadecimal numbers.
 bool keeps_credentials(const std::string& host) noexcept {
   if (sys::is_metadata_name(host)) return true;
   in6_addr six{};
@@ -42,7 +42,7 @@ std::string without_dots(std::string_view path) {
   return made;
 }
 
-// Resolves a reference (RFC 3986, 5.2.2). Keeps absolute paths unchanged, because a key may contain dots.
+// Resolves a reference (RFC 3986, 5.2.2). Leaves absolute paths unchanged, because a key may contain dots.
 std::string resolved(const url& from, std::string_view reference) {
   const std::string scheme = from.tls ? "https:" : "http:";
   if (reference.starts_with("//")) return scheme + std::string(reference);
@@ -60,13 +60,13 @@ status refuse(std::string_view why) { return {errc::invalid_argument, std::strin
 }  // namespace
 
 result<url> redirect_target(const url& from, std::string_view location) {
-  if (location.empty()) return refuse("it names no address");
+  if (location.empty()) return refuse("it contains no address");
   const bool has_scheme = !scheme_of_reference(location).empty();
   auto to = parse_http_url(has_scheme ? std::string(location) : resolved(from, location));
-  if (!to) return refuse("it is not a URL that can be followed");
-  if (from.tls && !to->tls) return refuse(fmt::format("it leads from https to http, to {}", to->host));
+  if (!to) return refuse("its target is not a valid URL");
+  if (from.tls && !to->tls) return refuse(fmt::format("its target uses http instead of https, at {}", to->host));
   const bool names_server = has_scheme || location.starts_with("//");
-  if (names_server && keeps_credentials(to->host)) return refuse(fmt::format("{} is where machines keep credentials", to->host));
+  if (names_server && keeps_credentials(to->host)) return refuse(fmt::format("{} provides machine credentials", to->host));
   return to;
 }
 

@@ -1,4 +1,4 @@
-// The target of a redirect (300 to 399), and whether it may be followed.
+// Determines the target of a redirect (300 to 399), and whether it may be followed.
 #pragma once
 
 #include <string_view>
@@ -8,9 +8,9 @@
 
 namespace penstock::source::remote {
 
-// from: the URL of the request. location: a URL, or a reference that is resolved against from (RFC 3986). Error: invalid_argument (no
-// target, not a URL, from https to http, or an address at which machines keep credentials: link-local, metadata services). The message
-// names at most the host.
+// from: the URL of the request. location: a URL, or a reference that is resolved against `from` (RFC 3986). Error: invalid_argument (no
+// target, not a URL, from https to http, or an address that provides machine credentials: link-local, metadata services). Of the target,
+// the message contains at most the host.
 result<url> redirect_target(const url& from, std::string_view location);
 
 }  // namespace penstock::source::remote

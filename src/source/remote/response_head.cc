@@ -15,10 +15,10 @@ namespace {
 
 std::string shown(std::string_view text) { return printable_text(std::string(text.substr(0, 40))); }
 
-status wrong(std::string_view what) { return {errc::io, fmt::format("the server's answer is not HTTP: {}", what)}; }
+status wrong(std::string_view what) { return {errc::io, fmt::format("the server's response is not valid HTTP: {}", what)}; }
 
 bool is_control_but_tab(char c) noexcept { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f'; }
-// Other programs treat these as the end of a line or a string.
+// Other programs treat these as the end of a line or of a string.
 bool is_break(char c) noexcept { return c == '\r' || c == '\0'; }
 
 bool same_name(std::string_view name, std::string_view lower) noexcept {
@@ -49,14 +49,14 @@ status parse_status_line(std::string_view line, response_head& into) {
   return {};
 }
 
-// Keeps the first of repeated lines, as libcurl does. Ignores values with control characters, because some of them (ETag) are sent back.
+// Keeps the first of repeated headers, as libcurl does. Ignores values with control characters, because some values (ETag) are sent back.
 void keep_first(std::string& to, std::string_view value) {
   if (to.empty() && std::none_of(value.begin(), value.end(), is_control_but_tab)) to = value;
 }
 
-// Rejects two different ranges, with which the bytes of one response could be taken for others.
+// Rejects two different ranges, which could cause a response's bytes to be mistaken for others.
 status take_range(std::string_view value, response_head& into) {
-  if (!into.range.empty() && into.range != value) return wrong("it has two different Content-Range headers");
+  if (!into.range.empty() && into.range != value) return wrong("it contains two different Content-Range headers");
   keep_first(into.range, value);
   return {};
 }
@@ -93,7 +93,7 @@ status take_transfer_encoding(std::string_view value, response_head& into) {
   while (!value.empty()) {
     const auto one = take_word(value);
     if (same_name(one, "identity") || one.empty()) continue;
-    if (!same_name(one, "chunked")) return {errc::io, fmt::format("the server sends Transfer-Encoding {}", shown(one))};
+    if (!same_name(one, "chunked")) return {errc::io, fmt::format("the server sent the unsupported Transfer-Encoding {}", shown(one))};
     into.chunked = true;
   }
   return {};
@@ -125,7 +125,7 @@ status parse_line(std::string_view line, response_head& into) {
   return {};
 }
 
-// A line with its end: LF, usually after CR. length 0: incomplete.
+// A line and its ending: LF, usually after CR. length 0: incomplete.
 struct text_line {
   std::string_view text;
   std::size_t length = 0;
@@ -136,7 +136,7 @@ text_line first_line(std::string_view come) noexcept {
   return {come.substr(0, end > 0 && come[end - 1] == '\r' ? end - 1 : end), end + 1};
 }
 
-// Returns the length including the empty line; 0: incomplete.
+// Returns the length of the head, including the empty line; 0: incomplete.
 std::size_t length_of_head(std::string_view come) noexcept {
   for (std::size_t at = 0;;) {
     const auto line = first_line(come.substr(at));
@@ -155,7 +155,7 @@ status parse_lines(std::string_view rest, response_head& into) {
   while (problem.ok()) {
     const auto line = first_line(rest);
     rest.remove_prefix(line.length);
-    if (std::any_of(line.text.begin(), line.text.end(), is_break)) return wrong("it has control characters");
+    if (std::any_of(line.text.begin(), line.text.end(), is_break)) return wrong("it contains control characters");
     const bool goes_on = line.text.starts_with(' ') || line.text.starts_with('\t');
     if (goes_on && !header.empty()) {
       longer = fmt::format("{} {}", header, without_space(line.text));
@@ -169,7 +169,7 @@ status parse_lines(std::string_view rest, response_head& into) {
   return problem;
 }
 
-// Returns the text after the unit of "bytes 0-1/2" and "bytes */2". Servers also write "bytes: 0-1/2", "bytes=0-1/2" and "0-1/2".
+// Returns the text after the unit in "bytes 0-1/2" or "bytes */2". Servers also send "bytes: 0-1/2", "bytes=0-1/2" and "0-1/2".
 std::optional<std::string_view> behind_unit(std::string_view text) noexcept {
   constexpr std::string_view unit = "bytes";
   if (same_name(text.substr(0, unit.size()), unit)) text.remove_prefix(unit.size());
@@ -218,7 +218,7 @@ result<std::size_t> parse_head(std::string_view come, response_head& into) {
   const auto length = length_of_head(come.substr(0, response_head::most_bytes));
   if (length == 0) {
     if (come.size() >= response_head::most_bytes)
-      return wrong(fmt::format("its headers are longer than {} KiB", response_head::most_bytes >> 10));
+      return wrong(fmt::format("its headers are larger than {} KiB", response_head::most_bytes >> 10));
     constexpr std::string_view begins = "HTTP/1.";
     const auto seen = come.substr(0, begins.size());
     if (seen != begins.substr(0, seen.size())) return wrong(fmt::format("it begins with \"{}\"", shown(come)));
@@ -238,19 +238,19 @@ result<chunked_body::step> chunked_body::next(std::string_view come) {
     const auto rest = come.substr(made.skip);
     const auto [line, length] = first_line(rest);
     if (length == 0) {
-      if (rest.size() > most_line) return wrong("a line between its chunks has no end");
+      if (rest.size() > most_line) return wrong("a line between its chunks is too long");
       return step{made.skip, 0};
     }
     made.skip += length;
     if (last_) {  // trailers, until an empty line
       ended_ = line.empty();
-      if (++trailers_ > most_trailers) return wrong("it has too many headers after its body");
+      if (++trailers_ > most_trailers) return wrong("it contains too many trailer fields");
     } else if (begun_ && line.empty()) {  // after a chunk
       begun_ = false;
     } else {
       auto digits = without_space(line.substr(0, line.find(';')));
       while (digits.size() > 1 && digits.starts_with('0')) digits.remove_prefix(1);
-      if (begun_ || digits.size() > 15 || !read_number(digits, left_, 16)) return wrong("the length of a chunk is not a number");
+      if (begun_ || digits.size() > 15 || !read_number(digits, left_, 16)) return wrong("a chunk length is not a number");
       last_ = left_ == 0;
       begun_ = left_ > 0;
     }

@@ -14,8 +14,8 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr unsigned most_renewals = 3;  // of one piece, after the clock or the credentials were corrected
-constexpr unsigned most_regions = 2;   // region redirects that are followed
+constexpr unsigned most_renewals = 3;  // retries per piece after the clock or the credentials were corrected
+constexpr unsigned most_regions = 2;   // the most region redirects to follow
 
 std::optional<std::time_t> parse_date(const std::string& text) {
   std::tm parts{};
@@ -99,7 +99,7 @@ result<std::vector<header>> s3_account::sign(std::string_view method, const url&
 result<std::vector<header>> s3_account::sign_now(const signed_request& request) {
   if (keys_->is_due()) renew_aside();
   const auto by = keys_->kept();
-  if (by == nullptr) return status(errc::would_block, "the credentials have expired, and no new ones have been found yet");
+  if (by == nullptr) return status(errc::would_block, "the credentials have expired, and new ones are not available yet");
   return sign_by(by, request);
 }
 
@@ -142,7 +142,7 @@ result<object_facts> find_s3_object(network& by, std::string name, url address, 
     const auto* const answer = &told->answer;
     if (answer->status == 200 || answer->status == 206 || answer->status == 416) {
       const auto size = size_of(*answer, told->of_head);
-      if (!size) return status(errc::unsupported, fmt::format("{}: the server does not say how large it is", name));
+      if (!size) return status(errc::unsupported, fmt::format("{}: the server does not report its size", name));
       return object_facts{std::move(name), std::move(address), *size, version_of(*answer)};
     }
     const std::string region(answer->header("x-amz-bucket-region"));

@@ -38,9 +38,9 @@ void take_error_part(std::string_view name, std::string_view text, s3_error& to)
   if (name == "Endpoint") take_once(to.endpoint, code_only(text));
 }
 
-status bad_list(std::string_view why) { return {errc::io, fmt::format("a list of objects from the server: {}", why)}; }
+status bad_list(std::string_view why) { return {errc::io, fmt::format("the server's object list is invalid: {}", why)}; }
 
-// In a list, a space is encoded as a plus, and a plus is escaped.
+// In a list, a space is encoded as a plus sign, and a plus sign is percent-encoded.
 std::optional<std::string> key_of_list(std::string text, bool is_encoded) {
   if (!is_encoded) return text;
   std::ranges::replace(text, '+', ' ');
@@ -57,7 +57,7 @@ class list_reader {
   status take_end();
   status take_object();
   status take_folder();
-  // Decodes all keys at the end, since the server may name the encoding after the first object.
+  // Decodes all keys at the end, because the server may specify the encoding after the first object.
   status decode_keys();
 
   xml_scanner xml_;
@@ -72,7 +72,7 @@ class list_reader {
 result<object_list> list_reader::read() {
   for (;;) {
     const auto event = xml_.next();
-    if (event == xml_event::broken || (event == xml_event::done && !is_list_)) return bad_list("it is not one");
+    if (event == xml_event::broken || (event == xml_event::done && !is_list_)) return bad_list("it is not a list of objects");
     if (event == xml_event::done) break;
     if (event == xml_event::begin) {
       take_begin();
@@ -81,7 +81,7 @@ result<object_list> list_reader::read() {
     }
   }
   if (!is_truncated_) made_.continuation_token.clear();
-  if (is_truncated_ && made_.continuation_token.empty()) return bad_list("it is truncated, but has no continuation token");
+  if (is_truncated_ && made_.continuation_token.empty()) return bad_list("it is truncated but contains no continuation token");
   if (auto problem = decode_keys(); !problem.ok()) return problem;
   return std::move(made_);
 }
@@ -114,8 +114,8 @@ status list_reader::take_end() {
 }
 
 status list_reader::take_object() {
-  if (!key_ || !size_) return bad_list("an object lacks its key or its size");
-  if (made_.objects.size() == most_listed_objects) return bad_list(fmt::format("it has more than {} objects", most_listed_objects));
+  if (!key_ || !size_) return bad_list("an object has no key or no size");
+  if (made_.objects.size() == most_listed_objects) return bad_list(fmt::format("it contains more than {} objects", most_listed_objects));
   made_.objects.push_back({std::move(*key_), *size_});
   key_.reset();
   size_.reset();
@@ -123,8 +123,8 @@ status list_reader::take_object() {
 }
 
 status list_reader::take_folder() {
-  if (!key_) return bad_list("a folder lacks its name");
-  if (made_.folders.size() == most_listed_objects) return bad_list(fmt::format("it has more than {} folders", most_listed_objects));
+  if (!key_) return bad_list("a folder has no name");
+  if (made_.folders.size() == most_listed_objects) return bad_list(fmt::format("it contains more than {} folders", most_listed_objects));
   made_.folders.push_back(std::move(*key_));
   key_.reset();
   return {};
@@ -133,7 +133,7 @@ status list_reader::take_folder() {
 status list_reader::decode_keys() {
   for (auto& one : made_.folders) {
     auto key = key_of_list(std::move(one), is_encoded_);
-    if (!key || !check_key(*key).ok() || !key->ends_with('/')) return bad_list("a folder is not a valid prefix of keys");
+    if (!key || !check_key(*key).ok() || !key->ends_with('/')) return bad_list("a folder is not a valid key prefix");
     one = std::move(*key);
   }
   for (auto& one : made_.objects) {
@@ -185,7 +185,7 @@ std::string list_query(std::string_view prefix, std::string_view continuation_to
 }
 
 result<object_list> parse_object_list(std::string_view body) {
-  if (body.size() > most_list_bytes) return bad_list(fmt::format("it is longer than {} bytes", most_list_bytes));
+  if (body.size() > most_list_bytes) return bad_list(fmt::format("it is larger than {} bytes", most_list_bytes));
   return list_reader(body).read();
 }
 

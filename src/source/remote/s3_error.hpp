@@ -1,5 +1,5 @@
-// Parsers for XML responses of S3 and STS: errors and lists of objects. Input is bounded before parsing; results are bounded and printable.
-// Pure functions.
+// Parsers for XML responses from S3 and STS: errors and object lists. The input size is checked before parsing; results are bounded and
+// printable. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace penstock::source::remote {
 
 inline constexpr std::size_t most_error_bytes = std::size_t{64} << 10;
-// Fits a page of 1,000 keys of 1,024 bytes, each byte encoded as three characters, with their other fields.
+// Large enough for a page with 1,000 keys of 1,024 bytes, each byte encoded as three characters, and their other fields.
 inline constexpr std::size_t most_list_bytes = std::size_t{8} << 20;
 inline constexpr std::size_t most_listed_objects = 10000;
 
@@ -22,15 +22,15 @@ struct s3_error {
   std::string code;     // letters, digits and dots only
   std::string message;  // printable, 500 bytes at most
   std::string request_id;
-  std::string region;    // of the bucket, if the request went to another
-  std::string endpoint;  // host of the bucket, if the request went to another; validate before use
+  std::string region;    // the bucket's region, if the request was sent to another one
+  std::string endpoint;  // the bucket's host, if the request was sent to another one; validate before use
 };
 
 // Parses any response body. Ignores bytes beyond most_error_bytes and anything that is not XML.
 s3_error parse_s3_error(std::string_view body);
 // Formats "AccessDenied: Access Denied (request 4442587FB7D0A2F9)", or the status code if there is no error code.
 std::string shown_error(int status_code, const s3_error& error);
-// Returns true for codes after which the same request may succeed later.
+// Returns true for error codes after which the same request may succeed later.
 [[nodiscard]] bool may_succeed_later(std::string_view code);
 
 struct listed_object {
@@ -39,14 +39,14 @@ struct listed_object {
 };
 struct object_list {
   std::vector<listed_object> objects;
-  std::vector<std::string> folders;  // common prefixes of other keys that end with "/", if one level was listed
-  std::string continuation_token;    // of the next page; empty: last page
+  std::vector<std::string> folders;  // common prefixes, ending with "/", of all other keys, if one level was listed
+  std::string continuation_token;    // for the next page; empty: last page
 };
 
-// Returns the query for a page of ListObjectsV2. Asks for percent-encoded keys, since XML cannot represent all keys. one_level: keys with a
-// "/" after the prefix are grouped into folders.
+// Returns the query for a page of ListObjectsV2. Requests percent-encoded keys, because XML cannot represent all keys. one_level: keys with
+// a "/" after the prefix are grouped into folders.
 std::string list_query(std::string_view prefix, std::string_view continuation_token, bool one_level = false);
-// Error: io (not such a response, too long, too many objects, a further page without a token).
+// Error: io (not an object list, too large, too many objects, or a next page without a token).
 result<object_list> parse_object_list(std::string_view body);
 
 }  // namespace penstock::source::remote

@@ -30,8 +30,7 @@ std::string tags_of(const std::vector<remote_header>& tags) {
 result<std::vector<header>> headers_of_new_object(const remote_options& how) {
   const bool has_kms = how.server_side_encryption.starts_with("aws:kms");
   if (!how.sse_kms_key_id.empty() && !has_kms)
-    return status(errc::invalid_argument,
-                  "the option sse_kms_key_id is for server_side_encryption \"aws:kms\" or \"aws:kms:dsse\", which is not set");
+    return status(errc::invalid_argument, "the option sse_kms_key_id requires server_side_encryption \"aws:kms\" or \"aws:kms:dsse\"");
   const std::vector<header> all{{"content-type", how.content_type},
                                 {"x-amz-server-side-encryption", how.server_side_encryption},
                                 {"x-amz-server-side-encryption-aws-kms-key-id", how.sse_kms_key_id},
@@ -42,7 +41,7 @@ result<std::vector<header>> headers_of_new_object(const remote_options& how) {
   for (const auto& each : all) {
     if (!may_be_sent(each.value))
       return status(errc::invalid_argument,
-                    fmt::format("\"{}\" has a control character, so it cannot be sent as {}", printable_text(each.value), each.name));
+                    fmt::format("\"{}\" contains a control character, so it cannot be sent as {}", printable_text(each.value), each.name));
     if (!each.value.empty()) made.push_back(each);
   }
   return made;
@@ -54,9 +53,9 @@ result<std::vector<header>> headers_of_customer_key(const remote_options& how) {
   if (key.empty()) return std::vector<header>();
   if (key.size() != key_bytes)
     return status(errc::invalid_argument,
-                  fmt::format("the option sse_customer_key has {} bytes; a key for AES-256 has {}", key.size(), key_bytes));
+                  fmt::format("the option sse_customer_key is {} bytes long; an AES-256 key must be {} bytes long", key.size(), key_bytes));
   if (!how.server_side_encryption.empty())
-    return status(errc::invalid_argument, "the options sse_customer_key and server_side_encryption exclude each other");
+    return status(errc::invalid_argument, "the options sse_customer_key and server_side_encryption are mutually exclusive");
   auto sum = content_md5(key);
   if (!sum) return sum.error();
   const std::string name = "x-amz-server-side-encryption-customer-";

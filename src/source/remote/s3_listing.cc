@@ -18,8 +18,8 @@ namespace {
 
 constexpr unsigned most_region_moves = 2;
 constexpr std::size_t most_bytes_of_key = 200;
-constexpr unsigned most_empty_pages = 100;  // in a row; servers send empty pages if many objects were deleted
-constexpr std::size_t most_pages = 1000;    // plus one per 10 objects and folders; S3 sends up to 1,000 on a page
+constexpr unsigned most_empty_pages = 100;  // consecutive; servers send empty pages if many objects were deleted
+constexpr std::size_t most_pages = 1000;    // plus one per 10 objects and folders; S3 sends up to 1,000 per page
 constexpr std::size_t keys_of_a_page = 10;
 
 class s3_lister {
@@ -29,7 +29,7 @@ class s3_lister {
 
   result<object_list> all() {
     object_list made;
-    std::unordered_set<std::size_t> tokens;  // hashes of the tokens already used
+    std::unordered_set<std::size_t> tokens;  // hashes of the tokens used so far
     unsigned empty = 0;
     for (std::string token;;) {
       auto page = next(token);
@@ -45,8 +45,8 @@ class s3_lister {
       token = std::move(page->continuation_token);
       const bool is_new = tokens.insert(std::hash<std::string>{}(token)).second;
       if (!is_new || empty > most_empty_pages || tokens.size() > most_pages + count / keys_of_a_page)
-        return status(errc::io, fmt::format("{}: the server's list goes on without end: {} pages have {} objects{}", what_.name,
-                                            tokens.size(), count, is_new ? "" : ", and the next page repeats one of them"));
+        return status(errc::io, fmt::format("{}: the server's list does not end: {} pages contain {} objects{}", what_.name, tokens.size(),
+                                            count, is_new ? "" : ", and a page is repeated"));
     }
   }
 
@@ -71,7 +71,7 @@ class s3_lister {
     }
   }
 
-  // Checks the prefix, since callers cut it off.
+  // Checks the prefix, because callers remove it.
   status check_page(const object_list& page) const {
     const auto is_asked_for = [&](std::string_view key) { return key.starts_with(what_.prefix); };
     const auto object = std::ranges::find_if_not(page.objects, is_asked_for, &listed_object::key);
@@ -80,10 +80,11 @@ class s3_lister {
     return folder == page.folders.end() ? status() : outside(*folder);
   }
   static status outside(const std::string& key) {
-    return {errc::io, fmt::format("the server lists the key {}, which lacks the prefix", printable_text(key.substr(0, most_bytes_of_key)))};
+    return {errc::io, fmt::format("the server listed the key {}, which does not begin with the prefix",
+                                  printable_text(key.substr(0, most_bytes_of_key)))};
   }
 
-  // Moves to the bucket's region; nullopt if the response names no other region.
+  // Switches to the bucket's region; nullopt if the response contains no other region.
   std::optional<status> follow(const sys::web_answer& answer, const s3_error& error) {
     std::string region(answer.header("x-amz-bucket-region"));
     if (region.empty()) region = error.region;

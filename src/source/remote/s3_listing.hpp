@@ -1,4 +1,4 @@
-// Lists the objects of a bucket.
+// Lists the objects in a bucket.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ struct s3_region {
 
 struct s3_listing {
   std::string name;    // for messages
-  std::string prefix;  // of keys
+  std::string prefix;  // key prefix
   bool one_level;      // group keys with a "/" after the prefix into folders
-  std::size_t most;    // limit of objects and folders
+  std::size_t most;    // limit on objects and folders
   patience how;
 };
 
-// Returns all pages, in the server's order. Blocks. in: returns the region that S3 says the bucket is in. Errors name the listing:
-// not_found, permission_denied, timed_out, io, invalid_argument (there are more than most).
+// Returns all pages, in the server's order. Blocks. in: returns the bucket in the region that S3 reports. Errors contain the listing's
+// name: not_found, permission_denied, timed_out, io, invalid_argument (more than `most`).
 result<object_list> list_s3_objects(network& by, const s3_listing& what, s3_region at,
                                     const std::function<result<s3_region>(const std::string& region)>& in);
 

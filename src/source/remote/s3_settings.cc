@@ -25,7 +25,7 @@ std::string without_blanks(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
 }
 
-// Returns the first value that is set: the program's, a variable's, the profile's.
+// Returns the first value that is set: by the program, by a variable or by the profile.
 found_setting first_setting(const std::string& given, std::initializer_list<std::string_view> names, const variable_lookup& lookup,
                             std::initializer_list<std::string> of_profile) {
   if (!given.empty()) return {without_blanks(given), "the program"};
@@ -40,7 +40,8 @@ found_setting first_setting(const std::string& given, std::initializer_list<std:
 }
 
 status no_word(const found_setting& of, std::string_view what, std::string_view words) {
-  return {errc::invalid_argument, fmt::format("{} of {} is '{}'; it is {}", what, of.from, printable_text(of.value.substr(0, 100)), words)};
+  return {errc::invalid_argument,
+          fmt::format("{} from {} is '{}', but must be {}", what, of.from, printable_text(of.value.substr(0, 100)), words)};
 }
 
 result<bool> switch_of(const found_setting& of, std::string_view what) {
@@ -83,7 +84,7 @@ class settings_search {
                             {profile_.endpoint_of_service("s3"), profile_.setting("s3.endpoint_url"), profile_.setting("endpoint_url")});
     if (found.value.empty()) return {};
     auto address = parse_http_url(found.value);
-    if (!address) return address.error().with_context(fmt::format("the endpoint of {}", found.from));
+    if (!address) return address.error().with_context(fmt::format("the endpoint from {}", found.from));
     made_.endpoint = std::move(*address);
     return {};
   }
@@ -96,15 +97,15 @@ class settings_search {
     if (!uses_arn) return uses_arn.error();
     if (const auto& named = options_.access_point_region; !named.empty()) {
       if (!*uses_arn && region.value != named && !region.value.empty())
-        return {errc::invalid_argument, fmt::format("the access point is in {}, the region of {} is {}, and use_arn_region is false", named,
-                                                    region.from, shown_text(region.value))};
+        return {errc::invalid_argument, fmt::format("the access point is in {}, the region from {} is {}, and use_arn_region is false",
+                                                    named, region.from, shown_text(region.value))};
       region = {named, "the name of the access point"};
     }
     made_.is_region_assumed = region.value.empty();
     if (made_.is_region_assumed) region = {std::string(assumed_region), "nowhere"};
     if (!is_region_name(region.value))
       return {errc::invalid_argument,
-              fmt::format("{1} is '{0}', which is not the name of a region", shown_text(region.value), region.from)};
+              fmt::format("the region from {1} is '{0}', which is not a valid region name", shown_text(region.value), region.from)};
     made_.region = std::move(region.value);
     made_.region_from = std::move(region.from);
     return {};
@@ -126,7 +127,7 @@ class settings_search {
     made_.style = *style;
     if (!made_.endpoint || (!made_.fips && !made_.dualstack)) return {};
     return {errc::invalid_argument,
-            fmt::format("{} asks for an Amazon endpoint {}, but a different endpoint is configured: {}",
+            fmt::format("{} requests an Amazon endpoint {}, but a different endpoint is configured: {}",
                         made_.fips ? fips.from : dualstack.from, made_.fips ? "for FIPS" : "with IPv4 and IPv6", made_.endpoint->shown())};
   }
 
@@ -155,7 +156,7 @@ class settings_search {
   status find_certificates() {
     made_.ca_bundle = first_setting(options_.ca_bundle, {"AWS_CA_BUNDLE"}, lookup_, {}).value;
     if (!made_.ca_bundle.empty() || profile_.setting("ca_bundle").empty()) return {};
-    return {errc::unsupported, "the profile has a ca_bundle, which is not read from there: set AWS_CA_BUNDLE to it"};
+    return {errc::unsupported, "the profile sets ca_bundle, which Penstock does not use: set AWS_CA_BUNDLE instead"};
   }
 
   const s3_options& options_;

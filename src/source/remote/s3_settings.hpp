@@ -1,5 +1,5 @@
-// Finds S3's region, endpoint and certificates as the AWS tools do ("Settings reference", AWS SDKs and tools reference guide). Blocks if a
-// profile is read. Thread-safe.
+// Determines S3's region, endpoint and certificates as the AWS tools do ("Settings reference", AWS SDKs and tools reference guide). Blocks
+// if a profile is read. Thread-safe.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace penstock::source::remote {
 
-// Options of the program; empty ones are looked up.
+// The program's options. Empty ones are looked up.
 struct s3_options {
   std::string region;
   std::string access_point_region{};  // from an ARN
@@ -32,7 +32,7 @@ struct s3_options {
 
 struct s3_settings {
   std::string region;
-  std::string region_from;  // for messages; "nowhere" if it is S3's default region
+  std::string region_from;  // where the region was set, for messages; "nowhere" for S3's default region
   bool is_region_assumed = false;
   std::optional<url> endpoint;
   addressing style = addressing::automatic;
@@ -40,17 +40,17 @@ struct s3_settings {
   bool dualstack = false;
   bool use_ssl = true;
   bool requester_pays = false;
-  bool always_checksums = false;        // even if no server has asked for them
-  std::optional<bool> signs_payload{};  // nullopt: only over http, where TLS does not protect it
+  bool always_checksums = false;        // send checksums even if no server has requested them
+  std::optional<bool> signs_payload{};  // nullopt: only over http, where TLS does not protect the payload
   unsigned attempts = 0;                // 0: not set
-  std::string ca_bundle;                // file of certificates; empty: the system's
+  std::string ca_bundle;                // certificate file; empty: the system's
   [[nodiscard]] s3_place place() const { return {region, endpoint, style, fips, dualstack, use_ssl}; }
 };
 
-inline constexpr std::string_view assumed_region = "us-east-1";  // as in boto3; S3 there answers with the bucket's own region
+inline constexpr std::string_view assumed_region = "us-east-1";  // as in boto3; there S3 responds with the bucket's actual region
 
-// Each setting comes from the first of these that sets it: the program, a variable, the profile.
-//   region            AWS_REGION, AWS_DEFAULT_REGION; region; else us-east-1. The region of an ARN comes first, unless
+// Each setting is taken from the first of these that sets it: the program, a variable, the profile.
+//   region            AWS_REGION, AWS_DEFAULT_REGION; region; otherwise us-east-1. The region in an ARN takes precedence, unless
 //                     AWS_S3_USE_ARN_REGION or use_arn_region is false: then both must be equal
 //   endpoint          AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; s3 in the profile's services section, endpoint_url of s3, endpoint_url;
 //                     only the program's if AWS_IGNORE_CONFIGURED_ENDPOINT_URLS or ignore_configured_endpoint_urls is true
@@ -61,7 +61,7 @@ inline constexpr std::string_view assumed_region = "us-east-1";  // as in boto3;
 //   signs_payload     payload_signing_enabled of s3
 //   attempts          AWS_MAX_ATTEMPTS; max_attempts
 //   certificates      AWS_CA_BUNDLE; ca_bundle
-// Errors: invalid_argument (no valid region, URL or word; FIPS or dualstack with an endpoint of one's own); those of check_aws_settings and
+// Errors: invalid_argument (an invalid region, URL or word; FIPS or dualstack with a custom endpoint); those of check_aws_settings and
 // find_profile.
 result<s3_settings> find_s3_settings(const s3_options& options, const variable_lookup& lookup, sys::kernel& kernel);
 

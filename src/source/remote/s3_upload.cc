@@ -18,7 +18,7 @@ bool is_plain(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c > ' ' && c < '\x7f'; });
 }
 
-// Removes the spaces that a server sends while it is working.
+// Removes the white space that a server sends while it is working.
 std::string_view without_lead(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n");
   return first == std::string_view::npos ? std::string_view() : text.substr(first);

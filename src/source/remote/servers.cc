@@ -35,7 +35,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_hub_token_bytes = 4096;
-// The S3 interface of Google Cloud Storage ("Interoperability with other storage providers"); it accepts any region.
+// Google Cloud Storage's S3 interface ("Interoperability with other storage providers"). It accepts any region.
 constexpr const char* google_endpoint = "https://storage.googleapis.com";
 constexpr const char* google_region = "auto";
 
@@ -72,8 +72,8 @@ credential_options credential_options_of(const remote_options& how, const std::s
   return made;
 }
 
-// Returns a key that two objects share if they use the same credentials: a hash, which reveals no secret, of all options and current
-// environment variables that determine them.
+// Returns a key that is equal for objects with the same credentials: a hash of all options and current environment variables that determine
+// them. It reveals no secrets.
 result<std::string> key_of(const remote_options& how, const variable_lookup& variable) {
   auto all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", how.profile, how.anonymous, how.allow_credential_process, how.access_key_id,
                          how.secret_access_key, how.session_token);
@@ -110,8 +110,8 @@ std::string query_without_signature(std::string_view query) {
   return made;
 }
 
-// Identifies an object, as a hash of the kind of its server, its address, and those user headers that may select between several objects at
-// one address.
+// Identifies an object by a hash of its server's kind, its address, and those user headers that may select one of several objects at an
+// address.
 result<std::string> identity_of(const remote_url& what, url_kind kind, const url& address, const remote_options& how) {
   auto at = what.by_name || kind == url_kind::s3 ? address : what.address;
   if (is_presigned(at)) at.query = url_query(query_without_signature(at.query.unredacted()));
@@ -122,7 +122,7 @@ result<std::string> identity_of(const remote_url& what, url_kind kind, const url
   return payload_hash(all);
 }
 
-// Returns the address of the bucket in the region that S3 named.
+// Returns the bucket's address in the region that S3 reported.
 result<url> address_in_region(const remote_url& what, const std::string& region) {
   auto made = s3_address(what.object, {.region = region, .endpoint = std::nullopt});
   if (!made) return made;
@@ -131,20 +131,20 @@ result<url> address_in_region(const remote_url& what, const std::string& region)
   return made;
 }
 
-// Returns a text that distinguishes versions permanently. Error: unsupported (the server sends no such version).
+// Returns a text that permanently identifies the version. Error: unsupported (the server sends no such version).
 result<std::string> version_text(const version& of) {
   auto made = of.has_strong_etag()        ? of.etag
               : !of.last_modified.empty() ? fmt::format("last changed {}; {}", of.last_modified, of.etag)
                                           : std::string();
-  if (made.empty()) return status(errc::unsupported, "the server names no version by which to recognize it");
-  if (made.size() > most_cache_text_bytes) return status(errc::unsupported, "the name of its version is too long");
+  if (made.empty()) return status(errc::unsupported, "the server reports no version");
+  if (made.size() > most_cache_text_bytes) return status(errc::unsupported, "its version identifier is too long");
   return made;
 }
 
 }  // namespace
 
-// Access to the network for threads that look up credentials, only while the servers object exists. They never own the network: it would be
-// destroyed on one of its own threads, which it joins.
+// Gives threads that look up credentials access to the network, but only while the servers object exists. They never own the network:
+// otherwise it could be destroyed on one of its own threads, which it joins.
 class servers::visitors {
  public:
   explicit visitors(network& whose) noexcept : whose_(&whose) {}
@@ -189,19 +189,20 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   const auto kind = kind_of(*parsed, how);
   if (!kind) return kind.error();
   if (*kind != url_kind::s3 && !how.sse_customer_key.empty())
-    return status(errc::invalid_argument, fmt::format("{}: the option sse_customer_key is for objects of S3, but this is a URL of kind {}",
-                                                      parsed->shown(), to_string(*kind)));
+    return status(errc::invalid_argument,
+                  fmt::format("{}: the option sse_customer_key is only for S3 objects, but this is a URL of kind {}", parsed->shown(),
+                              to_string(*kind)));
   auto found = find(*parsed, *kind, how);
   if (!found) return found.error();
   return over_cache(*std::move(found), *parsed, *kind, how);
 }
 
-// Sends the token to the Hub only, and not to servers that it redirects to.
+// Sends the token only to the Hub, not to servers that it redirects to.
 result<std::unique_ptr<source>> servers::open_at_hub(const std::string& address, const remote_options& how) {
   for (const auto* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
     const auto value = variable_set(around_.variable, name).value_or("0");
     if (value == "1" || value == "true" || value == "TRUE" || value == "ON" || value == "YES")
-      return status(errc::permission_denied, fmt::format("{}: {} is set, so the Hub is not asked", shown_text(address), name));
+      return status(errc::permission_denied, fmt::format("{}: {} is set, so the Hub is not contacted", shown_text(address), name));
   }
   auto asking = how;
   std::vector<header> given;
@@ -215,7 +216,7 @@ result<std::unique_ptr<source>> servers::open_at_hub(const std::string& address,
   return open(address, asking);
 }
 
-// Searches where the Hub's library does. No token is not an error: most files are public.
+// Searches in the same places as the Hub's library. A missing token is not an error, because most files are public.
 result<secret_text> servers::hub_token() {
   for (const auto* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     if (const auto token = variable_set(around_.variable, name)) return secret_text(*token);
@@ -253,7 +254,7 @@ servers::found_object servers::open_http(const remote_url& what, const remote_op
   for (const auto& each : how.headers) headers.push_back({each.name, each.value});
   if (auto wrong = check_headers(headers); !wrong.ok()) return wrong.with_context(what.shown());
   auto address = what.address;
-  if (what.by_name) {  // treat it as public
+  if (what.by_name) {  // treat the object as public
     const auto settings = settings_of(how, what.object);
     if (!settings) return settings.error().with_context(what.shown());
     auto found = s3_address(what.object, settings->place());
@@ -265,7 +266,7 @@ servers::found_object servers::open_http(const remote_url& what, const remote_op
   if (!facts) return facts.error();
   const bool has_size = facts->size != unknown_bytes;
   if (!has_size && how.ranges_only)
-    return status(errc::unsupported, fmt::format("{}: the server does not say how large it is; it serves no ranges", facts->name));
+    return status(errc::unsupported, fmt::format("{}: the server does not report its size or support ranges", facts->name));
   auto speaks = make_http_protocol(address, headers);
   auto made = std::make_unique<object>(network_, std::move(speaks), *std::move(facts), patient, whole_of(how));
   if (auto problem = has_size ? status() : made->find_size(how.stop_requested); !problem.ok()) return problem.with_context(made->name());
@@ -290,7 +291,7 @@ servers::found_object servers::open_webhdfs(const remote_url& what, const remote
 // --- the node's cache
 
 result<std::shared_ptr<node_cache>> servers::cache_of(const node_cache_settings& how) {
-  std::vector<std::shared_ptr<node_cache>> gone;  // destroyed after the lock is released, since each joins its threads
+  std::vector<std::shared_ptr<node_cache>> gone;  // destroyed after the lock is released, because each joins its threads
   const std::lock_guard guard(lock_);
   const auto known = caches_.find({how.folder, how.bytes});
   if (known != caches_.end()) return known->second;
@@ -300,7 +301,7 @@ result<std::shared_ptr<node_cache>> servers::cache_of(const node_cache_settings&
     each = is_unused ? caches_.erase(each) : std::next(each);
   }
   if (caches_.size() >= most_caches)
-    return status(errc::unsupported, fmt::format("this program has objects in {} such folders open already", caches_.size()));
+    return status(errc::unsupported, fmt::format("this program already has objects open in {} node cache folders", caches_.size()));
   auto opened = node_cache::open(around_.kernel, how);
   if (!opened) return opened.error();
   caches_.emplace(std::pair(how.folder, how.bytes), *opened);
@@ -308,9 +309,9 @@ result<std::shared_ptr<node_cache>> servers::cache_of(const node_cache_settings&
 }
 
 result<servers::kept_object> servers::enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how) {
-  if (how.size) return status(errc::unsupported, "its size was given, so the server was not asked which version it has");
+  if (how.size) return status(errc::unsupported, "its size was set by an option, so its version was not requested from the server");
   const auto& facts = found.known();
-  if (facts.size == 0 || facts.size > most_cached_object_bytes) return status(errc::unsupported, "of its size");
+  if (facts.size == 0 || facts.size > most_cached_object_bytes) return status(errc::unsupported, "its size is 0 or too large");
   auto version = version_text(facts.of);
   if (!version) return version.error();
   auto identity = identity_of(what, kind, facts.address, how);
@@ -328,24 +329,22 @@ result<servers::kept_object> servers::enter_cache(const object& found, const rem
   return kept_object{*std::move(by), *std::move(entry)};
 }
 
-// Puts the cache in front of an object; a completely cached object becomes a local file. Errors of the cache are never errors of the
-// object.
+// Puts the cache in front of an object. A completely cached object becomes a local file. Cache errors never become errors of the object.
 std::unique_ptr<source> servers::over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind,
                                             const remote_options& how) {
   if (how.cache_dir.value_or(around_.cache.folder).empty()) return found;
   auto kept = or_no_memory([&] { return enter_cache(*found, what, kind, how); });
   if (!kept) {
-    found->set_note(fmt::format("nothing of it is kept in the node cache: {}", kept.error().message()));
+    found->set_note(fmt::format("it is not kept in the node cache: {}", kept.error().message()));
     return found;
   }
   auto& [by, entry] = *kept;
   const auto as_file = [&]() -> result<std::unique_ptr<local_file>> {
-    if (!entry->is_whole()) return status(errc::would_block, "not all of it is there");
+    if (!entry->is_whole()) return status(errc::would_block, "it is not cached completely");
     auto data = by->open_data(*entry);
     if (!data) return data.error();
     const auto owned = std::make_shared<sys::owned_descriptor>(*std::move(data));
-    auto words =
-        fmt::format("all of it is in the node cache in {}, of the version {}", by->folder(), printable_text(entry->head().version));
+    auto words = fmt::format("all of it is in the node cache in {} (version {})", by->folder(), printable_text(entry->head().version));
     return local_file::adopt(*around_.kernel, owned->get(), {.name = found->name(), .held = owned, .told = std::move(words)});
   };
   auto file = or_no_memory(as_file);
@@ -394,7 +393,7 @@ result<std::vector<remote_object>> servers::list(const std::string& text, const 
   if (how.kind != remote_kind::automatic && how.kind != remote_kind::s3 && how.kind != remote_kind::s3_public)
     return refuse("only S3 buckets can be listed");
   auto asking = how;
-  asking.sse_customer_key.clear();  // a listing has no contents to decrypt
+  asking.sse_customer_key.clear();  // a listing contains nothing to decrypt
   if (how.kind == remote_kind::s3_public) asking.anonymous = true;
   const auto asker = asker_of(asking, *parsed);
   if (!asker) return asker.error().with_context(shown_text(text));
@@ -446,7 +445,7 @@ result<servers::s3_asker> servers::asker_of(const remote_options& how, const s3_
   auto settings = settings_of(how, what);
   if (!settings) return settings.error();
   s3_asker made{.whose = {}, .how = how, .settings = *std::move(settings), .for_google = what.at_google && how.endpoint.empty()};
-  made.how.stop_requested = {};  // outlives the call
+  made.how.stop_requested = {};  // this object outlives the call
   auto whose = key_of(how, around_.variable);
   if (!whose) return whose.error();
   made.whose = *std::move(whose) + (made.for_google ? "g" : "");
@@ -471,18 +470,18 @@ patience servers::patience_with(const remote_options& how, const s3_settings& se
 result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
   if (!what.by_name && !how.endpoint.empty())
     return status(errc::invalid_argument,
-                  fmt::format("{}: the URL names its own server, so the option endpoint does not apply; name the object as {}",
-                              what.shown(), printable_text(what.object.name_of(what.object.key))));
+                  fmt::format("{}: the URL contains its own server, so the option endpoint does not apply; use {} instead", what.shown(),
+                              printable_text(what.object.name_of(what.object.key))));
   auto by = asker_of(how, what.object);
   if (!by) return by.error().with_context(what.shown());
   const auto& settings = by->settings;
   if (!what.by_name && settings.fips && !is_fips_host(what.address.host)) {
     return status(errc::invalid_argument,
-                  fmt::format("{}: the use of FIPS endpoints is set, but the URL names a different one; name the object as {}",
-                              what.shown(), printable_text(what.object.name_of(what.object.key))));
+                  fmt::format("{}: FIPS endpoints are required, but the URL contains a different endpoint; use {} instead", what.shown(),
+                              printable_text(what.object.name_of(what.object.key))));
   }
   s3_way made{.region = settings.region, .settings = settings, .address_in = {}, .account_in = {}};
-  // An endpoint from the environment or a profile applies to s3:// names only. A URL with a host is requested from that host, with its own
+  // An endpoint from the environment or a profile applies only to s3:// URLs. A URL with a host is requested from that host, with its own
   // scheme and port.
   const auto in = [what, first = settings.region, place = settings.place()](const std::string& region) -> result<url> {
     if (!what.by_name) return region == first ? result<url>(what.address) : address_in_region(what, region);
@@ -494,7 +493,7 @@ result<servers::s3_way> servers::find_way(const remote_url& what, const remote_o
     auto address = in(region);
     if (address && has_key && !address->tls)
       return status(errc::invalid_argument,
-                    fmt::format("{}: the key of the option sse_customer_key is sent over https only", address->shown()));
+                    fmt::format("{}: the option sse_customer_key requires https, because the key is sent to the server", address->shown()));
     return address;
   };
   made.account_in = [this, by = *std::move(by)](const std::string& region) { return account_of(by, region); };
@@ -528,10 +527,10 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
     return status(errc::unsupported,
                   fmt::format("{}: objects can be written only to S3, but this is a URL of kind {}", what->shown(), to_string(*kind)));
   if (!what->by_name && !what->address.query.empty())
-    return status(errc::unsupported, fmt::format("{}: it has a query, but objects are written only to URLs without one", what->shown()));
+    return status(errc::unsupported, fmt::format("{}: objects can be written only to URLs without a query", what->shown()));
   if (what->object.at_google && !how.overwrite)
-    return status(errc::unsupported, fmt::format("{}: overwrite=False needs If-None-Match, which the S3 interface of Google Cloud Storage "
-                                                 "does not have for writing",
+    return status(errc::unsupported, fmt::format("{}: overwrite=False requires If-None-Match, which Google Cloud Storage's S3 interface "
+                                                 "does not support for writes",
                                                  what->shown()));
   auto plan = how.size ? part_plan::of_size(*how.size) : result<part_plan>(part_plan());
   if (!plan) return plan.error().with_context(what->shown());

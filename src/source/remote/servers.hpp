@@ -1,5 +1,5 @@
-// An engine's access to servers: the network that reaches them, and the accounts that use S3. The only place that knows which kinds of
-// server exist. Thread-safe.
+// An engine's access to servers: the network that connects to them, and the S3 accounts. Only this class knows which kinds of server exist.
+// Thread-safe.
 #pragma once
 
 #include <map>
@@ -23,12 +23,12 @@
 
 namespace penstock::source::remote {
 
-// Everything outside that determines settings and credentials.
+// All external facts that determine settings and credentials.
 struct surroundings {
   variable_lookup variable{};             // environment variables; empty: none are set
-  std::shared_ptr<sys::kernel> kernel{};  // reads the files of the AWS tools
-  node_cache_settings cache{};            // for objects without their own settings; no folder: do not cache
-  bool allow_credential_process = false;  // also for objects whose options do not allow it
+  std::shared_ptr<sys::kernel> kernel{};  // reads the AWS tools' files
+  node_cache_settings cache{};            // for objects without their own settings; if the folder is empty, nothing is cached
+  bool allow_credential_process = false;  // applies even to objects whose options do not allow it
 };
 
 class servers final {
@@ -38,20 +38,20 @@ class servers final {
   servers& operator=(const servers&) = delete;
   ~servers();  // waits for threads that look up credentials
 
-  // Opens an object. Blocks while it asks the server for the size. Errors name the URL, without its query: invalid_argument (not a URL;
-  // contradictory options), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
+  // Opens an object. Blocks while it queries the server for the size. Errors contain the URL without its query: invalid_argument (not a
+  // URL; contradictory options), not_found, permission_denied, timed_out, unsupported (no libcurl, no ranges), io.
   result<std::unique_ptr<source>> open(const std::string& url, const remote_options& how);
-  // Lists the objects whose URLs begin with url (s3://BUCKET/...), sorted. With one_level, objects that have a "/" after that are replaced
-  // by their common prefixes, without a size. Blocks. Errors: those of open(), and invalid_argument if there are more than most.
+  // Lists the objects whose URLs begin with url (s3://BUCKET/...), sorted. With one_level, objects that have another "/" after that are
+  // replaced by their common prefixes, without a size. Blocks. Errors: those of open(), and invalid_argument if there are more than `most`.
   result<std::vector<remote_object>> list(const std::string& url, const remote_options& how, bool one_level, std::size_t most);
-  // Begins to write an object; the server receives nothing before the first part. Blocks while credentials are looked up. Errors name the
-  // URL as above: invalid_argument, permission_denied, unsupported (no libcurl; not an S3 server).
+  // Starts to write an object; nothing is sent to the server before the first part. Blocks while credentials are looked up. Errors contain
+  // the URL as above: invalid_argument, permission_denied, unsupported (no libcurl; not an S3 server).
   result<std::shared_ptr<upload>> begin_upload(const std::string& url, const remote_options& how);
   [[nodiscard]] network& net() noexcept { return *network_; }
 
  private:
-  static constexpr std::size_t most_accounts = 256;  // then accounts without an open object are forgotten
-  static constexpr std::size_t most_caches = 16;     // then unused caches are forgotten
+  static constexpr std::size_t most_accounts = 256;  // beyond this, accounts without an open object are dropped
+  static constexpr std::size_t most_caches = 16;     // beyond this, unused caches are dropped
 
   // The cached part of an object.
   struct kept_object {
@@ -69,16 +69,16 @@ class servers final {
   std::unique_ptr<source> over_cache(std::unique_ptr<object> found, const remote_url& what, url_kind kind, const remote_options& how);
   result<kept_object> enter_cache(const object& found, const remote_url& what, url_kind kind, const remote_options& how);
   result<std::shared_ptr<node_cache>> cache_of(const node_cache_settings& how);
-  // The account that requests S3 objects there, and the headers added to each request.
+  // The account that requests S3 objects, and the headers added to each request.
   struct s3_asker {
-    std::string whose;  // its credentials, as a hash of everything that they depend on
+    std::string whose;  // identifies its credentials: a hash of everything that they depend on
     remote_options how;
     s3_settings settings;
     bool for_google = false;  // Google Cloud Storage has its own keys
     std::vector<header> added{};
     std::string added_hash{};
   };
-  // Where an S3 object is, in the region from the user or the environment, and how to find it in another region.
+  // Where an S3 object is, assuming the region from the user or the environment, and how to find it in another region.
   struct s3_way {
     std::string region;
     s3_settings settings;
@@ -99,7 +99,7 @@ class servers final {
   std::mutex lock_;  // guards the members below
   std::map<std::string, std::shared_ptr<credential_source>> keys_;
   std::map<std::string, std::shared_ptr<s3_account>> accounts_;
-  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<node_cache>> caches_;  // by folder and size limit
+  std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<node_cache>> caches_;  // keyed by folder and size limit
 };
 
 }  // namespace penstock::source::remote

@@ -8,13 +8,13 @@
 
 namespace penstock::source::remote {
 
-// Counts what a network does. Called on its threads and on those that open objects, sometimes with its lock held: must not block.
+// Receives a network's events. Called on its threads and on those that open objects, sometimes with its lock held, so it must not block.
 class network_listener {
  public:
   enum class event : std::uint8_t { request, retry, connection, redirect, unversioned, hedge, without_ranges };
   virtual void happened(event what) noexcept = 0;
   virtual void received(std::uint64_t bytes, bool tls) noexcept = 0;
-  // Times are of the steady clock. put_off(): a request was delayed. tls_bound(): a thread received over TLS at the full speed of its core.
+  // Times are on the steady clock. put_off(): a request was delayed. tls_bound(): receiving over TLS used a thread's whole core.
   virtual void put_off(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point until) noexcept = 0;
   virtual void tls_bound(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point until) noexcept = 0;
 
@@ -24,19 +24,19 @@ class network_listener {
 
 struct network_settings {
   sys::web_door::options door{};
-  unsigned threads = 0;             // limit of receiving threads
+  unsigned threads = 0;             // limit on receiving threads
   unsigned most_connections = 128;  // per server
-  unsigned attempts = 5;            // per piece, without receiving a byte, and for connecting
+  unsigned attempts = 5;            // limit per piece without receiving a byte, and for connecting
   std::chrono::milliseconds connect_within{5000};
   std::chrono::milliseconds answer_within{30000};  // for the first byte
-  std::chrono::milliseconds stall_after{20000};    // within this time at least stall_bytes must arrive
+  std::chrono::milliseconds stall_after{20000};    // at least stall_bytes must arrive within this time
   std::uint64_t stall_bytes = 20 << 10;
-  std::chrono::milliseconds first_pause{100};  // before a retry, doubled each time; random from 0 up to it
+  std::chrono::milliseconds first_pause{100};  // before a retry, doubled each time; the actual pause is random, from 0 to this
   std::chrono::milliseconds most_pause{20000};
   std::chrono::milliseconds keep_idle{20000};   // for connections
-  std::chrono::milliseconds hedge_after{500};   // a late piece may be requested on another connection
-  network_listener* told = nullptr;             // outlives the network; may be null
-  bool (*stop_requested)() noexcept = nullptr;  // see engine_options; polled every 100 ms by all waits
+  std::chrono::milliseconds hedge_after{500};   // a piece this late may be requested on another connection
+  network_listener* told = nullptr;             // must outlive the network; may be null
+  bool (*stop_requested)() noexcept = nullptr;  // see engine_options; all waits poll it every 100 ms
 };
 
 struct network_counts {

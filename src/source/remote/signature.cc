@@ -35,7 +35,7 @@ std::string name_in_small(std::string_view name) {
   return made;
 }
 
-// Trims spaces and replaces each run of them by one.
+// Trims spaces and replaces each run of spaces with one.
 std::string value_in_short(std::string_view value) {
   std::string made;
   for (const char c : value) {
@@ -49,7 +49,7 @@ std::string value_in_short(std::string_view value) {
   return made;
 }
 
-// Returns one line per name, sorted by name; combines the values of repeated names.
+// Returns one line per name, sorted by name. Combines the values of repeated names.
 std::vector<header> in_signing_order(const url& address, const std::vector<header>& headers) {
   std::vector<header> made{{"host", address.authority()}};
   for (const header& one : headers) {

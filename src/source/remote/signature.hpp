@@ -1,5 +1,5 @@
-// Signs requests for S3: AWS Signature Version 4 in headers ("Authenticating Requests", Amazon S3 API reference), with the HMAC-SHA256 of
-// sys/secret. A signer belongs to the code that sends requests to one region; thread-safe.
+// Signs requests for S3: AWS Signature Version 4 in headers ("Authenticating Requests", Amazon S3 API reference), with HMAC-SHA256 from
+// sys/secret. A signer belongs to the code that sends requests to one region. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace penstock::source::remote {
 
 using wall_time = std::chrono::system_clock::time_point;
 
-// Keys for signing. Anonymous credentials have no keys, and requests with them are not signed.
+// Signing keys. Anonymous credentials have no keys, and requests with them are not signed.
 struct credentials {
   std::string access_key_id;
   secret_text secret_access_key;
@@ -36,31 +36,31 @@ struct signing_scope {
 };
 
 inline constexpr std::string_view unsigned_payload = "UNSIGNED-PAYLOAD";
-// Hash of an empty body, as in a GET.
+// The hash of an empty body, as in a GET.
 inline constexpr std::string_view empty_payload_hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-// The parts of a request that are signed. The address must be sent exactly as it is: nothing may remove `.` or `//` from its path. `host`
-// is signed as address.authority() and needs no line in headers. All headers are signed, so a proxy must not change any of them.
+// The signed parts of a request. The address must be sent exactly as is: nothing may remove `.` or `//` from its path. `host` is signed as
+// address.authority() and need not be in headers. All headers are signed, so a proxy must not change any of them.
 struct signed_request {
   std::string_view method = "GET";
   const url& address;
   const std::vector<header>& headers;
-  std::string_view payload_hash = empty_payload_hash;  // in hexadecimal, or unsigned_payload
+  std::string_view payload_hash = empty_payload_hash;  // hexadecimal, or unsigned_payload
 };
 
 class signer {
  public:
   explicit signer(signing_scope scope) : scope_(std::move(scope)) {}
 
-  // Returns the headers to add: x-amz-date, x-amz-content-sha256 (for S3), x-amz-security-token (if there is a token), authorization. None
-  // for anonymous credentials. The key of the day is derived once, so a request costs two hashes. at: the server's time, to within 15
-  // minutes. Error: unsupported (no libcrypto).
+  // Returns the headers to add: x-amz-date, x-amz-content-sha256 (for S3), x-amz-security-token (if there is a token), authorization. No
+  // headers for anonymous credentials. The day's key is derived only once, so a request costs two hashes. at: the server's time, accurate
+  // to 15 minutes. Error: unsupported (no libcrypto).
   result<std::vector<header>> sign(const signed_request& request, const std::shared_ptr<const credentials>& by, wall_time at);
 
   [[nodiscard]] const signing_scope& scope() const noexcept { return scope_; }
 
  private:
-  // A key derived for one day and one secret. Keeps the credentials alive, so that no others can have the same address.
+  // A key derived for one day and one secret. Keeps the credentials alive, so that no others can get the same address.
   struct day_key {
     std::string day;
     std::shared_ptr<const credentials> of;
@@ -73,16 +73,16 @@ class signer {
   day_key last_;
 };
 
-// 20130524T000000Z; its first eight characters are the day.
+// Returns a time such as 20130524T000000Z. The first eight characters are the day.
 [[nodiscard]] std::string signing_time(wall_time at);
-// In lower-case hexadecimal. Error: unsupported (no libcrypto).
+// Returns the hash in lower-case hexadecimal. Error: unsupported (no libcrypto).
 result<std::string> payload_hash(std::string_view payload);
 
 [[nodiscard]] std::string in_base64(std::string_view bytes);
-// The value of a Content-MD5 header, in base64. Errors: unsupported (no libcrypto), io (MD5 is disabled here).
+// Returns the value of a Content-MD5 header, in base64. Errors: unsupported (no libcrypto), io (MD5 is disabled).
 result<std::string> content_md5(std::string_view payload);
 
-// The text whose hash is signed, for headers in any order, all of them signed. For tests, which compare it with published ones.
+// The text whose hash is signed, for headers in any order; all of them are signed. For tests, which compare it with published examples.
 struct canonical_request {
   std::string text;
   std::string signed_headers;

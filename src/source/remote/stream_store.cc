@@ -21,7 +21,7 @@ status stream_store::compare(std::span<const std::byte> bytes, std::uint64_t off
     const auto count = std::min<std::uint64_t>(known.size(), bytes.size() - at);
     if (auto problem = read(known.data(), count, offset + at); !problem.ok()) return problem;
     if (std::memcmp(known.data(), bytes.data() + at, count) != 0)
-      return {errc::io, "the object was replaced by another while it was read; open it again"};
+      return {errc::io, "the object was replaced while it was being read; open it again"};
     at += count;
   }
   return {};
@@ -45,12 +45,12 @@ status stream_store::append(std::span<const std::byte> bytes) {
 status stream_store::append_to_file(std::span<const std::byte> bytes) {
   if (!file_) {
     auto made = sys::temporary_file::make(folder_);
-    if (!made) return made.error().with_context("keep what a server without ranges sends (the variable TMPDIR names another folder)");
+    if (!made) return made.error().with_context("store the data from a server without ranges (to use another folder, set TMPDIR)");
     const std::lock_guard guard(lock_);
     file_.emplace(*std::move(made));
   }
   if (auto full = file_->append(bytes.data(), bytes.size()); !full.ok())
-    return full.with_context("keep what a server without ranges sends (the variable TMPDIR names another folder)");
+    return full.with_context("store the data from a server without ranges (to use another folder, set TMPDIR)");
   size_.store(size() + bytes.size(), std::memory_order_release);
   return {};
 }

@@ -1,5 +1,5 @@
-// Bytes of an object that arrive in order from the beginning: the first 32 MiB in memory, the rest in a temporary file. One thread at a
-// time appends; any thread reads existing bytes.
+// An object's bytes, which arrive in order from the start: the first 32 MiB are kept in memory, the rest in a temporary file. One thread at
+// a time appends; any thread can read existing bytes.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class stream_store {
  public:
   explicit stream_store(std::string folder) : folder_(std::move(folder)) {}
 
-  // Stores bytes at an offset of at most size(). Bytes that exist already must be equal. Blocks while a file is written. Errors: io
-  // (different bytes exist; the disk is full), out_of_memory.
+  // Stores bytes at an offset of at most size(). Bytes that are already stored must be equal. Blocks while a file is written. Errors: io
+  // (the stored bytes differ; the disk is full), out_of_memory.
   status put(std::span<const std::byte> bytes, std::uint64_t offset);
   // Reads bytes below size(). Error: io.
   status read(std::byte* target, std::uint64_t length, std::uint64_t offset) const;

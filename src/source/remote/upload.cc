@@ -24,10 +24,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto for_ever = std::chrono::milliseconds::max();
-constexpr auto most_completing = 600'000ms;  // with all retries: S3 may take minutes to assemble the parts
+constexpr auto most_completing = 600'000ms;  // including all retries: S3 may take minutes to assemble the parts
 constexpr auto most_aborting = 10'000ms;
 constexpr auto most_aborting_at_stop = 2'000ms;  // after the program was asked to stop
-constexpr auto most_creating = 500ms;            // after the upload became unwanted; without its id it could not be aborted
+constexpr auto most_creating = 500ms;            // once the upload is no longer wanted; without its ID it could not be aborted
 constexpr auto look_for_stop = 50ms;
 constexpr unsigned least_parts_held = 4;
 constexpr unsigned most_moves_of_regions = 2;
@@ -42,21 +42,21 @@ std::string shown_range(std::uint64_t first, std::uint64_t end) { return fmt::fo
 
 }  // namespace
 
-// A request about the object, and its outcome.
+// A request concerning the object, and its outcome.
 struct upload::request : fetch {
   enum class kind : std::uint8_t { part, whole, create, complete, abort, look };
   request(kind what, std::string_view how, std::string asked) : about(what), method(how), query(std::move(asked)) {}
   const kind about;
   const std::string_view method;
   std::string query;
-  std::vector<header> headers{};  // in addition to those of all requests
-  std::string hash{};             // of the body, if it is not sent over TLS
-  std::string md5{};              // of the body, if the server requires it
-  bool conditional = false;       // only if there is no such object
+  std::vector<header> headers{};  // in addition to those common to all requests
+  std::string hash{};             // the body's hash, if it is not sent over TLS
+  std::string md5{};              // the body's MD5, if the server requires it
+  bool conditional = false;       // succeed only if there is no such object
   // --- outcome
   unsigned times_asked = 0;
-  std::string told{};   // depends on the kind: an ETag, an upload id, the mark of an existing object
-  int status_code = 0;  // of the response to the last try; 0: there was none
+  std::string told{};   // depends on the kind: an ETag, an upload ID, or an existing object's mark
+  int status_code = 0;  // status of the last response; 0: there was none
   bool is_over = false;
   status outcome{};
 };
@@ -67,7 +67,7 @@ struct upload::part : request {
   std::unique_ptr<std::byte[]> memory;
   come_ranges come;
   unsigned writers = 0;
-  bool is_sent = false;  // or will be sent: its bytes must not change
+  bool is_sent = false;  // sent, or about to be: its bytes must not change
 };
 
 upload::upload(std::shared_ptr<network> by, upload_facts facts, part_plan plan)
@@ -94,8 +94,9 @@ std::uint64_t upload::device() const {
 std::string upload::told() const {
   const std::lock_guard guard(lock_);
   return fmt::format(
-      "an upload to {}, which sends parts of {} MiB or more, up to {} at once, as soon as all bytes of each are there, and holds up to {} "
-      "MiB; the object is there once all of it is, and it is published",
+      "an upload to {} in parts of at least {} MiB, up to {} at once, each sent when all of its bytes have been written; it buffers up to "
+      "{} "
+      "MiB; the object appears when the complete upload is published",
       origin_->host(), usual_part_bytes >> 20, origin_->connections_wanted(), room_bytes() >> 20);
 }
 
@@ -112,21 +113,21 @@ status upload::set_size(std::uint64_t bytes) {
   const std::lock_guard guard(lock_);
   if (size_ == bytes) return {};
   if (bytes < written_end_)
-    return {errc::invalid_argument, fmt::format("the object cannot have {} bytes, since {} were written", bytes, written_end_)};
+    return {errc::invalid_argument, fmt::format("the object's size cannot be {} bytes, because {} have been written", bytes, written_end_)};
   if (size_ && written_end_ > 0)
-    return {errc::invalid_argument, fmt::format("the object was begun with {} bytes, and some were written", *size_)};
-  if (written_end_ == 0) plan_ = *plan;  // else keep the part sizes that were begun with
+    return {errc::invalid_argument, fmt::format("the object's size is already set to {} bytes, and some have been written", *size_)};
+  if (written_end_ == 0) plan_ = *plan;  // otherwise keep the part sizes chosen at first
   size_ = bytes;
   return {};
 }
 
 status upload::check_range(std::uint64_t length, std::uint64_t offset) {
   const std::lock_guard guard(lock_);
-  if (was_to_end_) return {errc::invalid_argument, "the server was already asked to complete the object, so no more of it can be written"};
+  if (was_to_end_) return {errc::invalid_argument, "the server was already asked to complete the object, so nothing more can be written"};
   const auto most = size_.value_or(most_object_bytes);
   if (offset > most || length > most - offset) {
-    return {errc::invalid_argument, fmt::format("{} are past the end of the object, which has {} bytes",
-                                                shown_range(offset, offset + length), size_ ? fmt::to_string(most) : "5 TiB and no more")};
+    return {errc::invalid_argument, fmt::format("{} are past the end of the object, whose size is {}", shown_range(offset, offset + length),
+                                                size_ ? fmt::format("{} bytes", most) : "at most 5 TiB")};
   }
   written_end_ = std::max(written_end_, offset + length);
   return {};
@@ -167,7 +168,7 @@ status upload::write_part(const std::byte* memory, std::uint64_t length, std::ui
   --one.writers;
   --copying_;
   auto problem = or_no_memory([&] { return copied(guard, one, first, first + length, stopped); });
-  if (!problem.ok()) fail(problem);  // it is unknown which bytes were copied
+  if (!problem.ok()) fail(problem);  // unknown which bytes were copied
   changed_.notify_all();
   return problem;
 }
@@ -179,13 +180,12 @@ result<upload::part*> upload::part_for(lock& guard, std::uint64_t offset, const 
     auto& one = parts_[where.number];
     if (one == nullptr) one = std::make_unique<part>(where);
     if (one->is_sent)
-      return status(errc::invalid_argument,
-                    fmt::format("byte {} is on its way to the server already, and cannot be written again", offset));
+      return status(errc::invalid_argument, fmt::format("byte {} is already being sent to the server and cannot be written again", offset));
     if (one->memory != nullptr) return one.get();
     const auto made = give_memory(*one);
     if (made && !made->ok()) return *made;
     if (made) return one.get();
-    if (!ready_.empty() && !creating_ && !(stopped && !stopped().ok())) {  // the thread that was creating the upload was stopped
+    if (!ready_.empty() && !creating_ && !(stopped && !stopped().ok())) {  // the thread that was creating the upload has been stopped
       send_ready(guard, stopped);
       continue;
     }
@@ -204,15 +204,14 @@ std::uint64_t upload::room_bytes() const noexcept {
 
 std::optional<status> upload::give_memory(part& to) {
   const auto length = to.range.length;
-  largest_part_ = std::max(largest_part_, length);  // set first, so that there is always room for several of them
+  largest_part_ = std::max(largest_part_, length);  // set first, so that there is always room for several parts of this size
   const bool fits = held_bytes_ + length <= room_bytes();
   if (!fits && sending_ > 0) return std::nullopt;
   if (!fits && held_bytes_ + length > 2 * room_bytes()) {
     if (copying_ > 0) return std::nullopt;
-    return status(errc::out_of_memory,
-                  fmt::format("{} MiB are held for parts with bytes still missing, and no part can be sent; an upload has to be "
-                              "written in about the order of its bytes",
-                              held_bytes_ >> 20));
+    return status(errc::out_of_memory, fmt::format("{} MiB are buffered in incomplete parts, so no part can be sent; an upload must be "
+                                                   "written approximately in order",
+                                                   held_bytes_ >> 20));
   }
   if (length == usual_part_bytes && !spare_.empty()) {
     to.memory = std::move(spare_.back());
@@ -227,8 +226,7 @@ std::optional<status> upload::give_memory(part& to) {
 
 status upload::copied(lock& guard, part& one, std::uint64_t first, std::uint64_t end, const stop_question& stopped) {
   if (!one.come.add(first, end))
-    return {errc::invalid_argument,
-            fmt::format("the bytes of a part come in more than {} pieces with gaps between them", come_ranges::most)};
+    return {errc::invalid_argument, fmt::format("a part was written in more than {} pieces with gaps between them", come_ranges::most)};
   const bool is_all = one.writers == 0 && one.come.is_whole(one.range.length);
   if (is_all && !one.is_sent && !plan_.is_single()) send(guard, one, stopped);
   return problem_;
@@ -281,8 +279,8 @@ void upload::send_ready(lock& guard, const stop_question& stopped) {
   guard.lock();
 }
 
-// TLS protects the bytes; over plain http, or if a profile asks for it, they are signed. Hashing a part takes a core 4 to 20 ms, which is
-// too long for a reactor.
+// TLS protects the bytes; over plain http, or if a profile requests it, they are signed. Hashing a part takes a core 4 to 20 ms, which is
+// too long for a reactor thread.
 void upload::launch(part& one) noexcept {
   if (!signs_payload(one.at->place()) && !sends_md5_.load()) return network_->begin(one);
   const bool begun = or_without_memory([&] { return network_->aside([this, &one] { hash_and_begin(one); }); }, [] { return false; });
@@ -319,7 +317,7 @@ status upload::add_md5(request& one) {
 }
 
 // Buckets with Object Lock require a checksum. All servers support MD5, but it takes a core about 20 ms per part, so it is computed only
-// for servers that ask for it.
+// for servers that require it.
 std::optional<verdict> upload::judge_checksum(const response_head& head, std::string_view body, request& one) {
   if (head.status != 400 || !one.md5.empty()) return std::nullopt;
   const auto error = parse_s3_error(body);
@@ -386,7 +384,7 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
     const bool ends = is_over_ || network_->stopped();
     if (ends && one.about != request::kind::abort && may_leave()) return given_up(guard, one, unwanted());
     if (within != for_ever && network::clock::now() - begun >= within)
-      return given_up(guard, one, {errc::timed_out, "the server has not answered in time"});
+      return given_up(guard, one, {errc::timed_out, "the server did not respond in time"});
     if (stopped) {
       if (auto why = stopped(); !why.ok() && may_leave()) return given_up(guard, one, std::move(why));
     }
@@ -395,7 +393,7 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
   return one.outcome;
 }
 
-// Cancels a request. If it ended first, its own outcome counts.
+// Cancels a request. If it completed first, its own outcome counts.
 status upload::given_up(lock& guard, request& one, status why) {
   if (network_->cancel(one)) {
     --under_way_;
@@ -450,7 +448,7 @@ verdict upload::judge(const response_head& head, std::string_view body, fetch& w
 verdict upload::judge_success(const response_head& head, std::string_view body, request& one) {
   switch (one.about) {
     case request::kind::part:
-      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server accepted it but returned no ETag"});
+      if (!fits_completion(head.etag)) return refused_for({errc::io, "the server accepted the bytes but returned no ETag"});
       one.told = head.etag;
       break;
     case request::kind::create:
@@ -458,12 +456,12 @@ verdict upload::judge_success(const response_head& head, std::string_view body, 
         one.told = *std::move(id);
         break;
       }
-      return refused_for({errc::io, "the server began an upload but returned no upload ID"});
+      return refused_for({errc::io, "the server started an upload but returned no upload ID"});
     case request::kind::complete: {
       if (says_completed(body)) break;
-      // An error may follow a status that was sent before the work began ("CompleteMultipartUpload", Amazon S3 API reference).
+      // An error may follow a status that was sent before the server started the work ("CompleteMultipartUpload", Amazon S3 API reference).
       if (parse_s3_error(body).code.empty())
-        return {.then = verdict::kind::again, .error = {errc::io, "the server's answer does not say whether the object is complete"}};
+        return {.then = verdict::kind::again, .error = {errc::io, "the server's response does not say whether the object is complete"}};
       auto said = judged_by_s3(*account(), head, body, one);
       return said ? *std::move(said) : refused_for({errc::io, "the server could not complete the object"});
     }
@@ -517,7 +515,7 @@ status upload::create(const stop_question& stopped) {
   request one(request::kind::create, "POST", "uploads");
   one.headers = headers_;
   one.headers.push_back({mark_header, mark_});
-  if (auto made = perform(one, for_ever, stopped); !made.ok()) return made.with_context("begin an upload");
+  if (auto made = perform(one, for_ever, stopped); !made.ok()) return made.with_context("start an upload");
   const std::lock_guard guard(lock_);
   upload_id_ = std::move(one.told);
   return {};
@@ -554,7 +552,7 @@ status upload::complete(bool replace) {
       auto& last = *parts_.rbegin()->second;
       if (!last.is_sent) {
         last.range.length = total - last.range.offset;
-        size_ = total;  // bytes beyond it would end up at other offsets than written
+        size_ = total;  // later bytes would end up at different offsets
         send(guard, last, {});
       } else if (!ready_.empty() && !creating_) {
         send_ready(guard, {});
@@ -618,9 +616,9 @@ status upload::ask_for_object(request& one, std::chrono::milliseconds within) {
   return how.ok() ? how : settled(one, was_asked_before, std::move(how));
 }
 
-// The response may have been lost after the server did the work; a retry then reports that the upload does not exist, or that an object
-// exists. So look at the existing object: this upload's has its mark. Without a response the server may still be working, so the object may
-// appear later.
+// The response may have been lost after the server did the work. A retry then reports that the upload does not exist, or that an object
+// exists. So check whether the existing object has this upload's mark. Without a response the server may still be working, so the object
+// may appear later.
 status upload::settled(const request& asked, bool was_asked_before, status how) {
   const bool is_unanswered = how.code() == errc::io || how.code() == errc::timed_out;
   if (!was_asked_before && (asked.times_asked == 0 || (asked.times_asked == 1 && !is_unanswered))) return how;
@@ -638,7 +636,7 @@ std::optional<bool> upload::is_there() {
   return one.status_code == 200 ? std::optional(one.told == mark_) : std::nullopt;
 }
 
-// Some servers ignore the condition, so also check beforehand.
+// Some servers ignore the condition, so also check in advance.
 status upload::check_free() {
   request one(request::kind::look, "HEAD", {});
   one.bodiless = true;
@@ -660,7 +658,7 @@ void upload::stop_parts(lock& guard) noexcept {
 }
 
 // Parts that are being sent while an upload is aborted may remain ("AbortMultipartUpload", Amazon S3 API reference), so stop them first. A
-// forked child has none of the threads.
+// forked child has no threads.
 void upload::abort() noexcept {
   if (network_->forked()) return;
   lock guard(lock_);
@@ -679,7 +677,7 @@ void upload::abort() noexcept {
   });
 }
 
-// --- a source that writes to it
+// --- a source that writes to an upload
 
 namespace {
 
@@ -688,10 +686,10 @@ class upload_source final : public source {
   explicit upload_source(std::shared_ptr<upload> to) : source(to->name()), to_(std::move(to)) {
     facts_.device = to_->device();
     facts_.readable = false;
-    direct_problem_ = {errc::unsupported, "it is an upload to a server"};
+    direct_problem_ = {errc::unsupported, "the target is an upload to a server"};
   }
   result<std::uint64_t> size() override { return to_->size(); }
-  status sync() override { return {}; }  // the end of the upload decides
+  status sync() override { return {}; }  // completing the upload reports errors
   status truncate(std::uint64_t bytes) override { return to_->set_size(bytes); }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= to_->size(); }
   io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {

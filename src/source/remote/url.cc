@@ -29,7 +29,8 @@ bool is_url_digit(char c) { return c >= '0' && c <= '9'; }
 char in_small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 bool is_alphanumeric(char c) { return is_small_letter(in_small(c)) || is_url_digit(c); }
 bool is_unreserved(char c) { return is_alphanumeric(c) || c == '-' || c == '.' || c == '_' || c == '~'; }
-// Returns true for characters allowed in a path or query: unreserved, sub-delims of RFC 3986, and others that stand for themselves.
+// Returns true for characters allowed in a path or query: RFC 3986's unreserved characters and sub-delims, and others that need no
+// encoding.
 bool may_stand_in_url(char c) { return is_unreserved(c) || std::string_view("!$&'()*+,;=:@/?").find(c) != std::string_view::npos; }
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
@@ -63,7 +64,7 @@ bool is_scheme_of_google(std::string_view scheme) { return std::ranges::find(sch
 constexpr std::array<std::string_view, 3> schemes_of_s3{"s3", "s3a", "s3n"};
 bool is_scheme_of_s3(std::string_view scheme) { return std::ranges::find(schemes_of_s3, scheme) != schemes_of_s3.end(); }
 
-// Returns the scheme of s3:/bucket/key, which pathlib.Path turns s3://bucket/key into; empty for all other texts.
+// Returns the scheme of a text such as s3:/bucket/key, which pathlib.Path makes from s3://bucket/key; empty for all other texts.
 std::string_view scheme_with_one_slash(std::string_view text) {
   for (const std::string_view scheme : {"s3", "s3a", "s3n", "hf", "gs", "gcs", "http", "https"}) {
     const bool begins = text.starts_with(scheme) && text.substr(scheme.size()).starts_with(":/");
@@ -87,8 +88,8 @@ status unsupported_scheme(std::string_view text, std::string_view scheme) {
       hint{"wasb", of_azure},
       hint{"wasbs", of_azure},
       hint{"hdfs", "; use WebHDFS: http://HOST:PORT/webhdfs/v1/PATH"},
-      hint{"oss", "; name the object as s3://BUCKET/KEY, with the endpoint of the S3 interface"},
-      hint{"r2", "; name the object as s3://BUCKET/KEY, with the endpoint of the S3 interface"},
+      hint{"oss", "; use s3://BUCKET/KEY, and set the endpoint of the S3 interface"},
+      hint{"r2", "; use s3://BUCKET/KEY, and set the endpoint of the S3 interface"},
   };
   const auto* const found = std::ranges::find(hints, scheme, &hint::scheme);
   return {errc::unsupported,
@@ -125,7 +126,7 @@ bool is_ipv6(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
-// Removes the host from the front of an authority. Returns false if it is missing or invalid.
+// Removes the host from the start of an authority. Returns false if it is missing or invalid.
 bool take_host(std::string_view& authority, std::string& to) {
   if (!authority.starts_with('[')) {
     to = in_small_letters(authority.substr(0, authority.find(':')));
@@ -149,7 +150,7 @@ bool take_port(std::string_view rest, std::uint16_t& port) {
 
 status check_text(std::string_view text) {
   if (text.size() > most_url_bytes) return bad_url(text, fmt::format("it is longer than {} bytes", most_url_bytes));
-  if (std::ranges::any_of(text, is_control)) return bad_url(text, "it has a control character");
+  if (std::ranges::any_of(text, is_control)) return bad_url(text, "it contains a control character");
   return {};
 }
 
@@ -168,8 +169,7 @@ std::string_view take_label(std::string_view& name) {
 }
 
 // Parses [bucket.]s3.region, [bucket.]s3 and [bucket.]s3-region, each with the suffix; before a region also s3-fips, s3-accesspoint for an
-// access point, and dualstack. Rejects hosts of websites, which are not endpoints of the S3 API. Hosts of transfer acceleration have no
-// region.
+// access point, and dualstack. Rejects website hosts, which are not S3 API endpoints. Transfer acceleration hosts have no region.
 std::optional<amazon_host> read_amazon_host(std::string_view host) {
   if (host.ends_with(country_suffix)) host.remove_suffix(country_suffix.size());
   if (!host.ends_with(amazon_suffix)) return std::nullopt;
@@ -192,10 +192,10 @@ std::optional<amazon_host> read_amazon_host(std::string_view host) {
 
 struct amazon_object {
   s3_object object;
-  bool is_virtual = false;  // the bucket is part of the host
+  bool is_virtual = false;  // the bucket is part of the host name
 };
 
-// Returns the object of an Amazon URL, with its key still encoded; nullopt if it names none.
+// Returns the object that an Amazon URL refers to, with its key still encoded; nullopt if there is none.
 std::optional<amazon_object> read_amazon_object(const url& of) {
   auto host = read_amazon_host(of.host);
   if (!host) return std::nullopt;
@@ -211,10 +211,10 @@ std::optional<amazon_object> read_amazon_object(const url& of) {
                        is_virtual};
 }
 
-// Decodes the key and encodes it again, so that its escapes are those that are signed.
+// Decodes and re-encodes the key, so that its escapes are the ones that are signed.
 status settle_object(remote_url& one, bool is_virtual) {
   auto key = percent_decoded(one.object.key);
-  assert(key && "a % that begins no escape is encoded when the URL is parsed");
+  assert(key && "a % that does not start an escape is encoded when the URL is parsed");
   if (auto problem = check_key(*key); !problem.ok()) return problem;
   one.object.key = std::move(*key);
   if (auto problem = check_bucket(one.object.bucket, false); !problem.ok()) return problem;
@@ -228,7 +228,7 @@ bool is_webhdfs(const url& address) {
   return address.path.size() > prefix.size() && in_small_letters(address.path.substr(0, prefix.size())) == prefix;
 }
 
-// Returns true if a text that was parsed contains host:port.
+// Returns true if a parsed URL contains host:port.
 bool names_port(std::string_view text) {
   text.remove_prefix(text.find("://") + 3);
   const auto authority = text.substr(0, text.find_first_of("/?#"));
@@ -238,7 +238,7 @@ bool names_port(std::string_view text) {
 
 struct access_point {
   std::string region;
-  std::string label;  // NAME-ACCOUNT, of its host
+  std::string label;  // NAME-ACCOUNT in its host name
 };
 
 // Parses arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME, with a colon or slash before the name. Errors: text only.
@@ -251,23 +251,23 @@ result<access_point> parse_access_point(std::string_view arn) {
   const auto [word, partition, service, region, account] = fields;
   const auto refused = [](std::string_view why) { return status(errc::unsupported, std::string(why)); };
   constexpr std::string_view kind = "accesspoint";
-  if (service != "s3") return refused("of the names that begin with arn:, only those of S3's buckets and access points are supported");
+  if (service != "s3") return refused("the only supported ARNs are those of S3 buckets and access points");
   if (!arn.starts_with(kind) || arn.size() < kind.size() + 2)
-    return refused("an ARN is arn:aws:s3:::BUCKET/KEY or arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/KEY");
-  if (region.empty()) return refused("multi-region access points need signatures of version 4A, which are not supported");
+    return refused("an ARN must have the form arn:aws:s3:::BUCKET/KEY or arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME/KEY");
+  if (region.empty()) return refused("multi-region access points require version 4A signatures, which are not supported");
   const auto name = arn.substr(kind.size() + 1);
   const auto is_letter = [](char c) { return is_small_letter(c) || is_url_digit(c) || c == '-'; };
   const bool is_account = account.size() == 12 && std::ranges::all_of(account, is_url_digit);
   const bool is_name = !name.empty() && name.size() <= 50 && std::ranges::all_of(name, is_letter) && name.front() != '-';
   if (!is_region(region) || !is_account || !is_name)
-    return refused("the region, the account or the name in its ARN is not that of an access point");
+    return refused("the region, account or name in its ARN is not valid for an access point");
   return access_point{std::string(region), fmt::format("{}-{}", name, account)};
 }
 
 // Returns NAME of arn:aws:s3:::NAME; any other bucket unchanged.
 std::string name_of_bucket(const std::string& bucket) { return bucket.starts_with("arn:") ? bucket.substr(bucket.rfind(':') + 1) : bucket; }
 
-// Removes the bucket or access point, and the slash after it, from the front.
+// Removes the bucket or access point, and the slash after it, from the start.
 result<s3_object> take_arn(std::string_view& rest) {
   s3_object made;
   made.bucket = rest.substr(0, rest.find('/'));
@@ -287,7 +287,7 @@ result<s3_object> take_arn(std::string_view& rest) {
   return made;
 }
 
-// Parses the bucket and key, or key prefix, after s3:// or gs://. Control characters of a key are sent encoded.
+// Parses the bucket and key, or key prefix, after s3:// or gs://. Control characters in a key are sent encoded.
 result<s3_object> read_by_name(std::string_view text) {
   if (text.size() > most_url_bytes) return bad_url(text, fmt::format("it is longer than {} bytes", most_url_bytes));
   auto rest = text.substr(text.find("://") + 3);
@@ -306,7 +306,7 @@ result<s3_object> read_by_name(std::string_view text) {
                  .region = {},
                  .at_google = at_google};
   if (made.bucket.find_first_of("@:") != std::string::npos)
-    return bad_url(text, "the bucket's name has a character that is not allowed; do not put credentials in a URL");
+    return bad_url(text, "the bucket name contains an invalid character; do not put credentials in a URL");
   if (auto problem = check_bucket(made.bucket, false); !problem.ok()) return bad_url(text, problem.message());
   return made;
 }
@@ -339,13 +339,13 @@ result<url> address_at_endpoint(const std::string& bucket, const std::string& ke
   made.host = fmt::format("{}.{}", in_small_letters(bucket), made.host);
   if (is_ipv6(place.endpoint->host) || looks_like_ipv4(place.endpoint->host) || !is_host_name(made.host)) {
     return status(errc::invalid_argument,
-                  fmt::format("the addressing style is virtual, but {} is not a host name: choose the style path", shown_text(made.host)));
+                  fmt::format("the addressing style is virtual, but {} is not a host name: use the path style", shown_text(made.host)));
   }
   made.path += fmt::format("/{}", key);
   return made;
 }
 
-// Returns an Amazon host, from the service name on.
+// Returns an Amazon host name, starting with the service name.
 std::string amazon_host_of(std::string_view service, const s3_place& place) {
   return fmt::format("{}{}.{}{}{}{}", service, place.fips ? "-fips" : "", place.dualstack ? "dualstack." : "", place.region, amazon_suffix,
                      place.region.starts_with("cn-") ? country_suffix : "");
@@ -364,7 +364,7 @@ result<url> address_of_access_point(const std::string& arn, const std::string& k
     auto made = address_at_endpoint(point->label, key, place);
     if (made) return made;
     return status(errc::invalid_argument,
-                  fmt::format("an access point is addressed as {}.ENDPOINT, but the endpoint's host is not a name: {}", point->label,
+                  fmt::format("the address of an access point is {}.ENDPOINT, but the endpoint's host is not a host name: {}", point->label,
                               place.endpoint->shown()));
   }
   place.region = point->region;
@@ -420,7 +420,7 @@ std::optional<result<std::string>> hub_address(std::string_view text, std::strin
   const auto owner = rest.find('/');
   const auto name = owner == std::string_view::npos ? owner : rest.find('/', owner + 1);
   if (owner == 0 || name == std::string_view::npos || name == owner + 1 || name + 1 == rest.size())
-    return bad_url(text, "a file of the Hugging Face Hub is named hf://OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION/PATH");
+    return bad_url(text, "a Hugging Face Hub URL must have the form hf://OWNER/NAME/PATH or hf://datasets/OWNER/NAME@REVISION/PATH");
   const auto repository = rest.substr(0, name);
   const auto at = repository.find('@');
   // The Hub's library decodes %2F in a revision to a slash.
@@ -431,7 +431,7 @@ std::optional<result<std::string>> hub_address(std::string_view text, std::strin
                      percent_encoded(revision, false), percent_encoded(rest.substr(name + 1), true));
 }
 
-// An unparsable text may contain a password anywhere before an @: then nothing after the scheme is shown.
+// Text that cannot be parsed may contain a password anywhere before an @; in that case nothing after the scheme is shown.
 std::string shown_text(std::string_view text) {
   const auto scheme_end = text.find("://");
   if (text.find('@') != std::string_view::npos)
@@ -446,7 +446,7 @@ std::string shown_text(std::string_view text) {
 result<url> parse_http_url(std::string_view text) {
   if (auto problem = check_text(text); !problem.ok()) return problem;
   const auto scheme = scheme_of(text);
-  if (scheme != "http" && scheme != "https") return bad_url(text, "its scheme is not http or https");
+  if (scheme != "http" && scheme != "https") return bad_url(text, "its scheme must be http or https");
   url made;
   made.tls = scheme == "https";
   made.port = made.tls ? https_port : http_port;
@@ -455,8 +455,8 @@ result<url> parse_http_url(std::string_view text) {
   auto authority = rest.substr(0, rest.find_first_of("/?"));
   rest.remove_prefix(authority.size());
   if (authority.find('@') != std::string_view::npos) return bad_url(text, "a URL must not contain a user name or password");
-  if (!take_host(authority, made.host)) return bad_url(text, "its host is neither a name nor an address");
-  if (!take_port(authority, made.port)) return bad_url(text, "its port is not a number from 1 to 65535");
+  if (!take_host(authority, made.host)) return bad_url(text, "its host must be a name or an IP address");
+  if (!take_port(authority, made.port)) return bad_url(text, "its port must be a number from 1 to 65535");
   const auto question = rest.find('?');
   if (question != std::string_view::npos) made.query = url_query(made_fit(rest.substr(question + 1)));
   made.path = made_fit(rest.substr(0, question));
@@ -486,11 +486,12 @@ result<remote_url> parse_remote_url(std::string_view text) {
   const auto scheme = scheme_of(text);
   if (is_scheme_of_s3(scheme) || is_scheme_of_google(scheme)) return parse_by_name(text);
   if (const auto cut = scheme_with_one_slash(text); !cut.empty())
-    return bad_url(text,
-                   fmt::format("it has one slash after its scheme; write {}://, and pass a str, since pathlib.Path removes a slash", cut));
-  if (scheme.empty()) return bad_url(text, "its scheme is not http, https, s3, gs or hf");
+    return bad_url(
+        text,
+        fmt::format("it has only one slash after its scheme; write {}://, and pass a str, because pathlib.Path removes a slash", cut));
+  if (scheme.empty()) return bad_url(text, "its scheme must be http, https, s3, gs or hf");
   if (scheme == "hf")
-    return status(errc::unsupported, fmt::format("{}: files of the Hugging Face Hub are opened for reading only", shown_text(text)));
+    return status(errc::unsupported, fmt::format("{}: Hugging Face Hub files can be opened only for reading", shown_text(text)));
   if (scheme != "http" && scheme != "https") return unsupported_scheme(text, scheme);
   auto address = parse_http_url(text);
   if (!address) return address.error();
@@ -499,7 +500,7 @@ result<remote_url> parse_remote_url(std::string_view text) {
   if (auto read = read_amazon_object(made.address)) {
     made.object = std::move(read->object);
     if (is_presigned(made.address)) {
-      made.kind = url_kind::s3_presigned;  // signed as it is, so the text stays unchanged
+      made.kind = url_kind::s3_presigned;  // signed as is, so the text stays unchanged
       made.object.key = percent_decoded(made.object.key).value_or("");
       return made;
     }
@@ -556,7 +557,7 @@ result<url> s3_address(const s3_object& object, const s3_place& place) {
   if (is_directory_bucket(bucket))
     return status(errc::unsupported, fmt::format("'{}' is a directory bucket (S3 Express), which is not supported", bucket));
   if (!is_region(place.region)) {
-    return status(errc::invalid_argument, fmt::format("'{}' is not an AWS region; a server that is not Amazon's needs an endpoint too "
+    return status(errc::invalid_argument, fmt::format("'{}' is not an AWS region; for a server other than Amazon's, also set an endpoint "
                                                       "(AWS_ENDPOINT_URL_S3, or the option endpoint)",
                                                       shown_text(place.region)));
   }
@@ -578,25 +579,24 @@ status check_bucket(std::string_view bucket, bool is_amazons) {
     return status(errc::invalid_argument, fmt::format("'{}' is not a valid bucket name: {}", shown_text(bucket), why));
   };
   const auto least = is_amazons ? 3U : 1U, most = is_amazons ? 63U : 255U;
-  if (bucket.size() < least || bucket.size() > most) return refused(fmt::format("it does not have {} to {} characters", least, most));
+  if (bucket.size() < least || bucket.size() > most) return refused(fmt::format("it must be {} to {} characters long", least, most));
   const auto may_be = [&](char c) {
     return is_small_letter(c) || is_url_digit(c) || c == '.' || c == '-' || (!is_amazons && (is_alphanumeric(c) || c == '_'));
   };
-  if (!std::ranges::all_of(bucket, may_be)) return refused("it has a character that is not allowed");
-  if (bucket.find_first_not_of('.') == std::string_view::npos) return refused("it consists only of dots");
+  if (!std::ranges::all_of(bucket, may_be)) return refused("it contains an invalid character");
+  if (bucket.find_first_not_of('.') == std::string_view::npos) return refused("it must not consist only of dots");
   if (!is_amazons) return {};
-  if (!is_alphanumeric(bucket.front()) || !is_alphanumeric(bucket.back()))
-    return refused("it does not begin and end with a letter or digit");
-  if (bucket.find("..") != std::string_view::npos) return refused("it has two dots in a row");
-  if (looks_like_ipv4(bucket)) return refused("it looks like an IP address");
+  if (!is_alphanumeric(bucket.front()) || !is_alphanumeric(bucket.back())) return refused("it must begin and end with a letter or digit");
+  if (bucket.find("..") != std::string_view::npos) return refused("it must not contain two consecutive dots");
+  if (looks_like_ipv4(bucket)) return refused("it must not look like an IP address");
   return {};
 }
 
 status check_key(std::string_view key) {
-  if (key.empty()) return {errc::invalid_argument, "it names no key in the bucket"};
+  if (key.empty()) return {errc::invalid_argument, "it contains no object key"};
   if (key.size() > most_key_bytes) return {errc::invalid_argument, fmt::format("its key is longer than {} bytes", most_key_bytes)};
-  if (!is_utf8(key)) return {errc::invalid_argument, "its key is not UTF-8"};
-  if (key.find('\0') != std::string_view::npos) return {errc::invalid_argument, "its key contains a zero byte"};
+  if (!is_utf8(key)) return {errc::invalid_argument, "its key is not valid UTF-8"};
+  if (key.find('\0') != std::string_view::npos) return {errc::invalid_argument, "its key contains a null byte"};
   return {};
 }
 

@@ -1,5 +1,5 @@
-// URLs of remote objects (http, https, s3, gs and hf) and what they refer to. Values and pure functions: no network, thread-safe. URLs are
-// untrusted input: their length is bounded, and no part of one reaches a request line or a header before it is validated.
+// URLs of remote objects (http, https, s3, gs and hf) and what they refer to. Values and pure functions, without network access. URLs are
+// untrusted input: their length is limited, and no part is put into a request line or a header before it has been validated.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ inline constexpr std::size_t most_key_bytes = 1024;  // Amazon S3, "Naming Amazo
 // Converts ASCII letters to lower case.
 [[nodiscard]] std::string in_small_letters(std::string_view text);
 
-// A query may grant access (a signature, a token), so unredacted() is the only way to print one.
+// A query may grant access (with a signature or a token), so only unredacted() returns its text.
 class url_query {
  public:
   url_query() = default;
@@ -42,21 +42,21 @@ struct url {
   bool tls = false;
   std::string host;  // in lower case; an IPv6 address without brackets
   std::uint16_t port = 0;
-  std::string path = "/";  // percent-encoded and sent unchanged: `.` and `..` are parts of keys
+  std::string path = "/";  // percent-encoded and sent unchanged, because `.` and `..` may be parts of keys
   url_query query;         // percent-encoded, without the `?`
 
-  // host[:port], as in a Host header; without the scheme's default port.
+  // Returns host[:port], as in a Host header; without the scheme's default port.
   [[nodiscard]] std::string authority() const;
-  // The URL without its query, which holds the signature of a presigned URL. For messages; fmt prints this.
+  // Returns the URL without its query, which contains the signature of a presigned URL. For messages; fmt prints this.
   [[nodiscard]] std::string shown() const;
-  // Return path[?query], as in a request line, and the whole URL. For connections only, since a query may grant access.
+  // Return path[?query], as in a request line, and the whole URL. Only for connections, because a query may grant access.
   [[nodiscard]] std::string unredacted_target() const;
   [[nodiscard]] std::string unredacted() const;
   [[nodiscard]] bool same_origin(const url& other) const;
   [[nodiscard]] bool operator==(const url&) const = default;
 };
 
-// Returns true if the text looks like the URL of a remote object, well-formed or not and with any scheme except file://.
+// Returns true if the text looks like a remote object's URL, well-formed or not, with any scheme except file://.
 [[nodiscard]] bool is_url(std::string_view text);
 // Returns the decoded path of file:///PATH or file://localhost/PATH; any other text unchanged.
 [[nodiscard]] std::string file_path_of(std::string_view text);
@@ -65,11 +65,11 @@ struct url {
 [[nodiscard]] std::optional<result<std::string>> hub_address(std::string_view text, std::string_view endpoint);
 
 // Parses a URL. Percent-encodes bytes that a URL may not contain, keeps existing escapes and drops a fragment. Errors: invalid_argument
-// (too long, another scheme, a user name or password, a bad host or port, a control character). The message contains neither the query nor
-// a password.
+// (too long, an unsupported scheme, a user name or password, an invalid host or port, a control character). The message contains neither
+// the query nor a password.
 result<url> parse_http_url(std::string_view text);
 
-// Shortens a URL that could not be parsed to what a message may show.
+// Reduces a URL that could not be parsed to what a message may contain.
 [[nodiscard]] std::string shown_text(std::string_view text);
 
 // --- kinds of URL
@@ -77,38 +77,37 @@ enum class url_kind : std::uint8_t { s3, s3_public, s3_presigned, webhdfs, http 
 [[nodiscard]] std::string_view to_string(url_kind kind) noexcept;
 
 struct s3_object {
-  std::string bucket;      // or the ARN of a bucket or an access point
+  std::string bucket;      // or the ARN of a bucket or access point
   std::string key;         // not encoded; UTF-8
-  std::string region;      // from the URL's host or the ARN; else empty
+  std::string region;      // from the URL's host or the ARN; otherwise empty
   bool at_google = false;  // gs://: Google Cloud Storage, through its S3 interface
   [[nodiscard]] bool by_access_point() const { return bucket.starts_with("arn:") && bucket.find(":s3:::") == std::string::npos; }
-  // s3://BUCKET/KEY for another key of the bucket.
+  // Returns s3://BUCKET/KEY for another key in the bucket.
   [[nodiscard]] std::string name_of(std::string_view any_key) const;
 };
 
 struct remote_url {
   url_kind kind = url_kind::http;
-  bool by_name = false;  // s3://bucket/key: has no address until s3_address() makes one
+  bool by_name = false;  // s3://bucket/key: has no address until s3_address() creates one
   url address;
   s3_object object;  // for kinds s3, s3_public and s3_presigned
   [[nodiscard]] std::string shown() const;
 };
 
-// Parses any remote URL. The text after `s3://bucket/` (or `s3a://`, `s3n://`, `gs://`, `gcs://`) is the key, literally: it has no escapes,
-// query or fragment, as with the AWS command line. A bucket may be given by its ARN, arn:aws:s3:::BUCKET; so may an access point,
-// arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME. The kind is the first that fits, in KvikIO's order; s3_public is never the result, because s3
-// fits the same URLs. Errors: those of parse_http_url; unsupported (another scheme); invalid_argument (a bucket or key that no S3 server
-// allows).
+// Parses any remote URL. The text after `s3://bucket/` (or `s3a://`, `s3n://`, `gs://`, `gcs://`) is the literal key, without escapes,
+// query or fragment, as in the AWS command line. A bucket may be specified by its ARN, arn:aws:s3:::BUCKET, and an access point by
+// arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME. The kind is the first one that fits, in KvikIO's order; never s3_public, because s3 fits the
+// same URLs. Errors: those of parse_http_url; unsupported (another scheme); invalid_argument (a bucket or key that no S3 server allows).
 result<remote_url> parse_remote_url(std::string_view text);
 
 // Parses s3://BUCKET or s3://BUCKET/KEY, or the same with gs://. KEY may be a key prefix. Error: invalid_argument.
 result<s3_object> parse_s3_prefix(std::string_view text);
 
-// fits() returns true if the URL can be opened as that kind; first_fitting() returns the first such kind of several.
+// fits() returns true if the URL can be opened as that kind. first_fitting() returns the first such kind.
 [[nodiscard]] bool fits(const remote_url& one, url_kind kind);
 [[nodiscard]] std::optional<url_kind> first_fitting(const remote_url& one, std::span<const url_kind> kinds);
 
-// Returns true if the query has the parameters of a presigned URL of an S3 server.
+// Returns true if the query contains the parameters of a presigned S3 URL.
 [[nodiscard]] bool is_presigned(const url& one);
 
 // --- S3
@@ -118,7 +117,7 @@ enum class addressing : std::uint8_t { automatic, path, virtual_host };
 
 struct s3_place {
   std::string region;
-  std::optional<url> endpoint;  // of a server other than Amazon's
+  std::optional<url> endpoint;  // the endpoint of a server other than Amazon's
   addressing style = addressing::automatic;
   bool fips = false;       // use Amazon's FIPS endpoints
   bool dualstack = false;  // use Amazon's dual-stack endpoints
@@ -130,15 +129,15 @@ result<url> s3_address(const s3_object& object, const s3_place& place);
 // Returns the address for listing a bucket.
 result<url> s3_bucket_address(const std::string& bucket, const s3_place& place);
 
-// Check the names of buckets and keys. Amazon's buckets must follow the rules for general purpose buckets; other servers may also use names
-// of letters, digits, dots, hyphens and underscores.
+// Check bucket names and keys. Amazon's buckets must follow the rules for general purpose buckets. On other servers, names may consist of
+// letters, digits, dots, hyphens and underscores.
 status check_bucket(std::string_view bucket, bool is_amazons);
 status check_key(std::string_view key);
-// is_region(): true for a name that Amazon could use, one label of a host. is_region_name(): true for a name of any server; it is only
-// signed: RegionOne, SBG, eu_west_1.
+// is_region() returns true for a name that Amazon could use as a label in a host name. is_region_name() returns true for a name that any
+// server may use, such as RegionOne, SBG, eu_west_1; such names are only signed.
 [[nodiscard]] bool is_region(std::string_view text);
 [[nodiscard]] bool is_region_name(std::string_view text);
-// Returns true for the host of an Amazon FIPS endpoint.
+// Returns true for the host name of an Amazon FIPS endpoint.
 [[nodiscard]] bool is_fips_host(std::string_view host);
 
 // --- percent-encoding

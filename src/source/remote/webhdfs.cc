@@ -46,13 +46,13 @@ bool read_member(json_reader& json, std::string_view key, file_status& to) {
 result<file_status> parse_file_status(std::string_view text) {
   constexpr int depth = 8;
   file_status made;
-  json_reader json(text, "its answer");
+  json_reader json(text, "the response");
   const bool read = json.object([&](std::string_view key) {
     if (key != "FileStatus") return json.skip(depth);
     return json.object([&](std::string_view member) { return read_member(json, member, made); });
   });
   if (!read || !json.end()) return json.problem();
-  if (!made.length) return status(errc::io, "its answer gives no length");
+  if (!made.length) return status(errc::io, "the response contains no length");
   return made;
 }
 

@@ -17,7 +17,7 @@ std::string_view without_prefix(std::string_view name) {
   return colon == std::string_view::npos ? name : name.substr(colon + 1);
 }
 
-// Decodes "#65" or "#x41". Returns false if it is not a character.
+// Decodes "#65" or "#x41". Returns false if the reference is not a valid character.
 bool append_numbered(std::string_view reference, std::string& to) {
   const bool is_hex = reference.starts_with("#x");
   reference.remove_prefix(is_hex ? 2 : 1);
@@ -136,7 +136,7 @@ xml_event xml_scanner::take_begin() {
   self_closed_ = tag.ends_with('/');
   if (self_closed_) tag.remove_suffix(1);
   const auto name = tag.substr(0, std::min(tag.size(), static_cast<std::size_t>(std::ranges::find_if(tag, is_xml_space) - tag.begin())));
-  // Rejects a DOCTYPE, and CDATA, which neither server sends.
+  // Rejects DOCTYPE and CDATA, which neither S3 nor STS sends.
   if (name.empty() || name.front() == '!') return break_off();
   open_[depth_++] = name;
   has_root_ = true;

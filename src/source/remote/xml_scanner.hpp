@@ -1,5 +1,5 @@
-// Reads XML responses of S3 and STS element by element: names, and the text of elements without children. Skips attributes, comments and
-// instructions; rejects a DOCTYPE, which could define entities. Needs no more memory than the text. Not thread-safe.
+// Reads XML responses from S3 and STS element by element: names, and the text of elements without children. Skips attributes, comments and
+// processing instructions; rejects a DOCTYPE, which could define entities. Needs no more memory than the text. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ enum class xml_event : unsigned char {
   begin,   // an element begins
   end,     // the innermost element ends
   done,    // all elements have ended
-  broken,  // not XML, nested too deep, or truncated
+  broken,  // not XML, nested too deeply, or truncated
 };
 
 class xml_scanner {
@@ -22,13 +22,13 @@ class xml_scanner {
 
   explicit xml_scanner(std::string_view text) : rest_(text) {}
 
-  // Returns the next event. After `done` or `broken`, returns the same again.
+  // Returns the next event. After `done` or `broken`, keeps returning the same event.
   xml_event next();
-  // Name of the element that began or ended, without prefix. Points into the text.
+  // Returns the name of the element that began or ended, without prefix. Points into the text.
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
-  // At the end of an element without children: its text, with entities decoded; otherwise empty. Valid until the next event.
+  // Returns, at the end of an element without children, its text with entities decoded; otherwise empty. Valid until the next event.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
-  // Number of open elements: 1 at the beginning and at the end of the outermost one.
+  // Returns the number of open elements: 1 at the start and at the end of the outermost one.
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
 
  private:

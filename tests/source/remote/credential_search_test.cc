@@ -128,7 +128,7 @@ TEST_F(credential_search_test, temporary_keys_need_their_token) {
 TEST_F(credential_search_test, none_is_an_error_that_lists_what_was_looked_at) {
   const auto told = refusal(errc::permission_denied);
   for (const char* const place :
-       {"AWS_ACCESS_KEY_ID is not set", ".aws/credentials (not there)", ".aws/config (not there)", "AWS_WEB_IDENTITY_TOKEN_FILE is not set",
+       {"AWS_ACCESS_KEY_ID is not set", ".aws/credentials (not found)", ".aws/config (not found)", "AWS_WEB_IDENTITY_TOKEN_FILE is not set",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI are not set", "http://169.254.169.254/latest/api/token: nobody answers", "anonymous access"})
     EXPECT_NE(told.find(place), std::string::npos) << place << " is not in: " << told;
 }

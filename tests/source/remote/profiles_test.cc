@@ -118,7 +118,7 @@ TEST(profiles, one_that_is_asked_for_has_to_be_there) {
   const auto missing = find_profile(*outside.kernel, outside.lookup(), "work");
   EXPECT_EQ(missing.error().code(), errc::not_found);
   EXPECT_NE(missing.error().message().find("'work'"), std::string::npos);
-  EXPECT_NE(missing.error().message().find(".aws/config (not there)"), std::string::npos);
+  EXPECT_NE(missing.error().message().find(".aws/config (not found)"), std::string::npos);
 }
 
 TEST(profiles, a_file_that_cannot_be_read_is_an_error) {
@@ -138,7 +138,7 @@ TEST(profiles, a_home_that_is_none_is_no_error) {
   outside.variables["HOME"] = "/dev/null";
   const auto nowhere = find_profile(*outside.kernel, outside.lookup(), "");
   ASSERT_TRUE(nowhere.ok()) << nowhere.error().message();
-  EXPECT_EQ(nowhere->looked_at, "/dev/null/.aws/credentials (out of reach) and /dev/null/.aws/config (out of reach)");
+  EXPECT_EQ(nowhere->looked_at, "/dev/null/.aws/credentials (not accessible) and /dev/null/.aws/config (not accessible)");
   outside.variables["AWS_CONFIG_FILE"] = "/dev/null/config";
   EXPECT_EQ(find_profile(*outside.kernel, outside.lookup(), "").error().code(), errc::not_a_file);
 }

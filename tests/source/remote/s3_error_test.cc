@@ -156,7 +156,7 @@ TEST(object_list, the_last_page_names_no_next_one) {
 
 TEST(object_list, what_is_not_one_is_refused) {
   const auto with = [](std::string_view inner) { return fmt::format("<ListBucketResult>{}</ListBucketResult>", inner); };
-  EXPECT_EQ(refused_list("<Error><Code>AccessDenied</Code></Error>"), "a list of objects from the server: it is not one");
+  EXPECT_EQ(refused_list("<Error><Code>AccessDenied</Code></Error>"), "the server's object list is invalid: it is not a list of objects");
   refused_list("");
   refused_list(with("<Contents><Key>a</Key>"));
   refused_list(with("<Contents><Key>a</Key></Contents>"));

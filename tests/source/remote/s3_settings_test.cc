@@ -42,7 +42,7 @@ TEST_F(s3_settings_test, a_region_cannot_name_a_host) {
   outside.variables["AWS_REGION"] = "x.evil.com/";
   const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);
   EXPECT_EQ(refused.error().code(), errc::invalid_argument);
-  EXPECT_EQ(refused.error().message(), "AWS_REGION is 'x.evil.com/', which is not the name of a region");
+  EXPECT_EQ(refused.error().message(), "the region from AWS_REGION is 'x.evil.com/', which is not a valid region name");
 }
 
 TEST_F(s3_settings_test, the_endpoint_is_the_first_that_is_named) {
@@ -142,7 +142,7 @@ TEST_F(s3_settings_test, an_access_point_is_asked_in_its_own_region) {
   outside.variables["AWS_S3_USE_ARN_REGION"] = "false";
   const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);
   EXPECT_EQ(refused.error().message(),
-            "the access point is in us-west-2, the region of AWS_REGION is eu-west-1, and use_arn_region is false");
+            "the access point is in us-west-2, the region from AWS_REGION is eu-west-1, and use_arn_region is false");
   outside.variables["AWS_REGION"] = "us-west-2";
   EXPECT_EQ(find().region, "us-west-2");
 }
@@ -173,7 +173,8 @@ TEST_F(s3_settings_test, what_the_program_says_comes_first) {
 TEST_F(s3_settings_test, an_endpoint_with_a_password_is_refused_without_showing_it) {
   outside.variables["AWS_ENDPOINT_URL"] = "http://u:hush@h";
   const auto refused = find_s3_settings(options, outside.lookup(), *outside.kernel);
-  EXPECT_EQ(refused.error().message(), "the endpoint of AWS_ENDPOINT_URL: URL http://...: a URL must not contain a user name or password");
+  EXPECT_EQ(refused.error().message(),
+            "the endpoint from AWS_ENDPOINT_URL: URL http://...: a URL must not contain a user name or password");
 }
 
 TEST_F(s3_settings_test, certificates_may_be_in_a_file) {

@@ -310,7 +310,7 @@ TEST_F(opened_objects, a_list_of_more_pages_than_objects_need_is_refused) {
     });
     const auto found = servers_.list("s3://bucket/", of_s3(), false, 1'000'000);
     EXPECT_EQ(found.error().code(), errc::io) << name;
-    EXPECT_NE(found.error().message().find("without end"), std::string::npos) << name << found.error().message();
+    EXPECT_NE(found.error().message().find("does not end"), std::string::npos) << name << found.error().message();
     EXPECT_LT(pages.load(), 2000U) << name;
   }
 }
@@ -326,7 +326,7 @@ TEST_F(opened_objects, a_list_with_keys_that_do_not_begin_as_asked_is_refused) {
       });
       const auto found = servers_.list("s3://bucket/a/", of_s3(), one_level, 10);
       EXPECT_EQ(found.error().code(), errc::io) << keys;
-      EXPECT_NE(found.error().message().find("lacks the prefix"), std::string::npos) << found.error().message();
+      EXPECT_NE(found.error().message().find("does not begin with the prefix"), std::string::npos) << found.error().message();
     }
   }
 }
@@ -340,7 +340,7 @@ TEST_F(opened_objects, a_list_without_end_is_refused) {
   });
   const auto found = servers_.list("s3://bucket/", of_s3(), false, 10);
   EXPECT_EQ(found.error().code(), errc::io);
-  EXPECT_NE(found.error().message().find("without end"), std::string::npos) << found.error().message();
+  EXPECT_NE(found.error().message().find("does not end"), std::string::npos) << found.error().message();
 }
 
 // A proxy, say, that does not know of offsets; or the file has become shorter.
