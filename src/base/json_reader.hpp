@@ -20,7 +20,7 @@ class json_reader {
 
   // invalid_argument; the message contains the byte offset in the text.
   [[nodiscard]] const status& problem() const { return problem_; }
-  // Puts "context: " in front of the problem. Returns false, like a failed step.
+  // Prefixes the problem with "context: ". Returns false, like a failed step.
   bool fail_in(std::string_view context);
   bool fail(std::string_view what);
 

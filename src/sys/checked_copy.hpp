@@ -1,4 +1,4 @@
-// Copies into callers' memory that may not be writable.
+// Copies into a caller's memory, which might not be writable.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@ class fabric_line {
   using told = std::function<void(const status&)>;
 
   virtual ~fabric_line() = default;  // calls end()
-  // The local address, which the peer passes to connect().
+  // Returns the local address, which the peer passes to connect().
   [[nodiscard]] virtual const std::vector<std::byte>& address() const noexcept = 0;
   // Connects to the peer. Call it once, before either end sends. None of these calls blocks.
   virtual void connect(std::vector<std::byte> address) = 0;

@@ -15,7 +15,7 @@ class refusals {
     const auto place = count_.fetch_add(1, std::memory_order_relaxed);
     if (place < devices_.size()) devices_[place].store(device + 1, std::memory_order_relaxed);
   }
-  // Also false for file systems that did not fit in the table.
+  // Also returns false for file systems that did not fit in the table.
   [[nodiscard]] bool known(std::uint64_t device) const noexcept {
     if (count_.load(std::memory_order_relaxed) == 0) return false;
     for (const auto& each : devices_) {

@@ -254,7 +254,7 @@ result<void*> context_of(const tls_context::options& how, bool accepts) {
 }  // namespace
 
 result<std::shared_ptr<const tls_context>> tls_context::make(const options& how) {
-  if (!ssl().usable) return status(errc::unsupported, "TLS needs OpenSSL's libssl.so.3, which was not found");
+  if (!ssl().usable) return status(errc::unsupported, "TLS requires OpenSSL's libssl.so.3, which was not found");
   if (how.certificate.empty() != how.key.empty()) {
     return status(errc::invalid_argument, "tls: a certificate and its key must be set together");
   }

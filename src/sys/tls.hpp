@@ -41,7 +41,7 @@ class tls_stream {
   [[nodiscard]] bool has_unsent() noexcept;
   // Returns true if send() has accepted bytes for which it returned would_block.
   [[nodiscard]] bool has_taken() noexcept;
-  // What send() is waiting for: room in the socket, or bytes from the peer; nothing if another call has since made progress.
+  // Returns what send() is waiting for: room in the socket, or bytes from the peer; nothing if another call has since made progress.
   enum class awaited : std::uint8_t { nothing, room, other_end };
   [[nodiscard]] awaited waits_for() noexcept;
   // Returns true if bytes have arrived that receive() has not returned yet.

@@ -380,8 +380,8 @@ result<url> credential_search::metadata_address(std::string_view path) const {
   return address ? std::move(address) : address.error().with_context("AWS_EC2_METADATA_SERVICE_ENDPOINT");
 }
 
-// Returns a token of IMDSv2. Does not fall back to version 1, which needs no token: an attacker who can make our server send a GET could
-// read its response.
+// Returns an IMDSv2 token. Does not fall back to version 1, which needs no token: an attacker who can make our server send a GET could read
+// the response.
 result<std::string> credential_search::metadata_token() {
   constexpr std::string_view path = "/latest/api/token";
   auto token = ask_metadata("PUT", path, {"X-aws-ec2-metadata-token-ttl-seconds", "21600"});

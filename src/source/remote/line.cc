@@ -16,10 +16,11 @@ constexpr std::size_t head_room = 4096;            // bytes per receive; any bod
 constexpr std::size_t most_refusal_bytes = 16384;  // limit on the size of an error body
 constexpr std::size_t chunk_room = 65536;
 constexpr std::size_t passing_room = 262144;
-// A server may split ranges into shorter ones. A fetch accepts only this many responses below this size; larger ones are few by their size.
+// A server may split ranges into shorter ones. A fetch accepts only this many responses below this size; the number of larger ones is
+// limited by their size.
 constexpr std::uint64_t short_answer_bytes = std::uint64_t{64} << 10;
 constexpr unsigned most_short_answers = 64;
-// Bytes per send. Over TLS they are few, because OpenSSL requires the same bytes again until they are accepted.
+// Bytes per send. Over TLS the number is small, because OpenSSL requires the same bytes again until they are accepted.
 constexpr std::uint64_t most_sent_plainly = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_sent_over_tls = std::uint64_t{64} << 10;
 constexpr std::uint64_t most_sent_in_turn = std::uint64_t{4} << 20;  // then the thread's other connections are served
@@ -150,7 +151,7 @@ bool line::look(clock::time_point now) noexcept {
   }
   if (!has_stalled(now)) return true;
   const auto why = or_no_memory([&] {
-    return status(errc::timed_out, fmt::format("{} {} {} bytes in {} ms", to_->host(), sends_body() ? "took" : "sent", since_bytes_,
+    return status(errc::timed_out, fmt::format("{} {} {} bytes in {} ms", to_->host(), sends_body() ? "accepted" : "sent", since_bytes_,
                                                times.stall_after.count()));
   });
   return broken(why) != step::line_ends;

@@ -23,7 +23,7 @@ constexpr double tokens_of_a_success = 1;
 constexpr double hedges_of_a_success = 0.02;
 constexpr double most_hedges_kept = 4;
 constexpr auto longest_sleep = 100ms;
-constexpr std::size_t most_origins_kept = 64;  // then unused ones are forgotten
+constexpr std::size_t most_origins_kept = 64;  // beyond this, unused ones are dropped
 
 verdict refused(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
 

@@ -75,7 +75,7 @@ class settings_search {
   status find_endpoint() {
     const auto ignores = switch_of(
         first_setting({}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}, lookup_, {profile_.setting("ignore_configured_endpoint_urls")}),
-        "ignoring endpoints");
+        "the setting to ignore endpoints");
     if (!ignores) return ignores.error();
     const auto found =
         *ignores
@@ -93,7 +93,7 @@ class settings_search {
     auto region = first_setting(options_.region, {"AWS_REGION", "AWS_DEFAULT_REGION"}, lookup_, {profile_.setting("region")});
     const auto by_arn = first_setting({}, {"AWS_S3_USE_ARN_REGION"}, lookup_,
                                       {profile_.setting("s3_use_arn_region"), profile_.setting("s3.use_arn_region")});
-    const auto uses_arn = by_arn.value.empty() ? result<bool>(true) : switch_of(by_arn, "the use of an ARN's region");
+    const auto uses_arn = by_arn.value.empty() ? result<bool>(true) : switch_of(by_arn, "the setting to use an ARN's region");
     if (!uses_arn) return uses_arn.error();
     if (const auto& named = options_.access_point_region; !named.empty()) {
       if (!*uses_arn && region.value != named && !region.value.empty())
@@ -116,9 +116,9 @@ class settings_search {
     const auto fips = first_setting(word(options_.use_fips), {"AWS_USE_FIPS_ENDPOINT"}, lookup_, {profile_.setting("use_fips_endpoint")});
     const auto dualstack = first_setting(word(options_.use_dualstack), {"AWS_USE_DUALSTACK_ENDPOINT"}, lookup_,
                                          {profile_.setting("s3.use_dualstack_endpoint"), profile_.setting("use_dualstack_endpoint")});
-    const auto uses_fips = switch_of(fips, "the use of FIPS endpoints");
+    const auto uses_fips = switch_of(fips, "the setting to use FIPS endpoints");
     if (!uses_fips) return uses_fips.error();
-    const auto uses_dualstack = switch_of(dualstack, "the use of dualstack endpoints");
+    const auto uses_dualstack = switch_of(dualstack, "the setting to use dualstack endpoints");
     if (!uses_dualstack) return uses_dualstack.error();
     const auto style = style_of(first_setting(options_.addressing_style, {}, lookup_, {profile_.setting("s3.addressing_style")}));
     if (!style) return style.error();
@@ -140,9 +140,9 @@ class settings_search {
         first_setting({}, {"AWS_REQUEST_CHECKSUM_CALCULATION"}, lookup_, {profile_.setting("request_checksum_calculation")});
     made_.always_checksums = checksums.value == "when_supported" || checksums.value == "WHEN_SUPPORTED";
     if (!checksums.value.empty() && !made_.always_checksums && checksums.value != "when_required" && checksums.value != "WHEN_REQUIRED")
-      return no_word(checksums, "the calculation of checksums", "when_supported or when_required");
+      return no_word(checksums, "the setting for checksums", "when_supported or when_required");
     const found_setting signs{profile_.setting("s3.payload_signing_enabled"), "the profile"};
-    const auto signs_payload = switch_of(signs, "the signing of payloads");
+    const auto signs_payload = switch_of(signs, "the setting to sign payloads");
     if (!signs_payload) return signs_payload.error();
     if (!signs.value.empty()) made_.signs_payload = *signs_payload;
     const auto attempts = first_setting({}, {"AWS_MAX_ATTEMPTS"}, lookup_, {profile_.setting("max_attempts")});

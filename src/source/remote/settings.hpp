@@ -26,7 +26,7 @@ struct network_settings {
   sys::web_door::options door{};
   unsigned threads = 0;             // limit on receiving threads
   unsigned most_connections = 128;  // per server
-  unsigned attempts = 5;            // limit per piece without receiving a byte, and for connecting
+  unsigned attempts = 5;            // per piece until a byte is received, and for connecting
   std::chrono::milliseconds connect_within{5000};
   std::chrono::milliseconds answer_within{30000};  // for the first byte
   std::chrono::milliseconds stall_after{20000};    // at least stall_bytes must arrive within this time

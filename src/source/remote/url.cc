@@ -93,7 +93,7 @@ status unsupported_scheme(std::string_view text, std::string_view scheme) {
   };
   const auto* const found = std::ranges::find(hints, scheme, &hint::scheme);
   return {errc::unsupported,
-          fmt::format("{}: the scheme {}:// is not supported{}. Supported are http://, https://, s3://, gs://, hf:// and file://",
+          fmt::format("{}: the scheme {}:// is not supported{}. Supported schemes are http://, https://, s3://, gs://, hf:// and file://",
                       shown_text(text), scheme, found == hints.end() ? "" : found->words)};
 }
 

@@ -26,7 +26,7 @@ class xml_scanner {
   xml_event next();
   // Returns the name of the element that began or ended, without prefix. Points into the text.
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
-  // Returns, at the end of an element without children, its text with entities decoded; otherwise empty. Valid until the next event.
+  // At the end of an element without children, returns its text with entities decoded; otherwise an empty text. Valid until the next event.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
   // Returns the number of open elements: 1 at the start and at the end of the outermost one.
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }

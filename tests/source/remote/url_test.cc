@@ -76,9 +76,9 @@ TEST(remote_url, other_schemes_are_refused_with_what_to_do) {
     const char* text;
     const char* said;
   };
-  for (const auto& [text, said] :
-       {row{"az://container/blob", "with its SAS"}, row{"abfss://container@account/blob", "with its SAS"}, row{"hdfs://node/x", "WebHDFS"},
-        row{"ftp://h/x", "Supported are http://"}, row{"s4://b/k", "Supported are http://, https://, s3://, gs://, hf:// and file://"}}) {
+  for (const auto& [text, said] : {row{"az://container/blob", "with its SAS"}, row{"abfss://container@account/blob", "with its SAS"},
+                                   row{"hdfs://node/x", "WebHDFS"}, row{"ftp://h/x", "Supported schemes are http://"},
+                                   row{"s4://b/k", "Supported schemes are http://, https://, s3://, gs://, hf:// and file://"}}) {
     const auto refused = parse_remote_url(text).error();
     EXPECT_EQ(refused.code(), errc::unsupported) << text;
     EXPECT_NE(refused.message().find("is not supported"), std::string::npos) << refused.message();
