@@ -32,7 +32,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t file_bytes = 32 * mib;
+constexpr std::uint64_t long_file_bytes = 32 * mib;
 constexpr std::uint64_t most_bytes = 4 * mib;  // of a request, or of all requests of a batch
 constexpr std::uint64_t seed = 81;
 constexpr auto patience = 20s;
@@ -189,7 +189,7 @@ class lonely_requests {
   bool run(const kind_of_request& kind, bool cold) {
     const std::uint64_t count = kind.way != asked_as::batch ? 1 : kind.length < mib ? 8 : 2;
     const std::uint64_t total = count * kind.length;
-    next_ = next_ + total > file_bytes ? 0 : next_;
+    next_ = next_ + total > long_file_bytes ? 0 : next_;
     const auto offset = std::exchange(next_, next_ + total);
     prepare(kind, offset, total, cold);
     auto& seen = seen_.emplace_back();
@@ -353,7 +353,7 @@ class shared_file {
 
  private:
   shared_file() {
-    store_file(path_, pattern::make(file_bytes, seed));
+    store_file(path_, pattern::make(long_file_bytes, seed));
     drop_cache(path_);
   }
   temp_dir directory_ = temp_dir::on_build_disk();

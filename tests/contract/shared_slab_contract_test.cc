@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t small = 4 * kib;
 constexpr std::uint64_t count = 128;
 constexpr std::uint64_t share = 16;  // ranges of this size that a thread takes at a time
-constexpr unsigned lanes = 3;
+constexpr unsigned three_lanes = 3;
 
 class shared_slab_contract : public ::testing::Test {
  protected:
@@ -24,7 +24,7 @@ class shared_slab_contract : public ::testing::Test {
     content_ = pattern::make(count * small, 1);
     store_file(name_, content_);
     engine_options options;
-    options.lanes = lanes;
+    options.lanes = three_lanes;
     options.use_io_uring = false;  // else pages that the kernel has taken back would pass the gate by
     auto doors = core::real_seams(options);
     doors.kernel = std::make_shared<gated_kernel>(gate_);
@@ -44,10 +44,10 @@ class shared_slab_contract : public ::testing::Test {
   // Shuts the gate before the first range of the first shares, and begins a batch whose shares every lane has one of.
   batch begin_held(const guarded_memory& memory) {
     std::set<std::uint64_t> held;
-    for (std::uint64_t i = 0; i < lanes; ++i) held.insert(i * share * small);
+    for (std::uint64_t i = 0; i < three_lanes; ++i) held.insert(i * share * small);
     gate_.shut(held);
     auto submitted = house_->engine().submit(reads(memory));
-    gate_.await(lanes);
+    gate_.await(three_lanes);
     return submitted;
   }
   [[nodiscard]] std::uint64_t jobs() { return house_->engine().stats().by_path[static_cast<std::size_t>(path_kind::staged)].operations; }
@@ -98,7 +98,7 @@ TEST_F(shared_slab_contract, what_is_cancelled_ends_with_what_was_being_read) {
   poll(submitted);
   const auto outcomes = submitted.wait();
   for (std::uint64_t i = 0; i < count; ++i) {
-    const bool was_read = i % share == 0 && i / share < lanes;
+    const bool was_read = i % share == 0 && i / share < three_lanes;
     EXPECT_EQ(outcomes[i].error.code(), was_read ? errc::ok : errc::cancelled) << i << ": " << told(outcomes[i].error);
     EXPECT_EQ(outcomes[i].bytes_done, was_read ? small : 0U) << i;
     if (was_read) overlay(expected, i * small, std::span(content_).subspan(i * small, small));

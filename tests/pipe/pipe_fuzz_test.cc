@@ -24,8 +24,8 @@ using channel::frame_head;
 using channel::frame_kind;
 
 // By the numbers that the greeting gives: basic is 2, ucx 3, cuda_ipc 6.
-constexpr auto wanted_frame = of_channel(2, pieces_frames::wanted);
-constexpr auto content_frame = of_channel(2, pieces_frames::content);
+constexpr auto wanted_of_third = of_channel(2, pieces_frames::wanted);
+constexpr auto content_of_third = of_channel(2, pieces_frames::content);
 constexpr auto line_frame = of_channel(3, lines_frames::offer);
 constexpr auto line_ready_frame = of_channel(3, lines_frames::ready);
 constexpr auto line_over_frame = of_channel(3, lines_frames::over);
@@ -84,7 +84,7 @@ class pipe_fuzz : public pipe_fixture {
     auto body = channel::encode(facts);
     body.resize(body.size() + 3);
     append(out, frame_kind::announcement, body, 1, 3);
-    append(out, wanted_frame, {}, 1, 0, 1);
+    append(out, wanted_of_third, {}, 1, 0, 1);
     append(out, frame_kind::credit, {}, 0, 0, 1);
     append(out, line_frame, channel::encode(channel::line_offer{"", bytes(108)}), 0, 0, 0);
     append(out, line_frame, channel::encode(channel::line_offer{"host:0", bytes(10)}), 0, 0, 9);
@@ -92,8 +92,8 @@ class pipe_fuzz : public pipe_fixture {
     append(out, sent_by_line_frame, {}, 1, 4711);
     append(out, sent_by_line_frame, channel::encode_text("no"), 1, 4712, 5);
     append(out, line_over_frame, channel::encode_text("no more"), 1, 9, 12);
-    append(out, content_frame, bytes(40'000), 1, 0);
-    append(out, content_frame, bytes(20'000), 1, 1);
+    append(out, content_of_third, bytes(40'000), 1, 0);
+    append(out, content_of_third, bytes(20'000), 1, 1);
     append(out, frame_kind::taken, channel::encode(std::vector<channel::carried>{{"basic", 1, 100'000}}), 1);
     append(out, frame_kind::withdrawn, channel::encode_text("no"), 2, 0, 12);
     append(out, posted_frame, posting(), 3, 1, 5);
