@@ -280,7 +280,7 @@ nb::object explain_pipe(const python_pipe& self) {
   auto told = look(deadline_clock::now() + interrupt_interval);
   while (!told && told.error().code() == errc::timed_out) {
     if (interrupted()) throw nb::python_error();
-    if (deadline_clock::now() >= until) raise({errc::timed_out, "the other end has not answered for 10 s"});
+    if (deadline_clock::now() >= until) raise({errc::timed_out, "the peer has not replied for 10 s"});
     told = look(std::min(until, deadline_clock::now() + interrupt_interval));
   }
   if (!told) raise(told.error());

@@ -157,7 +157,7 @@ def names_it(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENOMEM, errno.EAGAIN)):
         return True
     # If the starved end of a pipe loses a connection, the other end may close the pipe before this one can say why.
-    if DOOR == "pipe" and "the other end disconnected" in str(error):
+    if DOOR == "pipe" and "the peer disconnected" in str(error):
         return True
     return any(each in str(error).lower() for each in NAMES)
 

@@ -289,7 +289,7 @@ def test_an_interrupt_ends_explain_at_once():
 def test_connecting_where_nobody_listens_names_the_url():
     with penstock.pipe.listen("tcp://127.0.0.1:0") as listener:
         url = listener.url
-    with pytest.raises(penstock.NotFound, match=f"no process listens at {url}"):
+    with pytest.raises(penstock.NotFound, match=f"no process is listening at {url}"):
         penstock.pipe.connect(url)
 
 
@@ -298,7 +298,7 @@ def test_a_sender_hears_why_its_message_was_not_received(ends):
     sent = here.send(b"", tensors=[np.zeros(100_000)])
     with pytest.raises(penstock.InvalidArgument):
         there.receive(into=[np.zeros(3)], timeout=10).result()
-    with pytest.raises(penstock.Cancelled, match="target 0 has 24 bytes, its tensor 800000"):
+    with pytest.raises(penstock.Cancelled, match="target 0 has 24 bytes, but its tensor has 800000"):
         sent.result(timeout=10)
 
 

@@ -10,7 +10,8 @@ namespace penstock::channel {
 
 namespace {
 
-// How much a caller sends itself before it leaves the rest to the reactor, and how much the reactor reads or sends before it serves others.
+// The number of bytes that a caller sends before it leaves the rest to the reactor, and that the reactor reads or sends before it serves
+// other sockets.
 constexpr std::uint64_t most_by_caller = std::uint64_t{256} << 10;
 constexpr std::uint64_t most_in_turn = std::uint64_t{4} << 20;
 
@@ -28,22 +29,23 @@ std::size_t parts_of(const outgoing_frame& frame, std::uint64_t skip, std::array
   return count;
 }
 
-status gone() { return {errc::closed, "the other end disconnected"}; }
-status other_uses_tls() { return {errc::permission_denied, "the other end uses TLS, and this end does not"}; }
-// Returns true if the start of a frame's head is a TLS record, of a handshake or an alert (RFC 8446, 5.1), rather than a frame kind.
+status gone() { return {errc::closed, "the peer disconnected"}; }
+status other_uses_tls() { return {errc::permission_denied, "the peer uses TLS, but this process does not"}; }
+// Returns true if a frame head starts with a TLS handshake or alert record (RFC 8446, 5.1) instead of a frame kind.
 bool is_tls(const frame_head& head, std::size_t bytes) noexcept {
   constexpr std::uint32_t alert = 0x0315;
   constexpr std::uint32_t handshake = 0x0316;
   const auto begins = head.kind & 0xffffU;
   return bytes >= 2 && (begins == alert || begins == handshake);
 }
-// Returns true if the error says more than that the other end has gone. With TLS this includes an end that was not announced.
+// Returns true if the error means more than that the peer disconnected. With TLS this includes a connection that was closed without a
+// close_notify.
 bool tells_why(const status& problem, bool secure) {
   const bool cut = secure && problem.code() == errc::io && problem.domain() == error_domain::penstock;
   return problem.code() == errc::would_block || problem.code() == errc::permission_denied || cut;
 }
-status flooded() { return {errc::io, "the other end passed more descriptors than it announced"}; }
-status given_up() { return {errc::closed, "the connection was given up"}; }
+status flooded() { return {errc::io, "the peer passed more descriptors than it announced"}; }
+status given_up() { return {errc::closed, "the connection was abandoned"}; }
 
 }  // namespace
 
@@ -70,7 +72,7 @@ status connection::start(std::weak_ptr<frame_user> user) {
 }
 
 socket_handler::next connection::ready(bool readable, bool writable) noexcept {
-  const auto self = shared_from_this();  // its callbacks may release this
+  const auto self = shared_from_this();  // callbacks may release this object
   {
     const std::lock_guard guard(out_lock_);  // waits until start() has returned
     if (connecting_ && writable) {
@@ -100,7 +102,7 @@ void connection::use_ring(std::unique_ptr<ring_pair> ring, bool leaves) {
   has_ring_.store(true);
 }
 
-// The other end calls a sleeping thread: there is something to read, or room to write.
+// The peer wakes a sleeping thread because there is something to read, or room to write.
 void connection::hear_calls() noexcept {
   std::array<std::byte, 256> calls;
   const iovec part{calls.data(), calls.size()};
@@ -146,7 +148,7 @@ bool connection::pass(int descriptor) { return has_ring_.load() && call({&descri
 sys::owned_descriptor connection::take_passed() noexcept {
   auto first = next_passed();
   if (first.get() >= 0 || !has_ring_.load()) return first;
-  hear_calls();  // the thread that reads handles what the calls are about, and the reactor or a polling thread continues
+  hear_calls();  // the reading thread handles the reason for the wakeups; the reactor or a polling thread continues
   return next_passed();
 }
 
@@ -158,7 +160,7 @@ sys::owned_descriptor connection::next_passed() noexcept {
   return first;
 }
 
-// Returns false if the socket has no room; a thread that is only called has then been called often enough.
+// Returns false if the socket is full. In that case the thread already has enough wakeups pending.
 bool connection::call(std::span<const int> passed) noexcept {
   std::byte one{};
   const iovec part{&one, 1};
@@ -172,11 +174,11 @@ void connection::begin_polling() noexcept {
   if (has_ring_.load()) ring_->in.watch();
 }
 
-// Only for threads that have begun polling: a call for the reactor may be read here (take_passed), and some thread has to go on looking.
+// Only for threads that have started polling: a wakeup meant for the reactor may be read here (take_passed), so some thread must keep
+// polling.
 bool connection::poll() noexcept { return has_ring_.load() && ring_->in.something() && read_in_turn(); }
 
-// A thread that has polled often polls again at once. So the reactor is not woken for bytes that arrive meanwhile, but looks by itself in a
-// moment.
+// A thread that polled often polls again at once. So arriving bytes do not wake the reactor; it checks for them itself shortly afterwards.
 void connection::end_polling() noexcept {
   if (pollers_.fetch_sub(1) != 1 || !has_ring_.load() || looks_later_.exchange(true)) return;
   std::uint64_t token = 0;
@@ -197,7 +199,7 @@ socket_handler::next connection::look_later() noexcept {
   return rest();
 }
 
-// Makes the ring call the reactor from now on, unless another thread looks after it.
+// Makes the ring wake the reactor, unless another thread is polling the ring.
 socket_handler::next connection::rest() noexcept {
   if (!has_ring_.load() || over_.load() || pollers_.load() > 0 || looks_later_.load()) return next::event;
   return ring_->in.sleep() && !gone_.load() ? next::event : next::turn;
@@ -214,18 +216,18 @@ result<std::size_t> connection::get(const iovec& part) {
   return got;
 }
 
-// Reads what has arrived, unless another thread is reading, which looks again before it leaves. Returns true if there was something.
+// Reads what has arrived, unless another thread is reading; that thread checks again before it stops. Returns true if anything was read.
 bool connection::read_in_turn() noexcept {
   if (reading_.test_and_set()) return false;
   const bool something = read();
   reading_.clear();
-  if (abandoned_.load()) end_abandoned();  // set by a thread that found this one reading
+  if (abandoned_.load()) end_abandoned();  // set by a thread that saw this one reading
   return something;
 }
 
 bool connection::read() noexcept {
   std::uint64_t left = most_in_turn;
-  // With TLS, encrypted bytes count too, because many of them may become few.
+  // With TLS, encrypted bytes count as well, because they may decrypt to very few.
   const auto fetched = [this] { return secure_ != nullptr ? secure_->fetched() : 0; };
   const auto most_fetched = fetched() + most_in_turn;
   while (left > 0 && fetched() < most_fetched && !over_.load() && !abandoned_.load()) {
@@ -266,9 +268,9 @@ status connection::read_some(std::uint64_t& left) {
 // Call with in_lock_ held. True only before the first frame.
 bool connection::hears_tls() const noexcept { return !heard_frame_ && secure_ == nullptr && is_tls(head_, head_bytes_); }
 
-// Handles further bytes of the head or the body.
+// Handles more bytes of the head or the body.
 status connection::take(std::size_t bytes) {
-  const auto user = user_.lock();  // null: incoming frames are discarded until the queued ones have left
+  const auto user = user_.lock();  // null: incoming frames are discarded until the queued ones have been sent
   if (head_bytes_ < sizeof(head_)) {
     {
       const std::lock_guard guard(in_lock_);
@@ -323,7 +325,7 @@ void connection::flush_elsewhere() {
 
 void connection::withdraw(std::uint64_t message) {
   std::unique_lock guard(out_lock_);
-  while (flushing_ && !queue_.empty() && queue_.front().head.message == message) {  // in a system call that does not block
+  while (flushing_ && !queue_.empty() && queue_.front().head.message == message) {  // in a non-blocking system call
     guard.unlock();
     std::this_thread::yield();
     guard.lock();
@@ -339,10 +341,10 @@ void connection::withdraw(std::uint64_t message) {
           },
           [] { return false; });
       each->lent = {};
-      each->written = nullptr;  // and what it kept alive for the lent memory
+      each->written = nullptr;  // also releases what it kept alive for the lent memory
       ++each;
       if (kept) continue;
-      ended_ = no_memory();  // a frame cannot stay half sent
+      ended_ = no_memory();  // a frame cannot be left half sent
       const used_socket::use here(socket_);
       door_->finish(here.fd(), true);
       return;
@@ -371,17 +373,17 @@ result<std::size_t> connection::send(int fd, std::span<const iovec> parts, std::
   return or_no_memory([&] { return secure_->send(*door_, fd, parts); });
 }
 
-// Call with out_lock_ held, when the socket accepted nothing. Returns false if it would accept bytes now: with TLS, the reading thread may
-// have received what this one needed, and has left the sending to it.
+// Call with out_lock_ held after the socket accepted nothing. Returns false if it would accept bytes now: with TLS, the reading thread may
+// have received what this thread was waiting for, and leaves the sending to it.
 bool connection::wait_to_send(bool by_ring) noexcept {
   using awaited = sys::tls_stream::awaited;
   const auto lacks = secure_ == nullptr ? awaited::room : secure_->waits_for();
   if (lacks == awaited::nothing) return false;
-  watch_writing(!by_ring && lacks == awaited::room);  // with a ring, the other end calls
+  watch_writing(!by_ring && lacks == awaited::room);  // with a ring, the peer wakes this process
   return true;
 }
 
-// One thread at a time sends, without the lock; the first frame keeps its address meanwhile.
+// One thread at a time sends, without the lock. The first frame keeps its address during that time.
 void connection::flush_up_to(std::uint64_t most) noexcept {
   const used_socket::use here(socket_);
   if (secure_ != nullptr) secure_->flush(*door_, here.fd());
@@ -428,11 +430,11 @@ void connection::flush_up_to(std::uint64_t most) noexcept {
           sent_of_first_ = 0;
         }
       } else if (stop) {
-        // The connection has ended meanwhile.
+        // The connection ended while the lock was released.
       } else if (sent.error().code() == errc::would_block) {
         stop = wait_to_send(by_ring);
       } else {
-        // Reading reports the error, after everything that had arrived before.
+        // The reading side reports the error, after everything that arrived before it.
         door_->finish(here.fd(), true);
         stop = true;
       }
@@ -466,7 +468,7 @@ void connection::close(std::chrono::milliseconds within) noexcept {
   }
   const bool waits = token == 0 || reactor_->call_at(token, reactor::clock::now() + within);
   end_sending();
-  if (!waits) abandon();  // otherwise nothing would end it later
+  if (!waits) abandon();  // otherwise nothing would close it later
 }
 
 // Also closes descriptors that arrive later.
@@ -478,7 +480,7 @@ void connection::let_go_of_passed() noexcept {
 }
 
 void connection::abandon() noexcept {
-  const auto self = weak_from_this().lock();  // its callbacks may release this
+  const auto self = weak_from_this().lock();  // callbacks may release this object
   abandoned_.store(true);
   end_abandoned();
 }
@@ -521,13 +523,14 @@ void connection::end(const status& why) noexcept {
     if (token_ != 0) reactor_->remove(here.fd(), std::exchange(token_, 0));
     if (ended_.ok()) ended_ = why;
     if (secure_ != nullptr) secure_->end(*door_, here.fd());
-    door_->finish(here.fd(), true);  // wakes threads that are in a call with it
+    door_->finish(here.fd(), true);  // wakes threads blocked in a call on the socket
     socket_.close();
   }
   finish_end();
 }
 
-// Waits until no thread sends, because memory may be freed when its owner is told; and until the sender of a whole frame has been told.
+// Waits until no thread is sending, because an owner may free its memory once notified, and until senders of completed frames have been
+// notified.
 void connection::finish_end() noexcept {
   std::list<outgoing_frame> unsent;
   status why;

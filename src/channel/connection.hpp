@@ -1,7 +1,7 @@
 // Frames over one stream socket, in both directions. A frame is a head and a body; bodies go straight from the sender's memory into the
-// receiver's. Two processes of one host switch to shared memory once they know each other; the socket then only wakes sleeping threads and
-// shows when the other end has disconnected. Thread-safe. Incoming frames are reported one call at a time, on the reactor's thread or on a
-// polling thread.
+// receiver's. Two processes on one host switch to shared memory after the greeting; the socket then only wakes sleeping threads and shows
+// when the peer has disconnected. Thread-safe. Incoming frames are reported one call at a time, on the reactor's thread or on a polling
+// thread.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@
 
 namespace penstock::channel {
 
-// The format on the wire: both ends are x86-64 or aarch64, little-endian.
+// The wire format. Both ends are x86-64 or aarch64, so it is little-endian.
 struct frame_head {
   std::uint32_t kind = 0;
   std::uint32_t code = 0;
@@ -41,11 +41,11 @@ static_assert(sizeof(frame_head) == 32);
 class frame_user {
  public:
   virtual ~frame_user() = default;
-  // Returns the destination of this frame's body: as many bytes, which must stay valid until arrived(), lost() or divert(). An empty span
-  // discards the body. An error ends the connection.
+  // Returns the destination of this frame's body: a span of the same length, which must stay valid until arrived(), lost() or divert(). An
+  // empty span discards the body. An error closes the connection.
   virtual result<std::span<std::byte>> begins(const frame_head& head) = 0;
   virtual status arrived(const frame_head& head) = 0;
-  // Called when the connection has ended: always, as the last call, on any thread.
+  // Called exactly once, when the connection has ended. It is the last call and may run on any thread.
   virtual void lost(const status& why) noexcept = 0;
 };
 
@@ -53,15 +53,16 @@ struct outgoing_frame {
   frame_head head;
   std::vector<std::byte> own;       // first part of the body
   std::span<const std::byte> lent;  // second part; must stay valid until written() is called
-  // Called once: ok when the whole frame has left, else why it never will. Runs on any thread that flushes. May be empty.
+  // Called once: ok when the whole frame has been sent, otherwise the reason it never will be. Runs on any thread that flushes. May be
+  // empty.
   std::function<void(const status&)> written{};
-  sys::owned_descriptor passed{};  // passed with the frame; only before a ring is used
-  bool last_of_socket = false;     // frames queued after it leave through the ring
+  sys::owned_descriptor passed{};  // sent with the frame; only before a ring is used
+  bool last_of_socket = false;     // frames queued after it are sent through the ring
 };
 
 class connection final : public socket_handler, public std::enable_shared_from_this<connection> {
  public:
-  // over: connected, or connecting. secure: encrypts the traffic; null: not encrypted.
+  // over: a connected or connecting socket. secure: encrypts the traffic; null: not encrypted.
   static std::shared_ptr<connection> make(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over,
                                           bool connecting, std::unique_ptr<sys::tls_stream> secure = nullptr);
   connection(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, sys::owned_descriptor over, bool connecting,
@@ -70,25 +71,25 @@ class connection final : public socket_handler, public std::enable_shared_from_t
 
   // Starts reading and reports to user. Call once.
   status start(std::weak_ptr<frame_user> user);
-  // Call from arrived(): bytes after that frame arrive through this ring. leaves: frames queued from now on also leave through it;
-  // otherwise the switch comes after a frame with last_of_socket.
+  // Call from arrived(): bytes after that frame arrive through this ring. leaves: frames queued from now on are also sent through it;
+  // otherwise sending switches to the ring after a frame with last_of_socket.
   void use_ring(std::unique_ptr<ring_pair> ring, bool leaves);
-  // The most descriptors that the other end may pass ahead of the frames that refer to them; more end the connection. The other end passes
-  // at most half as many ahead, so when this many are here, a frame is ready to be read.
+  // The maximum number of descriptors that the peer may pass ahead of the frames that refer to them; more close the connection. The peer
+  // passes at most half as many ahead, so if this many have arrived, a frame is ready to be read.
   static constexpr std::size_t most_passed = 256;
-  static constexpr std::size_t most_passed_first = 2;  // without a ring: the descriptor of the ring's memory, if it comes alone
+  static constexpr std::size_t most_passed_first = 2;  // without a ring: the descriptor of the ring's memory, if it arrives alone
   // Returns the next descriptor that has arrived, or an invalid one.
   [[nodiscard]] sys::owned_descriptor take_passed() noexcept;
-  // Passes a descriptor: the other end has it before any frame queued later. Returns false if it cannot be passed. Needs a ring.
+  // Passes a descriptor: the peer has it before any frame queued later. Returns false if it cannot be passed. Needs a ring.
   bool pass(int descriptor);
   [[nodiscard]] bool has_ring() const noexcept { return has_ring_.load(); }
-  // Returns the words beside the ring, in a region to be pinned: the permits of this end, and those of the other end.
+  // Returns the words beside the ring, in a region that can be pinned: the local permits and the peer's.
   [[nodiscard]] std::span<std::byte> permit_region() const noexcept { return ring_->permit_region(); }
   [[nodiscard]] permit own_permit(std::uint32_t slot, std::uint32_t turn) const noexcept { return ring_->own_permit(slot, turn); }
   [[nodiscard]] permit permit_of_other(std::uint32_t slot, std::uint32_t turn) const noexcept { return ring_->permit_of_other(slot, turn); }
 
-  // Between begin_polling() and end_polling(), the caller's thread reads the ring, if there is one, and no thread has to be woken for it.
-  // poll() returns true if something has arrived.
+  // Between begin_polling() and end_polling(), the caller's thread reads the ring, if there is one, so no thread needs to be woken. poll()
+  // returns true if something has arrived.
   void begin_polling() noexcept;
   bool poll() noexcept;
   void end_polling() noexcept;
@@ -98,24 +99,24 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   bool enqueue(outgoing_frame frame);
   // Sends the queued frames that the socket accepts at once, up to a limit. Does not block.
   void flush();
-  // Makes the reactor's thread do so instead, without a limit.
+  // Like flush(), but on the reactor's thread and without a limit.
   void flush_elsewhere();
-  // Stops using memory lent by frames of this message, and never calls their written(): frames that have not started to leave are dropped,
-  // and the rest of a frame that has is copied.
+  // Stops using memory lent by frames of this message, and never calls their written(): frames not yet started are dropped, and the rest of
+  // a partly sent frame is copied.
   void withdraw(std::uint64_t message);
   // Discards bodies of this message that are arriving or will arrive. Nothing is written to their memory after this.
   void divert(std::uint64_t message);
-  // Sends the queued frames and then nothing more; incoming frames are still reported.
+  // Sends the queued frames, then stops sending; incoming frames are still reported.
   void end_sending();
-  // Sends the queued frames, then ends when the other end does, or at once if that is impossible; in any case after this time. Frames that
-  // never left are told so. Nothing is written to memory from begins() after this.
+  // Sends the queued frames, then closes when the peer does, or at once if that is impossible; in any case after this time. written()
+  // reports frames that were never sent. Nothing is written to memory from begins() after this.
   void close(std::chrono::milliseconds within) noexcept;
-  // Ends now, whatever is queued; if another thread is reporting incoming frames, as soon as it is done. Do not call under a lock that
-  // lost() takes.
+  // Closes now, even if frames are queued; if another thread is reporting incoming frames, as soon as it is done. Do not call while holding
+  // a lock that lost() takes.
   void abandon() noexcept;
   // Returns true if something has arrived that was not read yet.
   [[nodiscard]] bool has_something() noexcept;
-  // As in sys::peer.
+  // See sys::peer.
   result<sys::credentials> credentials_of_other();
   result<sys::socket_address> address_of(bool of_other);
   // Returns null if the traffic is not encrypted.
@@ -161,13 +162,13 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::atomic<unsigned> pollers_{0};
   std::atomic<unsigned> polls_{0};        // number of polls that have started
   unsigned polls_seen_ = 0;               // by the reactor
-  std::atomic<bool> looks_later_{false};  // the reactor will look again, because a thread has just polled
+  std::atomic<bool> looks_later_{false};  // the reactor will check again, because a thread has just polled
   std::mutex passed_lock_;                // guards passed_
   std::deque<sys::owned_descriptor> passed_;
-  bool keeps_passed_ = true;          // also guarded: descriptors will still be taken
-  std::atomic<bool> flooded_{false};  // with descriptors
-  std::atomic<bool> gone_{false};     // the other end has gone; bytes left in the ring still count
-  std::atomic<bool> over_{false};     // nothing is read any more
+  bool keeps_passed_ = true;          // also guarded: descriptors will still be used
+  std::atomic<bool> flooded_{false};  // with too many descriptors
+  std::atomic<bool> gone_{false};     // the peer has disconnected; bytes left in the ring are still read
+  std::atomic<bool> over_{false};     // reading has stopped
   std::atomic<bool> abandoned_{false};
 
   // --- input: owned by the holder of reading_, and guarded by in_lock_ where another thread may divert it
@@ -180,7 +181,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::uint64_t body_bytes_ = 0;
   bool wanted_ = false;
   bool diverted_ = false;
-  bool has_more_ = false;  // taken from the socket, which does not report it again; owned by the reactor's thread, with TLS
+  bool has_more_ = false;  // already taken from the socket, which will not report it again; owned by the reactor's thread; TLS only
   std::array<std::byte, 16384> nowhere_;
 
   // --- output
@@ -188,12 +189,12 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   std::list<outgoing_frame> queue_;  // the first frame keeps its address while it is sent
   std::uint64_t sent_of_first_ = 0;
   bool flushing_ = false;  // a thread is flushing; the others leave the work to it
-  unsigned telling_ = 0;   // threads that are reporting that a frame has left
+  unsigned telling_ = 0;   // threads that are reporting a sent frame
   bool connecting_;
-  bool by_ring_ = false;  // frames leave through the ring
+  bool by_ring_ = false;  // frames are sent through the ring
   bool watched_ = false;  // the reactor reports when there is room
   bool closing_ = false;
-  bool closes_ = false;  // and ends after a time limit in any case
+  bool closes_ = false;  // closing; a time limit applies
   bool told_ = false;    // the end was reported
   status ended_;
 };

@@ -5,7 +5,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Moves bytes through pinned memory, at each end whose memory is on a device.
+// Moves bytes through pinned memory at each end whose tensor is in device memory.
 class cuda_basic_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda_basic"; }

@@ -10,8 +10,8 @@ class cuda_ipc_channel final : public channel {
   [[nodiscard]] std::string_view name() const noexcept override { return "cuda_ipc"; }
   [[nodiscard]] bool serves(bool from_device, bool to_device) const noexcept override { return from_device && to_device; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const override {
-    if (!not_this_process(from, here)) return "a process cannot map what it has shared itself";
-    // Reading that memory also shows whether a message is unchanged.
+    if (!not_this_process(from, here)) return "a process cannot map memory that it has shared itself";
+    // The same read access is used to check that a message is unchanged.
     return not_readable(from, here, by.door);
   }
   [[nodiscard]] bool reads_memory() const noexcept override { return true; }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 
-// Small copies end before the watcher would look. polled: a thread waits for this pipe, and looks after copies too.
+// Small copies finish before the watcher would check them. polled: a thread is polling this pipe and also checks copies.
 void look_after_copies(const incoming& of, std::uint64_t bytes, staging::feeders& copies, bool polled) {
   using clock = std::chrono::steady_clock;
   const auto until = clock::now() + std::chrono::microseconds(bytes <= small_copy && !polled ? 30 : 0);
@@ -36,11 +36,11 @@ void device_copies::add(std::size_t tensor, std::uint64_t offset, std::uint64_t 
   added.task.bytes = bytes;
 }
 
-// Each stream has its copies in order, so no thread has to act before work that the user queues there later.
+// Each stream runs its copies in order, so work that the user queues there later needs no help from a thread.
 void device_copies::put_onto_streams() noexcept {
   for (auto& each : copies_) {
     const auto put = each.via->session().copy(each.task.target, each.task.source, each.task.bytes, each.on);
-    if (!put.ok()) message_.fail(put.with_context("a copy on the stream of a target"));
+    if (!put.ok()) message_.fail(put.with_context("a copy on a target's stream"));
   }
   mark_ends();
   const auto count = copies_.size();
@@ -61,7 +61,7 @@ void device_copies::mark_ends() noexcept {
   for (auto& each : copies_) {
     const auto marked = or_no_memory([&] { return passed_.add(*each.via, each.on); });
     if (marked.ok()) continue;
-    message_.fail(marked.with_context("the stream of a target"));
+    message_.fail(marked.with_context("a target's stream"));
     (void)each.via->session().synchronize(each.on);
   }
 }

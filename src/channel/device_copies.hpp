@@ -13,7 +13,7 @@ namespace penstock::channel {
 
 class device_copies final : public delivery {
  public:
-  // over: the pipe's connection, which may be polled.
+  // over: the pipe's connection, for polling.
   device_copies(const tools& with, const connection& over, incoming& of) noexcept : with_(with), over_(over), message_(of) {}
 
   // Adds the part of a tensor that begins at offset. kept: released when all parts have arrived.
@@ -38,7 +38,7 @@ class device_copies final : public delivery {
   const connection& over_;
   incoming& message_;
   std::vector<copy> copies_;
-  stream_turn passed_;  // by copies on the targets' streams
+  stream_turn passed_;  // reached when the copies on the targets' streams are done
 };
 
 }  // namespace penstock::channel

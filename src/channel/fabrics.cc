@@ -17,14 +17,14 @@ std::optional<std::string> fabrics::refuses(bool local) {
   return std::nullopt;
 }
 
-// If fabrics are named, tensors of the host device may use them, and each GPU is checked separately.
+// If fabrics are selected by name, tensors on the host device may use them, and each GPU is checked separately.
 std::optional<std::string> fabrics::refuses_gpus() {
   if (named_) return std::nullopt;
   if (sys::rdma_door_to_gpus(sysfs_).empty()) {
-    return "nothing lets the network card reach memory of GPUs: neither nvidia_peermem nor the open kernel modules of NVIDIA's driver "
+    return "the network card cannot access GPU memory: neither nvidia_peermem nor the open kernel modules of NVIDIA's driver "
            "(dma-buf)";
   }
-  if (auto host = of_host(); host && !(*host)->knows_cuda()) return "this UCX does not know CUDA's memory";
+  if (auto host = of_host(); host && !(*host)->knows_cuda()) return "this UCX build does not support CUDA memory";
   return std::nullopt;
 }
 
@@ -54,7 +54,7 @@ fabrics::opened fabrics::of_gpu(device::session& session, const std::string& pci
     card = cards_.emplace(pci_bus_id, chosen.rails).first;
   }
   auto made = open(fmt::format("{}", fmt::join(card->second, ",")), card->second.size(), &session);
-  if (made && !(*made)->knows_cuda()) return status(errc::unsupported, "this UCX does not know CUDA's memory");
+  if (made && !(*made)->knows_cuda()) return status(errc::unsupported, "this UCX build does not support CUDA memory");
   return made;
 }
 

@@ -18,18 +18,18 @@ namespace penstock::channel {
 
 class fabrics {
  public:
-  // named: the user names channels over a fabric, which are then also used within a host and over tcp. only_loopback: restricts that case,
-  // as for pipes over tcp without a secret. sysfs: where it is mounted.
+  // named: the user selected fabric channels by name, so they are also used within a host and over tcp. only_loopback: restricts that case,
+  // as for pipes over tcp without a secret. sysfs: its mount point.
   fabrics(std::shared_ptr<sys::fabrics> door, bool named, bool only_loopback, std::string sysfs)
       : door_(std::move(door)), named_(named), only_loopback_(only_loopback), sysfs_(std::move(sysfs)) {}
 
   // Returns why a pipe does not use fabrics; nothing if it may. local: its ends are on one host. May open the fabric for host memory.
   std::optional<std::string> refuses(bool local);
-  // Returns why they also cannot be used for GPU memory.
+  // Returns why a fabric cannot be used for GPU memory either.
   std::optional<std::string> refuses_gpus();
-  // Returns the fabric for memory of the host and of the host device.
+  // Returns the fabric for host memory and for the host device.
   result<std::shared_ptr<sys::fabric>> of_host();
-  // Returns the fabric for memory of the GPU of this session, at this PCI address. Another error: unsupported, with the reason.
+  // Returns the fabric for the memory of this session's GPU, which has this PCI address. Additional error: unsupported, with the reason.
   result<std::shared_ptr<sys::fabric>> of_gpu(device::session& session, const std::string& pci_bus_id);
 
  private:
@@ -41,7 +41,7 @@ class fabrics {
   const bool only_loopback_;
   const std::string sysfs_;
   std::mutex lock_;                       // guards the members below; held while a fabric is opened
-  std::map<std::string, opened> opened_;  // by network cards; empty: the fabric chooses. Failures are kept and returned again
+  std::map<std::string, opened> opened_;  // by network cards; empty: the fabric chooses. Failures are cached and returned again
   std::map<std::string, std::vector<std::string>> cards_;  // by PCI address
 };
 

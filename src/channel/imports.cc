@@ -52,7 +52,7 @@ bool pipe_imports::knows(device::session& by, const std::string& handle) {
 
 bool pipe_imports::is_known(const key& of) const { return entries_.count(of) > 0 || being_mapped_.count(of) > 0 || ahead_.count(of) > 0; }
 
-// Maps without the lock, so that messages whose memory is mapped do not wait.
+// Maps without the lock, so that messages whose memory is already mapped do not wait.
 result<pipe_imports::held> pipe_imports::map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation,
                                              std::int64_t process) {
   const auto by = find_offered(of, generation);
@@ -84,13 +84,14 @@ void pipe_imports::drop_offered(const key& of, std::uint64_t generation) {
   offered_.remove_if([&](const auto& each) { return each.handle == of.second && each.generation == generation; });
 }
 
-// Returns null if there is none.
+// Returns null if the handle has no mapping.
 pipe_imports::held pipe_imports::take_out(const key& of) {
   auto taken = entries_.extract(of);
   return taken.empty() ? nullptr : std::move(taken.mapped().memory);
 }
 
-// Keeps a mapping, and returns the one that it replaces, to be unmapped without the lock. If memory runs out, only the message keeps it.
+// Stores a mapping and returns the one that it displaced. The caller unmaps that after releasing the lock. If memory runs out, only the
+// message holds the new mapping.
 pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, const held& memory) {
   const bool is_kept = or_without_memory(
       [&] {
@@ -106,7 +107,7 @@ pipe_imports::held pipe_imports::keep(const key& of, std::uint64_t generation, c
   return memory_of_oldest;
 }
 
-// Takes out mappings made ahead, or attempts, that no message can open any more; to be unmapped without the lock.
+// Removes mappings (or attempts) made ahead that no message can open any more. The caller unmaps them after releasing the lock.
 std::vector<pipe_imports::held> pipe_imports::take_out_without_posting() {
   std::vector<held> taken;
   taken.reserve(ahead_.size());

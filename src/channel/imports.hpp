@@ -1,4 +1,4 @@
-// Memory of the other end's devices that is mapped into this process, kept so that a later message need not map it again. Thread-safe.
+// A cache of the peer's device memory mapped into this process, so that a later message need not map it again. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -20,17 +20,17 @@ namespace penstock::channel {
 class pipe_imports {
  public:
   static constexpr std::size_t most = 8192;
-  static constexpr std::size_t most_offered = 256;  // descriptors that are kept
-  static constexpr std::size_t most_ahead = 64;     // allocations that were mapped ahead and not opened yet
+  static constexpr std::size_t most_offered = 256;  // descriptors kept
+  static constexpr std::size_t most_ahead = 64;     // allocations mapped ahead and not yet opened
 
-  // Unmapped by its last holder, which may wait for the device: do not release it while a lock is held.
+  // The last holder to release it unmaps the memory, which may wait for the device: do not release it while holding a lock.
   class import {
    public:
     explicit import(device::session& by) noexcept : by_(by) {}
     import(const import&) = delete;
     import& operator=(const import&) = delete;
     ~import();
-    // Call once. Errors: those of session::open_shared.
+    // Call once. Errors: as for session::open_shared.
     status open(const std::string& handle, std::int64_t process, int descriptor);
     [[nodiscard]] const std::byte* base() const noexcept { return base_; }
 
@@ -40,19 +40,19 @@ class pipe_imports {
   };
   using held = std::shared_ptr<const import>;
 
-  // Keeps a descriptor that has arrived until a message has opened its memory: the other end passes it only once.
+  // Keeps an arrived descriptor until a message has opened its memory: the peer passes it only once.
   void offer(const std::string& handle, std::uint64_t generation, sys::owned_descriptor by);
-  // Returns an existing mapping, or maps the memory now; waits while another thread maps it. process: the process that shared it, by this
-  // process's numbering. Errors: those of session::open_shared.
+  // Returns an existing mapping, or maps the memory now; waits while another thread maps it. process: the pid of the process that shared
+  // it, in this process's namespace. Errors: as for session::open_shared.
   result<held> open(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process);
-  // Maps memory that a message will open later. Calls the driver. Does nothing if the handle is known, after clear(), or if its posting has
-  // gone. At most most_ahead mappings may be unopened; at that limit, those whose postings have gone are released. Reports no failures:
-  // open() meets them again.
+  // Maps memory that a message will open later. Calls the driver. Does nothing if the handle is known, after clear(), or if its posting no
+  // longer exists. At most most_ahead mappings may be unopened; at that limit, those whose postings no longer exist are released. Does not
+  // report failures: open() runs into them again.
   void map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process,
                  const std::weak_ptr<const void>& posting);
-  // Returns true if it is mapped or being mapped, or failed when it was to be mapped ahead. Calls no driver.
+  // Returns true if the memory is mapped or being mapped, or if mapping it ahead failed. Does not call the driver.
   [[nodiscard]] bool knows(device::session& by, const std::string& handle);
-  // Releases everything, and keeps nothing from now on.
+  // Releases everything. Nothing is stored after this.
   void clear() noexcept;
 
  private:
@@ -68,7 +68,7 @@ class pipe_imports {
     std::uint64_t generation;
     descriptor by;
   };
-  // Call with guard holding the lock; map() releases it for the driver's call and returns with it released.
+  // Call with guard holding the lock. map() releases it for the driver call and returns without it.
   result<held> map(std::unique_lock<std::mutex>& guard, const key& of, std::uint64_t generation, std::int64_t process);
   // --- with the lock held
   [[nodiscard]] bool is_known(const key& of) const;
@@ -82,11 +82,11 @@ class pipe_imports {
   std::condition_variable mapped_;  // a mapping attempt has ended
   std::set<key> being_mapped_;      // by a thread that has released the lock
   std::map<key, entry> entries_;
-  // Mapped ahead for these postings, successfully or not, and not opened by a message since.
+  // Mappings made ahead for these postings, successful or not, that no message has opened yet.
   std::map<key, std::weak_ptr<const void>> ahead_;
   std::uint64_t uses_ = 0;
   bool cleared_ = false;
-  std::list<offered> offered_;  // the oldest first
+  std::list<offered> offered_;  // oldest first
 };
 
 }  // namespace penstock::channel

@@ -22,7 +22,7 @@ void imports_ahead::queue(device::session& from, const std::shared_ptr<const tar
   }
 }
 
-// The thread may run this at once, and then waits for the lock.
+// The thread may run this at once; it then waits for the lock.
 void imports_ahead::begin() {
   if (lanes_.push(list_, *this).ok()) {
     kept_ = shared_from_this();

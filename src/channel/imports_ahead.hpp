@@ -1,5 +1,6 @@
-// Maps memory that the other end has posted before a message uses it, so that the message need not wait: on a thread that carries no bytes.
-// Thread-safe. Its work keeps it alive while queued or running, because the pipe may end meanwhile.
+// Maps memory that the peer has posted before a message uses it, so that the message need not wait. The mapping runs on a thread that
+// transfers no data. Thread-safe. The object is kept alive while its work is queued or running, because the pipe may close during that
+// time.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +27,9 @@ class imports_ahead final : public std::enable_shared_from_this<imports_ahead>, 
   // by: owned by the engine; must outlive the queued work.
   imports_ahead(staging::lanes& by, std::shared_ptr<pipe_imports> into) noexcept : lanes_(by), into_(std::move(into)) {}
 
-  // Queues memory that is not mapped yet (if all is mapped, no thread is woken) for a device that will write there. It is skipped if the
-  // targets are gone by then. Looks at no more than most_queued parts, however many the other end has posted. Does not block. If the queue
-  // is full or there is no thread, the message maps its targets.
+  // Queues memory that is not mapped yet, for a device that will write there; if everything is mapped, no thread is woken. Targets that no
+  // longer exist by then are skipped. Examines at most most_queued parts, even if the peer has posted more. Does not block. If the queue is
+  // full or there is no thread, the message maps its targets itself.
   void add(device::session& from, const std::shared_ptr<const targets>& to, std::int64_t process);
 
  private:

@@ -1,6 +1,6 @@
-// Receiver memory that the sender's device also writes into, if both are processes of one host: when no device can read the other's memory,
-// a tensor then takes two copies by devices and none by the CPU. Each pipe has its own, freed with the pipe, so late writes of a sender
-// that was cut off do no harm. Thread-safe.
+// Host memory of the receiver into which the sender's device writes if both processes are on one host. If no device can read the other's
+// memory, a tensor then takes two device copies and no CPU copy. Each pipe has its own inbox and frees it when it closes, so late writes by
+// a disconnected sender do no harm. Thread-safe.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class pinned_region {
   pinned_region(const pinned_region&) = delete;
   pinned_region& operator=(const pinned_region&) = delete;
   ~pinned_region();
-  // Pins it for devices of the session's driver. Takes milliseconds, once. Returns false if they cannot use it.
+  // Pins the memory for the devices of the session's driver. The first call takes milliseconds. Returns false if the devices cannot use it.
   bool pin_for(const staging::link& via);
   [[nodiscard]] bool pinned_for(const staging::link& via) const noexcept { return by_[kind_of(via)].load() != nullptr; }
   [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
@@ -45,7 +45,7 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
   static constexpr std::uint32_t slots = 12;
   static constexpr std::size_t bytes = slots * slot_bytes;
 
-  // A slot of the inbox, until its last holder releases it.
+  // A slot of the inbox, in use until its last holder releases it.
   struct lent_slot {
     staging::landing::lease memory;
     std::uint32_t number = 0;
@@ -59,9 +59,9 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
   ~pipe_inbox() { budget_.release(bytes); }
 
   [[nodiscard]] pinned_region& region() noexcept { return region_; }
-  // Lends a slot to the other end, which must answer for it: it has written there, or will not.
+  // Lends a slot to the peer, which must report either that it has written there or that it will not.
   std::optional<lent_slot> lend();
-  // Returns false if no answer was expected.
+  // Returns false if no reply was expected.
   bool answered(std::uint32_t number);
 
  private:
@@ -70,7 +70,7 @@ class pipe_inbox : public std::enable_shared_from_this<pipe_inbox> {
   staging::pinned_budget& budget_;
   pinned_region region_;
   std::mutex lock_;                 // guards the members below
-  std::array<bool, slots> held_{};  // in use at this end
+  std::array<bool, slots> held_{};  // in use locally
   std::array<bool, slots> unanswered_{};
 };
 

@@ -14,7 +14,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Other processes cannot guess the tag, so they cannot write to a receive that uses it.
+// Other processes cannot guess the tag, so they cannot write into a receive that uses it.
 result<std::uint64_t> draw_tag() {
   const auto drawn = sys::random_digest();
   if (!drawn) return drawn.error();
@@ -52,9 +52,9 @@ class lines::arriving final : public delivery {
   lines& by;
   incoming& message;
   std::vector<taken> tensors;
-  std::size_t next = 0;           // index in tensors, to be requested
+  std::size_t next = 0;           // index of the next tensor to request
   std::uint64_t next_offset = 0;  // in that tensor
-  std::uint64_t left = 0;         // pieces that have not ended
+  std::uint64_t left = 0;         // pieces not yet completed
   std::list<received_piece> under_way;
 };
 
@@ -91,7 +91,7 @@ result<std::shared_ptr<sys::fabric>> lines::fabric_for(const staging::place& whe
   for (const auto& each : with_.runtime->memory().devices()) {
     if (each.name == name) return with_.fabrics->of_gpu(where.via->session(), each.pci_bus_id);
   }
-  return status(errc::not_found, fmt::format("{} is no longer known", name));
+  return status(errc::not_found, fmt::format("{} is no longer in use", name));
 }
 
 std::unique_ptr<sys::fabric_line> lines::make_line(sys::fabric& by, std::uint32_t number, bool receives, status& problem) {
@@ -103,7 +103,7 @@ std::unique_ptr<sys::fabric_line> lines::make_line(sys::fabric& by, std::uint32_
   return nullptr;
 }
 
-// Returns the line for tensors from that device of the other end to memory of this kind. The first such tensor makes the offer.
+// Returns the line for tensors from the peer's device to this kind of memory. The first such tensor makes the offer.
 result<std::shared_ptr<pipe_line>> lines::line_from(const std::string& device, const staging::place& to) {
   const std::lock_guard making(making_);
   auto by = fabric_for(to);
@@ -117,7 +117,7 @@ result<std::shared_ptr<pipe_line>> lines::line_from(const std::string& device, c
       if (each->ended.code() == errc::unsupported) return each->ended;  // another line would fail too
     }
     if (auto gone = owner_.why_over(); !gone.ok()) return gone;
-    if (here_.size() == pipe_line::most) return status(errc::unsupported, "a pipe has no more lines than that");
+    if (here_.size() == pipe_line::most) return status(errc::unsupported, "the pipe has reached its limit of network lines");
     line->number = static_cast<std::uint32_t>(here_.size());
   }
   line->device = device;
@@ -130,7 +130,8 @@ result<std::shared_ptr<pipe_line>> lines::line_from(const std::string& device, c
   return line;
 }
 
-// The receiver of this end's tensors offers a line. Creating it takes milliseconds, so that happens before the pipe's lock is taken.
+// The receiver offers a line for tensors that this process sends. Creating it takes milliseconds, so that happens before the pipe's lock is
+// taken.
 status lines::offered(const frame_head& head, std::span<const std::byte> body) {
   line_offer told;
   {
@@ -140,7 +141,7 @@ status lines::offered(const frame_head& head, std::span<const std::byte> body) {
     if (!decoded) return decoded.error();
     told = *std::move(decoded);
     if (!receives_there_ || there_.size() >= pipe_line::most || there_.count(head.code) > 0) {
-      return {errc::io, "the other end offered a line out of turn"};
+      return {errc::io, "the peer offered a line out of turn"};
     }
   }
   auto line = std::make_shared<pipe_line>();
@@ -171,7 +172,7 @@ status lines::offered(const frame_head& head, std::span<const std::byte> body) {
 
 status lines::answered(const frame_head& head, std::span<const std::byte> body, endings& ended) {
   if (head.code >= here_.size() || here_[head.code]->over == nullptr || here_[head.code]->ready || body.empty()) {
-    return {errc::io, "the other end answered for a line that it was not offered"};
+    return {errc::io, "the peer accepted a line that it was not offered"};
   }
   auto& line = *here_[head.code];
   if (!line.ended.ok()) return {};
@@ -181,20 +182,20 @@ status lines::answered(const frame_head& head, std::span<const std::byte> body, 
   return {};
 }
 
-// The line is over at the other end, which may know before this one.
+// The peer has closed the line, possibly before this end has noticed a failure.
 status lines::is_over(const frame_head& head, std::span<const std::byte> body, endings& ended) {
   const auto why = status_of(head.code == 0 ? code_of({errc::closed, {}}) : head.code, body);
   std::shared_ptr<pipe_line> line;
   if (head.message == 0 && head.part < here_.size()) line = here_[head.part];
   if (const auto found = there_.find(head.part); head.message != 0 && found != there_.end()) line = found->second;
-  if (line == nullptr) return {errc::io, "the other end ended a line that does not exist"};
+  if (line == nullptr) return {errc::io, "the peer closed a line that does not exist"};
   if (line->ended.ok()) line->ended = why;
   if (line->over != nullptr) line->over->end(why);
   ask_all(ended);
   return {};
 }
 
-// The fabric has already reported the operations that were in flight on it.
+// The fabric has already reported the operations that were in flight on the line.
 void lines::ended(std::uint32_t number, bool receives, const status& why) noexcept {
   with_lock([&](endings& ended) {
     const auto found = there_.find(number);
@@ -216,7 +217,7 @@ void lines::close() noexcept {
   }
 }
 
-// --- messages of the other end
+// --- messages from the peer
 
 result<frame_room> lines::begins(const frame_head& head) {
   switch (own_kind_of_frame(head.kind)) {
@@ -253,7 +254,7 @@ void lines::ask_all(endings& ended) {
   for (auto* const message : owner_.all_begun()) message->for_deliveries([&](delivery& each) { each.ask(ended); });
 }
 
-// Other carriers request the tensors that were handed over, once this carrier has no part in them.
+// Other carriers request the tensors handed over to them once this carrier has finished with them.
 void lines::ask(arriving& of, endings& ended) {
   bool handed_over = false;
   while (of.next < of.tensors.size() && of.under_way.size() < arriving::most_pieces && ask_for_piece(of, handed_over, ended)) {
@@ -264,7 +265,7 @@ void lines::ask(arriving& of, endings& ended) {
   });
 }
 
-// Requests the next piece of a tensor. Returns false if that is impossible now, or if there are no more.
+// Requests the next piece of a tensor. Returns false if none can be requested now or none are left.
 bool lines::ask_for_piece(arriving& of, bool& handed_over, endings& ended) {
   const auto [tensor, line] = of.tensors[of.next];
   const auto length = of.message.targets[tensor].length;
@@ -342,7 +343,7 @@ status lines::has_left(const frame_head& head, std::span<const std::byte> body, 
   return {};
 }
 
-// Pieces that have arrived no longer count; those in flight may write until the fabric reports their end.
+// Pieces that have arrived are dropped from the count; those in flight may write until the fabric reports their completion.
 std::uint64_t lines::abandon(arriving& of) noexcept {
   of.under_way.remove_if([](const auto& each) { return each.come; });
   for (const auto& each : of.under_way) each.on->over->limit(pipe_line::most_draining);
@@ -360,16 +361,16 @@ status lines::asked(const frame_head& head, std::span<const std::byte> body, end
   const auto refuse = [&](const status& why) { say_why(sent, head.message, why, *tag); };
   auto* const message = owner_.find_outgoing(head.message);
   if (message == nullptr) {
-    refuse({errc::closed, "the message was taken back"});
+    refuse({errc::closed, "the message was withdrawn"});
     return {};
   }
   const auto line = there_.find(head.code);
   if (head.part >= message->places.size() || line == there_.end() || line->second->device != message->facts[head.part].device) {
-    return {errc::io, "the other end asked for a tensor that does not exist, over a line"};
+    return {errc::io, "the peer requested a tensor that does not exist over a network line"};
   }
   const auto& tensor = message->message.tensors[head.part];
   auto& asked = message->asked_bytes[head.part];
-  if (asked == tensor.length) return {errc::io, "the other end asked for more of a tensor than there is"};
+  if (asked == tensor.length) return {errc::io, "the peer requested bytes past the end of a tensor"};
   if (!line->second->ended.ok() || line->second->over == nullptr) {
     refuse(line->second->ended);
     return {};

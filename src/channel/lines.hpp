@@ -28,11 +28,11 @@ class lines final : public carrier {
 
  private:
   enum own_kind : std::uint8_t {
-    offer = 1,  // code: number of a line by which this end can receive. Body: line_offer
-    ready,      // code: number of a line that the other end has offered. Body: the address of this end of it
-    over,       // part: number of a line that is over, for the reason in code and body. message: 1 if the speaker has offered it, else 0
+    offer = 1,  // code: number of a line on which the sender of this frame can receive. Body: line_offer
+    ready,      // code: number of a line that the peer has offered. Body: the address of the local end
+    over,       // part: number of a closed line; code and body: the reason. message: 1 if the sender of this frame offered it, else 0
     wanted,     // message, part: the tensor, code: the line: send its next piece there. Body: the tag to send it to
-    sent,       // message, part: the tag. The piece has left; or code and body: why it will not
+    sent,       // message, part: the tag. The piece has been sent; or code and body: why it will not be
   };
   class arriving;
   class leaving;
@@ -62,9 +62,9 @@ class lines final : public carrier {
 
   std::mutex making_;  // taken before the pipe's lock: one line is created at a time
   // --- with the lock held
-  bool receives_there_ = false;                                // the other end may offer lines
-  std::vector<std::shared_ptr<pipe_line>> here_;               // lines by which this end receives, by number
-  std::map<std::uint64_t, std::shared_ptr<pipe_line>> there_;  // lines by which the other end receives, by its number
+  bool receives_there_ = false;                                // the peer may offer lines
+  std::vector<std::shared_ptr<pipe_line>> here_;               // lines for receiving, by number
+  std::map<std::uint64_t, std::shared_ptr<pipe_line>> there_;  // lines for sending, by the peer's number
 };
 
 }  // namespace penstock::channel

@@ -13,15 +13,15 @@ namespace penstock::channel {
 
 namespace {
 
-constexpr std::size_t most_passed_at_once = connection::most_passed / 2;  // descriptors of frames that have not left
-// Allocations that the other end is assumed to have mapped: fewer than it keeps.
+constexpr std::size_t most_passed_at_once = connection::most_passed / 2;  // descriptors of frames not yet sent
+// The number of allocations assumed to be mapped by the peer; less than the number it keeps.
 constexpr std::size_t most_passed = pipe_imports::most / 2;
 constexpr std::size_t most_postings = std::size_t{4} * permit::count;
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
 }  // namespace
 
-// Targets of this end.
+// The local targets.
 struct mapping::given_targets final : posting {
   using posting::posting;
   struct given_permit {
@@ -31,11 +31,11 @@ struct mapping::given_targets final : posting {
   [[nodiscard]] bool is_given() const noexcept override { return leave.has_value(); }
 
   std::vector<exported_part> exports;
-  std::optional<given_permit> leave;  // which the other end may take, or has taken
-  status outcome_then;                // reported once the other end can no longer write
+  std::optional<given_permit> leave;  // the permit; the peer may take it, or has taken it
+  status outcome_then;                // reported once the peer can no longer write
 };
 
-// A part of a tensor that a device of this end writes into a target of the other end.
+// A part of a tensor that a local device writes into one of the peer's targets.
 struct mapping::pushed_part {
   leaving* of = nullptr;
   std::size_t tensor = 0;
@@ -55,7 +55,7 @@ class mapping::leaving final : public departure {
   outgoing& message;
   std::vector<exported_part> exports;      // in order
   std::shared_ptr<const push_targets> to;  // null: the message is not pushed
-  std::vector<pushed_part> parts;          // the last of them releases the mappings
+  std::vector<pushed_part> parts;          // the last one to finish releases the mappings
   std::size_t copying = 0;
   status error;
 };
@@ -96,7 +96,7 @@ delivery& mapping::delivery_of(incoming& message) {
 std::optional<std::string> mapping::take(incoming& message, std::size_t tensor) {
   const auto& from = message.tensors[tensor];
   const auto& to = message.places[tensor];
-  if (is_of_host_device(from.device) != to.emulated()) return "devices of two kinds";
+  if (is_of_host_device(from.device) != to.emulated()) return "one device is emulated and the other is not";
   if (from.parts.empty()) return from.not_shared.empty() ? "the sender does not share its memory" : from.not_shared;
   std::vector<pipe_imports::held> imports;
   for (const auto& each : from.parts) {
@@ -115,18 +115,18 @@ std::optional<std::string> mapping::take(incoming& message, std::size_t tensor) 
   return std::nullopt;
 }
 
-// Keeps the descriptors of the message until their memory is mapped.
+// Keeps the message's descriptors until their memory is mapped.
 void mapping::has_come(const announcement& facts) {
   for (const auto& tensor : facts.tensors) {
     for (const auto& part : tensor.parts) {
       if (!part.passed) continue;
-      auto by = owner_.over()->take_passed();  // none: it was lost, for example because the process may open no more
+      auto by = owner_.over()->take_passed();  // invalid: it was lost, for example because this process has reached its descriptor limit
       if (by.get() >= 0) imports_->offer(part.handle, part.generation, std::move(by));
     }
   }
 }
 
-// Adds how the other end can map the memory of a tensor. Only the first tensor that it cannot map says why.
+// Adds how the peer can map a tensor's memory. Only the first tensor that it cannot map records the reason.
 void mapping::share(tensor_facts& told, std::size_t tensor, std::vector<exported_part>& exports, device::session& session,
                     const void* memory, bool& told_why) {
   const auto* const from = static_cast<const std::byte*>(memory);
@@ -156,7 +156,7 @@ void mapping::share(tensor_facts& told, std::size_t tensor, std::vector<exported
   if (!std::exchange(told_why, true)) told.not_shared = problem.message();
 }
 
-// Adds how the other end can map all tensors in device memory.
+// Adds how the peer can map all tensors in device memory.
 void mapping::share_all(outgoing& message, leaving& of) {
   if (!shares_.load()) return;
   bool told_why = false;
@@ -180,8 +180,9 @@ void mapping::prepare(outgoing& message, bool in_time) noexcept {
       [] { return false; });
 }
 
-// Passes descriptors ahead of the frame that refers to them, which keeps the returned object until it has left. A later message passes the
-// descriptors that cannot be passed now, and those after them; also if as many are ahead of their frames as the other end accepts.
+// Passes descriptors ahead of the frame that refers to them; that frame holds the returned object until it has been sent. Descriptors that
+// cannot be passed now, and those after them, are passed with a later message. The same applies if the peer accepts no more ahead of their
+// frames.
 std::shared_ptr<void> mapping::pass(std::vector<tensor_facts>& told, std::vector<exported_part>& exports) {
   std::uint32_t passed = 0;
   for (const auto& each : exports) {
@@ -203,14 +204,14 @@ std::shared_ptr<void> mapping::pass(std::vector<tensor_facts>& told, std::vector
 std::shared_ptr<void> mapping::announce(outgoing& message, std::vector<tensor_facts>& told, endings& /*ended*/) {
   auto* const of = message.find_departure<leaving>(*this);
   if (of == nullptr) return nullptr;
-  if (!shares_.load()) {  // since it was prepared: the other end would not take the descriptors
+  if (!shares_.load()) {  // changed since the message was prepared: the peer would not accept the descriptors
     of->exports.clear();
     for (auto& each : told) each.parts.clear();
   }
   return of->exports.empty() ? nullptr : pass(told, of->exports);
 }
 
-// --- targets of this end
+// --- local targets
 
 permit mapping::permit_of(const given_targets& where) const noexcept {
   return owner_.over()->own_permit(where.leave->slot, where.leave->turn);
@@ -238,7 +239,7 @@ std::unique_ptr<posting> mapping::prepare_posting(const std::vector<incoming_tar
       []() -> std::unique_ptr<posting> { return nullptr; });
 }
 
-// If the other process dies, this end must know when its devices have stopped writing.
+// If the peer's process dies, this process must know when its devices have stopped writing.
 bool mapping::watches_process() noexcept {
   std::call_once(process_tried_, [this] {
     auto watched = or_no_memory([this] { return with_.door->watch_process(static_cast<pid_t>(owner_.peer().pid)); });
@@ -296,7 +297,7 @@ void mapping::await(posting& where) {
 void mapping::told_of_push(const frame_head& head, std::span<const std::byte> body, endings& ended) {
   const auto found =
       std::find_if(being_pushed_.begin(), being_pushed_.end(), [&](const auto* each) { return each->message == head.message; });
-  if (head.message == 0 || found == being_pushed_.end()) return;  // the device has already reported it
+  if (head.message == 0 || found == being_pushed_.end()) return;  // the device has already reported completion
   has_been_written(**found, status_of(head.code, body), ended);
 }
 
@@ -307,7 +308,7 @@ void mapping::has_been_written(given_targets& where, const status& outcome, endi
   owner_.written(where, outcome, ended);
 }
 
-// The other end sends nothing more; the shared permit words, or the end of its process, show when its writes have ended.
+// The peer sends nothing more. The shared permit words, or the exit of its process, show when its writes are complete.
 void mapping::lost(const status& why, endings& ended) {
   for (auto* where : being_pushed_) {
     if (where->outcome_then.ok()) where->outcome_then = why;
@@ -322,7 +323,7 @@ void mapping::lost(const status& why, endings& ended) {
   pushes_lost_.store(!being_pushed_.empty());
   if (being_pushed_.empty() || std::exchange(watches_, true)) return;
   watch_->set_deadline(deadline_clock::now() + between_looks);
-  watches_ = with_.runtime->deadlines().watch(*watch_).ok();  // otherwise a waiting thread looks
+  watches_ = with_.runtime->deadlines().watch(*watch_).ok();  // otherwise a waiting thread checks
 }
 
 void mapping::look_at_pushes() noexcept {
@@ -337,7 +338,7 @@ bool mapping::poll() noexcept {
   return pushes_here_.load(std::memory_order_relaxed) > 0 && ends_of_pushes();
 }
 
-// Reports the pushes whose end the sender's devices have marked.
+// Reports the pushes that the sender's devices have marked as complete.
 bool mapping::ends_of_pushes() noexcept {
   const auto is_there = [&](const auto* where) { return permit_of(*where).written(); };
   {
@@ -354,7 +355,7 @@ bool mapping::ends_of_pushes() noexcept {
   return true;
 }
 
-// --- targets of the other end
+// --- the peer's targets
 
 status mapping::told_of_targets(const frame_head& head, std::span<const std::byte> body) {
   auto facts = decode_announcement(body);
@@ -363,10 +364,10 @@ status mapping::told_of_targets(const frame_head& head, std::span<const std::byt
   auto& tensors = facts->tensors;
   if (head.code >= permit::count || head.part >= permit::turns || tensors.empty() || !facts->payload_lengths.empty() ||
       std::any_of(tensors.begin(), tensors.end(), has_no_parts) || !owner_.over()->has_ring()) {
-    return {errc::io, "the other end sent invalid targets for its tensors"};
+    return {errc::io, "the peer sent invalid targets for its tensors"};
   }
   has_come(*facts);
-  if (head.message <= announced_so_far_) return {};  // that message is already on its way
+  if (head.message <= announced_so_far_) return {};  // that message has already been announced
   const auto to = std::make_shared<const push_targets>(push_targets{std::move(tensors), head.code, static_cast<std::uint32_t>(head.part)});
   postings_.insert_or_assign(head.message, to);
   if (postings_.size() > most_postings) postings_.erase(std::prev(postings_.end()));
@@ -374,7 +375,7 @@ status mapping::told_of_targets(const frame_head& head, std::span<const std::byt
   return {};
 }
 
-// If memory runs out, or it is unknown which device will write there, the message maps the targets.
+// If memory runs out, or the device that will write there is unknown, the message itself maps the targets.
 void mapping::map_ahead(const std::shared_ptr<const push_targets>& to) noexcept {
   or_without_memory(
       [&] {
@@ -385,20 +386,21 @@ void mapping::map_ahead(const std::shared_ptr<const push_targets>& to) noexcept 
       [] { return false; });
 }
 
-// A guess: only the message says which of several devices it will be. Null: there is nothing to guess from.
+// A guess: only the message determines which of several devices it will be. Null: nothing to base a guess on.
 staging::link* mapping::likely_sender(bool emulated) noexcept {
   auto* const last = sent_from_[emulated ? 1 : 0].load();
   return last != nullptr ? last : with_.runtime->memory().only_link_in_use(emulated);
 }
 
-// Returns the targets that the message will meet if those before it leave in their queued order. Null: none.
+// Returns the targets posted for the message if those before it are sent in queue order. Null: none.
 std::shared_ptr<const mapping::push_targets> mapping::targets_for(const outgoing& message) const {
   if (postings_.empty()) return nullptr;
   const auto found = postings_.find(owner_.place_in_line(message));
   return found == postings_.end() ? nullptr : found->second;
 }
 
-// Pins the permit words, once, so that devices mark the end of their writes themselves. If that fails, the pipe sends it.
+// Pins the permit words, once, so that devices themselves mark the completion of their writes. If that fails, the pipe sends a frame
+// instead.
 void mapping::pin_permits(device::session& session, bool emulated) noexcept {
   const std::size_t kind = emulated ? 1 : 0;
   std::call_once(permits_tried_[kind], [&] {
@@ -407,8 +409,8 @@ void mapping::pin_permits(device::session& session, bool emulated) noexcept {
   });
 }
 
-// Maps the targets if they match the tensors. Call without the lock, because the driver may be slow. Returns true if the message will be
-// pushed when it leaves now, unless the other end takes its permit back.
+// Maps the targets if they match the tensors. Call without the lock, because the driver may be slow. Returns true if the message would be
+// pushed if sent now, unless the peer revokes its permit.
 bool mapping::prepare_push(outgoing& message) noexcept {
   std::shared_ptr<const push_targets> to;
   bool leaves_now = false;
@@ -491,7 +493,7 @@ void mapping::copied(pushed_part& part, const status& outcome) noexcept {
   });
 }
 
-// --- messages of the other end
+// --- messages from the peer
 
 result<frame_room> mapping::begins(const frame_head& head) {
   const auto kind = own_kind_of_frame(head.kind);

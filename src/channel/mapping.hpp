@@ -1,4 +1,4 @@
-// The carrier of tensors between devices of two processes on one host, each of which maps the other's memory: the receiver's device copies
+// The carrier for tensors between devices of two processes on one host. Each process maps the other's memory: the receiver's device copies
 // from the sender's memory or, if the receiver has posted its targets beforehand, the sender's device writes into them.
 #pragma once
 
@@ -44,7 +44,7 @@ class mapping final : public carrier {
   [[nodiscard]] bool polls() const noexcept override { return true; }
   bool poll() noexcept override;
   void lost(const status& why, endings& ended) override;
-  // Checks whether the writes of an end that has gone have ended.
+  // Checks whether the writes of a disconnected sender are complete.
   void look_at_pushes() noexcept;
   // --- writes into the receiver's memory: the sender
   void in_time(outgoing& message) noexcept override { (void)prepare_push(message); }
@@ -57,19 +57,19 @@ class mapping final : public carrier {
  private:
   enum own_kind : std::uint8_t {
     posted = 1,  // message: number of the message whose tensors may be pushed. code: the permit, part: its turn. Body: an
-                 // announcement, whose tensors are the targets
-    pushed,      // message: its tensors are in their targets, or code and body: why not. Nothing is written there any more
+                 // announcement whose tensors are the targets
+    pushed,      // message: its tensors are in their targets, or code and body: why not. Nothing is written there after this
   };
-  // The descriptor for a part of a tensor that the other end has not received yet.
+  // The descriptor for a part of a tensor, not yet passed to the peer.
   struct exported_part {
     std::size_t tensor;
     std::size_t part;
     sys::owned_descriptor by;
   };
-  // Targets that the other end has posted.
+  // Targets that the peer has posted.
   struct push_targets {
     std::vector<tensor_facts> tensors;
-    std::uint32_t slot = 0;  // of the permit
+    std::uint32_t slot = 0;  // the permit's
     std::uint32_t turn = 0;
   };
   struct given_targets;
@@ -98,30 +98,30 @@ class mapping final : public carrier {
 
   const std::shared_ptr<pipe_imports> imports_ = std::make_shared<pipe_imports>();
   const std::shared_ptr<imports_ahead> ahead_ = std::make_shared<imports_ahead>(with_.staging->mapper(), imports_);
-  std::array<std::atomic<staging::link*>, 2> sent_from_{};  // the last ones, for GPUs and for the host device
-  std::atomic<bool> shares_{true};                          // the other end can use handles of device memory, as far as known
-  std::atomic<bool> may_be_pushed_{false};                  // to this end
+  std::array<std::atomic<staging::link*>, 2> sent_from_{};  // the last links used, for GPUs and for the host device
+  std::atomic<bool> shares_{true};                          // the peer can use handles of device memory, as far as known
+  std::atomic<bool> may_be_pushed_{false};                  // the peer may push
   std::array<std::once_flag, 2> permits_tried_;             // for GPUs, and for the host device
   std::array<std::atomic<device::session*>, 2> pinned_permits_{};
-  std::atomic<std::size_t> pushes_here_{0};  // messages that are being pushed to this end
-  std::atomic<bool> pushes_lost_{false};     // those will end without a message from the other end
+  std::atomic<std::size_t> pushes_here_{0};  // messages being pushed by the peer
+  std::atomic<bool> pushes_lost_{false};     // their completion will not be reported by the peer
   std::once_flag process_tried_;
-  sys::owned_descriptor process_;  // the other end's process, watched
+  sys::owned_descriptor process_;  // the peer's process, watched
 
   // --- with the lock held
-  // Allocations whose descriptors the other end has received, the latest last.
+  // Allocations whose descriptors the peer has received, latest last.
   std::set<std::pair<std::string, std::uint64_t>> passed_;
   std::deque<std::pair<std::string, std::uint64_t>> passed_in_order_;
-  // Descriptors that were passed ahead of frames that have not left.
+  // Descriptors passed ahead of frames that have not been sent yet.
   const std::shared_ptr<std::atomic<std::uint32_t>> passed_ahead_ = std::make_shared<std::atomic<std::uint32_t>>(0);
   std::map<std::uint64_t, std::shared_ptr<const push_targets>>
-      postings_;                             // posted by the other end, by number of the message that will use them
-  std::uint64_t announced_so_far_ = 0;       // messages of this end
-  std::vector<std::uint32_t> free_permits_;  // permits of this end
+      postings_;                             // posted by the peer, by number of the message that will use them
+  std::uint64_t announced_so_far_ = 0;       // local messages
+  std::vector<std::uint32_t> free_permits_;  // local permits
   std::array<std::uint32_t, permit::count> permit_turns_{};
-  std::vector<given_targets*> being_pushed_;  // targets that the other end may be writing to
-  core::timed* watch_ = nullptr;              // checks whether it still writes, once it has gone
-  bool watches_ = false;                      // and will check again
+  std::vector<given_targets*> being_pushed_;  // targets that the peer may be writing to
+  core::timed* watch_ = nullptr;              // checks whether the peer still writes after it has disconnected
+  bool watches_ = false;                      // watch_ will check again
 };
 
 }  // namespace penstock::channel

@@ -77,9 +77,8 @@ class several final : public pieces, public stripe_owner {
     });
     return {};
   }
-  // A pipe that has lost a connection cannot go on. What the other end had sent before over the pipe's own connection still counts, so the
-  // pipe ends when that connection ends too: the other end learns that nothing more will come from here. If the other end broke the
-  // protocol, the pipe ends at once.
+  // A pipe that has lost a connection cannot continue. What the peer sent earlier over the pipe's own connection is still valid, so the
+  // pipe stops sending and ends when that connection ends too. If the peer broke the protocol, the pipe ends at once.
   void stripe_lost(const status& why) noexcept override {
     const bool gone = why.code() == errc::closed;
     with_lock([&](endings& ended) {
@@ -102,7 +101,7 @@ class several final : public pieces, public stripe_owner {
 
  protected:
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t length) const noexcept override { return stripes_->piece_bytes(length); }
-  // Each connection has one piece in reserve.
+  // One piece per connection is held in reserve.
   [[nodiscard]] std::size_t most_pieces() const noexcept override {
     return std::max<std::size_t>(usual_pieces, std::size_t{2} * stripes_->agreed());
   }
@@ -136,15 +135,15 @@ class several final : public pieces, public stripe_owner {
   status lost_first_;  // guarded by the pipe's lock
 };
 
-// With one connection, a single thread at each end copies, over a single congestion window; several connections use more of both.
+// With one connection, one thread at each end copies and there is one congestion window; several connections use more of both.
 class mpt_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "mpt"; }
   [[nodiscard]] bool serves(bool /*from_device*/, bool /*to_device*/) const noexcept override { return true; }
   [[nodiscard]] std::optional<std::string> refuses(const identity& from, const identity& here, const means& /*by*/) const override {
     if (here.connections == 0) return "a pipe within one host needs no further connections";
-    if (here.connections == 1) return "this end is limited to one connection";
-    if (from.connections < 2) return "the other end makes no further connections";
+    if (here.connections == 1) return "this process is limited to one connection";
+    if (from.connections < 2) return "the peer is limited to one connection";
     return std::nullopt;
   }
   [[nodiscard]] std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const override {

@@ -1,5 +1,6 @@
-// Permission to write into the receiver's memory: a word in memory that both ends have mapped. The receiver gives it, and the sender takes
-// it before it writes. If one end takes it while the other takes it back, the word itself decides, so no reply is needed. Thread-safe.
+// Permission to write into the receiver's memory: a word in memory that both ends have mapped. The receiver grants it, and the sender takes
+// it before it writes. If the sender takes it while the receiver revokes it, the atomic word decides who wins, so no reply is needed.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -12,22 +13,22 @@ class permit {
   static constexpr std::uint32_t count = 64;  // words per end
   static constexpr std::uint32_t turns = 1U << 30;
 
-  // turn: below turns. Values of an earlier turn do not count for this one.
+  // turn: below turns. Values from an earlier turn are ignored.
   permit(std::atomic<std::uint32_t>& word, std::uint32_t turn) noexcept : word_(&word), turn_(turn) {}
 
   // For the receiver.
   void give() noexcept { word_->store(value(given)); }
   // Returns false if the sender has taken it, and may write until it is used().
   [[nodiscard]] bool take_back() noexcept { return move(given, gone); }
-  // Returns true if nothing is written under this permit any more.
+  // Returns true if no more writes will happen under this permit.
   [[nodiscard]] bool used() const noexcept { return word_->load() == value(gone) || written(); }
   // Returns true if all bytes have been written.
   [[nodiscard]] bool written() const noexcept { return word_->load() == value(done); }
 
-  // For the sender. take() returns false if the permit was taken back.
+  // For the sender. take() returns false if the permit was revoked.
   [[nodiscard]] bool take() noexcept { return move(given, taken); }
   void use_up() noexcept { (void)move(taken, gone); }
-  // The value that a device stores there after its writes, for written().
+  // The value that a device stores in the word after its writes; written() checks for it.
   [[nodiscard]] std::uint32_t* word() const noexcept { return reinterpret_cast<std::uint32_t*>(word_); }
   [[nodiscard]] std::uint32_t value_of_written() const noexcept { return value(done); }
 

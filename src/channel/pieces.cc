@@ -12,7 +12,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Waits for room in a landing, and retains the operation meanwhile.
+// Waits for room in a landing, and retains the operation while it waits.
 template <class Transfer>
 struct room_waiter final : staging::landing::waiter {
   explicit room_waiter(Transfer& of) noexcept : owner(of) {}
@@ -22,7 +22,7 @@ struct room_waiter final : staging::landing::waiter {
     operation.release();
     return true;
   }
-  // Call with the pipe's lock held. Returns room, or null if there is none now; go_on() is then called later.
+  // Call with the pipe's lock held. Returns room, or null if there is none now; in that case go_on() is called later.
   result<staging::landing::lease> take(staging::landing& from, const staging::link& via) {
     owner.message.operation.retain();
     auto room = from.take(via, *this);
@@ -38,7 +38,7 @@ struct room_waiter final : staging::landing::waiter {
   bool waits = false;
 };
 
-// Submits the copy between a piece's pinned memory and device memory; it reports its end to the piece.
+// Submits the copy between a piece's pinned memory and device memory. The copy reports its completion to the piece.
 template <class Piece>
 void copy_over(Piece& piece, const staging::link& via, void* target, const void* source, bool to_device) {
   piece.task.target = target;
@@ -54,7 +54,7 @@ void copy_over(Piece& piece, const staging::link& via, void* target, const void*
 
 // --- state of a message
 
-// A piece that was requested, or is being copied into the target.
+// A piece that has been requested or is being copied into the target.
 struct pieces::received_piece : piece {
   void copied(const status& outcome);
   // Lets a lane copy it to host memory. Returns false if no lane takes it.
@@ -81,12 +81,12 @@ struct pieces::received_piece : piece {
   host_copy to_host;
 };
 
-// A piece on its way to the other end.
+// A piece on its way to the peer.
 struct pieces::sent_piece : piece {
   void copied(const status& outcome);
 
   leaving* of = nullptr;
-  bool in_inbox = false;  // room is a slot of the receiver's inbox, into which it is copied
+  bool in_inbox = false;  // room is a slot of the receiver's inbox; the piece is copied into it
 };
 
 class pieces::arriving final : public delivery {
@@ -106,13 +106,13 @@ class pieces::arriving final : public delivery {
     left += count;
     return count;
   }
-  // Returns the first such piece that was requested.
+  // Returns the first requested piece with these values.
   std::list<received_piece>::iterator find(const frame_head& head, bool coming) {
     return std::find_if(asked.begin(), asked.end(), [&](const received_piece& each) {
       return each.tensor == head.part && each.code == head.code && each.coming == coming;
     });
   }
-  // Returns where its bytes arrive.
+  // Returns the address at which its bytes arrive.
   [[nodiscard]] std::span<std::byte> room_of(const received_piece& piece) const noexcept {
     auto* const target = static_cast<std::byte*>(message.targets[piece.tensor].memory) + piece.offset;
     return {piece.room != nullptr ? piece.room.get() : target, piece.bytes};
@@ -121,9 +121,9 @@ class pieces::arriving final : public delivery {
   pieces& by;
   incoming& message;
   std::vector<std::size_t> tensors;
-  std::size_t next = 0;             // index in tensors, to be requested
+  std::size_t next = 0;             // index of the next tensor to request
   std::uint64_t next_offset = 0;    // in that tensor
-  std::uint64_t left = 0;           // pieces that have not ended
+  std::uint64_t left = 0;           // pieces not yet completed
   std::list<received_piece> asked;  // the pieces of each tensor, in the order in which they will arrive
   std::list<received_piece> copying;
   room_waiter<arriving> again{*this};
@@ -184,7 +184,7 @@ void pieces::offer_inbox(const arriving& of) {
   }
 }
 
-// Finds the pinned memory that the piece passes through, if any. Returns false if there is none now.
+// Finds the pinned memory that the piece passes through, if it needs any. Returns false if none is available now.
 result<bool> pieces::make_room(arriving& of, received_piece& piece) {
   const auto& to = of.message.places[piece.tensor];
   const bool from_device = !of.message.tensors[piece.tensor].device.empty();
@@ -256,7 +256,7 @@ std::uint64_t pieces::abandon(arriving& of) noexcept {
 // A piece that arrives twice, or that was not requested, would overwrite memory that may be in use for something else.
 result<std::span<std::byte>> pieces::room_for(const frame_head& head) {
   auto* const message = owner_.find_incoming(head.message);
-  if (message == nullptr) return std::span<std::byte>();  // the message was stopped
+  if (message == nullptr) return std::span<std::byte>();  // the message was abandoned
   auto* const of = message->find_delivery<arriving>(*this);
   if ((of == nullptr || of->asked.empty()) && message->stopping.load()) return std::span<std::byte>();
   if (of == nullptr) return out_of_turn("a piece of a tensor");
@@ -280,7 +280,7 @@ result<frame_room> pieces::begins(const frame_head& head) {
       break;
     case unused:
     case inbox:
-      if (!has_slots()) return out_of_turn("word of an inbox");
+      if (!has_slots()) return out_of_turn("a message about an inbox");
       break;
     default:
       return out_of_turn("a frame of an unknown kind");
@@ -293,7 +293,7 @@ status pieces::arrived(const frame_head& head, std::span<const std::byte> /*body
   const auto kind = own_kind_of_frame(head.kind);
   if (kind == inbox) {
     auto wrong = inbox_offered(head.code != 0);
-    owner_.over()->flush();  // a call that was read may have announced room
+    owner_.over()->flush();  // a wakeup that was read may have announced room
     return wrong;
   }
   status wrong;
@@ -310,7 +310,7 @@ status pieces::come(const frame_head& head, endings& ended) {
   auto* const message = owner_.find_incoming(head.message);
   if (auto* const of = message == nullptr ? nullptr : message->find_delivery<arriving>(*this); of != nullptr) {
     const auto piece = of->find(head, head.length > 0);
-    if (piece != of->asked.end()) piece_came(*of, piece, ended);  // otherwise it was stopped
+    if (piece != of->asked.end()) piece_came(*of, piece, ended);  // otherwise it was abandoned
   }
   return has_slots() ? answered(head.code, ended) : status();
 }
@@ -350,26 +350,26 @@ void pieces::copied(received_piece& piece, const status& outcome) noexcept {
   with_lock([&](endings& ended) { is_there(piece, outcome, ended); });
 }
 
-// The other end has used the slot that it was lent, or will not use it.
+// The peer has written to a slot lent to it, or will not use the slot.
 status pieces::answered(std::uint32_t code, endings& ended) {
   if (code == 0) return {};
-  if (inbox_ == nullptr || !inbox_->answered(code - 1)) return {errc::io, "the other end answered for a slot that it was not lent"};
+  if (inbox_ == nullptr || !inbox_->answered(code - 1)) return {errc::io, "the peer reported on an inbox slot that it was not lent"};
   ask_all(ended);
   return {};
 }
 
 // --- at the sender
 
-// Answers for a slot of the inbox, because the other end expects an answer.
+// Reports that the inbox slot will not be used, because the peer waits for a report.
 void pieces::say_unused(std::uint32_t code) {
   if (has_slots() && code > 0) say(unused, 0, {}, 0, code);
 }
 
-// The other end offers memory for the pieces that it requests. Sending devices must be able to reach it, so this happens before the pipe's
+// The peer offers memory for the pieces that it requests. Giving the sending devices access takes time, so this happens before the pipe's
 // lock is taken.
 status pieces::inbox_offered(bool to_host_device) {
   const auto passed = owner_.over()->take_passed();
-  if (passed.get() < 0) return {errc::io, "the other end offered memory without a descriptor"};
+  if (passed.get() < 0) return {errc::io, "the peer offered memory without a descriptor"};
   auto mapped = with_.door->map_region(passed.get(), pipe_inbox::bytes);
   if (!mapped) return {};  // the pieces use the connection
   auto region = std::make_shared<pinned_region>(*std::move(mapped));
@@ -390,12 +390,12 @@ status pieces::asked(const frame_head& head, endings& ended) {
     say_unused(head.code);
     return {};
   }
-  if (head.part >= message->places.size()) return {errc::io, "the other end asked for a tensor that does not exist"};
+  if (head.part >= message->places.size()) return {errc::io, "the peer requested a tensor that does not exist"};
   const auto& tensor = message->message.tensors[head.part];
   auto& asked = message->asked_bytes[head.part];
-  if (asked == tensor.length) return {errc::io, "the other end asked for more of a tensor than there is"};
+  if (asked == tensor.length) return {errc::io, "the peer requested bytes past the end of a tensor"};
   const auto most = piece_bytes(tensor.length);
-  if (!has_slots() && asked != most * head.code) return {errc::io, "the other end asked for a piece out of turn"};
+  if (!has_slots() && asked != most * head.code) return {errc::io, "the peer requested a piece out of order"};
   std::list<sent_piece> added(1);
   auto& piece = added.front();
   piece.tensor = head.part;
@@ -444,7 +444,7 @@ void pieces::go_on(leaving& of) noexcept {
   });
 }
 
-// room: the memory of the body, kept until it has left; null if the memory stays valid anyway.
+// room: the body's memory, kept until the frame has been sent; null if the memory stays valid without it.
 void pieces::send_piece(const outgoing& message, const piece& which, std::span<const std::byte> body, staging::landing::lease room,
                         endings& ended) {
   send({{kind_of(content), which.code, message.number, which.tensor, body.size()}, {}, body}, std::move(room), ended);
@@ -482,7 +482,7 @@ void pieces::withdraw(outgoing& message) {
   of->again.forget(with_.staging->sending());
 }
 
-// Memory that pieces being copied still use is freed with them.
+// Memory in use by pieces that are still being copied is freed together with those pieces.
 void pieces::close() noexcept {
   std::shared_ptr<pipe_inbox> gone;
   std::shared_ptr<pinned_region> gone_there;

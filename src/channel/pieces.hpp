@@ -1,6 +1,5 @@
-// The carrier of tensors that the sender sends a piece at a time, at the receiver's request: over the pipe's connection or, between devices
-// on one host that cannot reach each other's memory, into an inbox of the receiver. Pieces from and to device memory pass through pinned
-// memory.
+// The carrier for tensors that the receiver requests piece by piece. The pieces are sent over the pipe's connection or, between devices on
+// one host that cannot access each other's memory, into the receiver's inbox. Pieces from and to device memory pass through pinned memory.
 #pragma once
 
 #include <atomic>
@@ -28,36 +27,36 @@ class pieces : public carrier {
   void close() noexcept override;
 
  protected:
-  // message, part: the tensor. A carrier over several connections has further kinds.
+  // message, part: the tensor. A carrier that uses several connections has additional kinds.
   enum own_kind : std::uint8_t {
     wanted = 1,  // send its next piece. code: from piece_code()
     content,     // code: from the request. Body: the piece; empty if it is in the inbox
-    unused,      // code: from the request: nothing will be written to that slot
-    inbox,       // the memory whose descriptor comes with this may be written to. code: whose devices use it (1: those of the host device)
+    unused,      // code: from the request. Nothing will be written to that slot
+    inbox,       // the descriptor sent with this is for memory that the peer may write to. code: which devices use it (1: the host device)
     first_further,
   };
   class arriving;
   class leaving;
-  // A piece in flight, at either end.
+  // A piece in flight, at the sender or the receiver.
   struct piece {
     std::size_t tensor = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
-    std::uint32_t code = 0;        // of the frame that requests it
+    std::uint32_t code = 0;        // of the request frame
     staging::landing::lease room;  // the pinned memory that it passes through; null: none
     staging::copy_task task;
   };
   struct received_piece;
   struct sent_piece;
 
-  // Returns the size of the pieces of a tensor with this length, the same at both ends.
+  // Returns the piece size for a tensor of this length. Both ends compute the same value.
   [[nodiscard]] virtual std::uint64_t piece_bytes(std::uint64_t /*length*/) const noexcept { return limits::piece_bytes; }
-  // Returns the most pieces of one message that may be requested or being copied.
+  // Returns the maximum number of one message's pieces that may be requested or being copied.
   [[nodiscard]] virtual std::size_t most_pieces() const noexcept { return usual_pieces; }
   // True if pieces go to slots of an inbox, and code is 0 or a slot's number plus one. Otherwise code is the number of the piece.
   [[nodiscard]] virtual bool has_slots() const noexcept { return true; }
   virtual void send(outgoing_frame frame, staging::landing::lease room, endings& ended);
-  // Stops all writes to memory of this message.
+  // Stops all writes to this message's memory.
   virtual void divert(std::uint64_t message) { owner_.over()->divert(message); }
 
   static constexpr std::size_t usual_pieces = 12;
@@ -91,8 +90,8 @@ class pieces : public carrier {
 
   std::atomic<bool> inbox_tried_{false};
   // --- with the lock held
-  std::shared_ptr<pipe_inbox> inbox_;      // of this end
-  std::shared_ptr<pinned_region> outbox_;  // the other end's inbox
+  std::shared_ptr<pipe_inbox> inbox_;      // the local inbox
+  std::shared_ptr<pinned_region> outbox_;  // the peer's inbox
   bool want_slots_ = false;                // some messages found no free slot
 };
 

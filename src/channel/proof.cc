@@ -41,7 +41,7 @@ status proof::check(std::span<const std::byte> answer_of_other) const {
   const auto right = of(!connects_);
   if (!right) return right.error();
   if (challenged_ && sys::same(*right, answer_of_other)) return {};
-  return {errc::permission_denied, "the other end does not know the secret"};
+  return {errc::permission_denied, "the peer does not know the secret"};
 }
 
 }  // namespace penstock::channel

@@ -1,5 +1,5 @@
-// Lets the two ends of a connection prove to each other that they know one secret, which is never sent: each draws a challenge, and answers
-// with an HMAC-SHA256 of both challenges and of its role. Later traffic is neither signed nor encrypted. For one thread at a time.
+// Lets the two ends of a connection prove to each other that they know the same secret without sending it. Each draws a random challenge
+// and replies with an HMAC-SHA256 over both challenges and its role. Later traffic is neither signed nor encrypted. Not thread-safe.
 #pragma once
 
 #include <span>
@@ -18,14 +18,14 @@ class proof {
   static constexpr std::size_t least_secret = 16;  // bytes
 
   static result<proof> make(std::string secret, bool connects);
-  // Returns this end's challenge, to be sent first.
+  // Returns the local challenge. Send it first.
   [[nodiscard]] std::vector<std::byte> challenge() const { return {own_.begin(), own_.end()}; }
-  // Sets the other end's challenge. Call once.
+  // Sets the peer's challenge. Call once.
   status challenged(std::span<const std::byte> by);
   [[nodiscard]] bool has_both() const noexcept { return challenged_; }
-  // Returns this end's answer, once both challenges are known.
+  // Returns the local proof, once both challenges are known.
   [[nodiscard]] result<std::vector<std::byte>> answer() const;
-  // Error: permission_denied if the other end does not know the secret.
+  // Error: permission_denied if the peer does not know the secret.
   [[nodiscard]] status check(std::span<const std::byte> answer_of_other) const;
 
  private:

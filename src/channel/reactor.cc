@@ -43,7 +43,7 @@ result<std::shared_ptr<reactor>> reactor::make(std::shared_ptr<sys::peer> door) 
 
 reactor::~reactor() {
   if (fork_.forked()) {
-    (void)new (std::nothrow) std::thread(std::move(thread_));  // the parent's thread: must be neither joined nor detached
+    (void)new (std::nothrow) std::thread(std::move(thread_));  // the parent process's thread: must be neither joined nor detached
     return;
   }
   shared_->stopping.store(true);
@@ -152,7 +152,7 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     }
     if (handler == nullptr) return;
     const auto then = handler->ready(event.readable, event.writable);
-    const bool is_in = std::find(again.begin(), again.end(), event.token) != again.end();  // added by an event as well
+    const bool is_in = std::find(again.begin(), again.end(), event.token) != again.end();  // also added by an event
     if (then == socket_handler::next::turn && !is_in) again.push_back(event.token);
     const std::lock_guard guard(with->lock);
     if (then == socket_handler::next::later) with->later.push_back(event.token);
@@ -167,7 +167,7 @@ void reactor::loop(const std::shared_ptr<shared>& with) {
     }
     const auto count = with->poller->wait(events, again.empty() ? limit : 0us);
     if (!count) {
-      staging::nap();  // the kernel is out of memory for the moment
+      staging::nap();  // the kernel is temporarily out of memory
       continue;
     }
     for (const auto token : std::exchange(again, {})) tell({token, true, false});

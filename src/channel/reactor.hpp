@@ -1,4 +1,4 @@
-// A thread that waits for sockets, and calls a socket's handler when there is something to read or room to write. Idle while nothing
+// A thread that waits for sockets and calls a socket's handler when there is something to read or room to write. It sleeps while nothing
 // arrives. Thread-safe.
 #pragma once
 
@@ -25,7 +25,7 @@ class socket_handler {
   enum class next : std::uint8_t {
     event,  // call again on the next event
     turn,   // there is more to do: call again after the other handlers
-    later   // call again in a moment, whatever arrives
+    later   // call again in about 100 us, even if nothing arrives
   };
   virtual ~socket_handler() = default;
   virtual next ready(bool readable, bool writable) noexcept = 0;
@@ -41,25 +41,25 @@ class reactor {
   static result<std::shared_ptr<reactor>> make(std::shared_ptr<sys::peer> door);
   reactor(const reactor&) = delete;
   reactor& operator=(const reactor&) = delete;
-  ~reactor();  // no handler is called after this; may run on the reactor's thread. In a forked child it only releases memory
+  ~reactor();  // after this no handler is called; may run on the reactor's thread. In a forked child it only releases memory
 
-  // Keeps the handler until remove(). Returns its token.
+  // Registers the handler until remove(). Returns its token.
   result<std::uint64_t> add(int fd, std::shared_ptr<socket_handler> handler, bool writable);
   status change(int fd, std::uint64_t token, bool writable);
-  // Calls the handler in about 100 us, whatever arrives.
+  // Calls the handler in about 100 us, even if nothing arrives.
   void later(std::uint64_t token) noexcept;
-  // Releases the handler; a call to it may still be running on the reactor's thread.
+  // Removes the handler; a call to it may still be running on the reactor's thread.
   void remove(int fd, std::uint64_t token) noexcept;
   // Stops events of the socket until resume(); the handler stays registered.
   void pause(int fd) noexcept { shared_->poller->remove(fd); }
   status resume(int fd, std::uint64_t token) { return shared_->poller->add(fd, token, false); }
-  // Calls due() once at this time, unless cancelled or replaced by another time before. Returns false if memory runs out.
+  // Calls due() once at this time, unless it is cancelled or replaced by another time first. Returns false if memory runs out.
   bool call_at(std::uint64_t token, clock::time_point when) noexcept;
   void call_off(std::uint64_t token) noexcept;
 
  private:
   static constexpr auto never = clock::time_point::max();
-  // Shared with the thread, which may release the last reference to the reactor.
+  // Shared with the thread, because the thread may release the last reference to the reactor.
   struct shared {
     std::shared_ptr<sys::peer> door;
     std::unique_ptr<sys::poller> poller;
@@ -70,10 +70,10 @@ class reactor {
     };
     void call_off(std::uint64_t token, entry& of) noexcept;
     std::unordered_map<std::uint64_t, entry> handlers;
-    std::set<std::pair<clock::time_point, std::uint64_t>> times;  // the times of all handlers that have one
+    std::set<std::pair<clock::time_point, std::uint64_t>> times;  // the scheduled times of all handlers
     std::uint64_t next_token = 1;
     std::vector<std::uint64_t> later;
-    bool has_time_limit = true;  // the thread checks the list of later calls
+    bool has_time_limit = true;  // the thread wakes periodically for handlers that asked for `later`
     std::atomic<bool> stopping{false};
   };
 

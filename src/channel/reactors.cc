@@ -7,7 +7,7 @@ namespace penstock::channel {
 
 namespace {
 
-// One for each further connection of a pipe with the maximum, but no more than can run at once.
+// One for each further connection of a pipe with the maximum number of connections, but no more than can run concurrently.
 std::size_t most() { return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 2, 15); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Reactors for connections that each keep a thread busy. Thread-safe.
+// Additional reactors for connections that keep a whole thread busy. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace penstock::channel {
 class reactors {
  public:
   explicit reactors(std::shared_ptr<sys::peer> door) : door_(std::move(door)) {}
-  // Returns the reactors in turn, each started on first use. Errors: those of reactor::make, if there is none yet.
+  // Returns the reactors round-robin, each started on first use. Errors: those of reactor::make, if none has started yet.
   result<std::shared_ptr<reactor>> next();
 
  private:

@@ -16,7 +16,7 @@ namespace penstock::channel {
 
 namespace {
 
-constexpr std::uint64_t least_part = std::uint64_t{2} << 20;  // of a tensor, for one thread
+constexpr std::uint64_t least_part = std::uint64_t{2} << 20;  // the minimum part of a tensor for one thread
 constexpr std::uint64_t most_parts = 1024;
 constexpr std::uint64_t read_by_caller = std::uint64_t{64} << 10;
 

@@ -1,5 +1,5 @@
-// The carrier of tensors that this process reads from the sender's host memory (process_vm_readv): into host memory by threads of the
-// pipes, into device memory by requests of the engine.
+// The carrier for tensors that this process reads from the sender's host memory (process_vm_readv). Pipe threads read into host memory;
+// engine requests read into device memory.
 #pragma once
 
 #include <memory>

@@ -35,9 +35,9 @@ std::span<const channel* const> all_channels() {
 const channel& in_line_channel() noexcept { return basic(); }
 
 std::optional<std::string> not_this_process(const identity& from, const identity& here) {
-  if (!from.vouched) return "the connection does not prove which process is at the other end";
+  if (!from.vouched) return "the connection does not prove which process the peer is";
   if (from.pid == here.pid && from.process_token == here.process_token) return std::nullopt;
-  return "the other end is another process";
+  return "the peer is another process";
 }
 
 namespace {
@@ -47,7 +47,7 @@ std::optional<std::string> cannot_read(const identity& from, std::string_view wh
   std::uint64_t found = 0;
   const auto read = door.read_memory(static_cast<pid_t>(from.pid), from.probe_address, reinterpret_cast<std::byte*>(&found), sizeof(found));
   if (!read.ok()) return fmt::format("this process may not read {} memory: {}", whose, read.message());
-  if (found != from.process_token) return "the process with that number is not the one at the other end";
+  if (found != from.process_token) return "the process with the peer's pid is not the peer";
   return std::nullopt;
 }
 
@@ -59,9 +59,9 @@ std::optional<std::string> not_readable_here(const identity& from, const identit
 }
 
 std::optional<std::string> not_readable(const identity& from, const identity& here, sys::peer& door) {
-  if (from.boot_id.empty() || from.boot_id != here.boot_id) return "the other end is on another host";
-  if (!from.vouched) return "the connection does not prove which process is at the other end";
-  if (from.pid == 0) return "the other process is in a PID namespace that this one does not see";
+  if (from.boot_id.empty() || from.boot_id != here.boot_id) return "the peer is on another host";
+  if (!from.vouched) return "the connection does not prove which process the peer is";
+  if (from.pid == 0) return "the peer is in a PID namespace that is not visible to this process";
   return cannot_read(from, "the other's", door);
 }
 

@@ -7,13 +7,13 @@ namespace penstock::channel {
 
 namespace {
 
-status broken() { return {errc::io, "the other end has corrupted the memory that both ends share"}; }
+status broken() { return {errc::io, "the peer has corrupted the memory that both ends share"}; }
 
 status would_block() { return {errc::would_block, "the ring"}; }
 
 }  // namespace
 
-// Each end publishes its own state before it reads the other's (seq_cst), so that at least one of them sees the other's.
+// Each end publishes its own state before it reads the other's (seq_cst), so at least one of them sees the other's update.
 
 std::size_t ring_writer::room() const noexcept {
   const auto used = written_ - state_->read.load();
@@ -61,7 +61,7 @@ result<std::size_t> ring_writer::write(std::span<const iovec> parts) {
   return done;
 }
 
-// True once per sleep of the reader: it need not be called again before it has looked.
+// True once per sleep of the reader: it need not be woken again before it has checked the ring.
 bool ring_writer::must_call() noexcept { return state_->reader_watches.load() == 0 && state_->reader_watches.exchange(1) == 0; }
 
 result<std::size_t> ring_reader::read(const iovec& into) {
@@ -80,7 +80,7 @@ result<std::size_t> ring_reader::read(const iovec& into) {
   return most;
 }
 
-// Not after every byte: at half full, the writer has room for a while.
+// Does not wake the writer after every byte: once the ring is half empty, the writer has room for a while.
 bool ring_reader::must_call() noexcept {
   if (state_->writer_waits.load() == 0) return false;
   const auto used = state_->written.load() - read_.load(std::memory_order_relaxed);

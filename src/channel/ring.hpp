@@ -1,5 +1,5 @@
-// Moves bytes from one process to another through memory that both have mapped, like a socket with a fixed buffer. The contents written by
-// the other process are not trusted: each end keeps its own position privately, and checks the other's.
+// Moves bytes from one process to another through memory that both have mapped, like a socket with a fixed buffer. Values written by the
+// other process are not trusted: each end keeps its own position in private memory and validates the other's.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,20 +17,20 @@ namespace penstock::channel {
 
 // The state that the ends exchange. Initially zero.
 struct ring_state {
-  alignas(64) std::atomic<std::uint64_t> written{0};  // bytes since the beginning
-  std::atomic<std::uint32_t> writer_waits{0};         // nonzero: the writer waits for room, and wants a call
+  alignas(64) std::atomic<std::uint64_t> written{0};  // total bytes written
+  std::atomic<std::uint32_t> writer_waits{0};         // nonzero: the writer waits for room and needs a wakeup
   alignas(64) std::atomic<std::uint64_t> read{0};
-  std::atomic<std::uint32_t> reader_watches{0};  // nonzero: the reader needs no call
+  std::atomic<std::uint32_t> reader_watches{0};  // nonzero: the reader is polling and needs no wakeup
 };
 
-// For one thread at a time.
+// Not thread-safe.
 class ring_writer {
  public:
   ring_writer(ring_state& state, std::span<std::byte> memory) noexcept : state_(&state), memory_(memory) {}
-  // Returns the number of bytes written. Errors: would_block if there is no room (the reader calls once there is); io if the other end has
-  // corrupted the ring.
+  // Returns the number of bytes written. Errors: would_block if there is no room (the reader wakes the writer once there is); io if the
+  // peer has corrupted the ring.
   result<std::size_t> write(std::span<const iovec> parts);
-  // Returns true if the reader must be called after a write.
+  // Returns true if the reader must be woken after a write.
   [[nodiscard]] bool must_call() noexcept;
 
  private:
@@ -41,17 +41,17 @@ class ring_writer {
   std::uint64_t written_ = 0;
 };
 
-// For one thread at a time, unless noted otherwise.
+// Not thread-safe, unless noted otherwise.
 class ring_reader {
  public:
   ring_reader(ring_state& state, std::span<const std::byte> memory) noexcept : state_(&state), memory_(memory) {}
-  // Returns the number of bytes read. Errors: would_block if there are none; io if the other end has corrupted the ring.
+  // Returns the number of bytes read. Errors: would_block if the ring is empty; io if the peer has corrupted the ring.
   result<std::size_t> read(const iovec& into);
-  // Returns true if the writer must be called, now that there is room.
+  // Returns true if the writer must be woken because there is now room.
   [[nodiscard]] bool must_call() noexcept;
   // True if there is something to read. A hint. Any thread.
   [[nodiscard]] bool something() const noexcept;
-  // Any thread. watch(): the reader looks by itself from now on. sleep(): it wants to be called again; returns false if something has
+  // Any thread. watch(): the reader polls and needs no wakeup. sleep(): the reader needs to be woken again; returns false if something has
   // already arrived.
   void watch() noexcept;
   [[nodiscard]] bool sleep() noexcept;
@@ -72,10 +72,10 @@ class ring_pair {
   static_assert(2 * sizeof(ring_state) <= permits_at);
   static_assert(permits_at + 2 * permit::count * sizeof(std::atomic<std::uint32_t>) <= head_bytes);
 
-  // memory: of `bytes` bytes, zero until both ends have started. first: true at the end that created it.
+  // memory: a region of `bytes` bytes, zero until both ends have started. first: true for the process that created it.
   ring_pair(sys::shared_region memory, bool first) noexcept;
   [[nodiscard]] std::span<std::byte> permit_region() const noexcept { return {memory_.data(), head_bytes}; }
-  // Return a permit of this end, and one of the other end.
+  // Return a local permit, and one of the peer's.
   [[nodiscard]] permit own_permit(std::uint32_t slot, std::uint32_t turn) const noexcept { return {word(first_ ? 0 : 1, slot), turn}; }
   [[nodiscard]] permit permit_of_other(std::uint32_t slot, std::uint32_t turn) const noexcept { return {word(first_ ? 1 : 0, slot), turn}; }
 

@@ -44,7 +44,7 @@ void pipe_staging::remove(under_way_teller& pipe) noexcept {
 }
 
 void pipe_staging::add_under_way(std::vector<request_info>& to) {
-  std::vector<std::shared_ptr<under_way_teller>> pipes;  // outlive the lock: releasing the last reference to a pipe ends it
+  std::vector<std::shared_ptr<under_way_teller>> pipes;  // released after the lock: dropping the last reference to a pipe closes it
   {
     const std::lock_guard guard(lock_);
     pipes.reserve(pipes_.size());

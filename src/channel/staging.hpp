@@ -1,4 +1,4 @@
-// What the pipes of an engine share to move tensors: threads, and pinned memory that device tensors pass through. Thread-safe.
+// The resources that an engine's pipes share to move tensors: threads, and pinned memory that device tensors pass through. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -33,17 +33,17 @@ class pipe_staging final : public core::beside_files {
 
   // The lanes that move the tensors, and the pinned memory that device tensors pass through.
   [[nodiscard]] staging::lanes& pullers() noexcept { return pullers_; }
-  // The lane that maps memory posted by the other ends of pipes: a separate thread, because mapping may take milliseconds.
+  // The lane that maps memory posted by peers. It has its own thread, because mapping may take milliseconds.
   [[nodiscard]] staging::lanes& mapper() noexcept { return mapper_; }
   [[nodiscard]] staging::landing& sending() noexcept { return sending_; }
   [[nodiscard]] staging::landing& receiving() noexcept { return receiving_; }
-  // The budget of all inboxes.
+  // The memory budget shared by all inboxes.
   [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
 
   std::size_t trim() override { return sending_.trim() + receiving_.trim(); }
   [[nodiscard]] pinned pinned_now() const override;
 
-  // Registers a pipe of the engine until its removal.
+  // Registers a pipe of the engine until it is removed.
   void add(const std::shared_ptr<under_way_teller>& pipe);
   void remove(under_way_teller& pipe) noexcept;
   void add_under_way(std::vector<request_info>& to) override;
@@ -58,7 +58,7 @@ class pipe_staging final : public core::beside_files {
   std::map<const under_way_teller*, std::weak_ptr<under_way_teller>> pipes_;
 };
 
-// Returns how long a thread that waits for the other end spins before it sleeps: a message takes a few microseconds if no thread has to be
+// Returns how long a thread that waits for the peer spins before it sleeps. A message takes only a few microseconds if no thread has to be
 // woken.
 std::chrono::microseconds pipe_spin(const core::runtime& with) noexcept;
 

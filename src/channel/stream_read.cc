@@ -12,7 +12,7 @@ stream_read::stream_read(const tools& with, std::shared_ptr<core::file_core> sou
                          std::function<void(const status&)> ended)
     : with_(with), source_(std::move(source)), target_(target), ended_(std::move(ended)) {}
 
-// The read may end, and be destroyed, before the call that queues it returns. If that call fails, ended may have been called already.
+// The read may complete and be destroyed before the call that queues it returns. If that call fails, ended may already have been called.
 void stream_read::begin() noexcept {
   const auto is_told = is_told_;
   const auto queued = or_no_memory([&, source = source_, runtime = with_.runtime] {
@@ -32,7 +32,7 @@ void stream_read::begin() noexcept {
   if (!queued.ok() && !is_told->exchange(true)) end(queued);
 }
 
-// The stream continues when this returns, so another thread does the rest, which may call the driver.
+// The stream continues when this returns, so the rest, which may call the driver, runs on another thread.
 void stream_read::end(const status& outcome) noexcept {
   outcome_ = outcome;
   if (!with_.staging->pullers().push(list_, *this).ok()) (void)run();

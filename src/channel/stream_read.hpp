@@ -1,5 +1,5 @@
-// Reads a tensor, or a part of one, from a source into device memory, in the order of the target's stream. It is a part of its message,
-// which ends once the stream has the bytes.
+// Reads a tensor, or a part of one, from a source into device memory, in the order of the target's stream. It is one part of its message,
+// and completes once the bytes are in place in stream order.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace penstock::channel {
 
 class stream_read final : public staging::work {
  public:
-  // source: of target.length bytes. ended: called once with the outcome, on a thread that may call the driver; the read may be destroyed
+  // source: has target.length bytes. ended: called once with the outcome, on a thread that may call the driver; the read may be destroyed
   // when it returns.
   stream_read(const tools& with, std::shared_ptr<core::file_core> source, const incoming_target& target,
               std::function<void(const status&)> ended);

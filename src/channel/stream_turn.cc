@@ -26,7 +26,7 @@ status stream_turn::add(const staging::link& via, device::stream on) {
   auto event = device::owned_event::make(via.session());
   if (!event) return event.error();
   if (auto recorded = via.session().record(event->get(), on); !recorded.ok()) return recorded;
-  // An idle device reaches an event in a few microseconds; after that this stops looking.
+  // An idle device reaches an event in a few microseconds; after that this stops polling.
   for (const auto until = clock::now() + shortly; clock::now() < until;) {
     const auto reached = via.session().reached(event->get());
     if (!reached) return reached.error();

@@ -1,4 +1,4 @@
-// Reports the moment when streams have finished the work that they had when they were added. No thread waits for it.
+// Reports when streams have finished the work that was queued on them when they were added. No thread blocks for this.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,13 @@ class stream_turn {
   stream_turn(const stream_turn&) = delete;
   stream_turn& operator=(const stream_turn&) = delete;
 
-  // Adds the work that a stream of the link's device has now. on: null for the default stream. Errors: no such stream, and those of the
+  // Adds the work now queued on a stream of the link's device. on: null for the default stream. Errors: no such stream, and those of the
   // device.
   status add(const staging::link& via, device::stream on);
-  // Returns true if everything added is already done, so that there is nothing to wait for.
+  // Returns true if everything added is already done.
   [[nodiscard]] bool over() const noexcept { return pending_.empty(); }
-  // Calls then(argument, outcome) once, on the thread that finds all work done, which may be this one. Call only if over() is false.
+  // Calls then(argument, outcome) once, on the thread that finds all work done; this may be the calling thread. Call only if over() is
+  // false.
   void await(staging::feeders& watched, void (*then)(void*, const status&), void* argument) noexcept;
 
  private:

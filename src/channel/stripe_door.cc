@@ -8,7 +8,7 @@
 
 namespace penstock::channel {
 
-// A new connection whose first frame has not arrived yet.
+// A new connection that has not sent its first frame yet.
 class stripe_door::stranger final : public socket_handler, public std::enable_shared_from_this<stranger> {
  public:
   stranger(std::weak_ptr<stripe_door> at, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> by)
@@ -98,7 +98,7 @@ status stripe_door::accept_all() {
     }
     made->token = *token;
     if (strangers_.size() <= most_strangers) continue;
-    // Closes the oldest one, preferably without bytes still to be read.
+    // Closes the oldest one, preferably one with no unread bytes.
     const auto is_silent = [&](const auto& each) { return !door_->has_something(each->socket.get()); };
     auto first = std::find_if(strangers_.begin(), strangers_.end(), is_silent);
     if (first == strangers_.end()) first = strangers_.begin();
@@ -108,7 +108,7 @@ status stripe_door::accept_all() {
   }
 }
 
-// Compares with every token, so that the time reveals nothing.
+// Compares with every token, so that the time taken reveals nothing.
 std::size_t stripe_door::which(std::span<const std::byte> token) const noexcept {
   std::size_t found = used_.size();
   for (std::size_t i = 0; i < used_.size(); ++i) {
@@ -128,7 +128,7 @@ void stripe_door::heard(const std::shared_ptr<stranger>& who) noexcept {
   bool all = false;
   {
     const std::lock_guard guard(lock_);
-    if (std::erase(strangers_, who) == 0) return;  // it was turned away meanwhile
+    if (std::erase(strangers_, who) == 0) return;  // it was rejected in the meantime
     reactor_->remove(who->socket.get(), std::exchange(who->token, 0));
     over = std::move(who->socket);
     secure = std::move(who->secure);

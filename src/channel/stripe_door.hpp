@@ -1,6 +1,6 @@
-// Accepts the further connections that the other end of one pipe makes. It has its own socket, at the address that the pipe's connection
-// has led to, so it needs no thread in accept(), delays no other pipe, and outlives the pipe's listener. Each token admits one connection.
-// A connection without one is closed without a reply, and only a limited number may be open before they have sent one. Thread-safe.
+// Accepts the further connections that one pipe's peer makes. It has its own socket, at the local address of the pipe's connection, so it
+// needs no thread in accept(), delays no other pipe, and can outlive the pipe's listener. Each token admits one connection. A connection
+// without one is closed without a reply, and only a limited number may be open before they have sent one. Thread-safe.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@
 
 namespace penstock::channel {
 
-// The frames on a further connection. None has the value of a frame_kind: to a pipe, such a connection is a stranger.
+// The frames on a further connection. Their values differ from every frame_kind, so a pipe rejects such a connection.
 enum class stripe_frame : std::uint32_t {
-  joins = 0x1000,  // the first frame, by the end that connects. Body: a token of the offer. The other end answers with no body
+  joins = 0x1000,  // the first frame, sent by the connecting end. Body: a token of the offer. The peer replies with an empty body
   piece,           // message, part, code: from the request. Body: the piece
   farewell,        // the last frame: the pipe is closed
 };
 
-// The owner of a door. Called on the reactor's thread.
+// The owner of a door. Its functions are called on the reactor's thread.
 class stripe_host {
  public:
   virtual ~stripe_host() = default;
-  // A connection has been admitted. which: index of its token. All frames but the first are still to be read. secure: set if the pipe is
+  // A connection was admitted. which: index of its token. All frames but the first are still to be read. secure: set if the pipe is
   // encrypted.
   virtual void came(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure) noexcept = 0;
   // No further connection will come.
@@ -41,7 +41,7 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
  public:
   static constexpr std::size_t most_strangers = 32;
 
-  // at: with port 0. own: the pipe's connection; further ones are encrypted as it is. Closes by itself when all have connected.
+  // at: an address with port 0. own: the pipe's connection; further ones are encrypted like it. Closes itself when all have connected.
   static result<std::shared_ptr<stripe_door>> open(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with,
                                                    std::shared_ptr<connection> own, const sys::socket_address& at, std::size_t connections,
                                                    std::weak_ptr<stripe_host> of);
@@ -70,7 +70,7 @@ class stripe_door final : public socket_handler, public std::enable_shared_from_
   std::uint64_t token_ = 0;
   bool closed_ = false;
   std::vector<bool> used_;                           // by token
-  std::deque<std::shared_ptr<stranger>> strangers_;  // the latest last
+  std::deque<std::shared_ptr<stranger>> strangers_;  // latest last
 };
 
 }  // namespace penstock::channel

@@ -65,7 +65,7 @@ class pipe_stripes::stripe final : public frame_user, public std::enable_shared_
   const std::weak_ptr<pipe_stripes> of_;
   const std::string name_;
   friend class pipe_stripes;
-  std::atomic<bool> awaited_;  // the other end's answer, before which nothing else arrives
+  std::atomic<bool> awaited_;  // waits for the peer's reply, which must come first
   std::atomic<bool> parted_{false};
 };
 
@@ -136,7 +136,7 @@ status pipe_stripes::open_door() {
 }
 
 status pipe_stripes::told(const frame_head& head, std::span<const std::byte> body) {
-  if (!allowed_.load()) return out_of_turn("word of further connections");
+  if (!allowed_.load()) return out_of_turn("a message about further connections");
   if (head.code != 0) {
     refuse(status_of(head.code, body));
     return {};
@@ -185,7 +185,7 @@ status pipe_stripes::make_one(std::size_t which, const sys::socket_address& to, 
   return start(which, *std::move(socket), std::move(secure), &token);
 }
 
-// token: set at the end that connects; the other end answers it.
+// token: set at the connecting end; the peer replies to it.
 status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure,
                            const sys::digest* token) {
   const auto reads = more_->next();
@@ -272,7 +272,7 @@ void pipe_stripes::refuse(const status& why) noexcept {
   if (door != nullptr) door->close();
 }
 
-// When the connecting end knows which connections exist, and they are fewer than the other end expects, it tells the other end.
+// If the connecting end could not make all the connections that the peer expects, it sends the peer the actual number.
 void pipe_stripes::settle() noexcept {
   status why;
   {
@@ -300,11 +300,11 @@ void pipe_stripes::enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept
   }
   auto& chosen = lanes_[best];
   chosen.bytes->fetch_add(size);
-  // Subtracted when the frame has left, or never will: when written is destroyed.
+  // Subtracted when `written` is destroyed: the frame has been sent, or never will be.
   std::shared_ptr<void> counted(nullptr, [bytes = chosen.bytes, size](void* /*none*/) { bytes->fetch_sub(size); });
   if (best > 0) frame.head.kind = static_cast<std::uint32_t>(stripe_frame::piece);
   frame.written = [kept = std::move(kept), counted = std::move(counted)](const status& /*why*/) {};
-  (void)chosen.over->enqueue(std::move(frame));  // on failure the pipe ends
+  (void)chosen.over->enqueue(std::move(frame));  // on failure the pipe closes
   if (best > 0) chosen.fresh.store(true);
 }
 

@@ -1,7 +1,7 @@
-// The further connections of a tcp pipe, which carry large tensors beside its own one. Several threads read and write them, so that neither
-// one copying thread nor one congestion window is the bottleneck. The connecting end makes them when the first large tensor is on its way,
-// with tokens that the other end has sent over the pipe. Until then, or if none can be made, everything uses the pipe's own connection.
-// Thread-safe.
+// The further connections of a tcp pipe, which transfer large tensors alongside the pipe's own connection. Several threads read and write
+// them, so that neither one copying thread nor one congestion window is the bottleneck. The connecting end opens them when the first large
+// tensor is sent, using tokens that the peer has sent over the pipe. Until then, or if none can be opened, everything uses the pipe's own
+// connection. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -24,17 +24,17 @@
 
 namespace penstock::channel {
 
-// The user of the connections. Called on any thread, several at once.
+// The user of the connections. Its functions may be called on any thread, and concurrently.
 class stripe_owner {
  public:
-  // A piece arrives over one of them. See frame_user.
+  // A piece arrives over one of the connections. See frame_user.
   virtual result<std::span<std::byte>> piece_begins(const frame_head& head) = 0;
   virtual status piece_arrived(const frame_head& head) = 0;
-  // A connection that carried pieces has ended; what was in flight on it will not arrive. closed: the other end, or the network, has ended
-  // it. Any other error: the other end has broken the protocol.
+  // A connection used for pieces was lost; what was in flight on it will not arrive. closed: the peer or the network closed it. Any other
+  // error: the peer broke the protocol.
   virtual void stripe_lost(const status& why) noexcept = 0;
-  // Sends this over the pipe's own connection. The connecting end asks for further connections, or says why (code, body) it cannot make
-  // any; the other end sends a stripe_offer, or why there is none.
+  // Sends this over the pipe's own connection. The connecting end requests further connections, or reports why (code, body) it cannot open
+  // any; the peer sends a stripe_offer, or why it cannot make one.
   virtual void say_of_stripes(std::uint32_t code, std::vector<std::byte> body) = 0;
 
  protected:
@@ -43,30 +43,30 @@ class stripe_owner {
 
 class pipe_stripes final : public stripe_host, public std::enable_shared_from_this<pipe_stripes> {
  public:
-  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // for a tensor that is worth them, and for a piece that goes there
+  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;  // minimum for a tensor that uses them, and for its pieces
 
-  // most: connections of the pipe, including its own, which is own. close_within: as in pipe_options.
+  // most: the pipe's connections, including its own. own: the pipe's own connection. close_within: as in pipe_options.
   pipe_stripes(std::shared_ptr<sys::peer> door, std::shared_ptr<reactor> with, std::shared_ptr<reactors> more,
                std::shared_ptr<connection> own, bool connects, unsigned most, std::chrono::milliseconds close_within,
                std::weak_ptr<stripe_owner> owner);
 
-  // Sets how many connections the other end would use. Call before anything else.
+  // Sets how many connections the peer would use. Call before anything else.
   void agree(std::uint32_t most_of_other) noexcept { agreed_.store(std::clamp(most_of_other, 1U, most_)); }
   // Called when the ends have agreed on the channel.
   void allow() noexcept { allowed_.store(true); }
   [[nodiscard]] unsigned agreed() const noexcept { return agreed_.load(); }
   // Returns the number of connections, including the pipe's own.
   [[nodiscard]] unsigned count() const noexcept { return static_cast<unsigned>(count_.load()); }
-  // Returns the piece size, the same at both ends. A short tensor is cut into about one piece per connection.
+  // Returns the piece size, which is the same at both ends. A short tensor is divided into about one piece per connection.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t length) const noexcept;
-  // Returns why pieces can only use the pipe's own connection; empty if they have others, or may get them.
+  // Returns why pieces can only use the pipe's own connection; empty if they have others or may get some.
   [[nodiscard]] std::string refusal() const;
 
-  // A large tensor is on its way: go_on() makes the connections, once.
+  // Call when a large tensor is being sent: go_on() then opens the connections, once.
   void want() noexcept { wanted_.store(true, std::memory_order_relaxed); }
   // Sends the queued frames. Do not call with a lock held.
   void go_on() noexcept;
-  // Handles a message of the other end about further connections.
+  // Handles a message from the peer about further connections.
   status told(const frame_head& head, std::span<const std::byte> body);
   // Queues the frame on the least busy connection. kept: released once the frame has left.
   void enqueue(outgoing_frame frame, std::shared_ptr<std::byte> kept);
@@ -115,12 +115,12 @@ class pipe_stripes final : public stripe_host, public std::enable_shared_from_th
 
   mutable std::mutex lock_;  // guards the members below, and adding a lane
   bool closed_ = false;
-  bool offered_ = false;  // the other end has sent tokens
+  bool offered_ = false;  // the peer has sent tokens
   std::shared_ptr<stripe_door> listening_;
-  std::vector<std::shared_ptr<stripe>> joining_;  // until the other end has answered
-  bool making_ = false;                           // more connections
+  std::vector<std::shared_ptr<stripe>> joining_;  // until the peer has replied
+  bool making_ = false;                           // more connections are being opened
   status refused_;                                // why there are fewer than there should be
-  bool told_ = false;                             // the other end knows
+  bool told_ = false;                             // the peer was notified
 };
 
 }  // namespace penstock::channel

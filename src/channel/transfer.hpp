@@ -1,5 +1,5 @@
-// The tensors of one message in transfer, at the sending and at the receiving end, as carriers see them. All of it belongs to the pipe and
-// is guarded by its lock, unless noted otherwise.
+// The tensors of one message in transfer, as seen by carriers, for the sender and for the receiver. The pipe owns all of this, and its lock
+// guards it unless noted otherwise.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,10 @@ namespace penstock::channel {
 class carrier;
 class incoming;
 
-// Returns true if the name is that of an emulated device.
+// Returns true if this is the name of an emulated device.
 inline bool is_of_host_device(std::string_view device) noexcept { return device.starts_with("host:"); }
 
-// An operation of the pipe's user. It is told its end without the lock, and may be destroyed on return.
+// An operation of the pipe's user. Its completion is reported without the lock, and it may be destroyed by the time that call returns.
 class told_operation {
  public:
   virtual void tell_end(io_result outcome) noexcept = 0;
@@ -36,16 +36,16 @@ class told_operation {
   ~told_operation() = default;
 };
 
-// What a step with the pipe's lock leaves to be done without it.
+// What a step with the pipe's lock held leaves to be done after the lock is released.
 struct endings {
-  std::vector<std::pair<told_operation*, io_result>> told;    // operations that have ended
-  std::vector<std::pair<incoming*, std::uint64_t>> of_parts;  // number of parts that have ended, by message
+  std::vector<std::pair<told_operation*, io_result>> told;    // completed operations
+  std::vector<std::pair<incoming*, std::uint64_t>> of_parts;  // number of completed parts, by message
   std::vector<carrier*> go_on;                                // carriers that continue afterwards
-  bool copies = false;                                        // copies were submitted to feeders, which must start before messages are sent
+  bool copies = false;                                        // copies were submitted; their feeders must start before messages are sent
 };
 
-// One carrier's part of one message, divided into parts. Each part ends exactly once: by incoming::parts_ended(), by endings::of_parts, or
-// because abandon() counts it; parts that end with the streams of their targets, by incoming::parts_passed().
+// One carrier's share of one message, divided into parts. Each part completes exactly once: through incoming::parts_ended(), through
+// endings::of_parts, or because abandon() counts it. Parts that complete with their targets' streams use incoming::parts_passed().
 class delivery {
  public:
   delivery() = default;
@@ -53,12 +53,12 @@ class delivery {
   delivery& operator=(const delivery&) = delete;
   virtual ~delivery() = default;
 
-  // Before the start: the number of parts. With the lock: the number that the other end still has to send, for a carrier that needs it for
-  // that.
+  // Before the start: the number of parts. Afterwards, with the lock: the number that the peer still has to send, for a carrier that needs
+  // the peer to send them.
   [[nodiscard]] virtual std::uint64_t parts() const noexcept = 0;
-  // Returns how many of these are work on the streams of their targets, which may take any time. Called before the start.
+  // Returns how many of these are work on their targets' streams, which may take any amount of time. Called before the start.
   [[nodiscard]] virtual std::uint64_t parts_on_streams() const noexcept { return 0; }
-  // Each tensor of the message has its carrier. Called without the lock, before anything starts.
+  // Called without the lock when each tensor of the message has a carrier, before anything starts.
   virtual void all_taken() {}
   // Starts the work that needs the lock, or continues it if there may be room again.
   virtual void ask(endings& /*ended*/) {}
@@ -66,13 +66,13 @@ class delivery {
   virtual void start() noexcept {}
   // Drops the parts that have not started, and returns their number.
   [[nodiscard]] virtual std::uint64_t abandon() noexcept { return 0; }
-  // The same without the lock, after abandon().
+  // The part of abandon() that runs without the lock; called after it.
   virtual void stop() noexcept {}
-  // All parts have ended. Called without the lock.
+  // Called without the lock when all parts have completed.
   virtual void let_go() noexcept {}
 };
 
-// A message at the receiving end.
+// A message being received.
 class incoming {
  public:
   explicit incoming(core::operation& of) noexcept : operation(of) {}
@@ -85,14 +85,15 @@ class incoming {
   std::uint64_t number = 0;
   std::span<const tensor_facts> tensors;
   std::vector<incoming_target> targets;
-  std::vector<staging::place> places;  // of its targets
+  std::vector<staging::place> places;  // the targets
   std::uint64_t bytes = 0;             // of all tensors
-  // Device targets are written in the order of their streams, which have all the work when the call that starts it returns.
+  // Device targets are written in the order of their streams. All work is on the streams when the starting call returns.
   bool on_streams = false;
 
   std::vector<carrier*> by;  // by tensor; null: it is in the announcement, or empty
 
-  // Returns the carrier's part of it, created on first use: before all_deliveries_known(). of: null for tensors in the announcement.
+  // Returns the carrier's share, created on first use, which must be before all_deliveries_known(). of: null for tensors in the
+  // announcement.
   template <class Delivery, class Make>
   Delivery& delivery_of(const carrier* of, Make make) {
     for (const auto& each : deliveries_) {
@@ -101,7 +102,7 @@ class incoming {
     assert(!deliveries_known_);
     return static_cast<Delivery&>(*deliveries_.emplace_back(of, make()).what);
   }
-  // From now on there are no new deliveries, so several threads may iterate over them, and their parts are counted.
+  // Call when no more deliveries will be added. After this, several threads may iterate over them, and their parts are counted.
   void all_deliveries_known() {
     deliveries_known_ = true;
     for (const auto& each : deliveries_) {
@@ -110,12 +111,12 @@ class incoming {
       arriving_left += each.what->parts() - each.what->parts_on_streams();
     }
   }
-  // Adds the parts of a carrier that has taken over, while others are left.
+  // Adds the parts of a carrier that has taken over while other parts are outstanding.
   void add_parts(std::uint64_t count) noexcept {
     parts_left += count;
     arriving_left += count;
   }
-  // Returns null if the carrier has no part of it.
+  // Returns null if the carrier has no share of the message.
   template <class Delivery>
   [[nodiscard]] Delivery* find_delivery(const carrier& of) const noexcept {
     for (const auto& each : deliveries_) {
@@ -129,16 +130,16 @@ class incoming {
   }
 
   // --- without the lock, any thread
-  // Counts ended parts. The message may be destroyed on return.
+  // Counts completed parts. The message may be destroyed by the time this returns.
   void parts_ended(std::uint64_t count) noexcept {
     if (count > 0 && arriving_left.fetch_sub(count, std::memory_order_acq_rel) == count) all_arrived();
     parts_passed(count);
   }
-  // The same for parts on streams, which nothing else waits for.
+  // The same for parts on streams. Nothing else waits for these.
   void parts_passed(std::uint64_t count) noexcept {
     if (count > 0 && parts_left.fetch_sub(count, std::memory_order_acq_rel) == count) all_ended();
   }
-  // Records the first error, with which the message ends; parts that have not started will not start.
+  // Records the first error, which becomes the message's outcome. Parts that have not started will not start.
   void fail(const status& why) noexcept {
     stopping.store(true);
     const std::lock_guard guard(error_lock_);
@@ -149,7 +150,7 @@ class incoming {
     return error_;
   }
   std::atomic<std::uint64_t> parts_left{1};     // one for the thread that starts it
-  std::atomic<std::uint64_t> arriving_left{1};  // of these, all but those on streams
+  std::atomic<std::uint64_t> arriving_left{1};  // all of these except parts on streams
   std::atomic<bool> stopping{false};
 
  protected:
@@ -169,18 +170,18 @@ class incoming {
   status error_;
 };
 
-// One carrier's part of one message that is sent.
+// One carrier's share of one message that is being sent.
 class departure {
  public:
   departure() = default;
   departure(const departure&) = delete;
   departure& operator=(const departure&) = delete;
   virtual ~departure() = default;
-  // Returns true if it uses none of the sender's memory at present.
+  // Returns true if it is not using the sender's memory at present.
   [[nodiscard]] virtual bool at_rest() const noexcept = 0;
 };
 
-// A message at the sending end.
+// A message being sent.
 class outgoing {
  public:
   explicit outgoing(core::operation& of) noexcept : operation(of) {}
@@ -196,8 +197,8 @@ class outgoing {
   std::vector<tensor_facts> facts;     // of its tensors
   std::uint64_t tensor_bytes = 0;
 
-  std::vector<std::uint64_t> asked_bytes;  // by tensor, requested by the other end
-  // Returns true if no more of it may start to leave.
+  std::vector<std::uint64_t> asked_bytes;  // bytes requested by the peer, by tensor
+  // Returns true if no further part of it may start to be sent.
   [[nodiscard]] virtual bool has_ended() const noexcept = 0;
 
   // Call without the lock before the message is queued, with it afterwards.

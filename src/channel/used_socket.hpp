@@ -1,5 +1,5 @@
-// A socket that one thread may close while others are in a call with it: the descriptor is closed when the last of these calls ends, and
-// later calls get none. Thread-safe.
+// A socket that one thread may close while others are in a call on it. The descriptor is closed when the last of these calls returns, and
+// later calls get -1. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -48,7 +48,7 @@ class used_socket {
 
   sys::owned_descriptor owned_;
   std::atomic<bool> closed_{false};
-  std::atomic<std::uint32_t> uses_{1};  // calls, plus one until it is closed
+  std::atomic<std::uint32_t> uses_{1};  // calls in progress, plus one until it is closed
 };
 
 }  // namespace penstock::channel

@@ -38,7 +38,7 @@ class writer {
   std::vector<std::byte> out_;
 };
 
-// After the first violation, all values are zero or empty.
+// After the first violation, all values read are zero or empty.
 class reader {
  public:
   explicit reader(std::span<const std::byte> from) : from_(from) {}
@@ -54,7 +54,7 @@ class reader {
     const auto* const data = take(size);
     return data == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(data), size);
   }
-  // Reads a number of items that follow, each of at least this many bytes.
+  // Reads the number of items that follow. Each takes at least this many bytes.
   std::uint32_t count(std::uint64_t most, std::size_t least_bytes) {
     const auto value = number<std::uint32_t>();
     if (value > most || value > (from_.size() - at_) / least_bytes) failed_ = true;
@@ -79,13 +79,13 @@ class reader {
   bool failed_ = false;
 };
 
-// Returns text of the other end for users: printable, and not too long.
+// Returns text from the peer for display: printable, and not too long.
 std::string words(std::string_view told) {
   auto shown = printable_text(std::string(told.substr(0, limits::words_bytes)));
   return told.size() > limits::words_bytes ? shown + "..." : shown;
 }
 
-status malformed(std::string_view what) { return {errc::io, fmt::format("the other end sent a malformed {}", what)}; }
+status malformed(std::string_view what) { return {errc::io, fmt::format("the peer sent a malformed {}", what)}; }
 
 }  // namespace
 
@@ -110,13 +110,13 @@ result<hello> decode_hello(std::span<const std::byte> body) {
   reader in(body);
   const auto* const first = in.take(magic.size());
   if (first == nullptr || std::memcmp(first, magic.data(), magic.size()) != 0) {
-    return status(errc::io, "the other end does not speak the protocol of Penstock's pipes");
+    return status(errc::io, "the peer does not use Penstock's pipe protocol");
   }
   hello out;
   out.version = in.number<std::uint32_t>();
   if (out.version != wire_version) {
     return status(errc::unsupported,
-                  fmt::format("the other end speaks version {} of the pipe protocol, this end version {}", out.version, wire_version));
+                  fmt::format("the peer uses version {} of the pipe protocol, this process version {}", out.version, wire_version));
   }
   out.who.boot_id = in.text(limits::text_bytes);
   out.who.process_token = in.number<std::uint64_t>();
@@ -257,7 +257,7 @@ std::vector<std::byte> encode(const announcement& what) {
 
 namespace {
 
-// Reads the parts, which together cover a tensor of this length, or none.
+// Reads the parts. Together they must cover a tensor of this length, or there are none.
 std::vector<shared_part> shared_parts_of(reader& in, std::uint64_t length) {
   std::vector<shared_part> out(in.count(limits::parts, 29));
   for (auto& each : out) {
@@ -325,14 +325,14 @@ std::vector<std::byte> encode_text(std::string_view text) {
 
 std::string decode_text(std::span<const std::byte> body) { return words({reinterpret_cast<const char*>(body.data()), body.size()}); }
 
-status out_of_turn(std::string_view what) { return {errc::io, fmt::format("the other end sent {} out of turn", what)}; }
+status out_of_turn(std::string_view what) { return {errc::io, fmt::format("the peer sent {} out of turn", what)}; }
 
 std::uint32_t code_of(const status& why) noexcept { return static_cast<std::uint32_t>(why.code()); }
 
 status status_of(std::uint32_t code, std::span<const std::byte> text) {
   if (code == 0) return {};
   const auto known = code < static_cast<std::uint32_t>(errc_count) ? static_cast<errc>(code) : errc::internal;
-  return {known, fmt::format("the other end: {}", decode_text(text))};
+  return {known, fmt::format("the peer: {}", decode_text(text))};
 }
 
 }  // namespace penstock::channel

@@ -5,7 +5,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Uses the kernel, so that memory which the sender has freed meanwhile is an error and not a crash.
+// Goes through the kernel, so that memory freed by the sender causes an error instead of a crash.
 class xth_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "xth"; }

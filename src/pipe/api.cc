@@ -11,7 +11,7 @@ namespace penstock {
 
 namespace {
 
-// Returns an operation that ended before it began; calls its callback here.
+// Returns an operation that failed before it started, and calls its callback.
 operation ended(const status& why, const io_callback& callback) {
   if (callback) callback({0, why});
   return operation(core::refused(why));
@@ -19,7 +19,7 @@ operation ended(const status& why, const io_callback& callback) {
 
 status of_parent() { return {errc::forked, "the pipe belongs to the parent process"}; }
 
-// Returns why the object cannot be used. gone: the message if it is empty.
+// Returns an error if the object cannot be used. gone: the message if it is null.
 template <class Core>
 status usable(const std::shared_ptr<Core>& of, const char* gone) {
   if (of == nullptr) return {errc::closed, gone};
@@ -80,13 +80,13 @@ std::vector<incoming_tensor> incoming_message::tensors() const {
 }
 
 operation incoming_message::receive(std::vector<incoming_target> targets, const pipe_operation_options& options, io_callback callback) {
-  const auto may = core_ == nullptr ? status(errc::closed, "there is no message") : usable(core_->pipe, pipe_gone);
+  const auto may = core_ == nullptr ? status(errc::closed, "the message is empty") : usable(core_->pipe, pipe_gone);
   return begun(may, callback, [&] { return pipes::session::receive(core_, std::move(targets), options, callback); });
 }
 
 operation incoming_message::receive_on_stream(std::vector<incoming_target> targets, const pipe_operation_options& options,
                                               io_callback callback) {
-  const auto may = core_ == nullptr ? status(errc::closed, "there is no message") : usable(core_->pipe, pipe_gone);
+  const auto may = core_ == nullptr ? status(errc::closed, "the message is empty") : usable(core_->pipe, pipe_gone);
   return begun(may, callback, [&] { return pipes::session::receive(core_, std::move(targets), options, callback, true); });
 }
 
@@ -129,7 +129,7 @@ operation post(const std::shared_ptr<pipes::session>& from, incoming_message& me
 }  // namespace
 
 operation pipe::receive(incoming_message& message, pipe_room room, const pipe_operation_options& options, io_callback callback) const {
-  if (!room) return ended({errc::invalid_argument, "the function that says where there is room is empty"}, callback);
+  if (!room) return ended({errc::invalid_argument, "the function that returns the targets is empty"}, callback);
   return post(core_, message, std::move(room), {}, options, callback);
 }
 
@@ -141,7 +141,7 @@ operation pipe::receive(incoming_message& message, std::vector<incoming_target> 
 result<pipe_plan> pipe::explain() const {
   auto told = explain(deadline_clock::now() + std::chrono::seconds(10));
   if (told || told.error().code() != errc::timed_out) return told;
-  return status(errc::timed_out, "the other end has not answered for 10 s");
+  return status(errc::timed_out, "the peer has not replied for 10 s");
 }
 
 result<pipe_plan> pipe::explain(deadline_clock::time_point until) const {

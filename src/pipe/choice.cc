@@ -1,4 +1,4 @@
-// Pipes: the handshake between the ends, and the channel of each tensor.
+// Pipes: the handshake, and the choice of a channel for each tensor.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using channel::frame_kind;
 
 constexpr std::size_t most_routes = 256;
-constexpr std::string_view not_used_there = "the other end does not use it";
+constexpr std::string_view not_used_there = "the peer does not use it";
 constexpr std::string_view not_used_here = "this pipe does not use it";
 
 // Returns null if the list lacks the name.
@@ -35,14 +35,14 @@ std::string reasons_of(const Channels& refused) {
 
 }  // namespace
 
-// Sends to_other to the peer as the reason, if it is still reading, and returns an error with the text of here.
+// Sends to_other to the peer as the reason, if the peer is still reading, and returns an error with the message here.
 status session::refuse(std::string_view to_other, std::string here) {
   say(frame_kind::refused, 0, channel::encode_text(to_other));
   return {errc::permission_denied, std::move(here)};
 }
 
 status session::challenged(std::span<const std::byte> body) {
-  if (!secret_.proof) return refuse("a secret was given, but none is required", "it has a secret, but none was given here");
+  if (!secret_.proof) return refuse("a secret was given, but none is required", "the peer has a secret, but none was given here");
   if (auto wrong = secret_.proof->challenged(body); !wrong.ok()) return wrong;
   if (connects_) return {};
   secret_.has_begun.store(true);
@@ -53,7 +53,7 @@ status session::challenged(std::span<const std::byte> body) {
   return {};
 }
 
-// The accepting end proves first, so that a connecting end reveals nothing to a stranger.
+// The accepting end sends its proof first, so that a connecting end reveals nothing to an impostor.
 status session::proven(std::span<const std::byte> body) {
   if (!secret_.proof || secret_.is_proven) return channel::out_of_turn("a proof");
   if (auto wrong = secret_.proof->check(body); !wrong.ok()) {
@@ -74,10 +74,10 @@ status session::proven(std::span<const std::byte> body) {
 
 status session::greeted(std::span<const std::byte> body) {
   if (secret_.proof && !secret_.is_proven)
-    return refuse("it requires a secret, but none was given", "it gives no secret, but one is required");
+    return refuse("it requires a secret, but none was given", "the peer has no secret, but one is required");
   auto told = channel::decode_hello(body);
   if (!told) return told.error();
-  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // TLS alone is the proof, if it is required
+  if (!secret_.proof && secret_.when_proven && !secret_.is_proven) {  // TLS alone is the proof, if TLS is required
     secret_.has_begun.store(true);
     secret_.is_proven = true;
     make_carriers();
@@ -87,7 +87,7 @@ status session::greeted(std::span<const std::byte> body) {
   if (local_) {
     const auto known = connection_->credentials_of_other();
     if (!known) return known.error();
-    if (known->uid != geteuid()) return {errc::permission_denied, fmt::format("the other end is a process of user {}", known->uid)};
+    if (known->uid != geteuid()) return {errc::permission_denied, fmt::format("the peer is a process of user {}", known->uid)};
     peer_.pid = known->pid;
     peer_.vouched = true;
     peer_name_ = fmt::format("process {} of user {}", known->pid, known->uid);
@@ -110,7 +110,7 @@ status session::reached(std::span<const std::byte> body) {
   if (is_ready()) return channel::out_of_turn("its channels");
   const auto told = channel::decode_reach(body);
   if (!told) return told.error();
-  for (const auto& each : *told) {  // the receiving end chooses, so its order counts
+  for (const auto& each : *told) {  // the receiving end chooses, so its order is used
     if (find(receiving_, each.name) != nullptr && find(sending_, each.name) == nullptr) sending_.push_back(each);
   }
   for (auto& each : receiving_) {
@@ -118,17 +118,17 @@ status session::reached(std::span<const std::byte> body) {
     sending_.push_back({each.name, std::string(not_used_there)});
     each.refusal = not_used_there;
   }
-  for (auto& each : receiving_) {  // both ends must be able to use a fabric
+  for (auto& each : receiving_) {  // both ends must support the fabric
     if (!find_channel(each.name)->over_fabric()) continue;
     auto& theirs = *std::find_if(sending_.begin(), sending_.end(), [&](const auto& other) { return other.name == each.name; });
     if (each.refusal.empty() && !theirs.refusal.empty()) {
-      each.refusal = "the other end: " + theirs.refusal;
+      each.refusal = "the peer: " + theirs.refusal;
     } else if (theirs.refusal.empty()) {
       theirs.refusal = each.refusal;
     }
   }
   if (std::none_of(sending_.begin(), sending_.end(), [](const auto& each) { return each.refusal.empty(); })) {
-    return {errc::unsupported, fmt::format("no channel leads to the other end ({})", reasons_of(sending_))};
+    return {errc::unsupported, fmt::format("no channel leads to the peer ({})", reasons_of(sending_))};
   }
   tell_carriers(*told);
   known_as_ = acquaintance::ready;
@@ -136,7 +136,7 @@ status session::reached(std::span<const std::byte> body) {
   return {};
 }
 
-// Gives the carriers the outcome of the handshake, and records the numbers by which the peer's frames name them.
+// Passes the outcome of the handshake to the carriers, and records the numbers that the peer's frames use for them.
 void session::tell_carriers(const std::vector<channel::reached_channel>& told) {
   const channel::channel* first_between_devices = nullptr;
   for (std::size_t i = 0; i < receiving_.size() && first_between_devices == nullptr; ++i) {
@@ -164,7 +164,8 @@ status session::choose(receive_operation& op, std::size_t tensor) {
   return op.on_streams && op.places[tensor].on_device() ? choose_in_order(op, tensor) : choose_best(op, tensor);
 }
 
-// Chooses the best carrier that keeps stream order. If there is none, chooses the best one into host memory; the stream then waits for it.
+// Chooses the best carrier that keeps stream order. If there is none, chooses the best one into host memory; the stream then waits for that
+// carrier.
 status session::choose_in_order(receive_operation& op, std::size_t tensor) {
   const bool from_device = !op.tensors[tensor].device.empty();
   for (std::size_t i = 0; i < carriers_.size(); ++i) {
@@ -175,7 +176,7 @@ status session::choose_in_order(receive_operation& op, std::size_t tensor) {
     return {};
   }
   if (op.by_host == nullptr) op.by_host = std::make_unique<gathered>(with_);
-  const auto room = op.by_host->add(op.targets[tensor], fmt::format("a tensor of {}", peer_name_));
+  const auto room = op.by_host->add(op.targets[tensor], fmt::format("a tensor from {}", peer_name_));
   if (!room) return room.error();
   op.targets[tensor] = *room;
   op.places[tensor] = {};
@@ -193,7 +194,7 @@ status session::choose_best(receive_operation& op, std::size_t tensor) {
     return {};
   }
   chosen = nullptr;
-  bool of_all_tensors = true;  // no channel refused this tensor alone
+  bool of_all_tensors = true;  // no channel refused only this tensor
   std::vector<channel_choice> choices;
   for (std::size_t i = 0; i < carriers_.size(); ++i) {
     if (!with_.channels[i]->serves(from_device, to.on_device())) continue;
@@ -213,20 +214,20 @@ status session::choose_best(receive_operation& op, std::size_t tensor) {
   if (chosen == nullptr && !why_over().ok()) return why_over();
   if (chosen == nullptr) {
     return {errc::unsupported,
-            fmt::format("no channel leads from {} at the other end to {} at this end ({})", source, target, reasons_of(choices))};
+            fmt::format("no channel leads from the peer's {} to the local {} ({})", source, target, reasons_of(choices))};
   }
   remember_way(from.device, to, of_all_tensors ? chosen : nullptr);
   note_route(source, target, std::move(choices));
   return {};
 }
 
-// Prepares the carrier that may have to take over the tensor, before the transfer begins.
+// Prepares the fallback carrier for the tensor before the transfer starts.
 void session::make_room_for_successor(receive_operation& op, std::size_t tensor) const {
   auto* const next = successor_of(*op.by[tensor], !op.tensors[tensor].device.empty(), op.places[tensor].on_device());
   if (next != nullptr) (void)next->delivery_of(op);
 }
 
-// Returns null if there is no successor or it cannot be used.
+// Returns null if there is no fallback or it cannot be used.
 channel::carrier* session::successor_of(const channel::carrier& by, bool from_device, bool to_device) const noexcept {
   const auto name = by.of().successor();
   for (std::size_t i = 0; i < carriers_.size() && !name.empty(); ++i) {
@@ -236,14 +237,14 @@ channel::carrier* session::successor_of(const channel::carrier& by, bool from_de
   return nullptr;
 }
 
-// Returns the carrier of the last tensor between these places, if no tensor could use a better one.
+// Returns the carrier used for the last tensor between these places, if no tensor could use a better one.
 channel::carrier* session::known_way(const std::string& from, const staging::place& to) {
   const std::lock_guard guard(lock_);
   const auto found = ways_.find({from, to.via});
   return found == ways_.end() ? nullptr : found->second;
 }
 
-// Call it with the lock. by: null if another tensor could use another carrier, for example if only this tensor cannot be mapped.
+// Call with the lock held. by: null if another tensor could use a different carrier, for example if only this tensor cannot be mapped.
 void session::remember_way(const std::string& from, const staging::place& to, channel::carrier* by) {
   const std::pair<std::string, const staging::link*> ends(from, to.via);
   if (by == nullptr) {
@@ -278,7 +279,7 @@ void session::note_written(const channel::channel& by, const next_operation& op)
 result<pipe_plan> session::explain(deadline_clock::time_point until) {
   std::unique_lock guard(lock_);
   if (!known_.wait_until(guard, until, [this] { return is_ready() || !why_over().ok(); })) {
-    return status(errc::timed_out, "the other end has not answered yet");
+    return status(errc::timed_out, "the peer has not replied yet");
   }
   if (!is_ready()) return why_over();
   pipe_plan told;

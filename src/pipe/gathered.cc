@@ -10,9 +10,10 @@ namespace penstock::pipes {
 
 result<incoming_target> gathered::add(const incoming_target& target, const std::string& name) {
   if (target.length > most_bytes - bytes_) {
-    return status(errc::unsupported,
-                  fmt::format("receiving it in stream order needs a copy in host memory, and one message may use at most {} bytes of that",
-                              most_bytes));
+    return status(
+        errc::unsupported,
+        fmt::format("receiving this tensor in stream order needs a staging buffer in host memory, limited to {} bytes per message",
+                    most_bytes));
   }
   auto made = std::make_unique<source::awaited_memory>(name, target.length);
   auto* const memory = made.get();

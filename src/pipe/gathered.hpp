@@ -1,6 +1,6 @@
 // Receives tensors in stream order through channels that cannot keep that order: the tensors arrive in host memory, and the streams of
-// their targets wait for them. Everything that the streams need is queued beforehand, so no thread that calls the driver has to release
-// them.
+// their targets wait for them. Everything that the streams need is queued beforehand, so releasing them needs no thread that calls the
+// driver.
 #pragma once
 
 #include <atomic>
@@ -20,19 +20,19 @@ namespace penstock::pipes {
 
 class gathered final {
  public:
-  static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of one message, in host memory
+  static constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // per message, in host memory
 
   explicit gathered(const channel::tools& with) : with_(with) {}
 
-  // Returns the host memory that receives the tensor in place of this target. Call it before anything begins. Errors: unsupported (above
-  // the limit).
+  // Returns the host memory that receives the tensor in place of this target. Call before anything starts. Errors: unsupported (above the
+  // limit).
   result<incoming_target> add(const incoming_target& target, const std::string& name);
-  // Call one of the two, once, without a lock; this object may be destroyed on return. put_onto_streams queues the wait and the copy onto
-  // the streams, and may block until the tensors have arrived if a stream cannot wait by itself.
+  // Call one of these two, once, without a lock; this object may be destroyed by the time the call returns. put_onto_streams queues the
+  // wait and the copy onto the streams, and may block until the tensors have arrived if a stream cannot wait by itself.
   void put_onto_streams() noexcept;
   void put_nothing() noexcept { one_ended({}); }
-  // Called when all tensors have arrived, or with the reason why not; the work on the streams then continues. Calls then(outcome) once that
-  // work and the queueing are over, on any thread. This object may be destroyed on return.
+  // Called when all tensors have arrived or the transfer has failed; the work on the streams then continues. Calls then(outcome) on any
+  // thread, once that work and the queueing are done. This object may be destroyed by the time the call returns.
   void come(const status& outcome, std::function<void(const status&)> then) noexcept;
 
  private:
@@ -53,7 +53,7 @@ class gathered final {
   std::vector<entry> entries_;
   arrival arrival_;
   status outcome_;
-  std::atomic<std::size_t> left_{2};  // the reads on streams, one for come(), and one for put_onto_streams() or put_nothing()
+  std::atomic<std::size_t> left_{2};  // one per read on a stream, one for come(), and one for put_onto_streams() or put_nothing()
   std::atomic<bool> has_failed_{false};
   status error_;  // the first error
   std::function<void(const status&)> then_;

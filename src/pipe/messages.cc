@@ -1,4 +1,4 @@
-// Pipes: messages that arrive, and the operations that wait for them.
+// Pipes: arriving messages, and the operations that wait for them.
 #include <algorithm>
 #include <utility>
 
@@ -46,7 +46,7 @@ core::operation* session::next(incoming_message& into, const pipe_operation_opti
 }
 
 status session::announced(const channel::frame_head& head, endings& ended) {
-  const auto wrong = [](std::string_view what) { return status(errc::io, fmt::format("the other end sent {}", what)); };
+  const auto wrong = [](std::string_view what) { return status(errc::io, fmt::format("the peer sent {}", what)); };
   auto message = std::make_shared<arrived_message>();
   auto facts = channel::decode_announcement(body_);
   if (!facts) return facts.error();
@@ -57,11 +57,11 @@ status session::announced(const channel::frame_head& head, endings& ended) {
   const std::uint64_t bytes = message->contents().size();
   const bool first = untaken_.messages == 0;
   if (!first && (untaken_.messages >= limits::announced_messages || untaken_.bytes + bytes > limits::announced_bytes)) {
-    return wrong("more messages than there is room for");
+    return wrong("more messages than it has credit for");
   }
   const auto& tensors = message->facts.tensors;
   if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& each) { return each.in_line != tensors.front().in_line; })) {
-    return wrong("a message with only some of its tensors in line");
+    return wrong("a message with only some of its tensors inline");
   }
   for (const auto& each : carriers_) {
     if (each != nullptr) each->has_come(message->facts);
@@ -119,16 +119,16 @@ std::unique_ptr<channel::posting> session::prepare_posting(const std::vector<inc
   return nullptr;
 }
 
-// Announces to the peer the targets for the message that this operation will receive.
+// Sends the peer the targets for the message that this operation will receive.
 void session::post(next_operation& op) {
   if (op.posted != nullptr && come_.empty()) op.posted->by.post(*op.posted, come_so_far_ + waiting_.size());
 }
 
-// Returns false if the peer is already writing there.
+// Returns false if the peer is already writing to them.
 bool session::take_back(const next_operation& op) { return op.posted == nullptr || op.posted->by.take_back(*op.posted); }
 
-// Takes back the targets of this operation and of those behind it, because each of them would now receive another message than the peer was
-// told. Returns false if the message of any of them is already on its way.
+// Revokes the targets of this operation and of those queued after it, because each of them would now receive a different message than was
+// announced to the peer. Returns false if the message for any of them is already on its way.
 bool session::take_back_from(const next_operation& op) {
   bool all = true;
   for (auto at = std::find(waiting_.begin(), waiting_.end(), &op); at != waiting_.end(); ++at) all = take_back(**at) && all;
@@ -140,10 +140,10 @@ status session::meets_posting(const channel::frame_head& head, arrived_message& 
   const bool could = op != nullptr && op->posted != nullptr && op->posted->is_given();
   if (head.code == 0) {
     if (!could || take_back(*op)) return {};
-    return {errc::io, "the other end took permission to push a message, but did not push it"};
+    return {errc::io, "the peer took a permit to push a message but did not push it"};
   }
   if (!could || !op->posted->by.meets(*op->posted, head.code, message.facts.tensors)) {
-    return {errc::io, "the other end pushed a message without permission"};
+    return {errc::io, "the peer pushed a message without permission"};
   }
   message.pushed = true;
   message.received = true;

@@ -1,4 +1,4 @@
-// The three operations of a pipe. They belong to the pipe and are guarded by its lock, unless a comment says otherwise.
+// The three operations of a pipe. The pipe owns them, and its lock guards them unless noted otherwise.
 #pragma once
 
 #include <atomic>
@@ -23,21 +23,21 @@ class send_operation;
 class next_operation;
 class receive_operation;
 
-// The pipe as its operations see it. Thread-safe.
+// The pipe, as seen by its operations. Thread-safe.
 class operation_owner {
  public:
   // Called when an operation is cancelled or its deadline has passed.
   virtual void stop(send_operation& op) noexcept = 0;
   virtual void stop(next_operation& op) noexcept = 0;
   virtual void stop(receive_operation& op) noexcept = 0;
-  // Called when the streams of its tensors have reached the operation, so that it may begin, or with an error.
+  // Called when the streams of its tensors have reached the operation, so that it may start, or with an error.
   virtual void may_begin(send_operation& op, const status& outcome) noexcept = 0;
   virtual void may_begin(receive_operation& op, const status& outcome) noexcept = 0;
   // See core::operation.
   virtual void begin_polling() noexcept = 0;
   virtual bool poll() noexcept = 0;
   virtual void end_polling() noexcept = 0;
-  // The last part has ended, or has arrived.
+  // Called when the last part has completed, or has arrived.
   virtual void all_ended(receive_operation& op) noexcept = 0;
   virtual void all_arrived(receive_operation& op) noexcept = 0;
 
@@ -80,7 +80,7 @@ class pipe_operation : public polled_operation, public channel::told_operation {
   virtual void hand_over() noexcept {}
 };
 
-// Calls may_begin() of the owner when the streams of its tensors have reached the operation. Retains the operation until then.
+// Calls the owner's may_begin() when the streams of the operation's tensors have reached it. Retains the operation until then.
 template <class Operation>
 void await_turn(Operation& op, staging::feeders& watched) {
   op.retain();
@@ -94,8 +94,9 @@ void await_turn(Operation& op, staging::feeders& watched) {
 
 class send_operation final : public pipe_operation, public channel::outgoing {
  public:
-  // made: not known to the pipe. announced: the peer may ask for its tensors; inline tensors leave with the announcement. pushed: devices
-  // write them into the targets. ending: nothing of it begins any more, but its memory is still in use. ended: the user is told.
+  // made: the pipe does not know it yet. announced: the peer may request its tensors; inline tensors are sent with the announcement.
+  // pushed: devices write the tensors into the targets. ending: no more of it starts, but its memory is still in use. ended: the user is
+  // notified.
   enum class stage : std::uint8_t { made, queued, announced, pushed, ending, ended };
 
   send_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
@@ -113,10 +114,10 @@ class send_operation final : public pipe_operation, public channel::outgoing {
 
   channel::stream_turn turn;
   bool ready = true;                     // its streams have produced what it sends
-  std::uint64_t announcement_bytes = 0;  // without the announcement's own overhead
-  bool in_line = false;                  // its tensors travel in the announcement
+  std::uint64_t announcement_bytes = 0;  // excluding the announcement's own overhead
+  bool in_line = false;                  // its tensors are sent inside the announcement
   std::atomic<std::uint64_t>* guard = nullptr;
-  io_result outcome_then;  // used while it is ending
+  io_result outcome_then;  // valid while it is ending
 
  private:
   stage at_ = stage::made;
@@ -124,8 +125,8 @@ class send_operation final : public pipe_operation, public channel::outgoing {
 
 class next_operation final : public pipe_operation {
  public:
-  // made: not known to the pipe. written: the message has arrived and the peer writes its tensors into the posted targets; the pipe may
-  // have ended meanwhile.
+  // made: the pipe does not know it yet. written: the message has arrived and the peer writes its tensors into the posted targets, even if
+  // the pipe has since closed.
   enum class stage : std::uint8_t { made, waiting, written, ended };
 
   using pipe_operation::pipe_operation;
@@ -139,7 +140,7 @@ class next_operation final : public pipe_operation {
 
   incoming_message* into = nullptr;
   std::shared_ptr<arrived_message> come;
-  std::unique_ptr<channel::posting> posted;  // where the peer may write its tensors; null: nowhere
+  std::unique_ptr<channel::posting> posted;  // targets into which the peer may write the tensors; null: none
 
  private:
   void hand_over() noexcept override;
@@ -148,7 +149,7 @@ class next_operation final : public pipe_operation {
 
 class receive_operation final : public pipe_operation, public channel::incoming {
  public:
-  // made: not known to the pipe. waiting: for its streams. begun: its parts arrive, or it was stopped.
+  // made: the pipe does not know it yet. waiting: for its streams. begun: its parts are arriving, or it was stopped.
   enum class stage : std::uint8_t { made, waiting, begun, ended };
 
   receive_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)
@@ -160,14 +161,14 @@ class receive_operation final : public pipe_operation, public channel::incoming 
     at_ = next;
   }
   void end() noexcept override { move_to(stage::ended); }
-  // True if some of its parts need the peer.
+  // Returns true if some of its parts need the peer.
   [[nodiscard]] bool needs_other_end();
-  // True if some parts were read without the peer.
+  // Returns true if some parts were read without the peer's help.
   [[nodiscard]] bool reads_memory() const noexcept;
 
   std::shared_ptr<arrived_message> message;
   channel::stream_turn turn;
-  std::unique_ptr<gathered> by_host;  // null: no tensor passes through host memory
+  std::unique_ptr<gathered> by_host;  // null: no tensor is staged in host memory
 
  private:
   void all_ended() noexcept override { owner().all_ended(*this); }

@@ -6,7 +6,7 @@
 
 namespace penstock::pipes {
 
-// The callback may run before the operation is stored, may already have started the next stage, and may end this object.
+// The callback may run before the operation is stored, may already have started the next stage, and may destroy this object.
 template <class Start>
 void posted_receive::go_on(stage next, Start start) {
   retain();
@@ -27,7 +27,7 @@ void posted_receive::go_on(stage next, Start start) {
   release();
 }
 
-// room is the user's code, so it does not run on the receiving thread.
+// room is user code, so it does not run on the receiving thread.
 void posted_receive::begin() {
   auto options = options_;
   options.calls_at_once = !room_;

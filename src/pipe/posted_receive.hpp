@@ -14,7 +14,7 @@ namespace penstock::pipes {
 
 class posted_receive final : public polled_operation {
  public:
-  // If room is set, it returns the targets of the tensors; otherwise they are in targets.
+  // If room is set, it returns the targets for the tensors; otherwise they are in targets.
   posted_receive(std::shared_ptr<session> from, incoming_message& into, pipe_room room, std::vector<incoming_target> targets,
                  const pipe_operation_options& options)
       : polled_operation(from, from->runtime()),
@@ -23,12 +23,12 @@ class posted_receive final : public polled_operation {
         room_(std::move(room)),
         targets_(std::move(targets)),
         options_(options) {}
-  // Call it once.
+  // Call once.
   void begin();
   void end_queued() override;
 
  private:
-  // awaits: the message. receives: its tensors.
+  // awaits: waiting for the message. receives: receiving its tensors.
   enum class stage : std::uint8_t { made, awaits, receives };
 
   ~posted_receive() override = default;
@@ -41,8 +41,8 @@ class posted_receive final : public polled_operation {
   const pipe_room room_;
   std::vector<incoming_target> targets_;
   const pipe_operation_options options_;
-  std::recursive_mutex lock_;      // guards the members below; held while its operation is cancelled, whose callback may run in that call
-  penstock::operation under_way_;  // of this stage
+  std::recursive_mutex lock_;      // guards the members below; held while cancelling the operation, whose callback may run in that call
+  penstock::operation under_way_;  // the current stage's operation
   stage at_ = stage::made;
   bool stopped_ = false;
 };

@@ -16,14 +16,14 @@ namespace {
 
 using channel::frame_kind;
 
-// True if the process whose memory was to be read has died.
+// Returns true if the process we are reading from has died.
 bool has_died(const status& why) { return why.domain() == error_domain::os && why.native() == ESRCH; }
 
-status received_before() { return {errc::invalid_argument, "this message was received before"}; }
+status received_before() { return {errc::invalid_argument, "this message was already received"}; }
 
 }  // namespace
 
-// --- beginning to receive
+// --- starting to receive
 
 core::operation* session::receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
                                   const pipe_operation_options& options, io_callback callback, bool on_streams) {
@@ -42,7 +42,7 @@ core::operation* session::receive(const std::shared_ptr<arrived_message>& messag
   return op;
 }
 
-// Validates the targets and chooses the channels, before anything begins.
+// Validates the targets and chooses the channels before anything starts.
 status session::prepare(receive_operation& op) {
   if (op.message->pushed) return received_before();
   const auto& tensors = op.message->facts.tensors;
@@ -52,7 +52,7 @@ status session::prepare(receive_operation& op) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& target = op.targets[i];
     if (target.length != tensors[i].length) {
-      return {errc::invalid_argument, fmt::format("target {} has {} bytes, its tensor {}", i, target.length, tensors[i].length)};
+      return {errc::invalid_argument, fmt::format("target {} has {} bytes, but its tensor has {}", i, target.length, tensors[i].length)};
     }
     op.bytes += target.length;
     const auto found = place_of_part(*with_.runtime, target.memory, target.length, "target", i);
@@ -60,7 +60,7 @@ status session::prepare(receive_operation& op) {
     op.places.push_back(*found);
     if (!found->on_device() || op.on_streams) continue;
     if (auto problem = op.turn.add(*found->via, target.stream); !problem.ok()) {
-      return problem.with_context(fmt::format("the stream of target {}", i));
+      return problem.with_context(fmt::format("stream of target {}", i));
     }
   }
   op.by.resize(tensors.size());
@@ -98,7 +98,7 @@ void session::begin_receive(receive_operation& op) noexcept {
     }
     message.received = true;
     receiving_now_.emplace(message.number, &op);
-    op.retain();  // for its parts
+    op.retain();  // on behalf of its parts
     op.move_to(receive_operation::stage::waiting);
     known = true;
     not_received_.erase(message.number);
@@ -142,12 +142,12 @@ void session::begin_parts(receive_operation& op) noexcept {
   op.for_deliveries([](channel::delivery& each) { each.start(); });
   auto* const by_host = op.by_host.get();
   op.parts_ended(1);
-  if (by_host != nullptr) by_host->put_onto_streams();  // last, so that nothing that arrives sooner waits behind it
+  if (by_host != nullptr) by_host->put_onto_streams();  // last, so that nothing that arrives earlier waits behind it
 }
 
-// --- the end
+// --- completion
 
-// Drops what has not begun; what has begun ends the operation.
+// Drops parts that have not started. The operation completes when the started ones do.
 void session::abandon(channel::incoming& message, const status& why, endings& ended) {
   auto& op = static_cast<receive_operation&>(message);
   op.fail(why);
@@ -156,13 +156,13 @@ void session::abandon(channel::incoming& message, const status& why, endings& en
   if (op.at() == receive_operation::stage::waiting) {
     op.move_to(receive_operation::stage::begun);
     parts = op.arriving_left.load();
-    // This cannot end the last part: the arriving parts are among those left.
+    // This cannot complete the last part: the arriving parts are still outstanding.
     op.parts_left -= op.parts_left.load() - parts - (op.by_host != nullptr ? 1 : 0);
   }
   if (parts > 0) ended.of_parts.emplace_back(&op, parts);
 }
 
-// Hands the tensor to the successor that its carrier names, if both ends use it for such memory.
+// Hands the tensor to its carrier's fallback, if both ends use that fallback for these kinds of memory.
 bool session::hand_over(channel::incoming& message, std::size_t tensor, endings& /*ended*/) {
   auto* const to = successor_of(*message.by[tensor], !message.tensors[tensor].device.empty(), message.places[tensor].on_device());
   if (to == nullptr) return false;
@@ -176,7 +176,8 @@ void session::all_ended(receive_operation& op) noexcept {
   finish(op, outcome_of(op));
 }
 
-// Bytes in host memory go on to their streams even if other streams still hold up the message: their own streams may be ready.
+// Tensors staged in host memory are released to their streams even if other streams still delay the message: their own streams may be
+// ready.
 void session::all_arrived(receive_operation& op) noexcept {
   if (op.by_host == nullptr) return;
   op.by_host->come(outcome_of(op), [&op](const status& ended) {
@@ -191,13 +192,13 @@ status session::outcome_of(receive_operation& op) noexcept {
   return or_no_memory([&]() -> status {
     if (auto why = op.stop_reason(); !why.ok()) return why;
     if (auto why = op.error(); !why.ok() || !op.reads_memory()) return why;
-    // Check that the tensors had not changed when the last one had been read.
+    // Check that the tensors were still unchanged after the last one was read.
     std::uint64_t word = 0;
     const auto read =
         with_.door->read_memory(static_cast<pid_t>(peer_.pid), facts.guard_address, reinterpret_cast<std::byte*>(&word), sizeof(word));
     if (read.ok() && word == facts.guard_value) return {};
     if (has_died(read)) return read;
-    return {errc::closed, "the sender has taken the message back"};
+    return {errc::closed, "the sender has withdrawn the message"};
   });
 }
 

@@ -15,31 +15,31 @@ namespace {
 using channel::frame_kind;
 using channel::limits;
 
-constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // bytes of tensors that travel with the announcement
+constexpr std::uint64_t most_in_line = std::uint64_t{16} << 10;  // maximum bytes of tensors sent inside the announcement
 
 status check(const outgoing_message& message) {
-  if (message.metadata.size() > limits::metadata_bytes) return {errc::invalid_argument, "the metadata of a message may be at most 1 MiB"};
+  if (message.metadata.size() > limits::metadata_bytes) return {errc::invalid_argument, "the metadata of a message must be at most 1 MiB"};
   if (message.payloads.size() > limits::parts || message.tensors.size() > limits::parts) {
-    return {errc::invalid_argument, fmt::format("a message has at most {} payloads and at most as many tensors", limits::parts)};
+    return {errc::invalid_argument, fmt::format("a message may contain at most {0} payloads and {0} tensors", limits::parts)};
   }
   std::uint64_t bytes = 0;
   const auto check_part = [&](const outgoing_part& part, std::string_view kind, std::size_t index, bool counts) -> status {
     if (part.metadata.size() > limits::metadata_bytes) {
-      return {errc::invalid_argument, fmt::format("{} {}: its metadata may be at most 1 MiB", kind, index)};
+      return {errc::invalid_argument, fmt::format("{} {}: metadata must be at most 1 MiB", kind, index)};
     }
     if (part.length > limits::tensor_bytes) return {errc::invalid_argument, fmt::format("{} {}: too long", kind, index)};
     if (!channel::may_name_device(part.target_device)) {
       return {errc::invalid_argument,
-              fmt::format("{} {}: \"{}\" is not a device name: it must have at most {} bytes, printable and without spaces", kind, index,
+              fmt::format("{} {}: \"{}\" is not a device name: it must be at most {} printable characters, without spaces", kind, index,
                           part.target_device, limits::device_bytes)};
     }
     if (counts && !part.target_device.empty()) {
       return {errc::invalid_argument,
-              fmt::format("payload {} is for \"{}\": tensors alone have a target device", index, part.target_device)};
+              fmt::format("payload {} has the target device \"{}\": only tensors may have one", index, part.target_device)};
     }
     bytes += part.metadata.size() + (counts ? part.length : 0);
     if (bytes <= limits::payload_bytes) return {};
-    return {errc::invalid_argument, "the payloads of a message and all its metadata may be at most 64 MiB in total"};
+    return {errc::invalid_argument, "the payloads and metadata of a message must be at most 64 MiB in total"};
   };
   status wrong;
   for (std::size_t i = 0; i < message.payloads.size() && wrong.ok(); ++i) wrong = check_part(message.payloads[i], "payload", i, true);
@@ -54,7 +54,7 @@ void append(std::vector<std::byte>& to, const outgoing_part& part) {
 
 }  // namespace
 
-// Classifies the memory of the parts and checks whether their streams have reached the send.
+// Classifies the parts' memory and checks whether their streams have reached the send.
 status session::locate(send_operation& op) {
   auto& with = *with_.runtime;
   for (std::size_t i = 0; i < op.message.payloads.size(); ++i) {
@@ -63,7 +63,7 @@ status session::locate(send_operation& op) {
     if (!found) return found.error();
     if (found->on_device()) {
       return {errc::unsupported,
-              fmt::format("payload {} lies in memory of {}: payloads must be in host memory; tensors may be in any memory", i,
+              fmt::format("payload {} is in the memory of {}: payloads must be in host memory; tensors may be in any memory", i,
                           core::name_of(*found))};
     }
   }
@@ -80,7 +80,7 @@ status session::locate(send_operation& op) {
     if (!found->on_device()) continue;
     told.device = core::name_of(*found);
     if (auto problem = op.turn.add(*found->via, part.stream); !problem.ok()) {
-      return problem.with_context(fmt::format("the stream of tensor {}", i));
+      return problem.with_context(fmt::format("stream of tensor {}", i));
     }
   }
   return {};
@@ -217,13 +217,13 @@ void session::announce(send_operation& op, endings& ended) {
       if (pipe != nullptr && why.ok()) pipe->with_lock([&](endings& ended) { pipe->left(number, ended); });
     };
   }
-  // Both ends count the length of the whole message.
+  // Both ends count the whole message's length.
   frame.head.part = op.announcement_bytes;
   frame.head.code = pushes;
   enqueue(std::move(frame));
 }
 
-// Called when a message that needs no answer is entirely on its way.
+// Called when a message that needs no reply has been sent completely.
 void session::left(std::uint64_t number, endings& ended) {
   const auto found = announced_.find(number);
   if (found == announced_.end()) return;
@@ -252,7 +252,7 @@ status session::taken(const channel::frame_head& head, endings& ended) {
   return {};
 }
 
-// From here on nobody reads the memory, except copies that are already running.
+// After this nothing reads the memory, except copies that are already running.
 void session::end(send_operation& op, io_result outcome, endings& ended) {
   if (op.has_ended()) return;
   op.move_to(send_operation::stage::ending);
@@ -261,8 +261,8 @@ void session::end(send_operation& op, io_result outcome, endings& ended) {
   std::erase(queued_, &op);
   if (op.guard != nullptr) {
     op.guard->store(0, std::memory_order_relaxed);
-    // An ARM processor lets the program's later stores pass even a releasing store: the receiver would then read changed bytes and still
-    // find the guard valid.
+    // An ARM processor may reorder the program's later stores before even a releasing store. The receiver would then read changed bytes and
+    // still find the guard valid.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     guards_.free.push_back(op.guard);
   }
@@ -297,7 +297,7 @@ void session::stop(send_operation& op) noexcept {
   with_lock([&](endings& ended) {
     using stage = send_operation::stage;
     const auto at = op.at();
-    if (at != stage::queued && at != stage::announced) return;  // a push completes in a moment and cannot be stopped
+    if (at != stage::queued && at != stage::announced) return;  // a push completes quickly and cannot be stopped
     end(op, {0, why}, ended);
     if (at == stage::announced && !op.in_line) say(frame_kind::withdrawn, op.number, why);
     announce_what_may(ended);

@@ -56,13 +56,13 @@ bool is_loopback(std::string_view host) { return host == "localhost" || host == 
 // Turns a refused connection into not_found; returns any other error unchanged.
 status nobody_listens(const std::string& url, const status& why) {
   if (why.domain() != error_domain::os || why.native() != ECONNREFUSED) return why;
-  return {errc::not_found, fmt::format("no process listens at {}: Connection refused (os {})", url, ECONNREFUSED), error_domain::os,
+  return {errc::not_found, fmt::format("no process is listening at {}: Connection refused (os {})", url, ECONNREFUSED), error_domain::os,
           ECONNREFUSED};
 }
 
-// Time in which connect() can report that a host refuses. Slower hosts are reported by the first operation.
+// Time within which connect() itself can report a refused connection. For slower hosts, the first operation reports it.
 constexpr auto most_connecting = 100ms;
-// Time to wait while the backlog of a unix socket is full (EAGAIN, unix(7)): many connect while the listener is not accepting.
+// Time to wait while a unix socket's backlog is full (EAGAIN, unix(7)) because many processes connect while the listener is not accepting.
 constexpr auto most_waiting_for_room = 2s;
 constexpr auto between_looks_for_room = 1ms;
 
@@ -76,10 +76,10 @@ result<sys::owned_descriptor> connect_in_turn(sys::peer& door, const sys::socket
   }
 }
 
-// Time before the next address of the host is tried, whatever this one does (RFC 8305, section 5).
+// Time before the host's next address is tried, even if this attempt is still pending (RFC 8305, section 5).
 constexpr auto before_next_address = 250ms;
 
-// Connects to the first address that answers; if none does in time, to the first that has not refused.
+// Connects to the first address that responds; if none does in time, to the first that has not refused.
 result<sys::owned_descriptor> connect_by_tcp(sys::peer& door, const sys::socket_address& to) {
   const auto all = door.addresses_of(to);
   if (!all) return all.error();
@@ -109,7 +109,7 @@ std::string chosen_name() {
   return fmt::format("penstock-{}-{}-{:x}", getpid(), count.fetch_add(1), channel::own_identity().process_token);
 }
 
-// Returns the named channels, best first; all in the order of registration if none is named.
+// Returns the named channels, best first; if none is named, all channels in order of registration.
 result<std::vector<const channel::channel*>> channels_of(const std::vector<std::string>& named,
                                                          std::span<const channel::channel* const> further) {
   std::vector<const channel::channel*> all(further.begin(), further.end());
@@ -122,10 +122,10 @@ result<std::vector<const channel::channel*>> channels_of(const std::vector<std::
     if (each == all.end()) {
       std::string names;
       for (const auto* known : all) names.append(names.empty() ? "" : ", ").append(known->name());
-      return status(errc::invalid_argument, fmt::format("there is no channel \"{}\"; there are {}", name, names));
+      return status(errc::invalid_argument, fmt::format("unknown channel \"{}\"; the channels are {}", name, names));
     }
     if (std::find(chosen.begin(), chosen.end(), *each) != chosen.end()) {
-      return status(errc::invalid_argument, fmt::format("the channel \"{}\" is named twice", name));
+      return status(errc::invalid_argument, fmt::format("channel \"{}\" is named twice", name));
     }
     chosen.push_back(*each);
   }
@@ -139,7 +139,7 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
                                              std::span<const channel::channel* const> further_channels) {
   if (options.connections < 1 || options.connections > channel::limits::connections) {
     return status(errc::invalid_argument,
-                  fmt::format("a pipe has 1 to {} connections, not {}", channel::limits::connections, options.connections));
+                  fmt::format("the number of connections must be 1 to {}, not {}", channel::limits::connections, options.connections));
   }
   auto more = std::make_shared<channel::reactors>(door);
   auto& staging = channel::pipe_staging::of(*with);
@@ -147,11 +147,11 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
   shared.secret = options.secret;
   shared.prove_within = options.prove_within;
   if (options.close_within < 0ms || options.prove_within <= 0ms) {
-    return status(errc::invalid_argument, "close_within and prove_within are times to wait and must not be negative");
+    return status(errc::invalid_argument, "close_within must not be negative, and prove_within must be positive");
   }
   if (!options.secret.empty()) {
     if (options.secret.size() < channel::proof::least_secret) {
-      return status(errc::invalid_argument, fmt::format("a secret has at least {} bytes", channel::proof::least_secret));
+      return status(errc::invalid_argument, fmt::format("the secret must be at least {} bytes long", channel::proof::least_secret));
     }
     if (auto problem = sys::can_prove(); !problem.ok()) return problem;
   }
@@ -163,11 +163,11 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with
   shared.channels = *std::move(channels);
   const auto over_fabric = [](const auto* each) { return each->over_fabric(); };
   if (shared.tls != nullptr && std::erase_if(shared.channels, over_fabric) > 0 && !options.channels.empty()) {
-    return status(errc::unsupported, "UCX does not encrypt what it sends: with TLS the channels ucx and cuda_gdr cannot be named");
+    return status(errc::unsupported, "UCX does not encrypt its traffic: the channels ucx and cuda_gdr cannot be used with TLS");
   }
   const bool named = !options.channels.empty() && std::any_of(shared.channels.begin(), shared.channels.end(), over_fabric);
   shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, options.secret.empty(), sysfs);
-  // A pipe thread may drop the last reference to the engine, which is then destroyed on the watcher thread.
+  // If a pipe thread drops the last reference to the engine, the watcher thread destroys the engine.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
   auto reactor = channel::reactor::make(shared.door);
   if (!reactor) return reactor.error();
@@ -181,10 +181,9 @@ result<std::shared_ptr<listener>> server::listen(const std::string& url) const {
   const bool local = at->kind != family::tcp;
   const bool knows_who_connects = !with_.secret.empty() || (with_.tls != nullptr && with_.tls->asks_for_certificates());
   if (!local && !is_loopback(at->name) && !knows_who_connects) {
-    return status(errc::permission_denied,
-                  fmt::format("{}: without a secret, or an authority (tls.ca) for the certificates of those who connect, "
-                              "tcp listens on loopback addresses only, since anybody could connect",
-                              url));
+    return status(errc::permission_denied, fmt::format("{}: without a secret, or a CA (tls.ca) that signs client certificates, "
+                                                       "tcp can listen on loopback addresses only, because anyone could connect",
+                                                       url));
   }
   if (!local && with_.tls != nullptr && !with_.tls->can_accept()) {
     return status(errc::invalid_argument, fmt::format("{}: listening with TLS requires a certificate and its key", url));
@@ -248,28 +247,28 @@ channel::socket_handler::next listener::ready(bool readable, bool /*writable*/) 
 
 namespace {
 
-// By then a nearby peer has proved that it knows the secret, or has at least sent something. With the largest allowed number of strangers,
-// 25,000 connections per second find room.
+// Enough for a nearby peer to prove that it knows the secret, or at least to send something. With the largest allowed number of strangers,
+// this admits 25,000 connections per second.
 constexpr auto moment = 20ms;
-constexpr auto between_tries = 50ms;  // between attempts to accept a connection without room
+constexpr auto between_tries = 50ms;  // between attempts to accept a connection when there is no room
 constexpr auto least_pause = 1ms;
-// New connections are accepted, or evict strangers, before bytes of other strangers are read; without this limit those would wait as long
-// as more connections arrive.
+// New connections are accepted, or evict strangers, before other strangers' bytes are read. Without this limit, those bytes would wait as
+// long as more connections arrive.
 constexpr unsigned most_in_turn = 16;
-constexpr unsigned most_looks = 8;  // candidates for eviction that are checked: if so many have unread bytes, reading those comes first
+constexpr unsigned most_looks = 8;  // eviction candidates to check: if this many have unread bytes, those are read first
 
-// True for errors of accept(2) after which a later call may succeed.
+// Returns true for accept(2) errors after which a later call may succeed.
 bool passes(const status& why) {
   constexpr std::array passing{EMFILE, ENFILE, ENOBUFS, ENOMEM, EPROTO, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH};
   return why.code() == errc::out_of_memory ||
          (why.domain() == error_domain::os && std::find(passing.begin(), passing.end(), why.native()) != passing.end());
 }
 
-status would_block() { return {errc::would_block, "no process listens there"}; }
+status would_block() { return {errc::would_block, "no connection is pending"}; }
 
 }  // namespace
 
-// A quarter of the process's descriptor limit; few if the remaining descriptors should stay for the program.
+// A quarter of the process's descriptor limit; only a few if the remaining descriptors should be left to the program.
 std::size_t listener::most_strangers() const noexcept {
   constexpr std::size_t few = 16;
   constexpr rlim_t kept_share = 8;
@@ -309,20 +308,20 @@ result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
     latest_descriptor_ = socket->get();
     if (local_) {
       const auto who = with_.door->credentials_of(socket->get());
-      if (!who || who->uid != geteuid()) continue;  // another user: rejected
+      if (!who || who->uid != geteuid()) continue;  // a different user: reject
     }
-    if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // this connection is lost
+    if (auto problem = admit(*std::move(socket)); !problem.ok()) return make_room(away);  // the connection is dropped
     if (++admitted == most_in_turn) return would_block();
   }
 }
 
-// away: the stranger to close first. If null, none may be closed yet, and the reactor calls again later.
+// away: the stranger to close first. If null, none may be closed yet; the reactor calls again later.
 status listener::make_room(std::shared_ptr<session>& away) {
   const auto now = clock::now();
   away = take_whom_to_turn_away(now);
   if (away != nullptr) return would_block();
-  if (auto problem = hear(true); !problem.ok()) return problem;  // registers with the reactor, for its timer
-  (void)hear(false);                                             // otherwise it reports the same connection again at once
+  if (auto problem = hear(true); !problem.ok()) return problem;  // registers with the reactor to use its timer
+  (void)hear(false);                                             // otherwise it would report the same connection again at once
   tries_again_ = strangers_.empty() ? now + between_tries : std::max(strangers_.front().came + moment, now + least_pause);
   return would_block();
 }
@@ -366,14 +365,14 @@ void listener::set_clock() noexcept {
   if (when != clock::time_point::max()) (void)with_.reactor->call_at(token_, when);  // if memory is short, the next connection sets it
 }
 
-// Called on a thread that reads from the session.
+// Called on the thread that reads from the session.
 void listener::proven(const std::shared_ptr<session>& of, bool knows) noexcept {
   {
     const std::lock_guard guard(lock_);
     const auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const stranger& each) { return each.who == of; });
     if (found == strangers_.end() || closed_) return;
     strangers_.erase(found);
-    if (!knows) {  // there is room again: the reactor reports new connections after the other sockets have had their turn
+    if (!knows) {  // there is room again: the reactor reports new connections after it has served the other sockets
       if (of->has_begun_to_prove()) refused_.fetch_add(1);
       if (!waiting_.empty()) (void)or_no_memory([&] { return hear(true); });
       return;
@@ -383,7 +382,7 @@ void listener::proven(const std::shared_ptr<session>& of, bool knows) noexcept {
   accept_what_has_come();
 }
 
-// Closes strangers whose time is over, then accepts if there is room.
+// Closes strangers whose time is up, then accepts if there is room.
 void listener::due() noexcept {
   for (;;) {
     std::shared_ptr<session> late;
@@ -406,7 +405,7 @@ void listener::accept_what_has_come() noexcept {
       const std::lock_guard guard(lock_);
       auto made = next_step();
       if (made.away != nullptr && ++turned_away == most_in_turn) {
-        made.again = !or_no_memory([&] { return hear(true); }).ok();  // the reactor reports again at once, in turn with other sockets
+        made.again = !or_no_memory([&] { return hear(true); }).ok();  // the reactor reports again at once, alternating with other sockets
       }
       return made;
     }();
@@ -430,15 +429,15 @@ listener::step listener::next_step() noexcept {
   const bool nobody = !come && come.error().code() == errc::would_block;
   if (nobody && taken.away == nullptr && tries_again_ == clock::time_point::max() && !hears_) {
     const auto problem = or_no_memory([&] { return hear(true); });
-    come = problem.ok() ? or_no_memory([&] { return accept_one(taken.away); })
-                        : result<pipe>(problem);  // a connection may have arrived meanwhile
+    come =
+        problem.ok() ? or_no_memory([&] { return accept_one(taken.away); }) : result<pipe>(problem);  // a connection may have arrived since
   }
   set_clock();
   taken.again = true;
   if (come) {
     taken.come = *std::move(come);
   } else if (come.error().code() == errc::would_block) {
-    taken.again = taken.away != nullptr;  // otherwise the reactor reports the next connection
+    taken.again = taken.away != nullptr;  // if false, the reactor reports the next connection
     return taken;
   } else {
     taken.problem = come.error();

@@ -1,4 +1,4 @@
-// Makes pipes, by connecting and by listening. Thread-safe.
+// Creates pipes by connecting and by listening. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class listener;
 
 class server {
  public:
-  // further_channels: come before those of the registry.
+  // further_channels: take precedence over the registry's.
   static result<std::shared_ptr<server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
                                               const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
                                               const std::string& sysfs = "/sys",
@@ -35,17 +35,17 @@ class server {
 class accept_operation;
 
 // Accepts connections and hands out those that have completed the handshake. A new connection is a stranger until it has sent its greeting;
-// before that it proves that it knows the secret and agrees on TLS, if these are required. So a health check or a port scanner, which
-// connects and closes, never ends an accept(). A peer with another version of the protocol, or with a secret or TLS that this end lacks, is
-// accepted, and its pipe's first operation returns the error. Limits on strangers:
+// before that it must negotiate TLS and prove that it knows the secret, if these are required. So a health check or a port scanner, which
+// connects and disconnects, never completes an accept(). A peer that uses a different protocol version, or a secret or TLS where the
+// listener has none, is accepted, and its pipe's first operation returns the error. Limits on strangers:
 // - A stranger has pipe_options::prove_within to finish, no matter what it sends. A protocol error closes it at once.
-// - Their number is limited, and the limit drops when the process has used most of its descriptors. To make room for a new one, the
-//   listener closes the oldest stranger: first among those that have sent nothing, then among the others. It closes none in its first 20
-//   ms, in which a nearby peer proves that it knows the secret, and none whose bytes are still unread. If it may close none, new
-//   connections stay in the kernel's backlog.
-// - A closed stranger leaves neither a descriptor nor memory behind.
-// - If the process lacks a descriptor or kernel memory for a new connection, strangers make room in the same way. If there are none, the
-//   listener tries again after 50 ms. accept() keeps waiting.
+// - The number of strangers is limited, and the limit drops when the process has used most of its descriptors. To make room for a new one,
+//   the listener closes the oldest stranger: first among those that have sent nothing, then among the others. It does not close strangers
+//   with unread bytes, or within their first 20 ms, which is enough for a nearby peer to prove that it knows the secret. If none may be
+//   closed, new connections stay in the kernel's backlog.
+// - Closing a stranger frees its descriptor and its memory.
+// - If the process lacks a descriptor or kernel memory for a new connection, strangers are closed in the same way. If there are none, the
+//   listener retries after 50 ms while accept() keeps waiting.
 class listener final : public channel::socket_handler, public std::enable_shared_from_this<listener> {
  public:
   listener(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
@@ -67,9 +67,9 @@ class listener final : public channel::socket_handler, public std::enable_shared
     std::shared_ptr<session> who;
     clock::time_point came;
   };
-  // Work left to do without the lock.
+  // Work to do after the lock is released.
   struct step {
-    accept_operation* op = nullptr;  // now has its connection, or an error
+    accept_operation* op = nullptr;  // an accept() that now has its connection, or an error
     std::optional<pipe> come{};
     status problem{};
     std::shared_ptr<session> away{};  // to be closed
@@ -79,7 +79,7 @@ class listener final : public channel::socket_handler, public std::enable_shared
   [[nodiscard]] std::size_t most_strangers() const noexcept;
   // Accepts pending connections while an accept() waits. The reactor reports readiness only then; other connections stay in the backlog.
   void accept_what_has_come() noexcept;
-  // --- called with the lock
+  // --- called with the lock held
   step next_step() noexcept;
   result<pipe> accept_one(std::shared_ptr<session>& away);
   status admit(sys::owned_descriptor over);
@@ -87,7 +87,7 @@ class listener final : public channel::socket_handler, public std::enable_shared
   [[nodiscard]] std::shared_ptr<session> take_whom_to_turn_away(clock::time_point now);
   status hear(bool on);
   void set_clock() noexcept;
-  // --- called without it
+  // --- called without the lock
   void proven(const std::shared_ptr<session>& of, bool knows) noexcept;
 
   const pipe_shared with_;
@@ -96,18 +96,18 @@ class listener final : public channel::socket_handler, public std::enable_shared
   std::atomic<std::uint64_t> refused_{0};
   std::mutex lock_;  // guards the members below
   sys::owned_descriptor socket_;
-  std::uint64_t token_ = 0;  // of the reactor, set by the first accept()
+  std::uint64_t token_ = 0;  // the reactor's token, set by the first accept()
   bool hears_ = false;       // the reactor reports new connections
   bool closed_ = false;
-  int latest_descriptor_ = 0;                                 // of the latest connection: the kernel hands out the lowest free number
-  clock::time_point tries_again_ = clock::time_point::max();  // set if there was no room
+  int latest_descriptor_ = 0;                                 // the latest connection's: the kernel assigns the lowest free number
+  clock::time_point tries_again_ = clock::time_point::max();  // the next attempt, if there was no room
   clock::time_point clock_at_ = clock::time_point::max();     // when the reactor calls due()
   std::deque<accept_operation*> waiting_;
-  std::deque<stranger> strangers_;               // have not sent a greeting yet, the newest last
-  std::deque<std::shared_ptr<session>> proven_;  // have completed the handshake, not accepted yet
+  std::deque<stranger> strangers_;               // have not sent a greeting yet; newest last
+  std::deque<std::shared_ptr<session>> proven_;  // have completed the handshake but are not accepted yet
 };
 
-// Belongs to the listener; guarded by its lock.
+// Owned by the listener; guarded by its lock.
 class accept_operation final : public core::operation {
  public:
   accept_operation(std::shared_ptr<listener> by, pipe& target, std::shared_ptr<core::runtime> with)

@@ -54,12 +54,12 @@ status session::start(const std::shared_ptr<session>& self, sys::owned_descripto
                       std::unique_ptr<sys::tls_stream> secure) {
   connects_ = connecting;
   connection_ = channel::connection::make(with_.door, with_.reactor, std::move(over), connecting, std::move(secure));
-  if (connecting || !secret_.when_proven) make_carriers();  // otherwise once the peer has proved itself
+  if (connecting || !secret_.when_proven) make_carriers();  // otherwise after the peer's proof
   if (connecting && secret_.proof) {
     say(frame_kind::challenge, 0, secret_.proof->challenge());
   } else if (connecting) {
     auto offered = local_ ? with_.door->make_region(channel::ring_pair::bytes) : sys::offered_region();
-    if (!offered) offered = sys::offered_region();  // everything then goes over the socket
+    if (!offered) offered = sys::offered_region();  // everything is then sent over the socket
     say_hello(std::move(offered->by), offered->memory.size());
     offered_ = std::move(offered->memory);
   }
@@ -92,7 +92,7 @@ void session::say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes) 
   enqueue(std::move(frame));
 }
 
-// The connecting end offers memory for a ring, and the other end uses it if it can map it.
+// The connecting end offers memory for a ring. The peer uses the ring if it can map the memory.
 void session::agree_on_ring(std::uint64_t bytes) {
   using channel::ring_pair;
   const auto passed = connection_->take_passed();
@@ -111,21 +111,21 @@ void session::agree_on_ring(std::uint64_t bytes) {
 }
 
 session::session(const pipe_shared& with, const std::string& url, bool local)
-    : with_(with), local_(local), peer_name_(url.empty() ? "the other end" : url) {}
+    : with_(with), local_(local), peer_name_(url.empty() ? "the peer" : url) {}
 
 session::~session() {
   if (with_.runtime->forked()) return;
   with_.staging->remove(*this);
   {
     const std::lock_guard guard(lock_);
-    closed_ = true;  // carriers report this to users of their resources
+    closed_ = true;  // carriers report this to the users of their resources
   }
   if (connection_ != nullptr) connection_->close(closes_within());
   close_carriers();
   carriers_.clear();
 }
 
-// Once the lock is released, the operation may end on another thread, whose caller may then drop the pipe.
+// Once the lock is released, the operation may complete on another thread, and its caller may then drop the pipe.
 void session::run_step(void (*step)(void*, endings&), void* of) noexcept {
   const auto self = weak_from_this().lock();
   endings ended;
@@ -151,7 +151,7 @@ void session::run_step(void (*step)(void*, endings&), void* of) noexcept {
 
 void session::enqueue(channel::outgoing_frame frame) {
   (void)connection_->enqueue(std::move(frame));
-}  // on failure all operations end through lost()
+}  // on failure, lost() fails all operations
 
 void session::say(frame_kind kind, std::uint64_t message, std::vector<std::byte> body, std::uint64_t part, std::uint32_t code) {
   const auto size = body.size();
@@ -209,10 +209,9 @@ result<std::span<std::byte>> session::begins(const channel::frame_head& head) {
     case frame_kind::credit:
       break;
     default:
-      return status(errc::io, fmt::format("the other end sent a frame of the unknown kind {}", head.kind));
+      return status(errc::io, fmt::format("the peer sent a frame of unknown kind {}", head.kind));
   }
-  if (head.length > most)
-    return status(errc::io, fmt::format("the other end sent a frame of {} bytes, but the limit is {}", head.length, most));
+  if (head.length > most) return status(errc::io, fmt::format("the peer sent a frame of {} bytes, but the limit is {}", head.length, most));
   body_.resize(head.length);
   return std::span(body_);
 }
@@ -269,22 +268,22 @@ status session::arrived(const channel::frame_head& head) {
   return wrong;
 }
 
-// --- the end
+// --- closing
 
 void session::conclude(pipe_operation& op, io_result outcome, endings& ended) {
   ended.told.emplace_back(&op, std::move(outcome));
   op.end();
 }
 
-// True for a peer with another version, or with a secret or TLS that this end lacks: the user gets the pipe, and its first operation
-// returns the reason.
+// Returns true for a peer that uses a different protocol version, or a secret or TLS that is not set here: the user gets the pipe, and its
+// first operation returns the reason.
 bool session::is_for_the_user(const status& why) const noexcept {
   const bool asks = secret_.proof || (!local_ && with_.tls != nullptr);
   return !asks && (why.code() == errc::unsupported || why.code() == errc::permission_denied);
 }
 
-// Operations that only read the sender's memory continue if merely the connection is lost: the sender may be alive, and its guard word
-// shows it.
+// Operations that only read the sender's memory continue if only the connection is lost: the sender may still be alive, which its guard
+// word shows.
 void session::end_all(const status& why, endings& ended) {
   if (lost_.ok()) lost_ = why;
   while (!announced_.empty()) end(*announced_.begin()->second, {0, why}, ended);
@@ -312,7 +311,7 @@ void session::lost(const status& why) noexcept {
   with_lock([&](endings& ended) {
     std::string first;
     for (const auto& each : carriers_) {
-      if (each != nullptr && !each->lost_first().ok()) first = fmt::format(" (first lost: {})", each->lost_first().message());
+      if (each != nullptr && !each->lost_first().ok()) first = fmt::format(" (first failure: {})", each->lost_first().message());
     }
     const auto who = why.message().starts_with(peer_name_) ? std::string() : peer_name_ + ": ";
     end_all(status(why.code(), fmt::format("{}{}{}", who, why.message(), first)), ended);
@@ -325,7 +324,7 @@ void session::cut_off(const status& why, endings& ended) {
   end_all(status(why.code(), fmt::format("{}: {}", peer_name_, why.message())), ended);
 }
 
-// If the peer has never spoken, only the reason for a refusal can be left to send, so the wait is short.
+// If the peer has never sent anything, only the reason for a refusal can be left to send, so the wait is short.
 std::chrono::milliseconds session::closes_within() noexcept {
   constexpr std::chrono::milliseconds most_without_greeting{1000};
   const std::lock_guard guard(lock_);

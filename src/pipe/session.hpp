@@ -1,4 +1,4 @@
-// One end of a pipe: its queued and current transfers, and what the two ends know about each other. Thread-safe.
+// One end of a pipe: its queued and current transfers, and its knowledge about the peer. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -36,11 +36,11 @@ struct pipe_shared : channel::tools {
   std::shared_ptr<const sys::tls_context> tls{};  // for tcp; null: no encryption
 };
 
-// Called once for an accepted pipe, without the pipe's lock. The flag is true if the peer has sent its greeting, after the proof of the
-// secret and TLS if these are required.
+// Called once for an accepted pipe, without the pipe's lock. The flag is true if the peer has sent its greeting, after TLS and the proof of
+// the secret if these are required.
 using proof_listener = std::function<void(const std::shared_ptr<session>&, bool)>;
 
-// A message that has arrived. Its facts do not change.
+// A message that has arrived. Its facts are constant.
 class arrived_message {
  public:
   channel::announcement facts;
@@ -50,18 +50,18 @@ class arrived_message {
 
   // Guarded by the pipe's lock:
   bool received = false;  // receive() was called, or never will be
-  bool pushed = false;    // its tensors go to the posted targets
-  status withdrawn;       // by the sender, with its reason
+  bool pushed = false;    // its tensors are written to the posted targets
+  status withdrawn;       // set by the sender, with its reason
   status not_received;    // why an attempt to receive it failed
 
   [[nodiscard]] bool has_tensors_elsewhere() const;
-  // Payloads and inline tensors, one after the other.
+  // Payloads and inline tensors, back to back.
   [[nodiscard]] std::span<const std::byte> contents() const { return std::span(body).subspan(facts.bytes_before_payloads); }
-  // The bytes of all its tensors, one after the other; empty if they are not inline.
+  // The bytes of all its tensors, back to back; empty if they are not inline.
   [[nodiscard]] std::span<const std::byte> in_line_bytes() const;
 };
 
-// Classifies the memory of a part of a message. kind and index name the part in errors, which are bad_memory.
+// Classifies the memory of a message part. kind and index identify the part in error messages. Error: bad_memory.
 result<staging::place> place_of_part(core::runtime& with, const void* memory, std::uint64_t length, std::string_view kind,
                                      std::size_t index);
 
@@ -73,8 +73,7 @@ class session final : public channel::frame_user,
  public:
   using endings = channel::endings;
 
-  // over: a socket that is connected or connecting. local: true for a unix socket. url: the URL connected to; empty if the connection was
-  // accepted.
+  // over: a connected or connecting socket. local: true for a unix socket. url: the URL connected to; empty if the connection was accepted.
   static result<std::shared_ptr<session>> make(const pipe_shared& with, sys::owned_descriptor over, const std::string& url, bool local,
                                                bool connecting, std::unique_ptr<sys::tls_stream> secure, proof_listener when_proven = {});
   session(const pipe_shared& with, const std::string& url, bool local);
@@ -84,7 +83,7 @@ class session final : public channel::frame_user,
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller owns one reference to the result of send, next and receive.
   core::operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
-  // posted: the targets for the tensors, or null. If the peer pushes into them (arrived_message::pushed), the operation ends when the
+  // posted: the targets for the tensors, or null. If the peer pushes into them (arrived_message::pushed), the operation completes when the
   // tensors are in place.
   core::operation* next(incoming_message& into, const pipe_operation_options& options, io_callback callback,
                         std::unique_ptr<channel::posting> posted = nullptr);
@@ -94,16 +93,16 @@ class session final : public channel::frame_user,
   static core::operation* receive(const std::shared_ptr<arrived_message>& message, std::vector<incoming_target> targets,
                                   const pipe_operation_options& options, io_callback callback, bool on_streams = false);
   void dropped(arrived_message& message) noexcept;
-  // Records why its tensors were not received; the sender is told when the message is dropped.
+  // Records why the message's tensors were not received; the sender is notified when the message is dropped.
   void no_room_for(arrived_message& message, const status& why) noexcept;
   result<pipe_plan> explain(deadline_clock::time_point until);
   std::vector<channel_stats> stats();
-  // Adds the current sends, and the receives whose tensors are on their way or may be pushed.
+  // Adds the current sends, and the receives whose tensors are being transferred or may be pushed.
   void add_under_way(std::vector<request_info>& to) override;
   void close() noexcept;
-  // Closes a connection that no user has, at once. Call it without a lock.
+  // Immediately closes a connection that has not been handed to a user. Call without a lock.
   void turn_away() noexcept { connection_->abandon(); }
-  // True if the peer has sent a valid part of the handshake. Thread-safe.
+  // Returns true if the peer has sent a valid part of the handshake. Thread-safe.
   [[nodiscard]] bool has_begun_to_prove() const noexcept { return secret_.has_begun.load(); }
   [[nodiscard]] bool has_something_to_say() const noexcept { return connection_->has_something(); }
 
@@ -147,20 +146,20 @@ class session final : public channel::frame_user,
   void written(channel::posting& where, const status& outcome, endings& ended) override;
 
  private:
-  // How far the handshake is. ready: each end knows the channels of the other.
+  // The progress of the handshake. ready: each end knows the other's channels.
   enum class acquaintance : std::uint8_t { none, greeted, ready };
-  // Messages announced but not yet taken by the receiving user, and their bytes.
+  // Messages announced but not yet received by the user, and their bytes.
   struct credit {
     std::uint32_t messages = 0;
     std::uint64_t bytes = 0;
   };
-  // Words in this end's memory that the peer reads to see that a message has not changed.
+  // Words in local memory that the peer reads to check that a message is unchanged.
   struct guards {
     std::atomic<std::uint64_t>* take();
     std::deque<std::atomic<std::uint64_t>> all;
     std::vector<std::atomic<std::uint64_t>*> free;
   };
-  // The handshake that is required. Only the reading thread uses it, except has_begun.
+  // The proof required from the peer. Only the reading thread uses it, except has_begun.
   struct admittance {
     std::optional<channel::proof> proof;
     proof_listener when_proven;  // empty once called
@@ -177,7 +176,7 @@ class session final : public channel::frame_user,
   [[nodiscard]] bool is_for_the_user(const status& why) const noexcept;
   status locate(send_operation& op);
 
-  // --- called with the lock
+  // --- called with the lock held
   [[nodiscard]] bool is_ready() const noexcept { return known_as_ == acquaintance::ready; }
   static void conclude(pipe_operation& op, io_result outcome, endings& ended);
   void end_all(const status& why, endings& ended);
@@ -215,10 +214,10 @@ class session final : public channel::frame_user,
   void remember_way(const std::string& from, const staging::place& to, channel::carrier* by);
   void note_route(const std::string& from, const std::string& to, std::vector<channel_choice> channels);
 
-  // --- called without it
+  // --- called without the lock
   [[nodiscard]] std::chrono::milliseconds closes_within() noexcept;
   void close_carriers() noexcept;
-  // Before the user has the pipe:
+  // Before the pipe is handed to the user:
   void make_carriers();
   void say_hello(sys::owned_descriptor passed, std::uint64_t ring_bytes);
   void agree_on_ring(std::uint64_t bytes);
@@ -237,31 +236,31 @@ class session final : public channel::frame_user,
   bool connects_ = false;
   std::shared_ptr<channel::connection> connection_;
   std::vector<std::unique_ptr<channel::carrier>> carriers_;  // one per entry of with_.channels; null: cannot be used here
-  std::vector<channel::carrier*> polled_;                    // of these
+  std::vector<channel::carrier*> polled_;                    // the carriers that need polling
   admittance secret_;
-  sys::shared_region offered_;   // until the peer has answered
-  std::vector<std::byte> body_;  // of the arriving frame, unless its bytes go to a tensor
+  sys::shared_region offered_;   // until the peer has replied
+  std::vector<std::byte> body_;  // the arriving frame's body, unless it is written to a tensor
 
   std::mutex lock_;                // guards the members below
-  std::condition_variable known_;  // signalled when the handshake completes or the pipe ends
+  std::condition_variable known_;  // signalled when the handshake completes or the pipe closes
   acquaintance known_as_ = acquaintance::none;
   bool closed_ = false;
   status lost_;
   bool cut_off_ = false;  // arriving bytes are discarded
   channel::identity peer_;
-  std::string peer_name_;                             // the URL connected to, until the peer has named itself
+  std::string peer_name_;                             // the URL connected to, until the peer has identified itself
   std::vector<channel::reached_channel> receiving_;   // per entry of with_.channels; like the next two, constant after the handshake
   std::vector<channel::reached_channel> sending_;     // in the peer's order
   std::vector<channel::carrier*> carriers_of_other_;  // by the peer's channel number; null: not used
   std::map<std::pair<std::string, std::string>, std::vector<channel_choice>> routes_;
-  // Key: a device of the peer (or its host), and a link of this end (null: its host).
+  // Key: a device of the peer (or its host), and a local link (null: the local host).
   std::map<std::pair<std::string, const staging::link*>, channel::carrier*> ways_;
 
   std::uint64_t next_number_ = 1;
   std::uint64_t announced_so_far_ = 0;
   std::deque<send_operation*> queued_;
   std::map<std::uint64_t, send_operation*> announced_;
-  credit ahead_;  // for this end's messages
+  credit ahead_;  // for local messages
   guards guards_;
 
   std::deque<std::shared_ptr<arrived_message>> come_;

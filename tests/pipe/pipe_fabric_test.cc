@@ -172,10 +172,10 @@ TEST_F(pipe_fabric, a_ucx_that_does_not_know_cuda_leaves_memory_of_gpus_to_other
   add_network_card("mlx5_0", "0000:3c:00.0", "4: ACTIVE");
   add_module();
   connect({});
-  EXPECT_EQ(refusal("cuda_gdr"), "this UCX does not know CUDA's memory");
+  EXPECT_EQ(refusal("cuda_gdr"), "this UCX build does not support CUDA memory");
   EXPECT_EQ(send(gpu, gpu), "mpt");
   connect({"cuda_gdr"});
-  EXPECT_NE(send(gpu, gpu).find("does not know CUDA"), std::string::npos);
+  EXPECT_NE(send(gpu, gpu).find("does not support CUDA"), std::string::npos);
   connect({"cuda_gdr", "cuda_basic"});
   EXPECT_EQ(send(gpu, gpu), "cuda_basic");
   EXPECT_EQ(there_fabrics_->of_cuda, 0U);
@@ -224,7 +224,7 @@ TEST_F(pipe_fabric, what_the_other_end_lacks_is_told_as_the_reason) {
   const status missing(errc::unsupported, "UCX is not installed (libucp.so.0: no such file)");
   there_fabrics_->missing = missing;
   connect({"ucx", "basic"});
-  EXPECT_EQ(refusal("ucx"), "the other end: UCX is not installed (libucp.so.0: no such file)");
+  EXPECT_EQ(refusal("ucx"), "the peer: UCX is not installed (libucp.so.0: no such file)");
   EXPECT_EQ(send(host, host), "basic");
   here_fabrics_->missing = missing;
   connect({"ucx", "basic"});

@@ -341,7 +341,7 @@ TEST_F(pipe_strangers, connecting_where_nobody_listens_fails_with_the_url) {
   const auto made = by.connect(url);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code(), errc::not_found);
-  EXPECT_EQ(made.error().message(), "no process listens at " + url + ": Connection refused (os 111)");
+  EXPECT_EQ(made.error().message(), "no process is listening at " + url + ": Connection refused (os 111)");
 }
 
 // The host has these addresses.
@@ -373,7 +373,7 @@ TEST_F(pipe_strangers, each_address_of_a_host_is_tried) {
   const auto nowhere = context({}, std::make_shared<many_homes>(std::vector<std::string>{"127.0.0.2", "127.0.0.3"}));
   const auto made = nowhere.connect(listener_.url());
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().message(), "no process listens at " + listener_.url() + ": Connection refused (os 111)");
+  EXPECT_EQ(made.error().message(), "no process is listening at " + listener_.url() + ": Connection refused (os 111)");
 }
 
 TEST_F(pipe_strangers, who_has_the_wrong_secret_hears_which_and_where) {
@@ -450,7 +450,7 @@ TEST_F(pipe_strangers, a_sender_hears_why_there_was_no_room) {
     }
     return std::string(sent.wait().error.message());
   };
-  const std::string too_short = "target 0 has 8 bytes, its tensor 1048576";
+  const std::string too_short = "target 0 has 8 bytes, but its tensor has 1048576";
   EXPECT_NE(why_not([&](auto& come) {
               return here_.receive(come, {{room.data(), room.size()}}).wait();
             }).find(too_short),

@@ -218,9 +218,9 @@ TEST_F(pipe_stripes, it_is_refused_in_words) {
   const auto four = context({});
   expect(four, four, "unix:", "a pipe within one host needs no further connections", "a pipe within one host needs no further connections");
   // What an end says of sending is what the other says of receiving.
-  expect(four, context({.connections = 1}), "tcp://127.0.0.1:0", "this end is limited to one connection",
-         "the other end makes no further connections");
-  expect(four, context({.channels = {"basic"}}), "tcp://127.0.0.1:0", "the other end does not use it", "no such channel");
+  expect(four, context({.connections = 1}), "tcp://127.0.0.1:0", "this process is limited to one connection",
+         "the peer is limited to one connection");
+  expect(four, context({.channels = {"basic"}}), "tcp://127.0.0.1:0", "the peer does not use it", "no such channel");
 }
 
 TEST_F(pipe_stripes, with_a_secret_they_need_none_of_their_own) {

@@ -219,7 +219,7 @@ TEST_F(pipe_tls_ends, one_without_tls_hears_that_the_listener_uses_it) {
     options.secret = secret;
     const auto why = expect_to_shut_out(*pipe_context::create(engine_, options));
     EXPECT_EQ(why.code(), errc::permission_denied) << why.message();
-    EXPECT_NE(why.message().find("the other end uses TLS, and this end does not"), std::string_view::npos) << why.message();
+    EXPECT_NE(why.message().find("the peer uses TLS, but this process does not"), std::string_view::npos) << why.message();
     expect_to_let_in(context(with("", "ca"), secret));
   }
 }
@@ -237,7 +237,7 @@ TEST_F(pipe_tls_ends, one_with_tls_and_a_listener_without_it_both_say_so) {
   ASSERT_TRUE(accepting.wait().ok());
   const auto of_theirs = theirs.next(come, within(20s)).wait();
   EXPECT_EQ(of_theirs.error.code(), errc::permission_denied);
-  EXPECT_NE(of_theirs.error.message().find("the other end uses TLS, and this end does not"), std::string_view::npos)
+  EXPECT_NE(of_theirs.error.message().find("the peer uses TLS, but this process does not"), std::string_view::npos)
       << of_theirs.error.message();
 }
 
