@@ -26,7 +26,7 @@ std::vector<key_result> all_failed(const Keys& keys, const status& why) {
   return results;
 }
 
-// A call that cannot begin: reports the reason at once.
+// A call that cannot start: reports the reason at once.
 call refused_call(std::span<const item> items, const status& why, const callback& done) {
   auto results = std::make_shared<const std::vector<key_result>>(all_failed(items, why));
   if (done) done(*results);
@@ -48,7 +48,7 @@ store& store::operator=(store&& other) noexcept {
   return *this;
 }
 
-// A forked child cannot end the threads and locks of its parent, so everything stays allocated there.
+// A forked child cannot stop its parent's threads or release its locks, so everything stays allocated in the child.
 store::~store() {
   if (core_ == nullptr) return;
   if (core_->forked()) {

@@ -47,7 +47,7 @@ void catalogue::end_read(entry* read) noexcept {
   }
 }
 
-// Removes the entry, or holds it back if its extent is held back.
+// Removes the entry, or keeps it for later if its extent is held back.
 void catalogue::release(std::list<entry>& from, place at) noexcept {
   if (writes_ && at->facts_.sequence <= synced_) {
     kept_back_.splice(kept_back_.end(), from, at);

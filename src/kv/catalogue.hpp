@@ -1,8 +1,8 @@
-// The values of a store in memory: their places, the order of their use, and the reads in progress. Allocates and frees their extents. Does
-// no I/O. One thread at a time.
+// The in-memory list of a store's values: their places, the order in which they were used, and the reads in progress. Allocates and frees
+// their extents. Does no I/O. Not thread-safe.
 //
-// The extent of a dropped value becomes free when its last read ends. If the value was recorded as being on disk, its extent is held back
-// until the index on disk also records the drop: otherwise a power failure could leave the old record with the bytes of another value.
+// The extent of a dropped value becomes free when its last read completes. If the value was recorded as being on disk, its extent is held
+// back until the drop is also recorded on disk. Otherwise a power failure could leave the old record pointing to another value's bytes.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace penstock::kv {
 class catalogue {
  public:
   explicit catalogue(std::uint64_t capacity_bytes) : extents_(capacity_bytes) {}
-  // From now on this process allocates the extents: the index has been read and is on disk. Before this call, or if another process writes,
-  // an extent becomes free as soon as its value is dropped, even if it is being read.
+  // After this call, this process allocates the extents: the index has been read and is on disk. Before it, or if another process writes,
+  // an extent becomes free as soon as its value is dropped, even while it is being read.
   void begin_writing() noexcept { writes_ = true; }
 
   class entry {
@@ -39,44 +39,44 @@ class catalogue {
     bool dropped_ = false;
   };
 
-  // All memory that a new value needs, so that nothing can fail once its record is written.
+  // All the memory that a new value needs, allocated in advance so that nothing can fail once its record is written.
   class prepared {
    private:
     friend class catalogue;
     std::list<entry> made_;
     std::unordered_map<std::string_view, std::list<entry>::iterator>::node_type node_;
   };
-  // Throws bad_alloc. more: the number of other values that are prepared at the same time.
+  // Throws bad_alloc. more: the number of other values prepared at the same time.
   [[nodiscard]] prepared prepare(std::string_view key, std::size_t more = 0);
 
   // --- lookup
   [[nodiscard]] const entry* find(std::string_view key) const;
-  // The same, and marks the value as the most recently used.
+  // Like find(), but also marks the value as the most recently used.
   const entry* use(std::string_view key);
   [[nodiscard]] std::size_t keys() const noexcept { return by_key_.size(); }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t wasted_bytes() const noexcept { return wasted_; }
-  [[nodiscard]] std::uint64_t record_bytes() const noexcept { return record_bytes_; }  // size of their records in the index
+  [[nodiscard]] std::uint64_t record_bytes() const noexcept { return record_bytes_; }  // total size of the values' records in the index
   [[nodiscard]] std::uint64_t last_sequence() const noexcept { return last_sequence_; }
   [[nodiscard]] std::uint64_t synced_sequence() const noexcept { return synced_; }
   [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return extents_.capacity_bytes(); }
   [[nodiscard]] const std::string& boot() const noexcept { return boot_; }
-  // From the least recently used.
+  // In order of use, least recently used first.
   [[nodiscard]] const std::list<entry>& in_order_of_use() const noexcept { return used_; }
-  // Returns the least recently used values that nobody reads, with at least that many bytes in total, or all there are.
+  // Returns the least recently used values that are not being read, with at least this many bytes in total, or all such values.
   [[nodiscard]] std::vector<const entry*> least_used(std::uint64_t bytes) const;
 
-  // --- reading: the entry stays valid, and its extent allocated, until end_read().
+  // --- reading: the entry stays valid and its extent stays allocated until end_read()
   entry* begin_read(std::string_view key);  // null: absent. Marks the value as the most recently used.
   void end_read(entry* read) noexcept;
 
   // --- changes
-  // Allocates an extent for a value of that length.
+  // Allocates an extent for a value of this length.
   [[nodiscard]] std::optional<extent> reserve(std::uint64_t length) { return extents_.take(whole_blocks(length)); }
   void give_back(const extent& reserved) noexcept { extents_.give(reserved); }
-  // Adds a value with a reserved extent, in place of the key's old value.
+  // Adds a value with a reserved extent, replacing the key's old value.
   void put(prepared made, const value_facts& facts) noexcept;
-  // Returns false if there is no such value.
+  // Returns false if the value does not exist.
   bool drop(std::string_view key, std::uint64_t sequence) noexcept;
   void grow(std::uint64_t capacity_bytes) { extents_.grow(capacity_bytes); }
   void synced(std::uint64_t sequence) noexcept { synced_ = std::max(synced_, sequence); }
@@ -85,13 +85,13 @@ class catalogue {
   void drop_unsynced();
   // Drops all values and resets the synced sequence.
   void clear();
-  // kept_back() is the number of dropped values whose extents are held back. free() frees the first of them, once the index is on disk.
+  // kept_back() returns the number of dropped values whose extents are held back. free() frees the first of them once the index is on disk.
   [[nodiscard]] std::size_t kept_back() const noexcept { return kept_back_.size(); }
   void free(std::size_t kept_back) noexcept;
-  // True if there was no memory to record a free extent: later records of the index may then look wrong.
+  // Returns true if there was no memory to record a free extent. Later index records may then appear invalid.
   [[nodiscard]] bool has_lost() const noexcept { return extents_.has_lost(); }
 
-  // Applies a record. Returns false if the record is impossible because it claims an extent that is in use.
+  // Applies a record. Returns false if the record is invalid because its extent is already in use.
   [[nodiscard]] bool apply(const record& told);
 
  private:
@@ -101,7 +101,7 @@ class catalogue {
 
   extents extents_;
   bool writes_ = false;
-  std::list<entry> used_;     // from the least recently used
+  std::list<entry> used_;     // least recently used first
   std::list<entry> leaving_;  // dropped, but still being read
   std::unordered_map<std::string_view, place> by_key_;
   std::list<entry> kept_back_;

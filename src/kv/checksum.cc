@@ -78,7 +78,7 @@ bool has_instruction() noexcept {
 
 #elif defined(__aarch64__)
 
-// All but the oldest ARM processors have the instruction, but g++ also compiles for those.
+// All but the oldest ARM processors have the instruction, but g++ targets those too by default.
 bool has_instruction() noexcept {
   static const bool has = (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
   return has;

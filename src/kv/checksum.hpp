@@ -1,6 +1,6 @@
-// CRC-32C for values and index records, by a processor instruction where available. A single chain of these instructions is too slow for
-// values, so their checksum has four independent lanes: lane 0 covers the 8-byte words 0, 4, 8 and so on, lane 1 the words 1, 5, 9, and so
-// on. Pure functions and plain values.
+// CRC-32C for values and index records, computed by a processor instruction if available. A single chain of these instructions is too slow
+// for values, so their checksum has four independent lanes: lane 0 covers the 8-byte words 0, 4, 8 and so on, lane 1 the words 1, 5, 9 and
+// so on. Pure functions and plain values.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace penstock::kv {
 
-// Returns the CRC-32C of bytes that follow the bytes with CRC `before`; 0: none precede.
+// Continues the CRC-32C `before` of preceding bytes with these bytes; 0 if none precede.
 [[nodiscard]] std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept;
-// The same without the instruction, for tests.
+// The same computed without the instruction, for tests.
 [[nodiscard]] std::uint32_t crc32c_by_table(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept;
 
-// The checksum of bytes that are added in pieces; the division into pieces does not matter.
+// A checksum over bytes that are added in pieces; the piece boundaries do not affect the result.
 class checksum {
  public:
   void add(std::span<const std::byte> bytes) noexcept;

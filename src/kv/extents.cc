@@ -30,7 +30,7 @@ extents::places::iterator extents::remove(places::iterator hole) {
   return by_offset_.erase(hole);
 }
 
-// Takes the part out of the hole; the rest before and behind it stays free.
+// Takes the part out of the hole; what remains before and after it stays free.
 void extents::cut(places::iterator hole, const extent& part) {
   const extent whole{hole->first, hole->second};
   remove(hole);

@@ -1,5 +1,4 @@
-// The free extents of a file, each a whole number of blocks. Takes the smallest one that is long enough, and merges free neighbours. One
-// thread at a time.
+// The free extents of a file, each a whole number of blocks. Allocation is best-fit, and adjacent free extents are merged. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +17,15 @@ struct extent {
 
 class extents {
  public:
-  // Everything is free at first. capacity_bytes: a whole number of blocks.
+  // Everything is initially free. capacity_bytes: a whole number of blocks.
   explicit extents(std::uint64_t capacity_bytes);
-  // Takes an extent of that length, a whole number of blocks. Returns nothing if no free extent is long enough.
+  // Allocates an extent of this length, a whole number of blocks. Returns nothing if no free extent is long enough.
   [[nodiscard]] std::optional<extent> take(std::uint64_t length);
-  // Takes exactly this extent. Returns false if part of it is not free or lies outside the file.
+  // Allocates exactly this extent. Returns false if part of it is not free or is outside the file.
   [[nodiscard]] bool take_at(const extent& wanted);
-  // Frees an extent. If there is no memory to record it, it stays taken.
+  // Frees an extent. If there is no memory to record it, it stays allocated.
   void give(const extent& taken) noexcept;
-  // True if there was no memory to record a free extent.
+  // Returns true if there was no memory to record a free extent.
   [[nodiscard]] bool has_lost() const noexcept { return has_lost_; }
   void grow(std::uint64_t capacity_bytes);
   [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_; }

@@ -13,7 +13,7 @@ namespace penstock::kv {
 
 namespace {
 
-// For a value that is replaced again and again while it is read; after that it counts as absent.
+// For a value that is repeatedly replaced while it is being read. After this many attempts it counts as absent.
 constexpr unsigned most_fetch_rounds = 8;
 
 }  // namespace
@@ -32,7 +32,7 @@ bool fetch::begin() {
   requests_.clear();
   const status followed = from_.follow();
   const auto looked_for = std::exchange(wanted_, {});
-  for (const std::size_t index : looked_for | std::views::reverse) {  // so that the first key counts as the most recent
+  for (const std::size_t index : looked_for | std::views::reverse) {  // so that the first key becomes the most recently used
     if (followed.ok()) {
       find(index);
     } else {
@@ -43,7 +43,7 @@ bool fetch::begin() {
   return !readings_.empty();
 }
 
-// Reads values in file order, whatever the order of the keys, so that adjacent values are read together.
+// Reads values in file order, regardless of key order, so that adjacent values are read together.
 void fetch::ask_in_file_order() {
   const auto offset_of = [](const reading& each) { return each.entry->facts().offset; };
   if (!std::ranges::is_sorted(readings_, {}, offset_of)) std::ranges::sort(readings_, {}, offset_of);
@@ -67,7 +67,7 @@ void fetch::find(std::size_t index) {
     results_[index] = failed_with(wrong, part.key);
     return;
   }
-  readings_.push_back({index, nullptr, 0, 0});  // first, so that readings_ always holds every read that has begun
+  readings_.push_back({index, nullptr, 0, 0});  // first, so that readings_ always contains every read that has started
   auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
   if (entry == nullptr) return readings_.pop_back();
   readings_.back().entry = entry;
@@ -90,7 +90,7 @@ void fetch::finish(std::span<const io_result> outcomes) {
   let_go();
 }
 
-// If this process writes, values that are being read stay.
+// If this process is the writer, values that are being read stay in place.
 bool fetch::is_gone(const reading& read) const {
   if (!from_.read_only()) return false;
   const auto now = from_.find(parts_[read.index].key);
@@ -101,19 +101,19 @@ key_result fetch::look_at(const reading& read, std::span<const io_result> outcom
   const key_part& part = parts_[read.index];
   const value_facts& facts = read.entry->facts();
   if (facts.length != part.length) {
-    const auto why = fmt::format("its value has {} bytes, but its memory has {}", facts.length, part.length);
+    const auto why = fmt::format("the value has {} bytes, but the buffer has {}", facts.length, part.length);
     return failed_with({errc::invalid_argument, why}, part.key);
   }
   for (std::size_t i = read.first_request; i < read.first_request + read.requests; ++i) {
     if (!outcomes[i].ok()) return failed_with(outcomes[i].error, part.key);
     if (outcomes[i].bytes_done == requests_[i].length) continue;
-    return failed_with({errc::io, fmt::format("{} ends within its value", from_.data().path())}, part.key);
+    return failed_with({errc::io, fmt::format("the value extends past the end of {}", from_.data().path())}, part.key);
   }
   if (checksums_ && facts.checksum) {
     const auto sum = checksum_of(engine_, part.pieces);
     if (sum && *sum != *facts.checksum) {
       from_.drop_damaged(part.key, facts.sequence);
-      return failed_with({errc::io, fmt::format("its value in {} does not match its checksum, and is dropped", from_.data().path())},
+      return failed_with({errc::io, fmt::format("the value in {} does not match its checksum and was dropped", from_.data().path())},
                          part.key);
     }
   }

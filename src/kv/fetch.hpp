@@ -1,7 +1,7 @@
-// Fetches many values: finds them, lists the reads, and checks what was read. One thread at a time.
+// Fetches many values: looks them up, lists the reads to submit, and checks the results. Not thread-safe.
 //
-// If another process writes, it may drop a value and reuse its extent during the read. The index is therefore checked again afterwards: a
-// drop is recorded before the bytes change. A value that was dropped meanwhile is looked up and read once more.
+// If another process writes, it may drop a value and reuse its extent during the read. The index is therefore checked again after the read:
+// a drop is recorded before the bytes change. A value that was dropped during the read is looked up and read again.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,9 @@ class fetch {
   fetch& operator=(const fetch&) = delete;
   ~fetch() { let_go(); }
 
-  // Looks up the values that are still missing. Returns false if none is, and all results are set.
+  // Looks up the values that are still missing. Returns false if none are missing; all results are then set.
   bool begin();
-  // The reads to submit after begin(), as one batch.
+  // Returns the reads to submit after begin(), as one batch.
   [[nodiscard]] std::span<const io_request> requests() const noexcept { return requests_; }
   // outcomes: one per request.
   void finish(std::span<const io_result> outcomes);

@@ -31,21 +31,22 @@ constexpr mode_t folder_mode = 0700;
 constexpr mode_t file_mode = 0600;
 constexpr const char* lock_name = "lock";
 constexpr std::string_view lock_magic = "PSTKVLCK ";  // followed by the process id
-constexpr unsigned most_links = 40;                   // the limit of Linux
+constexpr unsigned most_links = 40;                   // Linux's limit
 constexpr std::size_t most_shown_names = 3;
 
 status os_error(const char* doing, const std::string& path) { return status::from_errno(errno, fmt::format("{} {}", doing, path)); }
 
-// Checks that no other user can have changed the contents.
+// Checks that no other user could have changed the contents.
 status check_owner(int number, const std::string& path, bool is_folder) {
   struct stat facts {};
   if (::fstat(number, &facts) != 0) return os_error("look at", path);
   if (is_folder ? !S_ISDIR(facts.st_mode) : !S_ISREG(facts.st_mode))
-    return {errc::not_a_file, fmt::format("{} is no {}", path, is_folder ? "folder" : "regular file")};
+    return {errc::not_a_file, fmt::format("{} is not a {}", path, is_folder ? "folder" : "regular file")};
   if (facts.st_uid != ::geteuid())
-    return {errc::permission_denied, fmt::format("{} belongs to user {}, but this is user {}", path, facts.st_uid, ::geteuid())};
+    return {errc::permission_denied, fmt::format("{} is owned by user {}, not by the current user {}", path, facts.st_uid, ::geteuid())};
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return {errc::permission_denied, fmt::format("{} can be written by other users (mode {:o}): chmod go-w", path, facts.st_mode & 07777)};
+    return {errc::permission_denied,
+            fmt::format("{} is writable by other users (mode {:o}): run chmod go-w on it", path, facts.st_mode & 07777)};
   return {};
 }
 
@@ -56,7 +57,7 @@ auto again_if_interrupted(Call&& call) {
   return done;
 }
 
-// Returns the beginning of the lock's text. Versions before the magic number wrote only the process id.
+// Returns the start of the lock file's text. Versions before the magic number wrote only the process id.
 std::string lock_text(int lock) {
   std::array<char, 40> text{};
   const auto length = again_if_interrupted([&] { return ::pread(lock, text.data(), text.size() - 1, 0); });
@@ -69,7 +70,7 @@ std::string holder_of(int lock) {
   return text.empty() ? "another process" : fmt::format("process {}", printable_text(text));
 }
 
-// Opens a folder component by component, and checks each symbolic link on the way before following it.
+// Opens a folder component by component and checks each symbolic link before following it.
 class path_walk {
  public:
   static result<descriptor> open(const std::string& path, bool create) {
@@ -86,7 +87,7 @@ class path_walk {
  private:
   explicit path_walk(const std::string& path) : path_(path), at_(::open(".", O_PATH | O_CLOEXEC)) {}
 
-  // Puts a path in front of the components that are left.
+  // Prepends a path to the remaining components.
   void push(std::string_view path) {
     if (path.starts_with('/')) at_ = descriptor(::open("/", O_PATH | O_CLOEXEC));
     while (!path.empty()) {
@@ -102,7 +103,7 @@ class path_walk {
     left_.pop_back();
     descriptor next = enter(name);
     if (!next.is_open() && errno == ENOENT && create && left_.empty()) {
-      if (::mkdirat(at_.number(), name.c_str(), folder_mode) != 0 && errno != EEXIST) return os_error("make the folder", path_);
+      if (::mkdirat(at_.number(), name.c_str(), folder_mode) != 0 && errno != EEXIST) return os_error("create the folder", path_);
       next = enter(name);
     }
     struct stat facts {};
@@ -119,8 +120,8 @@ class path_walk {
   status follow(const descriptor& link, const std::string& name, uid_t owner) {
     if (owner != 0 && owner != ::geteuid())
       return {errc::permission_denied,
-              fmt::format("{}: {} is a symbolic link owned by user {}, but this is user {}: name the folder itself", path_,
-                          printable_text(name), owner, ::geteuid())};
+              fmt::format("{}: {} is a symbolic link owned by user {}, not by the current user {}: use the path of the folder itself",
+                          path_, printable_text(name), owner, ::geteuid())};
     std::array<char, PATH_MAX> target{};
     const auto length = ::readlinkat(link.number(), "", target.data(), target.size());
     if (length >= 0 && ++links_ > most_links) errno = ELOOP;
@@ -131,7 +132,7 @@ class path_walk {
 
   const std::string& path_;
   descriptor at_;
-  std::vector<std::string> left_;  // components, the next one last
+  std::vector<std::string> left_;  // remaining components, the next one last
   unsigned links_ = 0;
 };
 
@@ -139,7 +140,7 @@ struct closing_listing {
   void operator()(DIR* listed) const noexcept { ::closedir(listed); }
 };
 
-// Has the results of flock(2), but uses the locks of fcntl(2) if the file system or a sandbox refuses flock.
+// Returns what flock(2) would, but uses fcntl(2) locks if the file system or a sandbox rejects flock.
 int lock_whole(int fd) {
   if (again_if_interrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0) return 0;
   if (!is_refused_call(errno)) return -1;
@@ -163,7 +164,7 @@ descriptor::~descriptor() {
 
 result<folder> folder::open(const std::string& path, bool create) {
   if (path.empty() || path.find('\0') != std::string::npos)
-    return status(errc::invalid_argument, "a folder must have a name without zero bytes");
+    return status(errc::invalid_argument, "the folder's path must not be empty or contain NUL bytes");
   auto opened = path_walk::open(path, create);
   if (!opened) return opened.error();
   folder made;
@@ -178,12 +179,12 @@ status folder::check_may_hold_new_store() const {
   const std::unique_ptr<DIR, closing_listing> listing(fd < 0 ? nullptr : ::fdopendir(fd));
   if (listing == nullptr) return os_error("list", path_);
   std::vector<std::string> names;
-  while (const auto* each = ::readdir(listing.get())) {  // NOLINT(concurrency-mt-unsafe): the stream is local
+  while (const auto* each = ::readdir(listing.get())) {  // NOLINT(concurrency-mt-unsafe): the directory stream is local
     const std::string_view name = each->d_name;
     if (name != "." && name != ".." && name != "lost+found") names.emplace_back(name);  // lost+found belongs to the file system
   }
   if (names.empty()) return {};
-  // Check after the listing: a new store writes the magic number before it creates another file.
+  // Check after listing: a new store writes the magic number before it creates another file.
   if (const auto locked = open_file(lock_name, false); locked.ok()) {
     const auto size = size_of(*locked, path_of(lock_name));
     const bool is_new = names.size() == 1 && size.ok() && *size == 0;
@@ -194,8 +195,8 @@ status folder::check_may_hold_new_store() const {
   for (std::size_t i = 0; i < std::min(names.size(), most_shown_names); ++i)
     shown += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", printable_text(names[i]));
   return {errc::invalid_argument,
-          fmt::format("{} is not a store and contains other files ({}{}); a store is made in an empty folder, or in one "
-                      "that does not exist yet: name another folder",
+          fmt::format("{} is not a store and contains other files ({}{}): use an empty folder, or one that does not "
+                      "exist yet",
                       path_, shown, names.size() > most_shown_names ? ", ..." : "")};
 }
 
@@ -204,14 +205,14 @@ result<descriptor> folder::lock() const {
   if (!made) return made.error();
   if (lock_whole(made->number()) != 0) {
     if (errno != EWOULDBLOCK) return os_error("lock", path_of(lock_name));
-    return status(errc::would_block, fmt::format("{} is open for writing in {}; one process writes, others open it read only", path_,
+    return status(errc::would_block, fmt::format("{} is already open for writing in {}: other processes must open it read-only", path_,
                                                  holder_of(made->number())));
   }
   const std::string text = fmt::format("{}{}\n", lock_magic, ::getpid());
-  // A full disk must not fail here: an existing store can still be read and dropped from.
+  // Do not fail on a full disk: an existing store can still be read, and values can still be dropped.
   const auto noted = write_at(*made, std::as_bytes(std::span(text)), 0, path_of(lock_name));
   if (noted.error.ok() && ::ftruncate(made->number(), static_cast<off_t>(text.size())) != 0)
-    errno = 0;  // text behind the line is never read
+    errno = 0;  // text after the line is never read
   return made;
 }
 
@@ -239,8 +240,8 @@ result<std::uint64_t> folder::inode_of(const char* name) const {
 }
 
 status folder::replace(const char* from, const char* to) const {
-  if (rename_in(descriptor_.number(), from, to) != 0) return os_error("give its name to", path_of(to));
-  // Some file systems cannot sync a folder (EINVAL) and offer no other way.
+  if (rename_in(descriptor_.number(), from, to) != 0) return os_error("rename the new file to", path_of(to));
+  // Some file systems cannot sync a folder (EINVAL) and offer no alternative.
   if (again_if_interrupted([&] { return ::fsync(descriptor_.number()); }) == 0) return {};
   if (is_refused_call(errno) && again_if_interrupted([&] { return ::fdatasync(descriptor_.number()); }) == 0) return {};
   return errno == EINVAL ? status() : os_error("fsync", path_);

@@ -1,6 +1,6 @@
-// The folder of a store and its files: `data` holds the values, `index` their places, and `lock` is locked by the writing process. All
-// belong to this user, and nobody else can write to them. The lock begins with a magic number, like the index: a folder with neither that
-// is not empty is not a store. Blocks for the file system. Thread-safe.
+// A store's folder and its files: `data` contains the values, `index` their places, and `lock` is locked by the writing process. All are
+// owned by this user and not writable by others. The lock file starts with a magic number, like the index: a folder that is not empty and
+// has neither is not a store. Blocks on file system calls. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -30,25 +30,25 @@ class descriptor {
 
 class folder {
  public:
-  // create: creates the folder if it is missing. Follows symbolic links of this user and root only. Errors: permission_denied (another
-  // user's link or folder), not_a_file, those of open(2) and mkdir(2).
+  // create: create the folder if it does not exist. Follows only symbolic links owned by this user or root. Errors: permission_denied
+  // (another user's link or folder), not_a_file, those of open(2) and mkdir(2).
   static result<folder> open(const std::string& path, bool create);
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] std::string path_of(const char* name) const { return path_ + "/" + name; }
 
-  // Ok if a new store may be created here: the folder is empty, or the creation of a store was begun in it. Errors: invalid_argument (names
-  // files that do not belong to a store).
+  // Returns ok if a new store may be created here: the folder is empty, or contains only a partly created store. Errors: invalid_argument
+  // (lists files that do not belong to a store).
   [[nodiscard]] status check_may_hold_new_store() const;
-  // Locks the store as long as the descriptor or a copy of it is open (see sys::not_inherited). Errors: would_block (names the process that
-  // holds the lock).
+  // Locks the store as long as the descriptor or a copy of it is open (see sys::not_inherited). Errors: would_block (the message names the
+  // process that holds the lock).
   [[nodiscard]] result<descriptor> lock() const;
-  // Opens an existing file. Errors: not_found, those of open(2), and permission_denied also if it belongs to another user.
+  // Opens an existing file. Errors: not_found, those of open(2), and permission_denied if another user owns it.
   [[nodiscard]] result<descriptor> open_file(const char* name, bool write) const;
-  // Opens a file; creates it if it is missing.
+  // Opens a file; creates it if it does not exist.
   [[nodiscard]] result<descriptor> make_file(const char* name) const;
-  // The inode number of the file with that name; 0: no such file.
+  // Returns the inode number of the file with this name; 0: no such file.
   [[nodiscard]] result<std::uint64_t> inode_of(const char* name) const;
-  // Renames a complete file over another one. The name is on disk when the call returns.
+  // Renames a complete file over another one. The rename is on disk when the call returns.
   [[nodiscard]] status replace(const char* from, const char* to) const;
   void remove(const char* name) const noexcept;
   [[nodiscard]] bool has(const char* name) const noexcept;
@@ -58,22 +58,22 @@ class folder {
   descriptor descriptor_;
 };
 
-// The inode number of an open file.
+// Returns the inode number of an open file.
 [[nodiscard]] result<std::uint64_t> inode_of(const descriptor& file, const std::string& path);
-// The size of a file in bytes.
+// Returns the size of a file in bytes.
 [[nodiscard]] result<std::uint64_t> size_of(const descriptor& file, const std::string& path);
 [[nodiscard]] status sync_data(const descriptor& file, const std::string& path);
-// Sets the length of the file, and allocates disk space for all of it if the file system can.
+// Sets the file's length, and allocates disk space for all of it if the file system supports that.
 [[nodiscard]] status preallocate(const descriptor& file, std::uint64_t bytes, const std::string& path);
-// Reads up to to.size() bytes; fewer only at end of file.
+// Reads up to to.size() bytes; fewer only at the end of the file.
 [[nodiscard]] result<std::size_t> read_at(const descriptor& file, std::span<std::byte> to, std::uint64_t offset, const std::string& path);
-// The bytes that were written, and why not all of them.
+// The number of bytes written, and the error if not all were.
 struct written {
   std::size_t bytes = 0;
   status error{};
 };
 [[nodiscard]] written write_at(const descriptor& file, std::span<const std::byte> from, std::uint64_t offset, const std::string& path);
-// Identifies this boot of the machine; empty if unknown.
+// Returns an id for the current boot of the machine; empty if unknown.
 [[nodiscard]] std::string this_boot();
 
 }  // namespace penstock::kv

@@ -34,7 +34,7 @@ void get_queue::add(get_operation& op, std::span<const item> items) {
   end(op);
 }
 
-// The store may be destroyed before the operation is.
+// The store may be destroyed before the operation.
 void get_queue::end(get_operation& op) noexcept {
   op.fetch_.reset();
   op.end();
@@ -49,7 +49,7 @@ void get_queue::submit(get_operation& op) {
   const auto requests = op.fetch_->requests();
   op.outcomes_.assign(requests.size(), {});
   op.left_.store(requests.size() + 1);
-  const core::timed_ref<get_operation> held(op);  // the operation may end before the code below is done
+  const core::timed_ref<get_operation> held(op);  // the operation may complete before the code below is done
   auto now = engine_.submit(requests, {}, {}, [this, &op](std::size_t index, const io_result& outcome) {
     op.outcomes_[index] = outcome;
     one_less(op);

@@ -1,4 +1,4 @@
-// Asynchronous gets: a worker thread checks what was read when a batch has ended. Thread-safe.
+// Asynchronous gets: when a batch completes, a worker thread checks what was read. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -41,10 +41,10 @@ class get_queue {
   get_queue(const engine& with, volume& from, const store_options& options) : engine_(with), from_(from), checksums_(options.checksums) {}
   get_queue(const get_queue&) = delete;
   get_queue& operator=(const get_queue&) = delete;
-  // Starts the get and completes it later. Takes over the reference of a running request. Throws bad_alloc, or system_error if the thread
-  // cannot be started; nothing has begun then.
+  // Starts the get and completes it later. Takes over a running request's reference. Throws bad_alloc, or system_error if the thread cannot
+  // be started; in that case nothing has started.
   void add(get_operation& op, std::span<const item> items);
-  // Call it once no get is under way. Ends the thread.
+  // Call when no gets are in flight. Stops the thread.
   void stop();
 
  private:
@@ -60,7 +60,7 @@ class get_queue {
   const bool checksums_;
   std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
-  std::deque<get_operation*> ended_;  // their batches have ended
+  std::deque<get_operation*> ended_;  // operations whose batches have completed
   bool stopping_ = false;
   std::thread thread_;
 };

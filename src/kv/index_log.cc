@@ -84,7 +84,7 @@ result<bool> index_log::read_new(const std::function<bool(const record&)>& apply
     if (rest.empty()) return true;
     while (!rest.empty()) {
       const auto parsed = parse_record(rest, header_);
-      // A record that continues behind the chunk is read again from its beginning.
+      // A record that extends past the chunk is read again from its start.
       if (parsed.is == parsed_record::state::cut && *read == chunk_.size() && rest.size() < most_record_bytes) break;
       if (parsed.is != parsed_record::state::whole || !apply(parsed.content)) return false;
       rest = rest.subspan(parsed.bytes);
@@ -95,14 +95,14 @@ result<bool> index_log::read_new(const std::function<bool(const record&)>& apply
 
 status index_log::cut() {
   if (::ftruncate(file_.number(), static_cast<off_t>(end_)) == 0) return {};
-  return status::from_errno(errno, "cut " + path_);
+  return status::from_errno(errno, "truncate " + path_);
 }
 
 index_log::appended index_log::append_records(const new_records& records) {
   const auto done = write_at(file_, records.bytes(), end_, path_);
   appended outcome{records.whole_within(done.bytes), done.error};
   end_ += records.end_of_first(outcome.count);
-  // If cut() fails too, the next append overwrites the rest; until then readers reject the incomplete record.
+  // If cut() fails too, the next append overwrites the remainder; until then readers reject the incomplete record.
   if (!done.error.ok() && done.bytes > records.end_of_first(outcome.count)) (void)cut();
   return outcome;
 }

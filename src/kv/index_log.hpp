@@ -1,6 +1,5 @@
-// The index file: an append-only log of records. A new log replaces it when most of its records are about values that are gone. The writing
-// process appends; other processes read what was added, and notice when the log was replaced. Blocks for the file system. One thread at a
-// time.
+// The index file: an append-only log of records. A new log replaces it when most of its records refer to dropped values. The writing
+// process appends; other processes read what was added and detect when the log is replaced. Blocks on file system calls. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +16,7 @@
 
 namespace penstock::kv {
 
-// Records to append; each is written whole or not at all.
+// Records to append. Each is written completely or not at all.
 class new_records {
  public:
   explicit new_records(std::uint64_t id) noexcept : id_(id) {}
@@ -27,7 +26,7 @@ class new_records {
   }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t count() const noexcept { return ends_.size(); }
-  // The number of records that end within that many bytes, and the end of the last of these.
+  // The number of records that fit completely into this many bytes, and the end offset of the last of them.
   [[nodiscard]] std::size_t whole_within(std::size_t bytes) const noexcept;
   [[nodiscard]] std::size_t end_of_first(std::size_t count) const noexcept { return count == 0 ? 0 : ends_[count - 1]; }
 
@@ -39,33 +38,33 @@ class new_records {
 
 // A header with a new random id.
 [[nodiscard]] index_header new_header(std::uint64_t capacity_bytes);
-// All records that a new log of the catalogue needs.
+// Returns all records for a new log of the catalogue.
 [[nodiscard]] new_records records_of(const catalogue& of, std::uint64_t id);
 
 class index_log {
  public:
   // Opens an existing log. Errors: not_found; unsupported and io as for parse_header().
   static result<index_log> open(const folder& in, bool write);
-  // Writes a new log with these records and renames it over the old one; it is on disk when the call returns. On failure the old log stays,
-  // unless was_replaced() is true.
+  // Writes a new log with these records and renames it over the old one. The new log is on disk when the call returns. On failure the old
+  // log remains, unless was_replaced() is true.
   static result<index_log> create(const folder& in, const index_header& header, const new_records& records);
   [[nodiscard]] const index_header& header() const noexcept { return header_; }
-  // The offset behind the last record that was read or written, in bytes.
+  // The byte offset after the last record that was read or written.
   [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
 
-  // Passes the records from end() on to apply(). Stops, and leaves end(), at the first record that is incomplete, wrong, or refused by
-  // apply(). Returns true if nothing follows end().
+  // Passes the records starting at end() to apply(). Stops at the first record that is incomplete, invalid or rejected by apply(), and sets
+  // end() to its start. Returns true if nothing follows end().
   result<bool> read_new(const std::function<bool(const record&)>& apply);
   // Truncates the file at end().
   status cut();
-  // Appends records at end(). Returns how many were written, and why not all of them; a partly written record is cut off.
+  // Appends records at end(). Returns how many were written, and the error if not all were. A partly written record is truncated.
   struct appended {
     std::size_t count = 0;
     status error{};
   };
   appended append_records(const new_records& records);
   status sync() const { return sync_data(file_, path_); }
-  // True if the name now belongs to another file.
+  // Returns true if the name now refers to a different file.
   [[nodiscard]] result<bool> was_replaced(const folder& in) const;
 
  private:

@@ -10,13 +10,13 @@ namespace penstock::kv {
 
 namespace {
 
-// Joins pieces to the ones before them. Remembers the allocation of the last look-up, because a driver call takes half a microsecond. Use
-// it for pieces that are checked directly one after the other.
+// Merges pieces with the ones before them. Caches the allocation of the last lookup, because a driver call takes half a microsecond. Use it
+// for pieces that are checked immediately one after the other.
 class piece_joiner {
  public:
   explicit piece_joiner(core::memory_map& memory) noexcept : memory_(memory) {}
 
-  // Adds `next` to `to` if they are adjacent in one allocation; returns true if it did.
+  // Appends `next` to `to` and returns true if they are adjacent in one allocation.
   bool join(memory_piece& to, const memory_piece& next) {
     const auto end = checked_add(reinterpret_cast<std::uintptr_t>(to.memory), to.length);
     const auto length = checked_add(to.length, next.length);
@@ -45,7 +45,7 @@ class piece_joiner {
   }
 
   core::memory_map& memory_;
-  const std::byte* last_begin_ = nullptr;  // the last look-up
+  const std::byte* last_begin_ = nullptr;  // the last lookup
   device::memory_info last_;               // and its result
 };
 
@@ -69,7 +69,7 @@ std::vector<key_part> parts_of(std::span<const item> items, core::memory_map& me
 
 status check_key(std::string_view key) {
   if (!key.empty() && key.size() <= most_key_bytes) return {};
-  return {errc::invalid_argument, fmt::format("a key has 1 to {} bytes, not {}", most_key_bytes, key.size())};
+  return {errc::invalid_argument, fmt::format("a key must be 1 to {} bytes long, not {}", most_key_bytes, key.size())};
 }
 
 std::string named(std::string_view key) { return "key " + printable_text(std::string(key.substr(0, most_key_bytes))); }

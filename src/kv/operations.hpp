@@ -1,4 +1,4 @@
-// Puts and gets of many keys, from the call to its end.
+// Puts and gets of many keys, from the call to completion.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@
 
 namespace penstock::kv {
 
-// Counts the operations of a store that are under way. Thread-safe.
+// Counts a store's operations in flight. Thread-safe.
 class under_way {
  public:
   void begin() {
@@ -39,31 +39,31 @@ class under_way {
   std::size_t count_ = 0;
 };
 
-// One key of a call, in the store's own copy.
+// One key of a call, copied by the store.
 struct key_part {
   std::string key;
   std::vector<memory_piece> pieces;  // none is empty
-  std::uint64_t length = 0;          // of all pieces; the largest number if it overflows
+  std::uint64_t length = 0;          // total of all pieces; the maximum value on overflow
 };
-// Pieces that are adjacent in one allocation become one piece, because they are adjacent in the file too.
+// Pieces that are adjacent in one allocation are merged, because they are adjacent in the file too.
 [[nodiscard]] std::vector<key_part> parts_of(std::span<const item> items, core::memory_map& memory);
-// Ok if the key is valid.
+// Returns ok if the key is valid.
 [[nodiscard]] status check_key(std::string_view key);
-// The key as it appears in messages.
+// Returns the key as shown in messages.
 [[nodiscard]] std::string named(std::string_view key);
 [[nodiscard]] key_result failed_with(const status& error, std::string_view key);
-// The sum of the bytes, and the first error.
+// Returns the sum of the bytes, and the first error.
 [[nodiscard]] io_result sum_of(std::span<const key_result> results);
 
 class key_operation : public core::operation {
  public:
-  // Counts as one of `among` from construction until end().
+  // Is counted in `among` from construction until end().
   key_operation(std::shared_ptr<core::runtime> with, under_way& among, std::size_t keys)
       : core::operation(std::move(with)), results_(std::make_shared<std::vector<key_result>>(keys)), among_(among) {
     among_.begin();
   }
   [[nodiscard]] const std::shared_ptr<std::vector<key_result>>& results() const noexcept { return results_; }
-  // Call it when the results are set. The operation and the store may be destroyed on return.
+  // Call when the results are set. The operation and the store may be destroyed by the time this returns.
   void end() noexcept {
     has_ended_ = true;
     among_.end();
@@ -71,7 +71,7 @@ class key_operation : public core::operation {
   }
 
  protected:
-  // Memory ran out during construction: end() is never called.
+  // For when memory runs out during construction: end() is never called.
   ~key_operation() override {
     if (!has_ended_) among_.end();
   }

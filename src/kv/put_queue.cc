@@ -14,7 +14,7 @@ namespace penstock::kv {
 
 namespace {
 
-// Reserves room for that many more elements, so that push_back cannot fail.
+// Reserves room for this many more elements, so that push_back cannot fail.
 template <class T>
 void make_room(std::vector<T>& in, std::size_t more) {
   if (in.capacity() - in.size() < more) in.reserve(std::max(in.size() + more, 2 * in.capacity()));
@@ -65,7 +65,7 @@ void put_queue::run() {
   }
 }
 
-// Call it with the lock.
+// Call with the lock held.
 void put_queue::take_next() {
   if (next_.op != nullptr || added_.empty()) return;
   next_ = {added_.front(), 0};
@@ -99,7 +99,7 @@ void put_queue::begin_round() {
   submit(rounds_.back());
 }
 
-// Collects puts up to the limits on free space and on bytes under way.
+// Collects puts up to the limits on free space and on bytes in flight.
 void put_queue::gather(round& into) {
   while (next_.op != nullptr) {
     const std::uint64_t length = part_of(next_).length;
@@ -115,7 +115,7 @@ void put_queue::gather(round& into) {
   }
 }
 
-// Goes on to the next key; length is that of the current one. The operation may be gone already, if its last key was refused.
+// Moves on to the next key. length: of the current key's value. The operation may already be destroyed if its last key was refused.
 void put_queue::go_on(std::uint64_t length) noexcept {
   if (++next_.index == keys_) next_ = {nullptr, 0};
   const std::lock_guard guard(lock_);
@@ -127,14 +127,14 @@ status put_queue::check(const put& next) const {
   const key_part& part = part_of(next);
   if (status stopped = next.op->stop_reason(); !stopped.ok()) return stopped;
   if (status wrong = check_key(part.key); !wrong.ok()) return wrong;
-  if (part.length == 0) return {errc::invalid_argument, "a value must have at least one byte"};
+  if (part.length == 0) return {errc::invalid_argument, "a value must be at least one byte long"};
   const std::uint64_t capacity = to_.capacity_bytes();
   if (part.length <= capacity) return {};
-  return {errc::invalid_argument, fmt::format("a value of {} bytes is more than the capacity of {}", part.length, capacity)};
+  return {errc::invalid_argument, fmt::format("the value of {} bytes is larger than the store's capacity of {}", part.length, capacity)};
 }
 
-// Returns true if the put is in the round or has ended, and false if it must wait for another round to end. If it throws, neither has
-// happened.
+// Returns true if the put was added to the round or has failed, and false if it must wait for another round to complete. If this throws,
+// neither has happened.
 bool put_queue::place(round& into, const put& next) {
   const key_part& part = part_of(next);
   if (const status wrong = check(next); !wrong.ok()) return refuse(next, wrong), true;
@@ -145,7 +145,8 @@ bool put_queue::place(round& into, const put& next) {
   if (!room->has_value()) {
     no_room_ = !into.puts.empty() || !rounds_.empty();
     if (no_room_) return false;
-    return refuse(next, {errc::no_space, fmt::format("{} has no {} contiguous bytes that are not being read", to_.path(), part.length)}),
+    return refuse(next, {errc::no_space,
+                         fmt::format("{} has no {} contiguous bytes free: the other values are being read", to_.path(), part.length)}),
            true;
   }
   placed_put placed{next, {0, (*room)->offset, part.length, {}}, into.requests.size()};
@@ -160,7 +161,7 @@ bool put_queue::place(round& into, const put& next) {
   return true;
 }
 
-// Computes the checksums while the bytes are being written. The engine's callback thread would be the wrong place: users' callbacks may
+// Computes the checksums while the bytes are being written. The engine's callback thread is not used for this, because users' callbacks may
 // block it.
 void put_queue::submit(round& of) {
   of.left.store(of.requests.size());
@@ -190,7 +191,7 @@ void put_queue::finish_front() {
   gone.splice(gone.end(), rounds_, rounds_.begin());
 }
 
-// If it throws, none of the puts has ended.
+// If this throws, none of the puts has completed.
 void put_queue::finish(round& ended) {
   const auto outcomes = ended.running.wait();
   std::vector<new_value> values;
@@ -227,8 +228,8 @@ void put_queue::finish(round& ended) {
   }
 }
 
-// Backwards, so that the first key of a call counts as the most recent when the store is opened again. If a key occurs twice, its later
-// value stays.
+// In reverse order, so that the first key of a call counts as the most recently used when the store is reopened. If a key occurs twice, its
+// later value is kept.
 std::vector<const put_queue::placed_put*> put_queue::in_order_of_records(const round& ended) {
   std::vector<const placed_put*> order;
   order.reserve(ended.puts.size());
@@ -241,8 +242,8 @@ std::vector<const put_queue::placed_put*> put_queue::in_order_of_records(const r
   return order;
 }
 
-// Sets a result, and ends the operation with its last key. All its keys then count as used, the first as the most recent, however many
-// rounds they took.
+// Sets a result, and completes the operation with its last key. All its keys are then marked as used, the first one as the most recent,
+// regardless of how many rounds they took.
 void put_queue::end(const put& what, key_result outcome) noexcept {
   (*what.op->results())[what.index] = std::move(outcome);
   if (--what.op->open_ > 0) return;

@@ -1,5 +1,5 @@
-// Puts, in the order of the calls: a worker thread allocates extents for them, submits as many as may be under way as one batch, and writes
-// their records once the bytes are in the file. Thread-safe.
+// Puts, in call order. A worker thread allocates extents for them, submits as many as the limit allows as one batch, and writes their
+// records once the bytes are in the file. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -39,10 +39,10 @@ class put_queue {
       : engine_(with), to_(to), checksums_(options.checksums), most_bytes_(options.most_put_bytes_under_way) {}
   put_queue(const put_queue&) = delete;
   put_queue& operator=(const put_queue&) = delete;
-  // Takes over the reference of a running request, and completes it later. Throws bad_alloc, or system_error if the thread cannot be
-  // started; nothing has begun then.
+  // Takes over a running request's reference and completes the request later. Throws bad_alloc, or system_error if the thread cannot be
+  // started; in that case nothing has started.
   void add(put_operation& op);
-  // Call it once no put is under way. Ends the thread.
+  // Call when no puts are in flight. Stops the thread.
   void stop();
   void add_to(store_stats& told) const;
 
@@ -90,14 +90,14 @@ class put_queue {
   const std::uint64_t most_bytes_;
 
   // Used by the worker thread only:
-  put next_{nullptr, 0};  // the next put; no operation: none
-  std::size_t keys_ = 0;  // number of keys of its operation
-  bool no_room_ = false;  // until a round ends
+  put next_{nullptr, 0};  // the next put; null operation: none
+  std::size_t keys_ = 0;  // number of keys in its operation
+  bool no_room_ = false;  // until a round completes
 
   mutable std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
   std::deque<put_operation*> added_;  // waiting behind next_
-  std::list<round> rounds_;           // under way, in order; changed only by the worker thread
+  std::list<round> rounds_;           // in flight, in order; changed only by the worker thread
   std::uint64_t bytes_under_way_ = 0;
   std::uint64_t bytes_waiting_ = 0;
   bool stopping_ = false;

@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "the index is little-e
 
 constexpr std::string_view index_magic = "PSTKVIDX";
 constexpr std::uint32_t index_version = 1;
-constexpr std::size_t plain_bytes = 16;  // before the part for values
+constexpr std::size_t plain_bytes = 16;  // before the value-only part
 constexpr std::size_t value_bytes = 32;
 constexpr std::size_t crc_bytes = 4;
 constexpr std::uint64_t has_checksum = 1;
@@ -85,15 +85,15 @@ std::array<std::byte, header_bytes> encode(const index_header& header) noexcept 
 
 result<index_header> parse_header(std::span<const std::byte> bytes) {
   if (bytes.size() < header_bytes || std::memcmp(bytes.data(), index_magic.data(), index_magic.size()) != 0)
-    return status(errc::unsupported, "it is not the index of a store");
+    return status(errc::unsupported, "not the index of a store");
   if (number_at<std::uint32_t>(&bytes[8]) != index_version || number_at<std::uint32_t>(&bytes[12]) != block_bytes)
-    return status(errc::unsupported,
-                  fmt::format("it has version {}, but this is version {}", number_at<std::uint32_t>(&bytes[8]), index_version));
+    return status(errc::unsupported, fmt::format("the index has version {}, but this library supports version {}",
+                                                 number_at<std::uint32_t>(&bytes[8]), index_version));
   if (number_at<std::uint32_t>(&bytes[header_bytes - crc_bytes]) != crc32c(bytes.first(header_bytes - crc_bytes)))
-    return status(errc::io, "its header is damaged");
+    return status(errc::io, "the index header is corrupt");
   const index_header header{number_at<std::uint64_t>(&bytes[16]), number_at<std::uint64_t>(&bytes[24])};
   if (header.capacity_bytes == 0 || header.capacity_bytes % block_bytes != 0 || header.capacity_bytes > max_file_offset)
-    return status(errc::io, fmt::format("its capacity cannot be {} bytes", header.capacity_bytes));
+    return status(errc::io, fmt::format("invalid capacity of {} bytes in the index header", header.capacity_bytes));
   return header;
 }
 

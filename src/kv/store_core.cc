@@ -12,7 +12,7 @@ namespace penstock::kv {
 
 namespace {
 
-// Moves from done once nothing can fail any more.
+// Moves from done only when nothing can fail any more.
 io_callback told_of(const std::shared_ptr<std::vector<key_result>>& results, callback& done) {
   const auto kept = std::make_shared<callback>();
   io_callback made = [results, kept](const io_result&) { (*kept)(*results); };
@@ -20,7 +20,7 @@ io_callback told_of(const std::shared_ptr<std::vector<key_result>>& results, cal
   return made;
 }
 
-// Returns the call for an operation that begin() starts. If it does not start, ends it here with the reason for all keys.
+// Returns the call for an operation that begin() starts. If it does not start, completes it here with the reason for all keys.
 template <class Operation, class Begin>
 call begun(Operation* op, callback& done, std::span<const item> items, Begin&& begin) {
   call made(operation(op), op->results());
@@ -33,7 +33,7 @@ call begun(Operation* op, callback& done, std::span<const item> items, Begin&& b
       return {};
     });
   } catch (const std::system_error& none) {
-    error = status::from_errno(none.code().value(), "start a thread of the store");
+    error = status::from_errno(none.code().value(), "start a store thread");
   }
   if (error.ok()) return made;
   for (std::size_t i = 0; i < items.size(); ++i) (*op->results())[i] = failed_with(error, items[i].key);
@@ -54,7 +54,7 @@ result<std::unique_ptr<store_core>> store_core::open(const engine& with, const s
 status store_core::refusal(bool writes) const {
   if (forked()) return {errc::forked, fmt::format("the store {} belongs to the parent process", volume_->path())};
   if (closed_.load()) return {errc::closed, fmt::format("the store {} is closed", volume_->path())};
-  if (writes && volume_->read_only()) return {errc::permission_denied, fmt::format("the store {} is open read only", volume_->path())};
+  if (writes && volume_->read_only()) return {errc::permission_denied, fmt::format("the store {} is open read-only", volume_->path())};
   return {};
 }
 
@@ -68,7 +68,7 @@ call store_core::get(std::span<const item> items, callback& done) {
   return begun(op, done, items, [&] { gets_.add(*op, items); });
 }
 
-// Runs on the caller's thread, which waits anyway.
+// Runs on the caller's thread, because it waits in any case.
 std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
   std::vector<key_result> results(items.size());
   fetch one(engine_, *volume_, items, options_.checksums, results);
@@ -79,7 +79,7 @@ std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
 std::vector<key_result> store_core::sizes(std::span<const std::string_view> keys) {
   std::vector<key_result> results(keys.size());
   const status followed = volume_->follow();
-  for (std::size_t i = keys.size(); i-- > 0;) {  // so that the first key counts as the most recent
+  for (std::size_t i = keys.size(); i-- > 0;) {  // so that the first key becomes the most recently used
     const auto found = volume_->use(keys[i]);
     results[i] = !followed.ok() ? failed_with(followed, keys[i])
                  : found        ? key_result{outcome::done, found->length, {}}

@@ -1,4 +1,4 @@
-// An open store: its volume and its queues of puts and gets.
+// An open store: its volume and its put and get queues.
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ class store_core {
   ~store_core() = default;
 
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
-  // Returns why a call cannot begin now. writes: the call changes the store.
+  // Returns why a call cannot start now; ok if it can. writes: the call changes the store.
   [[nodiscard]] status refusal(bool writes) const;
 
-  // Move from done if they return. Throw bad_alloc; nothing has begun then.
+  // Move from done if they return. Throw bad_alloc; in that case nothing has started.
   call put(std::span<const item> items, callback& done);
   call get(std::span<const item> items, callback& done);
   std::vector<key_result> get_and_wait(std::span<const item> items);

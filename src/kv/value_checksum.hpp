@@ -1,4 +1,4 @@
-// The checksum of a value in memory, if the CPU can access all of it.
+// Computes the checksum of a value in memory, if the CPU can access all of it.
 #pragma once
 
 #include <cstdint>

@@ -19,12 +19,13 @@ constexpr const char* log_name = "index";
 // Shorter logs are not rewritten.
 constexpr std::uint64_t least_long_log_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_log_to_need = 4;
-// The share of the capacity to free with each sync of the index, if extents are held back until then.
+// The fraction of the capacity to free per index sync, if extents are held back until the sync.
 constexpr std::uint64_t kept_back_share = 64;
 
 status refuse_capacity(const std::string& path, std::uint64_t capacity) {
-  if (capacity == 0) return {errc::invalid_argument, fmt::format("{} is new, and needs a capacity of {} bytes or more", path, block_bytes)};
-  return {errc::invalid_argument, fmt::format("the capacity of {} cannot be {} bytes", path, capacity)};
+  if (capacity == 0)
+    return {errc::invalid_argument, fmt::format("{} is a new store and requires a capacity of at least {} bytes", path, block_bytes)};
+  return {errc::invalid_argument, fmt::format("{}: invalid capacity of {} bytes", path, capacity)};
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ result<std::unique_ptr<volume>> volume::open(const engine& with, const std::stri
   return made;
 }
 
-// Writes nothing before it is certain that the folder is a store or may become one.
+// Writes nothing until it is certain that the folder is a store or may become one.
 status volume::open_for_writing(const engine& with) {
   const status ours = folder_.has(log_name) ? index_log::open(folder_, false).error() : folder_.check_may_hold_new_store();
   if (!ours.ok()) return ours;
@@ -93,7 +94,7 @@ status volume::open_data(const engine& with, bool write) {
   auto size = size_of(*data, name);
   if (!size) return size.error();
   if (*size < catalogue_->capacity_bytes())
-    return {errc::io, fmt::format("{} has {} bytes, but its index describes {}", name, *size, catalogue_->capacity_bytes())};
+    return {errc::io, fmt::format("{} is {} bytes long, but its index expects {}", name, *size, catalogue_->capacity_bytes())};
   auto adopted = with.adopt(data->number(), {.direct_writes = options_.direct_writes, .name = name});
   if (!adopted) return adopted.error();
   data_file_ = *std::move(data);
@@ -101,12 +102,12 @@ status volume::open_data(const engine& with, bool write) {
   return {};
 }
 
-// Takes over the data of the previous writing process.
+// Takes over the data from the previous writing process.
 status volume::take_over() {
   const std::uint64_t has = catalogue_->capacity_bytes();
   const std::uint64_t wanted = options_.capacity_bytes / block_bytes * block_bytes;
   if (wanted != 0 && wanted < has)
-    return {errc::invalid_argument, fmt::format("{} has a capacity of {} bytes, and cannot shrink to {}", path(), has, wanted)};
+    return {errc::invalid_argument, fmt::format("{} has a capacity of {} bytes and cannot shrink to {}", path(), has, wanted)};
   if (wanted > has) {
     if (status error = preallocate(data_file_, wanted, folder_.path_of(data_name)); !error.ok()) return error;
     catalogue_->grow(wanted);
@@ -116,7 +117,7 @@ status volume::take_over() {
   const bool restarted = boot.empty() || boot != catalogue_->boot();
   if (restarted) catalogue_->drop_unsynced();
   catalogue_->set_boot(boot);
-  // From here on, extents of dropped values are reused.
+  // After this, the extents of dropped values are reused.
   status error = restarted || wanted > has ? write_anew() : log_->sync();
   if (error.ok()) catalogue_->begin_writing();
   return error;
@@ -129,7 +130,7 @@ status volume::follow() {
   const std::lock_guard writing(writing_);
   auto replaced = log_->was_replaced(folder_);
   if (!replaced) return replaced.error();
-  // Held while the index, which is in memory, is read: other threads must not see a half-built catalogue.
+  // Held while the index is read (into memory): other threads must not see a half-built catalogue.
   const std::lock_guard guard(lock_);
   if (*replaced || catalogue_->has_lost()) {
     if (status error = reopen_index(); !error.ok()) return error;
@@ -138,7 +139,7 @@ status volume::follow() {
   return log_->read_new([&](const record& each) { return catalogue_->apply(each); }).error();
 }
 
-// Call it with both locks. The new index begins with an empty catalogue.
+// Call with both locks held. The new index starts with an empty catalogue.
 status volume::reopen_index() {
   auto log = index_log::open(folder_, false);
   if (!log) return log.error();
@@ -219,7 +220,7 @@ status volume::evict(std::span<const catalogue::entry* const> victims) {
   return std::move(gone.error);
 }
 
-// Call it with writing_, so that nobody else drops the victims meanwhile.
+// Call with writing_ held, so that no other thread drops the victims at the same time.
 volume::dropped volume::drop_listed(std::span<const catalogue::entry* const> victims) {
   if (!broken_.ok()) return {0, broken_};
   new_records records(log_->header().id);
@@ -252,7 +253,7 @@ void volume::give_back(const extent& reserved) {
   catalogue_->give_back(reserved);
 }
 
-// Writes their records and returns how many were written. made: prepared catalogue memory, one per value.
+// Writes the values' records and returns how many were written. made: prepared catalogue memory, one per value.
 std::size_t volume::write_records(std::span<new_value> values, std::vector<catalogue::prepared>& made, status& error) {
   if (error.ok()) error = broken_;
   if (!error.ok()) return 0;
@@ -296,13 +297,13 @@ void volume::commit(std::span<new_value> values) {
     const status marked = or_no_memory([&] { return mark_synced(values[count - 1].facts.sequence); });
     for (std::size_t i = 0; i < count; ++i) values[i].error = marked;
   }
-  or_without_memory([&] { write_anew_if_long(); }, [] {});  // the next commit may try again
+  or_without_memory([&] { write_anew_if_long(); }, [] {});  // the next commit may retry
 }
 
 void volume::drop(std::span<const std::string_view> keys, std::span<key_result> results) {
   const std::lock_guard writing(writing_);
   std::vector<const catalogue::entry*> found;
-  std::vector<std::size_t> of;  // the key of each victim
+  std::vector<std::size_t> of;  // each victim's key
   std::unordered_set<const catalogue::entry*> seen;
   {
     const std::lock_guard guard(lock_);
@@ -325,13 +326,13 @@ status volume::sync() {
     const std::lock_guard guard(lock_);
     return catalogue_->last_sequence();
   }();
-  // Values up to that sequence are in the file, because their records have been written.
+  // Values up to this sequence are in the file, because their records have been written.
   if (status error = data_.sync(); !error.ok()) return error;
   const std::lock_guard writing(writing_);
   return mark_synced(sequence);
 }
 
-// Call it with writing_. Records that the values up to that sequence are on disk.
+// Call with writing_ held. Records that the values up to this sequence are on disk.
 status volume::mark_synced(std::uint64_t sequence) {
   if (!broken_.ok()) return broken_;
   const std::uint64_t synced = [&] {
@@ -350,7 +351,7 @@ status volume::mark_synced(std::uint64_t sequence) {
   return free_kept_back();
 }
 
-// Call it with writing_.
+// Call with writing_ held.
 status volume::write_anew() {
   if (!broken_.ok()) return broken_;
   std::size_t kept = 0;
@@ -367,7 +368,7 @@ status volume::write_anew() {
     catalogue_->free(kept);
     return {};
   }
-  // The new log has the name but may lose it in a power failure: writes to either log could be lost.
+  // The new log has been renamed into place, but a power failure may undo the rename: writes to either log could be lost.
   const auto replaced = log_->was_replaced(folder_);
   if (!replaced || *replaced) broken_ = made.error();
   return made.error();
@@ -397,7 +398,7 @@ void volume::add_to(store_stats& told) const {
 
 status volume::close() {
   const status closed = data_.close();
-  if (lock_alone_) (void)::flock(lock_file_.number(), LOCK_UN);  // a child that is being forked may briefly hold a copy
+  if (lock_alone_) (void)::flock(lock_file_.number(), LOCK_UN);  // a child being forked may briefly hold a copy
   let_go_of_lock();
   return closed;
 }

@@ -1,5 +1,5 @@
-// The stored data: the file of values, the index and the catalogue, kept consistent. The record of a put is written once its bytes are in
-// the file, and the record of a drop before its extent is reused. Thread-safe. Blocks for the file system.
+// The stored data: the data file, the index and the catalogue, kept consistent. A put's record is written once its bytes are in the file,
+// and a drop's record before the extent is reused. Thread-safe. Blocks on file system calls.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace penstock::kv {
 // A value whose bytes are in the file.
 struct new_value {
   std::string_view key;
-  value_facts facts;  // without its sequence
-  status error{};     // the outcome of the put. On failure the extent is free again, unless only the final sync failed
+  value_facts facts;  // without the sequence
+  status error{};     // the outcome of the put. On failure the extent is freed, unless only the final sync failed
 };
 
 class volume {
@@ -36,32 +36,32 @@ class volume {
   [[nodiscard]] std::uint64_t capacity_bytes() const;
 
   // --- reading
-  // Read-only store: reads what the other process has written since the last call. Otherwise does nothing.
+  // In a read-only store, reads what the writing process has added since the last call. Otherwise does nothing.
   status follow();
-  // As for catalogue. Counts hits and misses.
+  // As in catalogue. Counts hits and misses.
   [[nodiscard]] catalogue::entry* begin_read(std::string_view key);
   void end_read(catalogue::entry* read);
   [[nodiscard]] std::optional<value_facts> find(std::string_view key) const;
-  // The same, and counts as use.
+  // Like find(), but also marks the value as used.
   std::optional<value_facts> use(std::string_view key);
-  // Call it if a value does not match its checksum. Drops the value if this process writes.
+  // Call if a value does not match its checksum. Drops the value if this process is the writer.
   void drop_damaged(std::string_view key, std::uint64_t sequence);
 
   // --- writing
-  // Allocates an extent for a value of that length, and drops other values if necessary. Returns nothing if everything that may be dropped
-  // was dropped, and values that are being read or written leave no room.
+  // Allocates an extent for a value of this length, and drops other values if necessary. Returns nothing if there is no room even after
+  // dropping every value that is not being read or written.
   result<std::optional<extent>> room_for(std::uint64_t length);
   void give_back(const extent& reserved);
-  // Makes the values visible; in a durable store they are also on disk.
+  // Makes the values visible. In a durable store, they are on disk when this returns.
   void commit(std::span<new_value> values);
   // results: one per key.
   void drop(std::span<const std::string_view> keys, std::span<key_result> results);
   status sync();
 
   void add_to(store_stats& told) const;
-  // Closes the file of values and releases the lock. Call it once no call is under way.
+  // Closes the data file and releases the lock. Call when no calls are in progress.
   status close();
-  // For a forked child, which cannot close the rest.
+  // For a forked child, which cannot close everything else.
   void let_go_of_lock() {
     lock_alone_.reset();
     lock_file_ = descriptor();
@@ -79,7 +79,7 @@ class volume {
   status reopen_index();
   struct dropped {
     std::size_t count = 0;
-    status error{};  // why not all were dropped
+    status error{};  // the error if not all were dropped
   };
   dropped drop_listed(std::span<const catalogue::entry* const> victims);
   status evict(std::span<const catalogue::entry* const> victims);
@@ -96,10 +96,10 @@ class volume {
   descriptor data_file_;
   file data_;
 
-  std::mutex writing_;  // held while writing or following the index; taken before lock_. Held during I/O on the index only
+  std::mutex writing_;  // held while writing or following the index; taken before lock_. During I/O, held only for I/O on the index
   std::optional<index_log> log_;
-  std::uint64_t longest_log_bytes_ = 0;  // after a failed rewrite, the log is not rewritten before it has this length
-  status broken_;                        // why nothing can be written any more
+  std::uint64_t longest_log_bytes_ = 0;  // after a failed rewrite, the log is not rewritten until it reaches this length
+  status broken_;                        // the error after which writing is disabled
 
   mutable std::mutex lock_;  // guards the members below; changes of the catalogue also need writing_, except for reads and extents
   std::unique_ptr<catalogue> catalogue_;
