@@ -203,10 +203,10 @@ def test_any_file_of_a_model_stands_for_all(tmp_path: Path) -> None:
     with pytest.raises(penstock.NotFound, match="m-00003-of-00003.gguf"):
         ours.open(tmp_path / "m-00001-of-00003.gguf")
     store(tmp_path, gguf([pair("split.no", "u16", 0), pair("split.count", "u16", 3)]), "m-00003-of-00003.gguf")
-    with pytest.raises(GGUFError, match="file 1 of 3 of a model, and not 3 of 3"):
+    with pytest.raises(GGUFError, match="file 1 of 3 of a model, not 3 of 3"):
         ours.open(tmp_path / "m-00001-of-00003.gguf")
     store(tmp_path, gguf((), [tensor("t0", "I32", (4, 5))]), "m-00003-of-00003.gguf")
-    with pytest.raises(GGUFError, match='tensors that are in two files: "t0"'):
+    with pytest.raises(GGUFError, match='these tensors are in two files: "t0"'):
         ours.open(tmp_path / "m-00001-of-00003.gguf")
 
 
@@ -217,12 +217,12 @@ def test_one_file_of_a_model_under_another_name_is_refused(tmp_path: Path, kind:
         return store(tmp_path, gguf(keys, [tensor(f"t{number}", "I32", (4,))]), name)
 
     for number, name in enumerate(("first.gguf", "blob", "m-1-of-2.gguf")):
-        with pytest.raises(GGUFError, match=f"{name}: its metadata says that it is file {number + 1} of 3 of a model, and the others cannot be found"):
+        with pytest.raises(GGUFError, match=f"{name}: the metadata says that this is file {number + 1} of 3 of a model, but the other files cannot be found"):
             ours.open(part(number, 3, 3, name))
-    with pytest.raises(GGUFError, match="says that the model has 7 tensors .split.tensors.count., and its files have 2: it is not whole"):
+    with pytest.raises(GGUFError, match="says that the model has 7 tensors .split.tensors.count., but its files have 2: the model is incomplete"):
         part(0, 2, 7, "w-00001-of-00002.gguf")
         ours.open(part(1, 2, 7, "w-00002-of-00002.gguf"))
-    with pytest.raises(GGUFError, match="says that the model has 2 tensors .split.tensors.count., and its file has 1: it is not whole"):
+    with pytest.raises(GGUFError, match="says that the model has 2 tensors .split.tensors.count., but its file has 1: the model is incomplete"):
         ours.open(part(0, 1, 2, "one.gguf"))
     with ours.open(part(0, 0, 9, "joined.gguf")) as file:  # as llama-gguf-split --merge leaves it
         assert list(file.load()) == ["t0"]
@@ -234,18 +234,18 @@ def test_one_file_of_a_model_under_another_name_is_refused(tmp_path: Path, kind:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", 'a GGUF file begins with "GGUF"'),
+        (b"", 'a GGUF file must start with "GGUF"'),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a git-lfs pointer"),
         (b"<html>", "is an HTML page, not a GGUF file"),
-        (gguf(version=1), "version 1, which has been out of use since 2023"),
-        (gguf(version=0x03000000), "it is a big-endian GGUF file"),
+        (gguf(version=1), "version 1 has been obsolete since 2023"),
+        (gguf(version=0x03000000), "this is a big-endian GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "tensors do not fit into a file of 24 bytes"),
         (gguf([pair("k", "u8", 1)] * 2), 'the key "k" appears twice'),
         (gguf([pair("general.alignment", "u32", 24)]), "general.alignment is 24, which is not a power of two"),
         (gguf([struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, 8, 1 << 61)]), 'the key "k": at byte .*items do not fit'),
-        (gguf((), [tensor("t", "F32", (2,))])[:-1], 'tensor "t": its 8 bytes at 0 .* the rest is missing'),
-        (gguf((), [tensor("t", "F32", (2,))] * 2), 'tensor "t" comes twice'),
-        (gguf((), [Tensor("t", "Q4_K", (2, 128), bytes(144))]), 'tensor "t": its rows of 128 elements are not a whole number of blocks of 256'),
+        (gguf((), [tensor("t", "F32", (2,))])[:-1], 'tensor "t": its 8 bytes at offset 0 .* the file is truncated'),
+        (gguf((), [tensor("t", "F32", (2,))] * 2), 'tensor "t" appears twice'),
+        (gguf((), [Tensor("t", "Q4_K", (2, 128), bytes(144))]), 'tensor "t": its rows of 128 elements are not a multiple of the 256-element blocks'),
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, content: bytes, why: str) -> None:

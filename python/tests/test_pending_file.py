@@ -24,7 +24,7 @@ def test_a_file_has_its_name_once_it_is_published(tmp_path: Path) -> None:
             assert file.write_from(bytearray(b"x" * 3_000_001)) == 3_000_001
         assert not path.exists()
         pending.publish()
-        with pytest.raises(penstock.Error, match="was published already"):
+        with pytest.raises(penstock.Error, match="was already published"):
             pending.publish()
     assert path.read_bytes() == b"x" * 3_000_001
     assert os.listdir(tmp_path) == ["model"]
@@ -130,7 +130,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
         each.start()
     for each in threads:
         each.join()
-    assert sorted("was published already" in each for each in outcomes) == [False] + [True] * 7
+    assert sorted("was already published" in each for each in outcomes) == [False] + [True] * 7
 
 
 SAVER = """

@@ -477,12 +477,12 @@ def test_what_an_index_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match='missing shards: ".*model-00001-of-00003.safetensors", ".*model-00003-of-00003.safetensors"'):
         load_file(model)
     for text, words in (
-        ("{", "the index is not JSON"),
+        ("{", "the index is not valid JSON"),
         ("[]", 'has no "weight_map"'),
         ('{"weight_map": {"a": 1}}', 'has no "weight_map"'),
-        ('{"weight_map": {"a": "../file"}}', 'puts tensor "a" into "../file", which is not a file in its folder'),
-        ('{"weight_map": {"a": "/etc/passwd"}}', "not a file in its folder"),
-        ('{"weight_map": {"a": ""}}', "not a file in its folder"),
+        ('{"weight_map": {"a": "../file"}}', 'assigns tensor "a" to "../file", which is not a file in the index.s folder'),
+        ('{"weight_map": {"a": "/etc/passwd"}}', "not a file in the index's folder"),
+        ('{"weight_map": {"a": ""}}', "not a file in the index's folder"),
     ):
         index.write_text(text)
         with pytest.raises(SafetensorError, match=words):

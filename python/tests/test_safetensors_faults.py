@@ -59,7 +59,7 @@ def test_an_index_has_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors.index.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a hole
-    with pytest.raises(penstock.InvalidArgument, match="model.safetensors.index.json has more than 100000000 bytes"):
+    with pytest.raises(penstock.InvalidArgument, match="model.safetensors.index.json is larger than 100000000 bytes"):
         load_file(path)
 
 

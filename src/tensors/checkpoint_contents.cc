@@ -19,9 +19,10 @@ namespace penstock::tensors {
 
 namespace {
 
-// A limit for dicts that contain each other several times: a one-page pickle can describe more members than there are atoms.
+// A limit for dicts that contain each other several times: a one-page pickle can describe more members than there are atoms in the
+// universe.
 constexpr std::size_t most_members = std::size_t{1} << 20;
-constexpr std::size_t most_name_bytes = std::size_t{256} << 20;  // likewise: one long key can belong to many members
+constexpr std::size_t most_name_bytes = std::size_t{256} << 20;  // likewise: one long key can be part of many members' names
 
 status malformed(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
@@ -40,7 +41,7 @@ bool is_dense(const std::vector<std::uint64_t>& shape, const std::vector<std::ui
   return true;
 }
 
-// The number of elements from the first to the end of the last. Returns nothing on overflow.
+// Returns the number of elements from the first to the end of the last. Returns nothing on overflow.
 std::optional<std::uint64_t> reach_of(const std::vector<std::uint64_t>& shape, const std::vector<std::uint64_t>& strides) {
   std::uint64_t reach = 1;
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -67,7 +68,7 @@ class contents_reader {
 
  private:
   status visit(pickle_value value, std::vector<std::string>& keys) {
-    if (++visited_ > most_members) return malformed(fmt::format("its dicts have more than {} entries", most_members));
+    if (++visited_ > most_members) return malformed(fmt::format("its dicts contain more than {} entries", most_members));
     const pickle_node& node = pickle_.nodes[value];
     if (node.kind == pickle_kind::tensor) return add_tensor(pickle_.tensors[node.extra], keys);
     if (node.kind != pickle_kind::dict || pickle_.items_of(value).empty()) {
@@ -89,14 +90,14 @@ class contents_reader {
     return {};
   }
 
-  // Counts the bytes of names before they are copied.
+  // Counts the names' bytes before they are copied.
   bool has_room(std::size_t bytes) {
     name_bytes_ += bytes;
     return name_bytes_ <= most_name_bytes;
   }
-  static status too_long() { return malformed(fmt::format("its names have more than {} bytes", most_name_bytes)); }
+  static status too_long() { return malformed(fmt::format("its names are longer than {} bytes in total", most_name_bytes)); }
 
-  // Keys are text, or numbers in the states of optimizers.
+  // Keys are text, or numbers in optimizer states.
   [[nodiscard]] std::string key_of(pickle_value value) const {
     const pickle_node& node = pickle_.nodes[value];
     if (node.kind == pickle_kind::text) return std::string(node.text);
@@ -155,39 +156,38 @@ class contents_reader {
     to.storage_bytes = (*member)->bytes;
     to.offset = (*member)->offset;
     if (!type) {
-      to.problem = {errc::unsupported, fmt::format("it is of type {}, which safetensors does not support", plain_name(type_name))};
+      to.problem = {errc::unsupported, fmt::format("its type {} is not supported by safetensors", plain_name(type_name))};
       return {};
     }
     to.type = *type;
     if (from.is_deferred)
-      to.problem = {errc::unsupported,
-                    "it was saved as a lazy conjugate or negative: call resolve_conj() and resolve_neg(), and save it again"};
+      to.problem = {errc::unsupported, "it is a lazy conjugate or negative: call resolve_conj() and resolve_neg(), then save again"};
     return to.type == tensor_type::f4 ? place_pairs(from, storage, to) : place_elements(from, storage, to);
   }
   [[nodiscard]] result<const zip_member*> find(std::string_view key) const {
     const std::string name = fmt::format("{}data/{}", folder_, key);
     const auto [first, last] = members_.equal_range(name);
-    if (first == last) return malformed(fmt::format("its storage {} is not in the archive", tensors::quoted(name)));
-    if (std::next(first) != last) return malformed(fmt::format("its storage {} is in the archive twice", tensors::quoted(name)));
+    if (first == last) return malformed(fmt::format("its storage {} is missing from the archive", tensors::quoted(name)));
+    if (std::next(first) != last) return malformed(fmt::format("its storage {} appears twice in the archive", tensors::quoted(name)));
     const zip_member& found = *first->second;
     if (found.stored && found.bytes == found.packed_bytes) return &found;
-    return status(errc::unsupported, fmt::format("its storage {} is packed", tensors::quoted(name)));
+    return status(errc::unsupported, fmt::format("its storage {} is compressed", tensors::quoted(name)));
   }
 
-  // An element in PyTorch is a byte with two numbers; the last dimension of the result counts the numbers.
+  // In PyTorch an element is a byte that contains two numbers; the last dimension of the result counts the numbers.
   static status place_pairs(const pickled_tensor& from, const pickled_storage& storage, checkpoint_tensor& to) {
     to.type = tensor_type::u8;
     if (status error = place_elements(from, storage, to); !error.ok()) return error;
     to.type = tensor_type::f4;
     if (!to.contiguous || to.shape.empty()) {
-      to.problem = {errc::unsupported, "it is of type F4, and a view with strides or a single pair, which safetensors does not support"};
+      to.problem = {errc::unsupported, "it is of type F4 and is a strided view or a single pair: safetensors does not support these"};
       return {};
     }
-    to.shape.back() *= 2;  // fits: the storage has that many bytes
+    to.shape.back() *= 2;  // cannot overflow: the storage has that many bytes
     to.strides = dense_strides(to.shape);
     return {};
   }
-  // Before the call, to.offset is the offset of the storage.
+  // Before the call, to.offset is the storage's offset.
   static status place_elements(const pickled_tensor& from, const pickled_storage& storage, checkpoint_tensor& to) {
     const std::uint64_t unit = bits_of(to.type) / 8;
     const bool is_untyped = storage.type == untyped_storage;
@@ -205,15 +205,15 @@ class contents_reader {
     const auto reach = reach_of(from.shape, from.strides);
     const auto end = reach ? checked_add(from.offset, *reach) : std::nullopt;
     if (!end || *end > there) {
-      return malformed(fmt::format("it begins at element {} of its storage {} and reaches beyond it, which has {} elements", from.offset,
-                                   tensors::quoted(to.storage), there));
+      return malformed(fmt::format("it starts at element {} of its storage {} and extends past the end: the storage has {} elements",
+                                   from.offset, tensors::quoted(to.storage), there));
     }
     to.offset += from.offset * unit;
     to.extent = *reach * unit;
     return {};
   }
 
-  // Reads the text that make_torch_checkpoint() stored. Ignores anything else under that name.
+  // Reads the text stored by make_torch_checkpoint(). Ignores anything else under that name.
   void read_metadata() {
     const auto state = pickle_.states.find(pickle_.root);
     if (state == pickle_.states.end()) return;
@@ -250,12 +250,12 @@ result<std::string> checkpoint_folder(std::span<const zip_member> members) {
   for (const zip_member& each : members) {
     if (!each.name.ends_with(pickle_name)) continue;
     const std::string_view before = std::string_view(each.name).substr(0, each.name.size() - pickle_name.size());
-    // Skip "a/b/data.pkl", which is a checkpoint packed into a larger archive.
+    // Skip "a/b/data.pkl": that is a checkpoint inside a larger archive.
     if (!before.empty() && before.find('/') != before.size() - 1) continue;
-    if (folder) return malformed("it holds several pickles, but a checkpoint has only one");
+    if (folder) return malformed("it contains several pickles, but a checkpoint has only one");
     folder = before;
   }
-  if (!folder) return malformed("a zip file, but not a torch.save checkpoint: it holds no data.pkl");
+  if (!folder) return malformed("not a torch.save checkpoint: the zip file does not contain data.pkl");
   return *std::move(folder);
 }
 

@@ -43,7 +43,7 @@ status check_keys(const tensor_metadata& metadata) {
 status check_texts(const tensor_metadata& metadata) {
   for (const auto& [key, value] : metadata) {
     if (!is_utf8(key) || !is_utf8(value))
-      return {errc::invalid_argument, fmt::format("{} in the metadata, or its value, is not UTF-8", tensors::quoted(key))};
+      return {errc::invalid_argument, fmt::format("the metadata key {} or its value is not UTF-8", tensors::quoted(key))};
   }
   return check_keys(metadata);
 }

@@ -1,4 +1,4 @@
-// Checks of names and metadata, and their form in messages. Free functions; thread-safe.
+// Checks names and metadata, and formats them for messages. Free functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,22 @@
 
 namespace penstock::tensors {
 
-// The reserved key of the format's metadata; no tensor can have this name.
+// The key that the format reserves for metadata; no tensor can have this name.
 inline constexpr std::string_view metadata_key = "__metadata__";
 
-// Returns "tensor "name"", safe to print on a terminal; a very long name is shortened.
+// Returns "tensor "NAME"", safe to print on a terminal. A very long name is shortened.
 std::string tensor_called(std::string_view name);
-// The same for other strings, without "tensor".
+// Like tensor_called(), but for other strings and without "tensor".
 std::string quoted(std::string_view text);
-// The quoted names with commas; if there are more than most_listed, the first ones and the number of the others.
+// Returns the quoted names separated by commas. If there are more than most_listed, returns the first ones and the number of the rest.
 inline constexpr std::size_t most_listed = 20;
 std::string listed(std::span<const std::string_view> names);
 
-// Returns a name that occurs twice, if there is one.
+// Returns a name that occurs twice, if any.
 std::optional<std::string_view> repeated(std::vector<std::string_view> names);
-// Ok if no key occurs twice.
+// Returns ok if no key occurs twice.
 status check_keys(const tensor_metadata& metadata);
-// For metadata to be written: the same, and all of it must be UTF-8.
+// The same for metadata to be written, which must also be UTF-8.
 status check_texts(const tensor_metadata& metadata);
 
 }  // namespace penstock::tensors

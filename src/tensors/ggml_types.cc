@@ -7,7 +7,7 @@ namespace penstock {
 
 namespace {
 
-// A block holds its quantized elements and the scales that they share, each in whole bytes; block_bytes is the sum.
+// A block contains quantized elements and their shared scales, each in whole bytes; block_bytes is the sum.
 constexpr std::array<ggml_type, 34> ggml_table{{
     {0, "F32", 1, 4, tensor_type::f32},     {1, "F16", 1, 2, tensor_type::f16},     {2, "Q4_0", 32, 18, std::nullopt},
     {3, "Q4_1", 32, 20, std::nullopt},      {6, "Q5_0", 32, 22, std::nullopt},      {7, "Q5_1", 32, 24, std::nullopt},

@@ -61,15 +61,15 @@ result<std::vector<std::uint64_t>> shape_of_blocks(const gguf_elements& of) {
   if (of.type->plain) return shape;
   const std::uint64_t row = shape.empty() ? 1 : shape.back();
   if (row % of.type->block_elements != 0) {
-    return no_gguf(fmt::format("its rows of {} elements are not a whole number of blocks of {}, which type {} has", row,
+    return no_gguf(fmt::format("its rows of {} elements are not a multiple of the {}-element blocks of type {}", row,
                                of.type->block_elements, of.type->name));
   }
   if (__builtin_mul_overflow(row / of.type->block_elements, std::uint64_t{of.type->block_bytes}, &shape.back()))
-    return no_gguf("its rows have more bytes than 64-bit numbers can count");
+    return no_gguf("the size of its rows does not fit into 64 bits");
   return shape;
 }
 
-// The offset in the result still counts from the beginning of the tensor data. A tensor of unknown type has an offset but no bytes.
+// The offset in the result is still relative to the start of the tensor data. A tensor of unknown type has an offset but no bytes.
 result<placed_elements> elements_of(tensors::gguf_tensor&& told) {
   placed_elements made;
   made.elements.type = find_ggml_type(told.type);
@@ -90,12 +90,11 @@ result<placed_elements> elements_of(tensors::gguf_tensor&& told) {
 
 status check_gguf_place(const tensor_facts& tensor, std::uint32_t alignment, std::uint64_t data_offset, std::uint64_t file_bytes) {
   if (tensor.offset % alignment != 0)
-    return no_gguf(
-        fmt::format("it begins at {} of the tensors' bytes, which is not a multiple of the alignment, {}", tensor.offset, alignment));
+    return no_gguf(fmt::format("its offset {} in the tensor data is not a multiple of the alignment, {}", tensor.offset, alignment));
   const auto end = range_end(tensor.offset, tensor.bytes);
   const std::uint64_t there = file_bytes - std::min(file_bytes, data_offset);
   if (end && *end <= there) return {};
-  return no_gguf(fmt::format("its {} bytes at {} of the tensors' do not fit into a file that has {} of these: the rest is missing",
+  return no_gguf(fmt::format("its {} bytes at offset {} extend past the {} bytes of tensor data in the file: the file is truncated",
                              tensor.bytes, tensor.offset, there));
 }
 
@@ -106,7 +105,7 @@ status check_gguf_overlap(const std::vector<placed_elements>& all) {
     const tensor_facts& facts = each.facts;
     if (facts.bytes == 0 && each.elements.type != nullptr) continue;
     if (before != nullptr && before->offset + before->bytes > facts.offset) {
-      return no_gguf(fmt::format("{} begins at {}, but {} ends at {}: they overlap", tensor_called(facts.name), facts.offset,
+      return no_gguf(fmt::format("{} starts at {}, but {} ends at {}: they overlap", tensor_called(facts.name), facts.offset,
                                  tensor_called(before->name), before->offset + before->bytes));
     }
     if (facts.bytes > 0) before = &facts;
@@ -119,7 +118,7 @@ status check_gguf_names(const std::vector<placed_elements>& all) {
   names.reserve(all.size());
   for (const placed_elements& each : all) names.emplace_back(each.facts.name);
   const auto twice = tensors::repeated(std::move(names));
-  return twice ? no_gguf(fmt::format("{} comes twice", tensor_called(*twice))) : status();
+  return twice ? no_gguf(fmt::format("{} appears twice", tensor_called(*twice))) : status();
 }
 
 result<std::vector<placed_elements>> place_gguf_tensors(std::vector<tensors::gguf_tensor>&& told, std::uint32_t alignment,
@@ -134,7 +133,7 @@ result<std::vector<placed_elements>> place_gguf_tensors(std::vector<tensors::ggu
       return error.with_context(tensor_called(name));
     all.push_back(*std::move(made));
   }
-  // At equal offsets a tensor of unknown type comes last, because it has some bytes.
+  // At equal offsets, a tensor of unknown type is sorted last, because its size cannot be zero.
   const auto last_bytes = [](const placed_elements& each) { return each.elements.type != nullptr ? each.facts.bytes : ~std::uint64_t{0}; };
   std::ranges::stable_sort(all, {}, [&](const placed_elements& each) { return std::pair(each.facts.offset, last_bytes(each)); });
   if (status error = check_gguf_overlap(all); !error.ok()) return error;
@@ -159,7 +158,7 @@ result<gguf_header> checked_gguf(tensors::gguf_text&& text, std::uint64_t file_b
   facts.reserve(placed->size());
   header.elements.reserve(placed->size());
   for (placed_elements& each : *placed) {
-    each.facts.offset += data_offset;  // fits: the tensor begins in the file
+    each.facts.offset += data_offset;  // cannot overflow: the tensor starts within the file
     if (each.elements.type == nullptr) {
       header.unknown.push_back({std::move(each.facts.name), each.unknown_type, std::move(each.elements.shape), each.facts.offset});
       continue;
@@ -177,8 +176,8 @@ result<gguf_header> parse_gguf_header(std::string_view beginning, std::uint64_t 
   return checked_gguf(*std::move(text), file_bytes);
 }
 
-// A model's vocabulary takes several MiB, and only its contents say where it ends: the header is parsed from the beginning each time more
-// bytes were read.
+// A model's vocabulary takes several MiB, and its end is only known after parsing it. So the header is parsed from the start again each
+// time more bytes have been read.
 result<gguf_header> read_gguf_header(const file& from) {
   constexpr std::uint64_t first_bytes = std::uint64_t{256} << 10, growth = 4;
   const auto size = from.size();
@@ -190,7 +189,7 @@ result<gguf_header> read_gguf_header(const file& from) {
     auto header = parse_gguf_header(text, *size, ran_out);
     if (header) return header;
     if (text.size() < wanted)
-      return no_gguf(fmt::format("{}: the file ends at {}: it became shorter in the meantime", from.path(), text.size()));
+      return no_gguf(fmt::format("{}: the file was truncated while it was being read (now {} bytes)", from.path(), text.size()));
     if (!ran_out) return tensors::known_stand_in(from.path(), text, "GGUF").value_or(header.error().with_context(from.path()));
   }
 }

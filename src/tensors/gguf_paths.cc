@@ -1,4 +1,4 @@
-// Models in several GGUF files, with llama.cpp's file names.
+// Models split into several GGUF files, with llama.cpp's file names.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -19,8 +19,8 @@ constexpr std::size_t split_digits = 5;
 constexpr std::string_view split_word = "-of-", gguf_ending = ".gguf";
 constexpr std::string_view split_number_key = "split.no", split_count_key = "split.count", split_tensors_key = "split.tensors.count";
 
-// The parts of "name-00002-of-00003.gguf": the stem before the first "-0" and the two numbers. query: of a URL; all files of a model share
-// it.
+// The parts of "name-00002-of-00003.gguf": the stem before the first "-0" and the two numbers. query: the URL's query; all files of a model
+// share it.
 struct split_name {
   std::string stem, query;
   unsigned number = 0, count = 0;
@@ -58,10 +58,10 @@ result<std::vector<std::string>> split_files_of(const std::string& path) {
   }
   if (missing.empty()) return files;
   const std::vector<std::string_view> names(missing.begin(), missing.end());
-  return status(errc::not_found, fmt::format("{}: missing files of the same model: {}", path, tensors::listed(names)));
+  return status(errc::not_found, fmt::format("{}: other shards of this model are missing: {}", path, tensors::listed(names)));
 }
 
-// A whole number of any type, because the tools that split files write different types.
+// Returns a whole number stored as any type, because the tools that split files write different types.
 std::optional<std::uint64_t> whole_number(const gguf_header& header, std::string_view key) {
   const gguf_value* const told = header.find(key);
   if (told == nullptr) return std::nullopt;
@@ -75,42 +75,44 @@ std::optional<std::uint64_t> whole_number(const gguf_header& header, std::string
 
 status not_whole(const std::string& path, const std::string& what) { return {errc::invalid_argument, fmt::format("{}: {}", path, what)}; }
 
-// The error for one file of a split model without the others.
+// Returns the error for one file of a split model without the others.
 status lone_part(const std::string& path, std::uint64_t number, std::uint64_t count) {
-  return not_whole(path, fmt::format("its metadata says that it is file {} of {} of a model, and the others cannot be found by its name. "
-                                     "Call the files NAME-00001-of-{:05}.gguf and so on, as llama.cpp does, in one folder",
-                                     number + 1, count, count));
+  return not_whole(
+      path, fmt::format("the metadata says that this is file {} of {} of a model, but the other files cannot be found from its name. "
+                        "Put the files in one folder and name them NAME-00001-of-{:05}.gguf and so on, as llama.cpp does",
+                        number + 1, count, count));
 }
 
 status check_places(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
   for (std::size_t i = 0; i < headers.size(); ++i) {
     const auto number = whole_number(*headers[i], split_number_key);
     const std::uint64_t count = gguf_split_count(*headers[i]);
-    if (count == 0 && headers.size() == 1) continue;  // not split, or merged again
+    if (count == 0 && headers.size() == 1) continue;  // not split, or merged later
     if (headers.size() == 1 && count > 1) return lone_part(paths[i], number.value_or(i), count);
     const std::uint64_t said = count == 0 ? headers.size() : count;
     if (said == headers.size() && number.value_or(i) == i) continue;
-    return not_whole(paths[i], fmt::format("its metadata says that it is file {} of {} of a model, and not {} of {}",
-                                           number.value_or(i) + 1, said, i + 1, headers.size()));
+    return not_whole(paths[i], fmt::format("the metadata says that this is file {} of {} of a model, not {} of {}", number.value_or(i) + 1,
+                                           said, i + 1, headers.size()));
   }
   return {};
 }
 
-// Each file may state the tensor count of the whole model. In a file that was merged again or filtered, that number is outdated.
+// Each file may state the tensor count of the whole model. In a file that was merged or filtered later, that count is outdated.
 status check_tensor_counts(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
   std::uint64_t found = 0;
   for (const gguf_header* each : headers) found += each->tensor_count();
   for (std::size_t i = 0; i < headers.size(); ++i) {
     const auto wanted = whole_number(*headers[i], split_tensors_key);
     if (!wanted || *wanted == found || (headers.size() == 1 && gguf_split_count(*headers[i]) == 0)) continue;
-    return not_whole(paths[i], fmt::format("its metadata says that the model has {} tensors ({}), and its {} {}: it is not whole", *wanted,
-                                           split_tensors_key, headers.size() == 1 ? "file has" : "files have", found));
+    return not_whole(paths[i], fmt::format("the metadata says that the model has {} tensors ({}), but its {} {}: the model is incomplete",
+                                           *wanted, split_tensors_key, headers.size() == 1 ? "file has" : "files have", found));
   }
   return {};
 }
 
 status check_split_files(std::span<const std::string> paths, std::span<const gguf_header* const> headers) {
-  if (paths.size() != headers.size()) return {errc::invalid_argument, fmt::format("{} headers of {} files", headers.size(), paths.size())};
+  if (paths.size() != headers.size())
+    return {errc::invalid_argument, fmt::format("{} headers were given for {} files", headers.size(), paths.size())};
   const status error = check_places(paths, headers);
   return error.ok() ? check_tensor_counts(paths, headers) : error;
 }

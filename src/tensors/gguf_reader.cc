@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t least_pair_bytes = 8 + 4 + 1;           // length of the key, type, value
 constexpr std::uint64_t least_tensor_bytes = 8 + 4 + 4 + 8;     // length of the name, number of dimensions, type, offset
-constexpr std::uint64_t string_bytes = 8, array_bytes = 4 + 8;  // of empty ones: length; type and length
+constexpr std::uint64_t string_bytes = 8, array_bytes = 4 + 8;  // minimum sizes: length; type and length
 
 template <class T>
 constexpr std::uint64_t least_bytes = sizeof(T);
@@ -27,7 +27,7 @@ constexpr std::uint64_t least_bytes<std::string> = string_bytes;
 template <>
 constexpr std::uint64_t least_bytes<gguf_array> = array_bytes;
 
-// Makes the alternative of the variant with this number. Returns false if there is none.
+// Sets the variant to the alternative with this number. Returns false if there is none.
 template <class Variant, std::size_t Number = 0>
 bool make_alternative(Variant& to, std::size_t number) {
   if constexpr (Number < std::variant_size_v<Variant>) {
@@ -72,21 +72,21 @@ class gguf_reader {
 
   [[nodiscard]] std::uint64_t most_left() const { return std::min(file_bytes_, most_gguf_header_bytes) - at_; }
 
-  // Checks that that many bytes follow, here or at least in the file.
+  // Checks that this many bytes follow in the text or, if not there, in the file.
   bool are_there(std::uint64_t bytes) {
     if (bytes > most_left()) {
       return fail(file_bytes_ <= most_gguf_header_bytes
-                      ? fmt::format("{} more bytes are needed, and the file ends at {}: the rest is missing", bytes, file_bytes_)
+                      ? fmt::format("{} more bytes are needed, but the file ends at {}: the file is truncated", bytes, file_bytes_)
                       : fmt::format("not a GGUF file: its header would be longer than {} bytes", most_gguf_header_bytes));
     }
     if (bytes <= text_.size() - at_) return true;
     ran_out_ = true;
-    return fail(fmt::format("the header does not end in the first {} bytes", text_.size()));
+    return fail(fmt::format("the header does not end within the first {} bytes", text_.size()));
   }
-  // Checks that count items of at least that many bytes each can fit.
+  // Checks that count items of at least this many bytes each can fit.
   bool are_possible(std::uint64_t count, std::uint64_t least_bytes_of_each, std::string_view things) {
     if (count <= most_left() / least_bytes_of_each) return true;
-    return fail(fmt::format("{} {} do not fit into a file of {} bytes, whose header has at most {}", count, things, file_bytes_,
+    return fail(fmt::format("{} {} do not fit into a file of {} bytes, whose header is at most {} bytes", count, things, file_bytes_,
                             most_gguf_header_bytes));
   }
 
@@ -128,7 +128,7 @@ class gguf_reader {
   }
   bool read_type(std::uint32_t& type) {
     if (!read(type)) return false;
-    return type < gguf_value_type_count || fail(fmt::format("there is no type {} of metadata", type));
+    return type < gguf_value_type_count || fail(fmt::format("unknown metadata type {}", type));
   }
   bool read_value(gguf_value& to) {
     std::uint32_t type = 0;
@@ -159,30 +159,30 @@ class gguf_reader {
   // --- the parts of a header
 
   bool read_version(std::uint32_t& to) {
-    if (!text_.starts_with(gguf_magic)) return fail("a GGUF file begins with \"GGUF\"");
+    if (!text_.starts_with(gguf_magic)) return fail("a GGUF file must start with \"GGUF\"");
     at_ = gguf_magic.size();
     if (!read(to)) return false;
     if (to == 2 || to == 3) return true;
-    if (to == 1) return fail("it is a GGUF file of version 1, which has been out of use since 2023: Penstock reads versions 2 and 3");
+    if (to == 1) return fail("GGUF version 1 has been obsolete since 2023: only versions 2 and 3 are supported");
     // A small number written by a big-endian machine.
-    if ((to & 0xffff) == 0 && to != 0) return fail("it is a big-endian GGUF file: only little-endian ones are read");
-    return fail(fmt::format("it is a GGUF file of version {}: versions 2 and 3 are read", to));
+    if ((to & 0xffff) == 0 && to != 0) return fail("this is a big-endian GGUF file: only little-endian files are supported");
+    return fail(fmt::format("GGUF version {} is not supported: only versions 2 and 3 are", to));
   }
   bool read_pair(std::pair<std::string, gguf_value>& to) {
-    if (!read(to.first)) return fail_in("a key of the metadata");
+    if (!read(to.first)) return fail_in("a metadata key");
     if (to.first.size() > most_gguf_key_bytes) return fail(fmt::format("a key of {} bytes is too long", to.first.size()));
     if (!is_utf8(to.first)) return fail(fmt::format("the key {} is not UTF-8", tensors::quoted(to.first)));
     return read_value(to.second) || fail_in(fmt::format("the key {}", tensors::quoted(to.first)));
   }
   bool read_tensor(gguf_tensor& to) {
-    if (!read(to.name)) return fail_in("the name of a tensor");
+    if (!read(to.name)) return fail_in("a tensor's name");
     if (!is_utf8(to.name)) return fail(fmt::format("the name of {} is not UTF-8", tensor_called(to.name)));
     return (read_dimensions(to.dimensions) && read(to.type) && read(to.offset)) || fail_in(tensor_called(to.name));
   }
   bool read_dimensions(std::vector<std::uint64_t>& to) {
     std::uint32_t count = 0;
     if (!read(count)) return false;
-    if (count > most_gguf_dimensions) return fail(fmt::format("{} dimensions are more than {}", count, most_gguf_dimensions));
+    if (count > most_gguf_dimensions) return fail(fmt::format("{} dimensions exceed the limit of {}", count, most_gguf_dimensions));
     return read_items(to, count);
   }
 

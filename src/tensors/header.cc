@@ -10,7 +10,7 @@ namespace penstock {
 
 tensor_header::tensor_header(std::vector<tensor_facts> tensors, std::optional<tensor_metadata> metadata, std::uint64_t data_offset)
     : tensors_(std::move(tensors)), metadata_(std::move(metadata)), data_offset_(data_offset) {
-  // Sorted hashes instead of a hash table: names chosen to collide cost only one comparison each.
+  // Sorted hashes instead of a hash table: names crafted to collide then cost only one comparison each.
   by_name_.reserve(tensors_.size());
   for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_.push_back({std::hash<std::string_view>()(tensors_[i].name), i});
   std::ranges::sort(by_name_, [&](const entry& a, const entry& b) {

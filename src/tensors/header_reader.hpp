@@ -1,5 +1,5 @@
 // Reads the text of a safetensors header. The format uses a small part of JSON: one object of tensors, each an object with three fields,
-// and one object of strings. Deeper nesting is refused, so the stack is bounded for hostile input too. One thread.
+// and one object of strings. Deeper nesting is rejected, so stack use is bounded even for hostile input. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace penstock::tensors {
 
-// The contents of the text, not yet validated; offsets count from the end of the header.
+// The contents of the text, not yet validated; offsets are relative to the end of the header.
 struct header_text {
   std::vector<tensor_facts> tensors;
   std::optional<tensor_metadata> metadata;
 };
 
-// Errors: invalid_argument; the message names the byte of the text and, within a tensor, the tensor.
+// Errors: invalid_argument; the message includes the byte offset in the text and, if inside a tensor's entry, the tensor's name.
 result<header_text> read_header_text(std::string_view text);
 
 }  // namespace penstock::tensors

@@ -18,7 +18,7 @@ using tensors::tensor_called;
 
 status unfit(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// Writes a JSON string, escaped where necessary, like the format's own library.
+// Writes a JSON string with the same escapes as the format's own library.
 void put_string(std::string_view text, std::string& to) {
   constexpr std::string_view meanings = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
   const auto stands_for_itself = [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\'; };
@@ -68,7 +68,7 @@ void put_tensor(const tensor_facts& tensor, std::string& to) {
   to.append("]}");
 }
 
-// Sets the offsets, counted from the end of the header, and the sizes.
+// Sets the sizes and the offsets; offsets are relative to the end of the header.
 status place(std::vector<tensor_facts>& all) {
   std::uint64_t end = 0;
   for (tensor_facts& each : all) {
@@ -76,7 +76,7 @@ status place(std::vector<tensor_facts>& all) {
     if (!bytes)
       return bytes.error().code() == errc::invalid_argument ? bytes.error().with_context(tensor_called(each.name)) : bytes.error();
     const auto next = range_end(end, *bytes);
-    if (!next) return unfit(fmt::format("{} would reach past the largest file offset", tensor_called(each.name)));
+    if (!next) return unfit(fmt::format("{} would extend past the largest file offset", tensor_called(each.name)));
     each.offset = end;
     each.bytes = *bytes;
     end = *next;
@@ -90,11 +90,12 @@ status check_names(const std::vector<tensor_facts>& all) {
   names.reserve(all.size());
   for (const tensor_facts& each : all) {
     if (!is_utf8(each.name)) return unfit(fmt::format("the name of {} is not UTF-8", tensor_called(each.name)));
-    if (each.name == tensors::metadata_key) return unfit(fmt::format("no tensor can be called \"{}\"", tensors::metadata_key));
+    if (each.name == tensors::metadata_key)
+      return unfit(fmt::format("\"{}\" is reserved and cannot be a tensor name", tensors::metadata_key));
     names.emplace_back(each.name);
   }
   const auto twice = tensors::repeated(std::move(names));
-  return twice ? unfit(fmt::format("{} comes twice", tensor_called(*twice))) : status();
+  return twice ? unfit(fmt::format("{} appears twice", tensor_called(*twice))) : status();
 }
 
 std::string little_endian(std::uint64_t number) {
@@ -103,7 +104,7 @@ std::string little_endian(std::uint64_t number) {
   return bytes;
 }
 
-// Returns the header's text with its padding.
+// Returns the header's text, including padding.
 result<std::string> header_of(const std::vector<tensor_facts>& all, const std::optional<tensor_metadata>& metadata) {
   std::string text = "{";
   if (metadata) {
@@ -118,7 +119,7 @@ result<std::string> header_of(const std::vector<tensor_facts>& all, const std::o
   text.push_back('}');
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > most_safetensors_header_bytes) {
-    return unfit(fmt::format("a header of {} tensors would have more than {} bytes, which no safetensors file may have", all.size(),
+    return unfit(fmt::format("the header for {} tensors would be larger than the safetensors limit of {} bytes", all.size(),
                              most_safetensors_header_bytes));
   }
   return text;
@@ -133,7 +134,7 @@ result<std::string> make(std::vector<tensor_facts>& tensors, const std::optional
   if (!text) return text;
   const std::uint64_t data_offset = safetensors_length_bytes + text->size();
   if (!all.empty() && !range_end(data_offset, all.back().offset + all.back().bytes)) {
-    return unfit(fmt::format("{} would reach past the largest file offset", tensor_called(all.back().name)));
+    return unfit(fmt::format("{} would extend past the largest file offset", tensor_called(all.back().name)));
   }
   for (tensor_facts& each : all) each.offset += data_offset;
   tensors = std::move(all);

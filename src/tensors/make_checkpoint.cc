@@ -20,16 +20,16 @@ namespace {
 using record = torch_checkpoint_image::record;
 using tensors::tensor_called;
 
-// The folder name that torch.save uses when it writes to a buffer; torch.load accepts any.
+// The folder name that torch.save uses when writing to a buffer; torch.load accepts any name.
 constexpr std::string_view folder = "archive/";
 constexpr std::string_view identity_name = "archive/.data/serialization_id";
 constexpr std::size_t identity_bytes = 40;
 
-// Numbers from PKWARE's APPNOTE. Values from these on are stored in the zip64 fields.
+// Constants from PKWARE's APPNOTE. Values at or above these are stored in the zip64 fields.
 constexpr std::uint64_t full32 = 0xffffffff, full16 = 0xffff;
 constexpr std::uint64_t local_bytes = 30, extra_bytes = 4, wide_sizes_bytes = 20;
 constexpr unsigned plain_version = 20, wide_version = 45;
-constexpr unsigned first_date = 0x21;  // 1980-01-01: the bytes of a checkpoint do not depend on the clock
+constexpr unsigned first_date = 0x21;  // 1980-01-01, so that a checkpoint's bytes do not depend on the clock
 
 status unfit_checkpoint(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
@@ -62,10 +62,10 @@ unsigned version_of(bool wide) { return wide ? wide_version : plain_version; }
 
 // --- layout
 
-// The size of a member's header, without padding.
+// Returns the size of a member's header, without padding.
 std::uint64_t header_bytes(const record& of) { return local_bytes + of.name.size() + (is_wide(of.bytes) ? wide_sizes_bytes : 0); }
 
-// The bytes between the header and the data: none, or at least the size of an extra field's header.
+// Returns the padding between header and data: none, or at least the size of an extra field's header.
 std::uint64_t padding_behind(std::uint64_t header_end) {
   const std::uint64_t padding = (torch_storage_alignment - header_end % torch_storage_alignment) % torch_storage_alignment;
   return padding > 0 && padding < extra_bytes ? padding + torch_storage_alignment : padding;
@@ -79,7 +79,7 @@ status place(std::vector<record>& records) {
     each.offset = header_end + padding_behind(header_end);
     const auto next = range_end(each.offset, each.bytes);
     if (!next || *next > max_file_offset / 2)
-      return unfit_checkpoint(fmt::format("{} would reach past the largest file offset", tensors::quoted(each.name)));
+      return unfit_checkpoint(fmt::format("{} would extend past the largest file offset", tensors::quoted(each.name)));
     end = *next;
   }
   return {};
@@ -111,7 +111,7 @@ std::string local_header(const record& of, std::uint32_t checksum) {
   made.mark("\3\4").put16(version_of(wide)).put16(0).put16(0).put16(0).put16(first_date);
   made.put32(checksum).put32(size).put32(size).put16(of.name.size()).put16(extra).append(of.name);
   if (wide) made.put16(1).put16(wide_sizes_bytes - extra_bytes).put64(of.bytes).put64(of.bytes);
-  // Padding in an extra field without meaning, as torch.save writes it.
+  // Padding in an unused extra field, as torch.save writes it.
   if (padding > 0) made.append("FB").put16(padding - extra_bytes).append(std::string(padding - extra_bytes, 'Z'));
   return made.take();
 }
@@ -154,7 +154,7 @@ std::string directory_of(const std::vector<record>& records, const std::vector<s
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// 40 digits derived from the content. PyTorch uses them to tell checkpoints apart, and compares them with nothing.
+// 40 digits derived from the content. PyTorch uses them as an id for the checkpoint and does not verify them.
 std::string identity_of(const std::vector<record>& records, const std::vector<std::uint32_t>& checksums) {
   std::uint64_t names = 0xcbf29ce484222325, contents = names;
   const auto mix = [](std::uint64_t& into, std::uint64_t value) { into = (into ^ value) * 0x100000001b3; };
@@ -178,12 +178,12 @@ status check_tensors(const std::vector<tensor_facts>& all) {
     }
     if (each.type == tensor_type::f4 && (each.shape.empty() || each.shape.back() % 2 != 0)) {
       return {errc::unsupported,
-              fmt::format("{} is of type F4, and its last dimension is odd: PyTorch stores pairs", tensor_called(each.name))};
+              fmt::format("{} is of type F4 and its last dimension is odd: PyTorch stores pairs", tensor_called(each.name))};
     }
     names.emplace_back(each.name);
   }
   const auto twice = tensors::repeated(std::move(names));
-  return twice ? unfit_checkpoint(fmt::format("{} comes twice", tensor_called(*twice))) : status();
+  return twice ? unfit_checkpoint(fmt::format("{} appears twice", tensor_called(*twice))) : status();
 }
 
 result<torch_checkpoint_image> make_image(std::vector<tensor_facts>& tensors, const tensor_metadata& metadata) {
@@ -197,7 +197,8 @@ result<torch_checkpoint_image> make_image(std::vector<tensor_facts>& tensors, co
   }
   std::string pickle = tensors::write_pickle(all, metadata);
   if (pickle.size() > most_checkpoint_pickle_bytes) {
-    return unfit_checkpoint(fmt::format("a pickle of {} tensors would have more than {} bytes", all.size(), most_checkpoint_pickle_bytes));
+    return unfit_checkpoint(
+        fmt::format("the pickle for {} tensors would be larger than {} bytes", all.size(), most_checkpoint_pickle_bytes));
   }
   std::vector<record> records;
   records.push_back(text_record("data.pkl", std::move(pickle)));
@@ -218,7 +219,8 @@ result<torch_checkpoint_image> make_image(std::vector<tensor_facts>& tensors, co
 
 result<std::vector<placed_bytes>> parts_of(std::vector<record> records, std::span<const std::uint32_t> given) {
   const auto tensors = static_cast<std::size_t>(std::ranges::count(records, true, &record::is_tensor));
-  if (!given.empty() && given.size() != tensors) return unfit_checkpoint(fmt::format("{} checksums for {} tensors", given.size(), tensors));
+  if (!given.empty() && given.size() != tensors)
+    return unfit_checkpoint(fmt::format("{} checksums were given for {} tensors", given.size(), tensors));
   std::vector<std::uint32_t> checksums;
   std::size_t next = 0;
   for (const record& each : records) {

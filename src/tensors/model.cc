@@ -46,7 +46,7 @@ class path_collector {
     return {};
   }
   model_paths take() { return std::move(found_); }
-  // For each model in several GGUF files: the positions of its files.
+  // For each model split into several GGUF files: the indexes of its files.
   [[nodiscard]] const std::vector<std::vector<std::size_t>>& splits() const { return splits_; }
 
  private:
@@ -86,7 +86,7 @@ result<tensor_header> storages_in(const file& from) {
     if (!each.name.starts_with(beginning)) continue;
     if (!each.stored) {
       return status(errc::invalid_argument,
-                    fmt::format("{}: {} is packed, so its bytes are not in the file", from.path(), tensors::quoted(each.name)));
+                    fmt::format("{}: {} is compressed and cannot be read directly", from.path(), tensors::quoted(each.name)));
     }
     storages.push_back({each.name, tensor_type::u8, {each.packed_bytes}, each.offset, each.packed_bytes});
   }
@@ -96,7 +96,7 @@ result<tensor_header> storages_in(const file& from) {
 
 struct opened_file {
   model_file file;
-  gguf_header gguf;  // for a GGUF file; without its tensors
+  gguf_header gguf;  // for a GGUF file; without the tensors
 };
 
 result<opened_file> open_one(const engine& with, const std::string& path, const remote_options& how) {
@@ -117,7 +117,8 @@ result<opened_file> open_one(const engine& with, const std::string& path, const 
   return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind, {}}, {}};
 }
 
-// Returns the files that claim to be part of a split model and whose names do not lead to the others: together they may be the whole model.
+// Returns the files that claim to be part of a split model but whose names do not lead to the other files. Together they may be the whole
+// model.
 std::vector<std::size_t> lone_parts(const std::vector<std::vector<std::size_t>>& splits, const std::vector<gguf_header>& headers) {
   std::unordered_set<std::size_t> with_others;
   for (const auto& each : splits) with_others.insert(each.begin(), each.end());
@@ -139,7 +140,7 @@ status check_split(const std::vector<std::size_t>& places, const std::vector<mod
   return check_gguf_files(paths, mine);
 }
 
-// Reads the pickle of a checkpoint only if an index lists its tensors; loading only the storages does not need it.
+// Reads a checkpoint's pickle only if an index lists its tensors; loading just the storages does not need it.
 class name_lists {
  public:
   status add(const model_file& from, bool is_promised) {
@@ -159,10 +160,10 @@ class name_lists {
 
  private:
   std::vector<std::vector<std::string_view>> all_;
-  std::vector<std::vector<std::string>> kept_;  // names in checkpoints
+  std::vector<std::vector<std::string>> kept_;  // tensor names in checkpoints
 };
 
-// Drops tensors of a reused file that the index places in another file, or does not list.
+// Drops tensors of a reused file that the index assigns to another file or does not list.
 void leave_out_others(const model_paths& paths, std::vector<model_file>& files) {
   const auto wanted = names_by_index(paths);
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -185,7 +186,7 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
     files.push_back(std::move(made->file));
     headers.push_back(std::move(made->gguf));
   }
-  for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // the names in messages
+  for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // the names to show in messages
   auto splits = collector.splits();
   if (auto lone = lone_parts(splits, headers); !lone.empty()) splits.push_back(std::move(lone));
   for (const auto& each : splits) {

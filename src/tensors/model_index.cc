@@ -18,11 +18,11 @@ namespace {
 using tensors::tensor_called;
 
 constexpr std::string_view weights_key = "weight_map";
-constexpr std::string_view no_weights = "the index has no \"weight_map\" of tensors and files";
+constexpr std::string_view no_weights = "the index has no \"weight_map\" that maps tensors to files";
 
 status no_index(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// True if the name stays inside the folder of the index.
+// Returns true if the name stays inside the index's folder.
 bool is_below(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos) return false;
   for (std::size_t begin = 0; begin <= name.size();) {
@@ -41,7 +41,7 @@ class index_reader {
     const bool is_object = json_.next() == '{';
     const bool done = is_object ? json_.object([&](std::string_view key) { return read_member(key); }) : json_.skip(most_model_index_depth);
     if (!problem_.ok()) return problem_;
-    if (!done || !json_.end()) return json_.problem().with_context("the index is not JSON");
+    if (!done || !json_.end()) return json_.problem().with_context("the index is not valid JSON");
     if (!has_weights_) return no_index(std::string(no_weights));
     if (status error = check(); !error.ok()) return error;
     return std::move(found_);
@@ -62,7 +62,7 @@ class index_reader {
       return true;
     });
   }
-  // For JSON that is not an index.
+  // Rejects JSON that is not an index.
   bool refuse(std::string_view what) {
     problem_ = no_index(std::string(what));
     return false;
@@ -73,7 +73,7 @@ class index_reader {
     for (const indexed_tensor& each : found_) {
       names.emplace_back(each.tensor);
       if (is_below(each.file)) continue;
-      return no_index(fmt::format("the index puts {} into {}, which is not a file in its folder", tensor_called(each.tensor),
+      return no_index(fmt::format("the index assigns {} to {}, which is not a file in the index's folder", tensor_called(each.tensor),
                                   tensors::quoted(each.file)));
     }
     if (const auto twice = tensors::repeated(std::move(names)))
@@ -90,7 +90,7 @@ class index_reader {
 result<std::vector<indexed_tensor>> read_index(const file& from) {
   const auto size = from.size();
   if (!size) return size.error();
-  if (*size > most_model_index_bytes) return no_index(fmt::format("{} has more than {} bytes", from.path(), most_model_index_bytes));
+  if (*size > most_model_index_bytes) return no_index(fmt::format("{} is larger than {} bytes", from.path(), most_model_index_bytes));
   std::string text(*size, '\0');
   const io_result done = from.read(text.data(), text.size(), 0);
   if (!done.ok()) return done.error;

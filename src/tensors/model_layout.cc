@@ -26,8 +26,8 @@ tensor_part all_of(const tensor_facts& tensor) { return {tensor.shape, 0, tensor
 
 result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank rank) {
   const auto dimensions = static_cast<std::int64_t>(tensor.shape.size());
-  if (dimension < -dimensions || dimension >= dimensions) return no_part(tensor, fmt::format("it has no dimension {}", dimension));
-  if (rank.number >= rank.count) return no_part(tensor, fmt::format("there is no rank {} of {}", rank.number, rank.count));
+  if (dimension < -dimensions || dimension >= dimensions) return no_part(tensor, fmt::format("there is no dimension {}", dimension));
+  if (rank.number >= rank.count) return no_part(tensor, fmt::format("rank {} of {} does not exist", rank.number, rank.count));
   const auto axis = static_cast<std::size_t>(dimension < 0 ? dimension + dimensions : dimension);
   const std::uint64_t length = tensor.shape[axis];
   if (length % rank.count != 0)
@@ -35,21 +35,21 @@ result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank ra
   tensor_part part = all_of(tensor);
   part.shape[axis] = length / rank.count;
   if (tensor.bytes == 0) return tensor_part{std::move(part.shape), 0, 0, 0, 0};
-  // No length is 0, so a partial product is at most the product of all, which was checked.
+  // No length is 0, so no partial product exceeds the full product, which was checked.
   for (std::size_t i = 0; i < axis; ++i) part.runs *= tensor.shape[i];
   part.step = tensor.bytes / part.runs;
   part.run_bytes = part.step / rank.count;
   if (tensor.bytes % part.runs != 0 || part.step % rank.count != 0)
-    return no_part(tensor, fmt::format("parts of its elements of type {} do not begin at bytes", to_string(tensor.type)));
+    return no_part(tensor, fmt::format("its parts of type {} would not start at byte boundaries", to_string(tensor.type)));
   part.first = part.run_bytes * rank.number;
   return part;
 }
 
-// The facts may come from an untrusted source.
+// The tensor's facts may come from an untrusted source.
 status check_facts(const tensor_facts& tensor) {
   const auto bytes = tensor_bytes(tensor.type, tensor.shape);
   if (!bytes) return bytes.error().with_context(tensors::tensor_called(tensor.name));
-  return *bytes == tensor.bytes ? status() : no_part(tensor, fmt::format("it takes {} bytes, not {}", *bytes, tensor.bytes));
+  return *bytes == tensor.bytes ? status() : no_part(tensor, fmt::format("the size is {} bytes, not {}", *bytes, tensor.bytes));
 }
 
 // --- layout
@@ -59,9 +59,9 @@ class layout_maker {
   explicit layout_maker(const layout_options& options) : options_(options) {}
 
   result<model_layout> make(const model& from) {
-    if (!std::has_single_bit(options_.alignment)) return no_layout("the alignment is not a power of two");
+    if (!std::has_single_bit(options_.alignment)) return no_layout("the alignment must be a power of two");
     if (options_.rank.number >= options_.rank.count)
-      return no_layout(fmt::format("rank {} of {}", options_.rank.number, options_.rank.count));
+      return no_layout(fmt::format("rank {} of {} does not exist", options_.rank.number, options_.rank.count));
     if (options_.names) {
       wanted_.insert(options_.names->begin(), options_.names->end());
       if (status error = check_names(from); !error.ok()) return error;
@@ -82,15 +82,15 @@ class layout_maker {
       if (!from.find(each)) missing.emplace_back(each);
     }
     if (missing.empty()) return {};
-    return {errc::not_found, fmt::format("no file of the model has {}", tensors::listed(missing))};
+    return {errc::not_found, fmt::format("no file of the model contains {}", tensors::listed(missing))};
   }
   status add(model_tensor tensor) {
     auto part = part_for(*tensor.facts);
     if (!part) return part.error();
-    // Larger offsets could not be allocated.
+    // Memory for larger offsets could not be allocated.
     const auto end = range_end(made_.bytes, part->bytes());
     if (!end || *end > max_file_offset - std::min(options_.alignment, max_file_offset))
-      return no_layout("the tensors are too large for any memory");
+      return no_layout("the tensors are larger than the address space");
     made_.tensors.push_back({tensor, *std::move(part), made_.bytes});
     made_.bytes = (*end + options_.alignment - 1) & ~(options_.alignment - 1);
     return {};
@@ -123,7 +123,7 @@ std::vector<model_range> cut_ranges(const model_layout& layout, std::uint64_t mo
 
 result<std::vector<io_request>> make_requests(std::span<const model_range> ranges, std::span<void* const> memory) {
   constexpr std::uint64_t most = std::uint64_t{1} << 32;
-  if (!ranges.empty() && memory.size() > most / ranges.size()) return no_layout("more requests than a batch can count");
+  if (!ranges.empty() && memory.size() > most / ranges.size()) return no_layout("too many requests for one batch");
   std::vector<io_request> requests;
   requests.reserve(ranges.size() * memory.size());
   for (void* const each : memory) {
@@ -141,14 +141,15 @@ result<std::vector<io_request>> make_requests(std::span<const model_range> range
 }
 
 status find_failure(std::span<const model_range> ranges, std::span<const io_result> results) {
-  if (results.size() != ranges.size()) return no_layout(fmt::format("{} results of {} requests", results.size(), ranges.size()));
+  if (results.size() != ranges.size())
+    return no_layout(fmt::format("{} results were given for {} requests", results.size(), ranges.size()));
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const auto [file, facts] = ranges[i].tensor;
     const auto named = [&](const status& error) {
       return error.with_context(fmt::format("{}: {}", file->path, tensors::tensor_called(facts->name)));
     };
     if (!results[i].ok()) return named(results[i].error);
-    if (results[i].bytes_done < ranges[i].length) return named({errc::io, "the file was cut after it was opened"});
+    if (results[i].bytes_done < ranges[i].length) return named({errc::io, "the file was truncated after it was opened"});
   }
   return {};
 }
@@ -160,7 +161,7 @@ status read_all(const engine& with, const model_layout& layout, std::span<void* 
   if (!requests) return requests.error();
   auto work = with.submit(*requests, options);
   while (
-      !work.wait_for(std::chrono::hours(1))) {  // unlike wait(), it needs no memory: if memory runs out, no request may still be under way
+      !work.wait_for(std::chrono::hours(1))) {  // unlike wait(), this needs no memory: no request may remain in flight if memory runs out
   }
   const auto results = work.wait();
   for (std::size_t i = 0; i < memory.size(); ++i) {
@@ -184,7 +185,7 @@ result<model_layout> lay_out(const model& from, const layout_options& options) {
 
 result<std::vector<model_range>> ranges_of(const model_layout& layout, std::uint64_t most_bytes) {
   return or_no_memory([&]() -> result<std::vector<model_range>> {
-    if (most_bytes == 0) return no_layout("requests of no bytes");
+    if (most_bytes == 0) return no_layout("most_bytes must not be 0");
     return cut_ranges(layout, most_bytes);
   });
 }

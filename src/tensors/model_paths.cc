@@ -18,13 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 using tensors::quoted;
 
-// For a URL, opening the file asks the server.
+// For a URL, existence is checked when the file is opened.
 bool is_there(const std::string& path) {
   std::error_code ignored;
   return is_url(path) || fs::exists(path, ignored);
 }
 
-// diffusers models, PEFT adapters and variants use other names; if there are several, only the caller can choose.
+// diffusers models, PEFT adapters and variants use other names. If there are several such files, only the caller can choose.
 std::string what_is_there(const std::string& folder) {
   std::vector<std::string> indexes, files;
   std::error_code error;
@@ -40,7 +40,7 @@ std::string what_is_there(const std::string& folder) {
   if (found.empty()) return "";
   std::ranges::sort(found);
   const std::vector<std::string_view> names(found.begin(), found.end());
-  return fmt::format("; it has {}: name {}", tensors::listed(names), found.size() == 1 ? "that file" : "what you want of these");
+  return fmt::format("; it contains {}: specify {}", tensors::listed(names), found.size() == 1 ? "that file" : "one of these");
 }
 
 result<std::string> found_in(const std::string& path) {
@@ -50,10 +50,11 @@ result<std::string> found_in(const std::string& path) {
     if (std::string inside = fs::path(path) / name; is_there(inside)) return inside;
   }
   return status(errc::not_found,
-                fmt::format("{}: the folder has neither {} nor {}{}", path, model_index_name, model_file_name, what_is_there(path)));
+                fmt::format("{}: the folder contains neither {} nor {}{}", path, model_index_name, model_file_name, what_is_there(path)));
 }
 
-// Finds the model at a URL that may name a folder. S3 reports access denied instead of not found to callers who may not list the bucket.
+// Finds the model at a URL that may refer to a folder. S3 reports access denied instead of not found to callers without permission to list
+// the bucket.
 result<std::string> found_at(const engine& with, const std::string& url, const remote_options& how) {
   if (tensors::names_a_file(url)) return url;
   const auto folder = tensors::as_folder(url);
@@ -73,7 +74,7 @@ result<std::string> found_at(const engine& with, const std::string& url, const r
                 fmt::format("{}: the server has neither {} nor {} there", shown_name(url), model_index_name, model_file_name));
 }
 
-// --- the files of an index
+// --- the files listed in an index
 
 model_paths paths_of(std::span<const indexed_tensor> index, std::string_view index_path) {
   const bool at_url = is_url(index_path);
@@ -114,7 +115,7 @@ std::vector<std::vector<std::string_view>> sorted_promises(const model_paths& pa
   return made;
 }
 
-// Returns the tensors of the model, sorted by name and then by file. Sorting, unlike hashing, is safe for names chosen to collide.
+// Returns the model's tensors, sorted by name and then by file. Unlike hashing, sorting is safe for names crafted to collide.
 std::vector<named_tensor> sorted_names(const model_paths& paths, all_names names) {
   const auto promised = sorted_promises(paths);
   std::vector<named_tensor> all;
@@ -141,12 +142,12 @@ status check_doubles(const model_paths& paths, std::span<const named_tensor> all
                         paths.files[other->file]);
   }
   if (doubles.size() > tensors::most_listed) told += fmt::format(" and {} more", doubles.size() - tensors::most_listed);
-  return {errc::invalid_argument, fmt::format("tensors that are in two files: {}", told)};
+  return {errc::invalid_argument, fmt::format("these tensors are in two files: {}", told)};
 }
 
 status check_promises(const model_paths& paths, std::span<const named_tensor> all) {
   std::vector<std::vector<std::string_view>> lacking(paths.files.size());
-  std::vector<std::size_t> files;  // with missing tensors, in the order of the index
+  std::vector<std::size_t> files;  // files with missing tensors, in index order
   for (const model_paths::promise& each : paths.promises) {
     const auto same = std::ranges::equal_range(all, std::string_view(each.tensor), {}, &named_tensor::name);
     if (std::ranges::count(same, each.file, &named_tensor::file) > 0) continue;
@@ -158,13 +159,13 @@ status check_promises(const model_paths& paths, std::span<const named_tensor> al
   for (const std::size_t each : files) {
     told += fmt::format("{}{} lacks {}", told.empty() ? "" : "; ", paths.files[each], tensors::listed(lacking[each]));
   }
-  return {errc::not_found, fmt::format("tensors of the index are missing: {}", told)};
+  return {errc::not_found, fmt::format("tensors listed in the index are missing: {}", told)};
 }
 
 status check_all(const model_paths& paths, all_names names) {
   const auto is_outside = [&](const model_paths::promise& each) { return each.file >= paths.files.size(); };
   if (names.size() != paths.files.size() || std::ranges::any_of(paths.promises, is_outside))
-    return {errc::invalid_argument, fmt::format("names and promises are not those of {} files", paths.files.size())};
+    return {errc::invalid_argument, fmt::format("the names and promises do not match {} files", paths.files.size())};
   const auto all = sorted_names(paths, names);
   const status error = check_doubles(paths, all);
   return error.ok() ? check_promises(paths, all) : error;

@@ -20,7 +20,7 @@ using tensors::tensor_called;
 
 status wrong(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// Sorts by offset; tensors without bytes at the same offset keep the header's order.
+// Sorts by offset. Tensors without bytes at the same offset keep the header's order.
 void sort_by_place(std::vector<tensor_facts>& all) {
   const auto before = [](const tensor_facts& a, const tensor_facts& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
@@ -42,21 +42,21 @@ status check_size(const tensor_facts& tensor) {
                : bytes.error();
   }
   if (*bytes == tensor.bytes) return {};
-  return wrong(fmt::format("{}: {} takes {} bytes, but its offsets give it {}", tensor_called(tensor.name), shape_in_words(tensor), *bytes,
+  return wrong(fmt::format("{}: {} takes {} bytes, but its offsets span {}", tensor_called(tensor.name), shape_in_words(tensor), *bytes,
                            tensor.bytes));
 }
 
-// Checks that each tensor begins where the one before it ends. Offsets still count from the end of the header.
+// Checks that each tensor starts where the previous one ends. Offsets are still relative to the end of the header.
 status check_places(const std::vector<tensor_facts>& all) {
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const tensor_facts& tensor = all[i];
     if (tensor.offset > end) {
-      return wrong(fmt::format("{} begins at {}: the {} bytes before it belong to no tensor", tensor_called(tensor.name), tensor.offset,
-                               tensor.offset - end));
+      return wrong(fmt::format("{} starts at {}: the {} bytes before it do not belong to any tensor", tensor_called(tensor.name),
+                               tensor.offset, tensor.offset - end));
     }
     if (tensor.offset < end) {
-      return wrong(fmt::format("{} begins at {}, but {} ends at {}: they overlap", tensor_called(tensor.name), tensor.offset,
+      return wrong(fmt::format("{} starts at {}, but {} ends at {}: they overlap", tensor_called(tensor.name), tensor.offset,
                                tensor_called(all[i - 1].name), end));
     }
     if (status error = check_size(tensor); !error.ok()) return error;
@@ -70,16 +70,17 @@ status check_end(const std::vector<tensor_facts>& all, std::uint64_t data_bytes)
   const auto end_of = [](const tensor_facts& each) { return each.offset + each.bytes; };
   const std::uint64_t end = all.empty() ? 0 : end_of(all.back());
   if (end == data_bytes) return {};
-  if (end < data_bytes) return wrong(fmt::format("the last {} bytes of the file belong to no tensor", data_bytes - end));
+  if (end < data_bytes) return wrong(fmt::format("the last {} bytes of the file do not belong to any tensor", data_bytes - end));
   const auto cut = std::ranges::find_if(all, [&](const tensor_facts& each) { return end_of(each) > data_bytes; });
-  return wrong(fmt::format("{} ends at byte {} of the tensors' data, but the file has only {} bytes of it: the rest is missing",
+  return wrong(fmt::format("{} ends at byte {} of the tensor data, but the file contains only {} bytes of it: the file is truncated",
                            tensor_called(cut->name), end_of(*cut), data_bytes));
 }
 
 result<tensor_header> parse(std::string_view json, std::uint64_t file_bytes) {
   const std::uint64_t data_offset = safetensors_length_bytes + json.size();
   if (json.size() > most_safetensors_header_bytes) return wrong(fmt::format("a header of {} bytes is too long", json.size()));
-  if (data_offset > file_bytes) return wrong(fmt::format("a file of {} bytes has no header of {}", file_bytes, json.size()));
+  if (data_offset > file_bytes)
+    return wrong(fmt::format("a file of {} bytes cannot contain a header of {} bytes", file_bytes, json.size()));
   auto text = tensors::read_header_text(json);
   if (!text) return text.error();
   if (text->metadata) {
@@ -92,8 +93,9 @@ result<tensor_header> parse(std::string_view json, std::uint64_t file_bytes) {
     for (tensor_facts& each : text->tensors) each.offset += data_offset;
   }
   tensor_header header(std::move(text->tensors), std::move(text->metadata), data_offset);
-  // Reported first, because two tensors with one name most likely overlap too.
-  if (const auto twice = header.repeated_name()) return wrong(fmt::format("{} comes twice", tensor_called(header.tensors()[*twice].name)));
+  // Report this first, because two tensors with the same name probably overlap too.
+  if (const auto twice = header.repeated_name())
+    return wrong(fmt::format("{} appears twice", tensor_called(header.tensors()[*twice].name)));
   if (!error.ok()) return error;
   return header;
 }
@@ -112,8 +114,8 @@ result<tensor_header> read_header(const file& from) {
     if (status error = tensors::read_beginning(from, beginning, end); !error.ok()) return error;
   }
   if (beginning.size() < end) {
-    return wrong(fmt::format("{}: the file ends at {}, inside its header, which ends at {}: it became shorter in the meantime", from.path(),
-                             beginning.size(), end));
+    return wrong(fmt::format("{}: the file was truncated while it was being read: it is now {} bytes long, but its header ends at {}",
+                             from.path(), beginning.size(), end));
   }
   auto header = parse_safetensors(std::string_view(beginning).substr(safetensors_length_bytes, *header_bytes), *size);
   if (!header) return tensors::known_stand_in(from.path(), beginning, "safetensors").value_or(header.error().with_context(from.path()));
@@ -125,17 +127,17 @@ result<tensor_header> read_header(const file& from) {
 result<std::uint64_t> safetensors_header_bytes(std::string_view beginning, std::uint64_t file_bytes) {
   return or_no_memory([&]() -> result<std::uint64_t> {
     if (beginning.size() < safetensors_length_bytes) {
-      return wrong(fmt::format("not a safetensors file: it has {} bytes, and the length of the header alone takes {}", beginning.size(),
+      return wrong(fmt::format("not a safetensors file: it is {} bytes long, but the header length alone takes {}", beginning.size(),
                                safetensors_length_bytes));
     }
     std::uint64_t length = 0;
     for (std::size_t i = safetensors_length_bytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(beginning[i]);
     if (length > most_safetensors_header_bytes) {
-      return wrong(fmt::format("not a safetensors file: its first 8 bytes give a header of {} bytes, and the limit is {}", length,
+      return wrong(fmt::format("not a safetensors file: its first 8 bytes specify a header of {} bytes, but the limit is {}", length,
                                most_safetensors_header_bytes));
     }
     if (length > file_bytes || file_bytes - length < safetensors_length_bytes) {
-      return wrong(fmt::format("a header of {} bytes does not fit into a file of {}: the rest is missing", length, file_bytes));
+      return wrong(fmt::format("a header of {} bytes does not fit into a file of {} bytes: the file is truncated", length, file_bytes));
     }
     return length;
   });

@@ -29,15 +29,16 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// True if linkat() can name the file later: /proc is mounted, and the call itself is not refused (without a name it fails with ENOENT).
+// Returns true if linkat() can link the file to a name later: /proc is mounted, and the call itself is not blocked (with an empty name it
+// fails with ENOENT).
 bool can_be_named_later() {
   return ::access("/proc/self/fd", X_OK) == 0 && ::linkat(AT_FDCWD, "", AT_FDCWD, "", 0) != 0 && errno == ENOENT;
 }
 
-// True for the errors of a file system, kernel or seccomp profile without O_TMPFILE.
+// Returns true for the errors returned if the file system, kernel or seccomp profile does not support O_TMPFILE.
 bool cannot_be_unnamed(int error) { return is_refused_call(error) || error == EISDIR || error == ENOENT; }
 
-// --- the file that has the name now
+// --- the file that currently has the name
 
 // Follows symbolic links; the last one may be dangling.
 result<std::string> follow_links(std::string path) {
@@ -59,7 +60,7 @@ bool same_permissions(const struct stat& one, const struct stat& other) {
   return one.st_mode == other.st_mode && one.st_uid == other.st_uid && one.st_gid == other.st_gid;
 }
 
-// The path of the new file, and the file that it replaces.
+// The new file's path, and the file that it replaces.
 struct target_place {
   std::string path;
   std::optional<replaced_file> old{};
@@ -71,7 +72,7 @@ status check_replaceable(const std::string& path, const struct stat& info) {
   return S_ISREG(info.st_mode) ? status() : status(errc::not_a_file, no_file);
 }
 
-// Requires what opening it for writing requires, although replacing it needs only write access to its folder.
+// Requires the permission to open it for writing, although replacing it needs only write access to its folder.
 status check_writable(int folder, const std::string& name, const std::string& path) {
   if (::faccessat(folder, name.c_str(), W_OK, AT_EACCESS) == 0) return {};
   if (is_refused_call(errno)) {
@@ -86,7 +87,7 @@ status check_writable(int folder, const std::string& name, const std::string& pa
 result<target_place> look_at_target(const std::string& path) {
   struct stat info {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
-  if (!exists && errno != ENOENT) return status::from_errno(errno, fmt::format("look at {}", path));
+  if (!exists && errno != ENOENT) return status::from_errno(errno, fmt::format("stat {}", path));
   if (exists) {
     if (status error = check_replaceable(path, info); !error.ok()) return error;
   }
@@ -95,31 +96,31 @@ result<target_place> look_at_target(const std::string& path) {
   target_place place{*std::move(leads)};
   if (std::filesystem::path(place.path).filename().empty()) return status::from_errno(ENOENT, fmt::format("create {}", path));
   if (!exists) return place;
-  // A link in /proc may lead to a file without a name. The result is not compared with the first stat(): another process may replace the
-  // file in between.
+  // A link in /proc may point to a file without a name. The result is not compared with the first stat(), because another process may
+  // replace the file between the calls.
   if (place.path != path && (::stat(place.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)))
-    return status(errc::not_a_file, fmt::format("{} leads to a file without a name", path));
+    return status(errc::not_a_file, fmt::format("{} points to a file without a name", path));
   if (status error = check_writable(AT_FDCWD, path, path); !error.ok()) return error;
   place.old = replaced_file{place.path, info};
   return place;
 }
 
-// The same in a folder that the caller has opened; follows no links.
+// The same in a folder that the caller has opened. Does not follow links.
 result<target_place> look_in_folder(int folder, const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
   if (name.empty() || name == "." || name == "..") return status::from_errno(ENOENT, fmt::format("create {}", path));
   target_place place{path};
   struct stat info {};
   if (::fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
-    return errno == ENOENT ? result<target_place>(std::move(place)) : status::from_errno(errno, fmt::format("look at {}", path));
-  if (S_ISLNK(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is a link, which is not followed here", path));
+    return errno == ENOENT ? result<target_place>(std::move(place)) : status::from_errno(errno, fmt::format("stat {}", path));
+  if (S_ISLNK(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is a symbolic link, which is not followed here", path));
   if (status error = check_replaceable(path, info); !error.ok()) return error;
   if (status error = check_writable(folder, name, path); !error.ok()) return error;
   place.old = replaced_file{path, info};
   return place;
 }
 
-// The initial mode: nobody else can open the file before it has its final permissions.
+// The initial mode: no other user can open the file before it has its final permissions.
 unsigned first_mode(const pending_file_options& options, const std::optional<replaced_file>& old) {
   if (options.mode) return 0600 & *options.mode;
   return old ? 0600 & old->facts.st_mode : options.new_mode;
@@ -129,7 +130,7 @@ unsigned first_mode(const pending_file_options& options, const std::optional<rep
 
 constexpr std::size_t most_name_bytes = 255;
 
-// Shortens the name to that many bytes, without splitting a UTF-8 character.
+// Shortens the name to this many bytes, without splitting a UTF-8 character.
 void shorten(std::string& name, std::size_t most) {
   if (name.size() <= most) return;
   std::size_t end = most;
@@ -137,7 +138,7 @@ void shorten(std::string& name, std::size_t most) {
   name.resize(end);
 }
 
-// longest: the folder's limit in bytes; -1: unknown.
+// longest: the folder's limit on name length in bytes; -1: unknown.
 std::string hidden_name_of(std::string name, long longest) {
   static std::atomic<unsigned> count{0};
   const std::string ending = fmt::format(".penstock-{}-{}", ::getpid(), count++);
@@ -148,8 +149,8 @@ std::string hidden_name_of(std::string name, long longest) {
 
 std::string unnamed_path(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
 
-// As rename(2) in a folder, but fails if the name is taken (EEXIST). NFS cannot do that (EINVAL), but has hard links. Without links either
-// (CIFS, FAT), an empty file reserves the name first; no two processes can both create it.
+// Like rename(2) in a folder, but fails if the name is taken (EEXIST). NFS does not support that (EINVAL), but has hard links. If there are
+// no hard links either (CIFS, FAT), an empty file reserves the name first; only one process can create it.
 int rename_to_free_name(int folder, const std::string& from, const std::string& to) {
   if (::renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (!is_refused_call(errno)) return -1;
@@ -170,7 +171,7 @@ int rename_to_free_name(int folder, const std::string& from, const std::string& 
 
 // --- sync
 
-// Closing any descriptor makes network file systems flush their data and report errors.
+// Closing any descriptor of the file makes network file systems flush their data and report errors.
 status close_a_twin(int descriptor, const std::string& path) {
   const int twin = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (twin < 0 || (::close(twin) != 0 && errno != EINTR)) return status::from_errno(errno, fmt::format("close {}", path));
@@ -184,7 +185,7 @@ int sync_by(int (*call)(int), int descriptor) {
   return error;
 }
 
-// A file system that cannot sync (EINVAL) offers no other way.
+// A file system that cannot sync (EINVAL) offers no alternative.
 status sync_bytes(int descriptor, const std::string& path) {
   int error = sync_by(::fdatasync, descriptor);
   if (is_refused_call(error)) error = sync_by(::fsync, descriptor);
@@ -234,19 +235,19 @@ struct pending_file::state {
   std::string given;  // the path in messages
   std::string path;   // the final path
   std::string name;   // the final name in its folder
-  int folder = -1;    // keeps the folder, wherever the process changes its working directory to
+  int folder = -1;    // keeps the folder open, in case the process changes its working directory
   int descriptor = -1;
   std::string hidden;  // its current name in the folder; empty: unnamed
   int process = ::getpid();
-  std::optional<replaced_file> old{};   // the file whose permissions it has
-  bool has_own_mode = false;            // regardless of the file it replaces
+  std::optional<replaced_file> old{};   // the file whose permissions it takes over
+  bool has_own_mode = false;            // its own mode, regardless of the replaced file
   std::optional<unsigned> late_mode{};  // set after writing
   bool published = false;
   upload object{};
   bool is_object = false;
 };
 
-// Calls take with different hidden names until one is free. Returns errno.
+// Calls `take` with different hidden names until one is free. Returns errno.
 template <class Take>
 int pending_file::state::try_hidden_names(const Take& take) {
   int error = EEXIST;
@@ -294,7 +295,7 @@ status pending_file::state::take_permissions(const std::optional<replaced_file>&
   return {};
 }
 
-// Permissions of the replaced file may have changed meanwhile.
+// The replaced file's permissions may have changed since.
 status pending_file::state::look_again() {
   if (has_own_mode || !old) return {};
   replaced_file now{old->path};
@@ -302,28 +303,28 @@ status pending_file::state::look_again() {
   return same_permissions(now.facts, old->facts) ? status() : take_permissions(now, {});
 }
 
-// Call it after writing, which clears the setuid and setgid bits.
+// Call after writing, because writing clears the setuid and setgid bits.
 status pending_file::state::set_late_mode() {
   if (!late_mode || set_bits(descriptor, *late_mode) || is_refused_call(errno)) return {};
   return status::from_errno(errno, fmt::format("set the mode of {}", given));
 }
 
-// Names a file that has no name yet.
+// Links an unnamed (O_TMPFILE) file to a hidden name.
 status pending_file::state::take_hidden_name() {
   const std::string unnamed = unnamed_path(descriptor);
   const int error = try_hidden_names(
       [&](const std::string& next) { return ::linkat(AT_FDCWD, unnamed.c_str(), folder, next.c_str(), AT_SYMLINK_FOLLOW) == 0; });
-  return error == 0 ? status() : status::from_errno(error, fmt::format("give a copy beside {} its name", given));
+  return error == 0 ? status() : status::from_errno(error, fmt::format("link a temporary name beside {}", given));
 }
 
 status pending_file::state::give_name(bool replace) {
   if (hidden.empty()) {
     if (::linkat(AT_FDCWD, unnamed_path(descriptor).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
-    if (errno != EEXIST || !replace) return status::from_errno(errno, fmt::format("give {} its name", given));
+    if (errno != EEXIST || !replace) return status::from_errno(errno, fmt::format("create {}", given));
     if (status error = take_hidden_name(); !error.ok()) return error;
   }
   if (!replace) {
-    if (rename_to_free_name(folder, hidden, name) != 0) return status::from_errno(errno, fmt::format("give {} its name", given));
+    if (rename_to_free_name(folder, hidden, name) != 0) return status::from_errno(errno, fmt::format("create {}", given));
   } else if (rename_in(folder, hidden.c_str(), name.c_str()) != 0) {
     return status::from_errno(errno, fmt::format("rename to {}", given));
   }
@@ -375,7 +376,7 @@ result<pending_file> pending_file::create(const std::string& path, const pending
       if (!by) return by.error();
       return create(*by, path, options);
     }
-    if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path must not contain zero bytes");
+    if (path.find('\0') != std::string::npos) return status(errc::invalid_argument, "a path must not contain NUL bytes");
     const bool in_folder = options.folder >= 0;
     const std::string plain = file_path(path);
     auto target = in_folder ? look_in_folder(options.folder, plain) : look_at_target(plain);
@@ -391,7 +392,7 @@ result<pending_file> pending_file::create(const std::string& path, const pending
 
 status pending_file::publish(const publish_options& options) {
   return or_no_memory([&]() -> status {
-    if (state_ != nullptr && state_->published) return {errc::closed, fmt::format("{} was published already", state_->given)};
+    if (state_ != nullptr && state_->published) return {errc::closed, fmt::format("{} was already published", state_->given)};
     if (is_object()) {
       const status done = state_->object.publish(options.replace);
       state_->published = done.ok();
@@ -412,7 +413,7 @@ status pending_file::publish(const publish_options& options) {
     it.hidden.clear();
     if (!options.durable) return {};
     const status error = sync_names(it.folder, it.given);
-    return error.ok() ? error : error.with_context(fmt::format("{} is whole and has its name, but a power cut may undo that", it.given));
+    return error.ok() ? error : error.with_context(fmt::format("{} is complete and in place, but a power failure may undo that", it.given));
   });
 }
 

@@ -24,7 +24,7 @@ constexpr std::size_t most_dimensions = 64;  // PyTorch's limit
 constexpr std::string_view ordered_dict = "collections\nOrderedDict", torch_size = "torch\nSize";
 constexpr std::string_view tensor_v2 = "torch._utils\n_rebuild_tensor_v2", tensor_v3 = "torch._utils\n_rebuild_tensor_v3";
 constexpr std::string_view parameter = "torch._utils\n_rebuild_parameter";
-// Types that torch.save writes but safetensors lacks; reported with the tensor's name.
+// Types that torch.save writes but safetensors lacks. Reported with the tensor's name.
 constexpr std::array<std::string_view, 7> foreign_types{
     "torch\nComplexDoubleStorage", "torch\nQUInt8Storage",   "torch\nQInt8Storage", "torch\nQInt32Storage",
     "torch\nQUInt4x2Storage",      "torch\nQUInt2x4Storage", "torch\ncomplex32",
@@ -34,7 +34,7 @@ bool is_type(std::string_view name) {
   return name == untyped_storage || type_of_name(name) || std::ranges::find(foreign_types, name) != foreign_types.end();
 }
 
-// NumPy scalars, which are not tensors: their values are not read.
+// NumPy scalars. They are not tensors, so their values are not read.
 constexpr std::string_view numpy_scalar = "numpy._core.multiarray\nscalar", old_numpy_scalar = "numpy.core.multiarray\nscalar";
 constexpr std::string_view numpy_dtype = "numpy\ndtype", encode = "_codecs\nencode";
 constexpr std::string_view made_dtype = "numpy\ndtype object", made_scalar = "numpy\nscalar";
@@ -61,7 +61,7 @@ std::string dotted(std::string_view name) {
   return printable_text(std::move(text));
 }
 
-// Each step returns false on failure; problem() has the reason.
+// Each step returns false on failure; problem() then returns the reason.
 class pickle_reader {
  public:
   explicit pickle_reader(std::string_view pickle) : pickle_(pickle) {
@@ -71,9 +71,9 @@ class pickle_reader {
   }
 
   bool read_all() {
-    if (pickle_.size() < 2 || pickle_[0] != '\x80') return fail("it does not begin as a pickle of protocol 2 or newer");
+    if (pickle_.size() < 2 || pickle_[0] != '\x80') return fail("not a pickle of protocol 2 or newer");
     if (pickle_[1] < 2 || pickle_[1] > 5)
-      return fail(fmt::format("a pickle of protocol {}: 2 to 5 are read", static_cast<unsigned char>(pickle_[1])));
+      return fail(fmt::format("pickle protocol {} is not supported: only 2 to 5 are", static_cast<unsigned char>(pickle_[1])));
     at_ = 2;
     while (!stopped_) {
       begin_ = at_;
@@ -154,7 +154,7 @@ class pickle_reader {
         return reduce();
       case 'b':
         return build();
-      // Protocol 3: bytes, which no tensor contains.
+      // Protocol 3: bytes. They are not part of tensors.
       case 'B':
         return skip_bytes(4);
       case 'C':
@@ -171,14 +171,15 @@ class pickle_reader {
       case '\x94':
         return remember(static_cast<std::uint32_t>(memo_.size()));
       default:
-        return fail(fmt::format("the opcode 0x{:02x} is not one of those that make tensors", static_cast<unsigned char>(opcode)));
+        return fail(
+            fmt::format("unsupported opcode 0x{:02x}: only opcodes used for tensors are supported", static_cast<unsigned char>(opcode)));
     }
   }
 
   // --- primitives
 
   bool bytes(std::uint64_t count, std::string_view& to) {
-    if (pickle_.size() - at_ < count) return fail("it ends early");
+    if (pickle_.size() - at_ < count) return fail("unexpected end of the pickle");
     to = pickle_.substr(at_, count);
     at_ += count;
     return true;
@@ -192,7 +193,7 @@ class pickle_reader {
   }
   bool line(std::string_view& to) {
     const auto end = pickle_.find('\n', at_);
-    if (end == std::string_view::npos) return fail("it ends early");
+    if (end == std::string_view::npos) return fail("unexpected end of the pickle");
     to = pickle_.substr(at_, end - at_);
     at_ = end + 1;
     return true;
@@ -205,13 +206,13 @@ class pickle_reader {
     return true;
   }
   bool push_new(const pickle_node& node) {
-    if (made_.nodes.size() >= most_values) return fail(fmt::format("it makes more than {} values", most_values));
+    if (made_.nodes.size() >= most_values) return fail(fmt::format("contains more than {} values", most_values));
     made_.nodes.push_back(node);
     return push(static_cast<pickle_value>(made_.nodes.size() - 1));
   }
   // Only values above the last mark may be popped.
   [[nodiscard]] std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  bool has(std::size_t count) { return stack_.size() - floor() >= count || fail("it pops more values than its stack holds"); }
+  bool has(std::size_t count) { return stack_.size() - floor() >= count || fail("pops more values than the stack contains"); }
   pickle_value pop() {
     const pickle_value value = stack_.back();
     stack_.pop_back();
@@ -242,8 +243,8 @@ class pickle_reader {
   // --- opcodes
 
   bool stop() {
-    if (!marks_.empty() || stack_.size() != 1) return fail("it stops with values left over");
-    if (at_ != pickle_.size()) return fail("there is something after its end");
+    if (!marks_.empty() || stack_.size() != 1) return fail("values are left on the stack at the end");
+    if (at_ != pickle_.size()) return fail("unexpected bytes after the end");
     made_.root = stack_.back();
     return stopped_ = true;
   }
@@ -272,7 +273,7 @@ class pickle_reader {
     std::uint64_t length = 0;
     std::string_view found;
     if (!number(length_bytes, length) || !bytes(length, found)) return false;
-    if (!is_utf8(found)) return fail("a text is not UTF-8");
+    if (!is_utf8(found)) return fail("a string is not UTF-8");
     return push_new({.kind = pickle_kind::text, .text = found});
   }
   bool name() {
@@ -281,7 +282,7 @@ class pickle_reader {
     if (!line(module) || !line(called)) return false;
     const auto found = pickle_.substr(begin, at_ - begin - 1);
     if (!is_known(found))
-      return fail(fmt::format("it asks for {}, which is not one of the names that make tensors; nothing was run", dotted(found)));
+      return fail(fmt::format("unsupported global {}: only those used for tensors are allowed; nothing was executed", dotted(found)));
     return push_new({.kind = pickle_kind::name, .text = found});
   }
 
@@ -290,15 +291,15 @@ class pickle_reader {
     std::string_view ignored;
     return number(length_bytes, length) && bytes(length, ignored) && push(none_value);
   }
-  // Pops module and name as two texts. The known names are in one table, in the form of older protocols.
+  // Pops module and name as two strings. The known names are in one table, in the form used by older protocols.
   bool name_of_texts() {
     if (!has(2)) return false;
     const pickle_value called = pop(), module = pop();
-    if (!is(called, pickle_kind::text) || !is(module, pickle_kind::text)) return fail("it asks for a name that is not text");
+    if (!is(called, pickle_kind::text) || !is(module, pickle_kind::text)) return fail("a global's name is not a string");
     const std::string wanted = fmt::format("{}\n{}", node(module).text, node(called).text);
     const auto found = known_name(wanted);
     if (!found)
-      return fail(fmt::format("it asks for {}, which is not one of the names that make tensors; nothing was run", dotted(wanted)));
+      return fail(fmt::format("unsupported global {}: only those used for tensors are allowed; nothing was executed", dotted(wanted)));
     return push_new({.kind = pickle_kind::name, .text = *found});
   }
 
@@ -328,14 +329,14 @@ class pickle_reader {
   bool append(std::size_t count) {
     if (!has(count + 1)) return false;
     const pickle_value value = pop(), to = stack_.back();
-    if (!is(to, pickle_kind::list)) return fail("it appends to something that is not a list");
+    if (!is(to, pickle_kind::list)) return fail("append to a value that is not a list");
     items_for(to).push_back(value);
     return true;
   }
   bool set_item() {
     if (!has(3)) return false;
     const pickle_value value = pop(), key = pop(), to = stack_.back();
-    if (!is(to, pickle_kind::dict)) return fail("it sets an item of something that is not a dict");
+    if (!is(to, pickle_kind::dict)) return fail("set an item of a value that is not a dict");
     auto& items = items_for(to);
     items.push_back(key);
     items.push_back(value);
@@ -344,7 +345,7 @@ class pickle_reader {
   bool append_to_mark(pickle_kind kind) {
     std::vector<pickle_value> values;
     if (!pop_to_mark(values) || !has(1)) return false;
-    if (!is(stack_.back(), kind)) return fail("it adds items to a value of the wrong kind");
+    if (!is(stack_.back(), kind)) return fail("add items to a value of the wrong kind");
     if (kind == pickle_kind::dict && values.size() % 2 != 0) return fail("a key has no value");
     if (values.empty()) return true;
     auto& items = items_for(stack_.back());
@@ -358,7 +359,7 @@ class pickle_reader {
   }
   bool remember(std::uint32_t place) {
     if (!has(1)) return false;
-    if (memo_.size() >= most_values) return fail(fmt::format("it remembers more than {} values", most_values));
+    if (memo_.size() >= most_values) return fail(fmt::format("memoizes more than {} values", most_values));
     memo_[place] = stack_.back();
     return true;
   }
@@ -366,7 +367,7 @@ class pickle_reader {
     std::uint64_t place = 0;
     if (!number(count, place)) return false;
     const auto found = memo_.find(static_cast<std::uint32_t>(place));
-    return found == memo_.end() ? fail(fmt::format("it recalls value {}, which it did not remember", place)) : push(found->second);
+    return found == memo_.end() ? fail(fmt::format("value {} is not in the memo", place)) : push(found->second);
   }
 
   // --- tensors
@@ -378,12 +379,12 @@ class pickle_reader {
   bool persistent() {
     if (!has(1)) return false;
     const pickle_value id = pop();
-    if (!is(id, pickle_kind::tuple)) return fail("it has an invalid reference to a storage");
+    if (!is(id, pickle_kind::tuple)) return fail("invalid reference to a storage");
     const auto& parts = made_.items_of(id);
     const bool fits = parts.size() == 5 && is(parts[0], pickle_kind::text) && node(parts[0]).text == "storage" &&
                       is(parts[1], pickle_kind::name) && is_type(node(parts[1]).text) && is(parts[2], pickle_kind::text) &&
                       is_count(parts[4]);
-    if (!fits) return fail("it has an invalid reference to a storage");
+    if (!fits) return fail("invalid reference to a storage");
     made_.storages.push_back({node(parts[1]).text, node(parts[2]).text, count_of(parts[4])});
     return push_new({.kind = pickle_kind::storage, .extra = static_cast<std::uint32_t>(made_.storages.size() - 1)});
   }
@@ -391,7 +392,7 @@ class pickle_reader {
   bool reduce() {
     if (!has(2)) return false;
     const pickle_value arguments = pop(), callee = pop();
-    if (!is(callee, pickle_kind::name) || !is(arguments, pickle_kind::tuple)) return fail("it calls something that is not callable");
+    if (!is(callee, pickle_kind::name) || !is(arguments, pickle_kind::tuple)) return fail("call of a value that is not callable");
     const std::string_view name = node(callee).text;
     const auto& values = made_.items_of(arguments);
     if (name == ordered_dict && values.empty()) return push_new({.kind = pickle_kind::dict});
@@ -401,7 +402,7 @@ class pickle_reader {
     if (name == numpy_scalar || name == old_numpy_scalar) return push_new({.kind = pickle_kind::name, .text = made_scalar});
     if (name == encode) return push(none_value);
     if (name == tensor_v2 || name == tensor_v3) return tensor(values, name == tensor_v3);
-    return fail(fmt::format("it calls {} in a way that torch.save does not", dotted(name)));
+    return fail(fmt::format("unexpected arguments for {}, not written by torch.save", dotted(name)));
   }
 
   // (storage, offset, shape, strides, requires_grad, hooks[, dtype][, metadata])
@@ -409,13 +410,13 @@ class pickle_reader {
     const std::size_t least = has_type ? 7 : 6;
     const bool fits = (values.size() == least || values.size() == least + 1) && is(values[0], pickle_kind::storage) &&
                       is_count(values[1]) && (!has_type || is(values[6], pickle_kind::name));
-    if (!fits) return fail("it makes a tensor in a way that torch.save does not");
-    if (made_.tensors.size() >= most_tensors) return fail(fmt::format("it makes more than {} tensors", most_tensors));
+    if (!fits) return fail("unexpected arguments for a tensor, not written by torch.save");
+    if (made_.tensors.size() >= most_tensors) return fail(fmt::format("contains more than {} tensors", most_tensors));
     pickled_tensor made;
     made.storage = node(values[0]).extra;
     made.offset = count_of(values[1]);
     if (!counts(values[2], made.shape) || !counts(values[3], made.strides)) return false;
-    if (made.shape.size() != made.strides.size()) return fail("a tensor has a different number of strides than dimensions");
+    if (made.shape.size() != made.strides.size()) return fail("a tensor's numbers of strides and dimensions differ");
     if (has_type) made.type = node(values[6]).text;
     // {"conj": True}
     made.is_deferred = values.size() > least && !is(values[least], pickle_kind::none) &&
@@ -424,11 +425,11 @@ class pickle_reader {
     return push_new({.kind = pickle_kind::tensor, .extra = static_cast<std::uint32_t>(made_.tensors.size() - 1)});
   }
   bool counts(pickle_value of, std::vector<std::uint64_t>& to) {
-    if (!is(of, pickle_kind::tuple)) return fail("the shape of a tensor, or its strides, are not a tuple");
+    if (!is(of, pickle_kind::tuple)) return fail("a tensor's shape or strides are not a tuple");
     const auto& values = made_.items_of(of);
     if (values.size() > most_dimensions) return fail(fmt::format("a tensor has {} dimensions", values.size()));
     for (const pickle_value each : values) {
-      if (!is_count(each)) return fail("the shape of a tensor, or its strides, are not numbers");
+      if (!is_count(each)) return fail("a tensor's shape or strides are not numbers");
       to.push_back(count_of(each));
     }
     return true;
@@ -439,13 +440,13 @@ class pickle_reader {
     if (!has(2)) return false;
     const pickle_value state = pop(), of = stack_.back();
     if (is(of, pickle_kind::name) && node(of).text == made_dtype) return true;
-    if (!is(of, pickle_kind::dict) || !is(state, pickle_kind::dict)) return fail("it sets attributes of something that is not a dict");
+    if (!is(of, pickle_kind::dict) || !is(state, pickle_kind::dict)) return fail("set attributes of a value that is not a dict");
     made_.states[of] = state;
     return true;
   }
 
   bool fail(std::string_view what) {
-    problem_ = {errc::invalid_argument, fmt::format("at byte {} of the pickle, {}", begin_, what)};
+    problem_ = {errc::invalid_argument, fmt::format("at byte {} of the pickle: {}", begin_, what)};
     return false;
   }
 

@@ -1,5 +1,6 @@
-// Reads a pickle as data: the opcodes of protocol 2 that torch.save uses for dicts of tensors, and the names that they may call. Executes
-// and imports nothing. Memory is proportional to the pickle; stack use is constant, however deep the nesting. One thread.
+// Reads a pickle as data: the protocol 2 opcodes that torch.save uses for dicts of tensors, and the names that they may call. Does not
+// execute or import anything. Memory use is proportional to the pickle's size; stack use is constant regardless of nesting depth. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace penstock::tensors {
 
 enum class pickle_kind : std::uint8_t { none, boolean, integer, real, text, list, tuple, dict, name, storage, tensor };
 
-// A value: its index in pickle_content::nodes. A value may be reachable in several ways, also from itself.
+// A value, as its index in pickle_content::nodes. A value may be reachable in several ways, even from itself.
 using pickle_value = std::uint32_t;
 
 struct pickle_node {
@@ -29,7 +30,7 @@ struct pickle_node {
 struct pickled_storage {
   std::string_view type;  // "torch\nFloatStorage"
   std::string_view key;
-  std::uint64_t count = 0;  // in elements of the type
+  std::uint64_t count = 0;  // in elements of type `type`
 };
 
 struct pickled_tensor {
@@ -37,37 +38,37 @@ struct pickled_tensor {
   std::uint64_t offset = 0;  // in elements
   std::vector<std::uint64_t> shape, strides;
   std::string_view type;     // "torch\nuint16" if the storage is untyped; else empty
-  bool is_deferred = false;  // marked to be conjugated or negated on access
+  bool is_deferred = false;  // lazily conjugated or negated: PyTorch does that on access
 };
 
-// The texts point into the pickle.
+// The strings point into the pickle.
 struct pickle_content {
   std::vector<pickle_node> nodes;
-  std::vector<std::vector<pickle_value>> items;  // for a dict: key, value, key, value
+  std::vector<std::vector<pickle_value>> items;  // for a dict: key, value, key, value, ...
   std::vector<pickled_storage> storages;
   std::vector<pickled_tensor> tensors;
-  std::unordered_map<pickle_value, pickle_value> states;  // attributes of dicts
+  std::unordered_map<pickle_value, pickle_value> states;  // attributes set on dicts
   pickle_value root = 0;
 
   [[nodiscard]] const std::vector<pickle_value>& items_of(pickle_value value) const;
 };
 
-// Errors: invalid_argument; the message names the byte of the pickle.
+// Errors: invalid_argument; the message includes the byte offset in the pickle.
 result<pickle_content> read_pickle(std::string_view pickle);
 
-// Returns the type for a storage class or dtype as named in a pickle. Returns nothing if safetensors has no such type.
+// Returns the type for the name of a storage class or dtype in a pickle. Returns nothing if safetensors has no such type.
 std::optional<tensor_type> type_of_name(std::string_view name);
-// Returns the same name with static lifetime. Returns nothing if type_of_name() does.
+// Returns an equal name with static lifetime. Returns nothing if type_of_name() does.
 std::optional<std::string_view> lasting_type_name(std::string_view name);
-// The storage class of a type, or its dtype if there is no class. Returns nothing if PyTorch has no such type.
+// Returns the storage class of a type, or its dtype if it has no storage class. Returns nothing if PyTorch has no such type.
 struct torch_type_name {
   std::string_view name;
   bool is_dtype = false;
 };
 std::optional<torch_type_name> name_of_type(tensor_type type);
-// The strides, in elements, that torch.save writes for a contiguous tensor of this shape.
+// Returns the strides, in elements, that torch.save writes for a contiguous tensor of this shape.
 std::vector<std::uint64_t> dense_strides(const std::vector<std::uint64_t>& shape);
-// The storage class whose count is in bytes.
+// The storage class whose element count is in bytes.
 inline constexpr std::string_view untyped_storage = "torch.storage\nUntypedStorage";
 
 }  // namespace penstock::tensors

@@ -34,7 +34,7 @@ class pickle_writer {
   }
 
  private:
-  static constexpr std::size_t at_once = 1000;  // items, to keep a reader's stack small
+  static constexpr std::size_t at_once = 1000;  // items per batch, to keep a reader's stack small
 
   void little_endian(std::uint64_t value, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; ++i) out_ += static_cast<char>(value >> (8 * i) & 0xff);
@@ -55,11 +55,11 @@ class pickle_writer {
       out_ += 'J';
       little_endian(value, 4);
     } else {
-      out_ += "\x8a\x08";  // the sign bit is clear: files have fewer than 2^63 bytes
+      out_ += "\x8a\x08";  // the sign bit is clear: files are smaller than 2^63 bytes
       little_endian(value, 8);
     }
   }
-  // Writes a name once, and refers to it from then on.
+  // Writes a name the first time, and a reference to it after that.
   void name(std::string_view called) {
     const auto [found, is_new] = remembered_.emplace(called, remembered_.size());
     if (is_new) {

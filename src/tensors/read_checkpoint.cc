@@ -27,23 +27,24 @@ status no_checkpoint(std::string message) { return {errc::invalid_argument, std:
 
 result<std::string> text_of_member(const file& from, const zip_member& member, std::uint64_t most) {
   const auto called = tensors::quoted(member.name);
-  if (!member.stored || member.bytes != member.packed_bytes) return status(errc::unsupported, fmt::format("{} is packed", called));
-  if (member.bytes > most) return no_checkpoint(fmt::format("{} has {} bytes, more than the limit of {}", called, member.bytes, most));
+  if (!member.stored || member.bytes != member.packed_bytes) return status(errc::unsupported, fmt::format("{} is compressed", called));
+  if (member.bytes > most) return no_checkpoint(fmt::format("{} is {} bytes long, but the limit is {}", called, member.bytes, most));
   std::string text(member.bytes, '\0');
   const io_result done = from.read(text.data(), text.size(), static_cast<std::int64_t>(member.offset));
   if (!done.ok()) return done.error;
-  if (done.bytes_done < text.size()) return no_checkpoint(fmt::format("{} is cut off: the file became shorter in the meantime", called));
+  if (done.bytes_done < text.size())
+    return no_checkpoint(fmt::format("{} is incomplete: the file was truncated while it was being read", called));
   return text;
 }
 
-// Files of PyTorch before 2.0 lack this member and are little-endian.
+// Files written by PyTorch before 2.0 lack this member and are little-endian.
 status check_byte_order(const file& from, const std::vector<zip_member>& members, const std::string& folder) {
   const auto found = std::ranges::find(members, folder + "byteorder", &zip_member::name);
   if (found == members.end()) return {};
   const auto order = text_of_member(from, *found, 16);
   if (!order) return order.error();
   if (*order == "little") return {};
-  return {errc::unsupported, fmt::format("its byte order is {}, and only \"little\" is read", tensors::quoted(*order))};
+  return {errc::unsupported, fmt::format("its byte order is {}, but only \"little\" is supported", tensors::quoted(*order))};
 }
 
 result<torch_checkpoint> read_checkpoint(const file& from) {
@@ -94,7 +95,7 @@ status check_all_storages(const file& from, std::span<const zip_member> members,
   }
   if (missing.empty()) return {};
   const std::vector<std::string_view> names(missing.begin(), missing.end());
-  return no_checkpoint(fmt::format("storages that its pickle names are not in the archive: {}", tensors::listed(names)));
+  return no_checkpoint(fmt::format("storages referenced by the pickle are missing from the archive: {}", tensors::listed(names)));
 }
 
 }  // namespace

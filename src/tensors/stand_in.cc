@@ -51,7 +51,7 @@ std::optional<status> known_stand_in(const std::string& path, std::string_view b
   if (beginning.starts_with("version https://git-lfs.github.com/spec/"))
     return stand_in(fmt::format("{} is a git-lfs pointer, not the file itself: run `git lfs pull`", path));
   if (beginning.starts_with(gguf_magic) && wanted != "GGUF") return stand_in(fmt::format("{} is a GGUF file, not a {} file", path, wanted));
-  // The header length of a damaged safetensors file may begin with a brace or the two bytes of a pickle.
+  // The header length of a corrupt safetensors file may happen to start with a brace or with the first two bytes of a pickle.
   const bool may_be_length = beginning.substr(std::min<std::size_t>(beginning.size(), 4), 4) == std::string_view("\0\0\0\0", 4);
   for (const kind_by_magic& each : kinds) {
     if (beginning.starts_with(each.magic) && (each.magic.size() > 2 || !may_be_length))
@@ -61,8 +61,8 @@ std::optional<status> known_stand_in(const std::string& path, std::string_view b
   if (begins_with_words(beginning, "<!doctype html") || begins_with_words(beginning, "<html"))
     return stand_in(fmt::format("{} is an HTML page, not a {} file: was the download refused?", path, wanted));
   if (!may_be_length && (beginning.starts_with('{') || beginning.starts_with('[')))
-    return stand_in(fmt::format("{} is JSON text, not a {} file: was the download refused, or is it an index, whose name ends with .json?",
-                                path, wanted));
+    return stand_in(fmt::format(
+        "{} is JSON text, not a {} file: was the download refused, or is it an index (whose name must end in .json)?", path, wanted));
   return std::nullopt;
 }
 

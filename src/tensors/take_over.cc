@@ -19,20 +19,20 @@ constexpr const char* access_list = "system.posix_acl_access";
 constexpr std::size_t most_attribute_bytes = 65536;  // the kernel's XATTR_LIST_MAX and XATTR_SIZE_MAX
 
 void set_owner(int descriptor, const struct stat& like) {
-  // The owner of a file may set any group that the owner is in.
+  // A file's owner may set any group of which the owner is a member.
   if (::fchown(descriptor, like.st_uid, like.st_gid) != 0)
     static_cast<void>(::fchown(descriptor, static_cast<uid_t>(-1), like.st_gid) == 0);
 }
 
 bool tells_of_no_list(int error) { return error == ENODATA || error == EOPNOTSUPP || error == ENOSYS; }
 
-// Returns true if the access control list is as required. It refers to the group, so it is not copied without it.
+// Returns true if the access control list is as required. The list refers to the group, so it is not copied if the group is not.
 bool set_access_list(int descriptor, const std::string& from, bool same_group) {
   std::vector<char> list(most_attribute_bytes);
   const ssize_t length = ::getxattr(from.c_str(), access_list, list.data(), list.size());
   if (length >= 0) return same_group && ::fsetxattr(descriptor, access_list, list.data(), static_cast<std::size_t>(length), 0) == 0;
   if (!tells_of_no_list(errno)) return false;
-  // The folder may have given the new file a default list.
+  // The new file may have inherited a default list from the folder.
   return ::fgetxattr(descriptor, access_list, nullptr, 0) < 0 || ::fremovexattr(descriptor, access_list) == 0;
 }
 
@@ -49,9 +49,9 @@ void set_attributes(int descriptor, const std::string& from) {
   }
 }
 
-// Returns the mode to set after writing. A process that has given the file away may lack the right to change its mode (CAP_FOWNER): it then
-// takes the file back and drops the setuid bit. Mounts without file modes (CIFS, gcsfuse, goofys) and sandboxes refuse the call: the file
-// then keeps the mode that it was created with, which is never wider.
+// Returns the mode to set after writing. A process that has changed the file's owner may not be allowed to change its mode (CAP_FOWNER). It
+// then restores the owner and drops the setuid bit. Mounts without file modes (CIFS, gcsfuse, goofys) and sandboxes reject the call. The
+// file then keeps the mode that it was created with, which is never wider.
 result<unsigned> change_mode(int descriptor, unsigned mode, const std::string& name) {
   if (set_bits(descriptor, mode & 0777)) return mode;
   const int error = errno;
@@ -61,7 +61,7 @@ result<unsigned> change_mode(int descriptor, unsigned mode, const std::string& n
   return status::from_errno(error, fmt::format("set the mode of {}", name));
 }
 
-// If the group is lost, its former members get the rights of others, limited to what the group had.
+// If the group cannot be set, its members get the permissions of others, limited to those that the group had.
 unsigned without_group(unsigned mode) {
   const unsigned both = mode & (mode >> 3) & 07;
   return (mode & 07700) | both << 3 | both;
@@ -80,7 +80,7 @@ bool set_bits(int descriptor, unsigned mode) {
 result<unsigned> take_over(int descriptor, const replaced_file& old, const std::optional<unsigned>& mode, const std::string& name) {
   set_owner(descriptor, old.facts);
   struct stat now {};
-  if (::fstat(descriptor, &now) != 0) return status::from_errno(errno, fmt::format("look at what is to be {}", name));
+  if (::fstat(descriptor, &now) != 0) return status::from_errno(errno, fmt::format("stat the new file for {}", name));
   const bool same_group = now.st_gid == old.facts.st_gid;
   unsigned wanted = mode.value_or(old.facts.st_mode & 07777);
   if (!mode) {

@@ -8,7 +8,7 @@ namespace penstock::tensors {
 namespace {
 
 struct torch_type {
-  std::string_view storage;  // empty: its tensors use UntypedStorage
+  std::string_view storage;  // empty: tensors of this type use UntypedStorage
   std::string_view dtype;
   tensor_type type;
 };

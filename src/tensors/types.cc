@@ -42,21 +42,20 @@ result<tensor_type> parse_tensor_type(std::string_view name) {
     const auto* const found = std::ranges::find(types, name, &type_facts::name);
     if (found != types.end()) return static_cast<tensor_type>(found - types.begin());
     constexpr std::size_t most = 40;
-    return status(errc::invalid_argument,
-                  fmt::format("no type of tensors is called \"{}\"", printable_text(std::string(name.substr(0, most)))));
+    return status(errc::invalid_argument, fmt::format("unknown tensor type \"{}\"", printable_text(std::string(name.substr(0, most)))));
   });
 }
 
 result<std::uint64_t> tensor_bytes(tensor_type type, std::span<const std::uint64_t> shape) {
-  // Multiply in the order of the shape: 2^40 x 2^40 x 0 elements overflow and are refused, as in the format's own library.
+  // Multiply in shape order: 2^40 x 2^40 x 0 elements overflow and are rejected, as in the format's own library.
   std::uint64_t bits = 1;
   bool fits = true;
   for (const std::uint64_t length : shape) fits = fits && !__builtin_mul_overflow(bits, length, &bits);
   fits = fits && !__builtin_mul_overflow(bits, bits_of(type), &bits);
   if (fits && bits % 8 == 0) return bits / 8;
   return or_no_memory([&]() -> result<std::uint64_t> {
-    if (!fits) return status(errc::invalid_argument, "its shape has more bits than 64-bit numbers can count");
-    return status(errc::invalid_argument, fmt::format("its {} bits of {} are not a whole number of bytes", bits, to_string(type)));
+    if (!fits) return status(errc::invalid_argument, "its size in bits does not fit into 64 bits");
+    return status(errc::invalid_argument, fmt::format("its {} bits of type {} are not a whole number of bytes", bits, to_string(type)));
   });
 }
 

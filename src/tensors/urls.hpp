@@ -1,4 +1,4 @@
-// URLs of models: the folder part and the files below it. Free functions over text; thread-safe.
+// Model URLs: the folder part and the files below it. Free functions on text; thread-safe.
 #pragma once
 
 #include <string>
@@ -6,16 +6,16 @@
 
 namespace penstock::tensors {
 
-// The part before the query. s3://BUCKET/KEY has no query: each character of the key is literal.
+// Returns the part before the query. s3://BUCKET/KEY has no query: each character of the key is literal.
 std::string_view without_query(std::string_view url);
 
-// True if the last component has a file name extension of tensor files.
+// Returns true if the last component has a tensor file extension.
 bool names_a_file(std::string_view url);
 
-// as_folder() puts "/" before the query of a folder's URL. folder_of_url() returns the folder of a file, in that form.
+// as_folder() inserts "/" before the query of a folder's URL. folder_of_url() returns a file's folder in that form.
 std::string as_folder(std::string_view url);
 std::string folder_of_url(std::string_view url);
-// The URL of a file with that name in such a folder. Keeps the folder's query.
+// Returns the URL of a file with this name in such a folder. Keeps the folder's query.
 std::string below(std::string_view folder, std::string_view name);
 
 }  // namespace penstock::tensors

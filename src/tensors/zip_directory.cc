@@ -14,7 +14,7 @@
 namespace penstock {
 namespace {
 
-// Numbers from PKWARE's APPNOTE.
+// Constants from PKWARE's APPNOTE.
 constexpr std::uint32_t end_mark = 0x06054b50, end64_mark = 0x06064b50, locator_mark = 0x07064b50, entry_mark = 0x02014b50,
                         local_mark = 0x04034b50;
 constexpr std::uint64_t end_bytes = 22, locator_bytes = 20, end64_bytes = 56, entry_bytes = 46, local_bytes = 30, most_comment = 65535;
@@ -33,7 +33,7 @@ result<std::string> read_exactly(const file& from, std::uint64_t offset, std::ui
   std::string text(bytes, '\0');
   const io_result done = from.read(text.data(), bytes, static_cast<std::int64_t>(offset));
   if (!done.ok()) return done.error;
-  if (done.bytes_done < bytes) return damaged("it ends early");
+  if (done.bytes_done < bytes) return damaged("unexpected end of file");
   return text;
 }
 
@@ -41,13 +41,13 @@ struct directory_place {
   std::uint64_t offset = 0, bytes = 0, members = 0;
 };
 
-// The locator before the last record, if there is one, has the offset of the record with 64-bit numbers.
+// The locator before the last record, if present, contains the offset of the record with 64-bit numbers.
 result<directory_place> place64(const file& from, std::string_view tail, std::size_t end_at, const directory_place& place) {
   if (end_at < locator_bytes || number(tail, end_at - locator_bytes, 4) != locator_mark) return place;
   const std::uint64_t offset = number(tail, end_at - locator_bytes + 8, 8);
   const auto size = from.size();
   if (!size) return size.error();
-  if (offset > *size || *size - offset < end64_bytes) return damaged("its last record is outside the file");
+  if (offset > *size || *size - offset < end64_bytes) return damaged("its last record is out of bounds");
   const auto record = read_exactly(from, offset, end64_bytes);
   if (!record) return record.error();
   if (number(*record, 0, 4) != end64_mark) return damaged("its last record is invalid");
@@ -61,10 +61,10 @@ result<directory_place> find_directory(const file& from, std::uint64_t size) {
   const std::string_view tail = *read;
   for (std::size_t at = tail.size() < end_bytes ? 0 : tail.size() - end_bytes + 1; at-- > 0;) {
     if (number(tail, at, 4) != end_mark || number(tail, at + 20, 2) != tail.size() - at - end_bytes) continue;
-    if (number(tail, at + 8, 2) != number(tail, at + 10, 2)) return damaged("it is one part of a split archive: join the parts first");
+    if (number(tail, at + 8, 2) != number(tail, at + 10, 2)) return damaged("this is one part of a split archive: join the parts first");
     return place64(from, tail, at, {number(tail, at + 16, 4), number(tail, at + 12, 4), number(tail, at + 10, 2)});
   }
-  return damaged("its list of members is missing");
+  return damaged("the list of members is missing");
 }
 
 // Fields with all bits set are stored in extra field 1, in this order.
@@ -85,16 +85,16 @@ bool take_wide_numbers(std::string_view extra, zip_member& member) {
   return true;
 }
 
-// The data of a member follows its own header, and only that header has its length.
+// A member's data follows the member's own header, and only that header contains its own length.
 status find_bytes(const file& from, std::uint64_t size, zip_member& member) {
   if (member.offset > size || size - member.offset < local_bytes)
-    return damaged(fmt::format("{} is outside the file", printable_text(member.name)));
+    return damaged(fmt::format("{} is out of bounds", printable_text(member.name)));
   const auto header = read_exactly(from, member.offset, local_bytes);
   if (!header) return header.error();
-  if (number(*header, 0, 4) != local_mark) return damaged(fmt::format("{} does not begin where it should", printable_text(member.name)));
+  if (number(*header, 0, 4) != local_mark) return damaged(fmt::format("{} has no header at its offset", printable_text(member.name)));
   member.offset += local_bytes + number(*header, 26, 2) + number(*header, 28, 2);
   if (member.offset > size || size - member.offset < member.packed_bytes)
-    return damaged(fmt::format("{} is cut off", printable_text(member.name)));
+    return damaged(fmt::format("{} is truncated", printable_text(member.name)));
   return {};
 }
 
@@ -121,7 +121,7 @@ result<std::vector<zip_member>> read_directory(const file& from) {
   const auto place = find_directory(from, *size);
   if (!place) return place.error();
   if (place->bytes > most_directory_bytes || place->offset > *size || *size - place->offset < place->bytes) {
-    return damaged("its list of members is outside the file");
+    return damaged("the list of members is out of bounds");
   }
   const auto text = read_exactly(from, place->offset, place->bytes);
   if (!text) return text.error();
@@ -129,12 +129,12 @@ result<std::vector<zip_member>> read_directory(const file& from) {
   std::string_view directory = *text;
   while (members.size() < place->members) {
     auto member = take_entry(directory);
-    if (!member) return damaged(fmt::format("its directory is truncated after {} of {} members", members.size(), place->members));
+    if (!member) return damaged(fmt::format("the directory is truncated after {} of {} members", members.size(), place->members));
     if (status error = find_bytes(from, *size, *member); !error.ok()) return error;
     members.push_back(*std::move(member));
   }
   if (directory.size() >= 4 && number(directory, 0, 4) == entry_mark)
-    return damaged(fmt::format("its list has more members than the {} that its last record counts", place->members));
+    return damaged(fmt::format("the directory has more members than the {} in its last record", place->members));
   return members;
 }
 

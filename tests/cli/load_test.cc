@@ -107,8 +107,8 @@ TEST_F(load_test, takes_indexes_and_folders) {
   const auto refused = load({directory_.path(), "--device", "host:0"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_EQ(refused.err, "penstock: " + directory_.path() +
-                             ": the folder has neither model.safetensors.index.json nor model.safetensors; it has "
-                             "\"one.safetensors\", \"two.safetensors\": name what you want of these\n");
+                             ": the folder contains neither model.safetensors.index.json nor model.safetensors; it contains "
+                             "\"one.safetensors\", \"two.safetensors\": specify one of these\n");
   store_tensors("model.safetensors", {{"d", tensor_type::u8, {1}}});
   EXPECT_EQ(tensors_of(directory_.path()), 1);
   const std::string index = store("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})");
@@ -145,7 +145,7 @@ TEST_F(load_test, a_part_of_a_gguf_model_under_another_name_is_not_loaded) {
   const std::string part = store("part", gguf_file(gguf_beginning(pairs, {gguf_tensor_info("a", {4}, 24, 0)}), "1234"));
   const auto ended = load({part});
   EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_TRUE(contains(ended.err, "says that it is file 2 of 2 of a model")) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "says that this is file 2 of 2 of a model")) << ended.err;
 }
 
 TEST_F(load_test, what_is_named_twice_is_loaded_once) {
@@ -165,17 +165,17 @@ TEST_F(load_test, names_what_it_cannot_load) {
     EXPECT_TRUE(contains(ended.err, message)) << ended.err;
   };
   const std::string bad = store("bad.safetensors", "not one");
-  refused({good, bad}, bad + ": not a safetensors file: it has 7 bytes");
+  refused({good, bad}, bad + ": not a safetensors file: it is 7 bytes long");
   refused({directory_.path() + "/missing"}, "missing: No such file");
-  refused({store("x.zip", zip_of({{"a", "b"}}, false))}, "it holds no data.pkl");
+  refused({store("x.zip", zip_of({{"a", "b"}}, false))}, "does not contain data.pkl");
   std::string packed = zip_of({{"m/data.pkl", "p"}, {"m/data/0", "abc"}}, false);
   packed[packed.rfind("PK\x01\x02") + 10] = 8;
-  refused({store("packed.pt", packed)}, "\"m/data/0\" is packed");
+  refused({store("packed.pt", packed)}, "\"m/data/0\" is compressed");
   refused({good, "--device", "cuda:99"}, "there is no device \"cuda:99\"");
   refused({store("pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid"), "--device", "cpu"}, "run `git lfs pull`");
   refused({good, "--gpus", "0,99"}, "cuda:");
   std::filesystem::create_directory(directory_.path() + "/empty");
-  refused({directory_.path() + "/empty"}, "the folder has neither");
+  refused({directory_.path() + "/empty"}, "the folder contains neither");
   EXPECT_EQ(load({good, "--gpus", "0,x"}).exit_code, 2);
   EXPECT_EQ(load({good, "--links", "9"}).exit_code, 2);
   EXPECT_EQ(load({}).exit_code, 2);

@@ -124,18 +124,18 @@ TEST(parse_gguf, needs_no_padding_behind_the_last_tensor_and_none_without_tensor
   const std::string info = gguf_tensor_info("t", {1}, 24, 0);
   const std::string file = gguf_file(gguf_beginning({}, {info}), "x");
   EXPECT_TRUE(parse_gguf(file, file.size()));
-  expect_refused(file, file.size() - 1, "its 1 bytes at 0 of the tensors' do not fit into a file that has 0 of these");
+  expect_refused(file, file.size() - 1, "its 1 bytes at offset 0 extend past the 0 bytes of tensor data in the file");
 }
 
 // --- what is refused
 
 TEST(parse_gguf, refuses_what_is_none_and_versions_that_are_not_read) {
-  expect_refused("", "a GGUF file begins with \"GGUF\"");
-  expect_refused("GGUg" + std::string(100, '\0'), "a GGUF file begins with \"GGUF\"");
-  expect_refused(gguf_beginning({}, {}, 1), "version 1, which has been out of use since 2023");
-  expect_refused(gguf_beginning({}, {}, 0x03000000), "it is a big-endian GGUF file");
-  expect_refused(gguf_beginning({}, {}, 4), "version 4: versions 2 and 3 are read");
-  expect_refused(gguf_beginning({}, {}, 0), "version 0: versions 2 and 3 are read");
+  expect_refused("", "a GGUF file must start with \"GGUF\"");
+  expect_refused("GGUg" + std::string(100, '\0'), "a GGUF file must start with \"GGUF\"");
+  expect_refused(gguf_beginning({}, {}, 1), "version 1 has been obsolete since 2023");
+  expect_refused(gguf_beginning({}, {}, 0x03000000), "this is a big-endian GGUF file");
+  expect_refused(gguf_beginning({}, {}, 4), "version 4 is not supported: only versions 2 and 3 are");
+  expect_refused(gguf_beginning({}, {}, 0), "version 0 is not supported: only versions 2 and 3 are");
 }
 
 TEST(parse_gguf, refuses_a_header_that_is_cut_anywhere) {
@@ -148,7 +148,8 @@ TEST(parse_gguf, refuses_a_header_that_is_cut_anywhere) {
     EXPECT_EQ(cut.error().code(), errc::invalid_argument);
     const auto beginning = parse_gguf(file.substr(0, length), file.size());
     ASSERT_FALSE(beginning) << length;
-    EXPECT_EQ(contains(beginning.error().message(), "the header does not end in the first"), length >= 4) << beginning.error().message();
+    EXPECT_EQ(contains(beginning.error().message(), "the header does not end within the first"), length >= 4)
+        << beginning.error().message();
   }
 }
 
@@ -167,13 +168,13 @@ TEST(parse_gguf, believes_no_number_that_the_file_has_no_room_for) {
     }
   }
   const std::string dimensions = gguf_string("t") + gguf_number(std::uint32_t{9});
-  expect_refused(gguf_beginning({}, {dimensions + std::string(100, '\0')}), "tensor \"t\": at byte 37: 9 dimensions are more than 8");
+  expect_refused(gguf_beginning({}, {dimensions + std::string(100, '\0')}), "tensor \"t\": at byte 37: 9 dimensions exceed the limit of 8");
   expect_refused(gguf_beginning({gguf_pair(std::string(most_gguf_key_bytes + 1, 'k'), 0, "x")}, {}), "a key of 65536 bytes is too long");
 }
 
 TEST(parse_gguf, refuses_types_of_metadata_that_are_not_known) {
-  expect_refused(gguf_beginning({gguf_pair("k", 13, "x")}, {}), "the key \"k\": at byte 37: there is no type 13 of metadata");
-  expect_refused(gguf_beginning({gguf_pair("k", 9, gguf_items(13, {}))}, {}), "there is no type 13 of metadata");
+  expect_refused(gguf_beginning({gguf_pair("k", 13, "x")}, {}), "the key \"k\": at byte 37: unknown metadata type 13");
+  expect_refused(gguf_beginning({gguf_pair("k", 9, gguf_items(13, {}))}, {}), "unknown metadata type 13");
 }
 
 TEST(parse_gguf, refuses_arrays_that_are_nested_too_deep) {
@@ -190,7 +191,7 @@ TEST(parse_gguf, refuses_arrays_that_are_nested_too_deep) {
 TEST(parse_gguf, refuses_names_and_keys_that_come_twice_or_are_no_text) {
   expect_refused(gguf_beginning({gguf_u32("k", 1), gguf_u32("k", 1)}, {}), "the key \"k\" appears twice in the metadata");
   expect_refused(gguf_beginning({gguf_u32("\xff", 1)}, {}), "the key \"?\" is not UTF-8");
-  expect_refused(gguf_beginning({}, {gguf_tensor_info("t", {0}, 0, 0), gguf_tensor_info("t", {0}, 0, 0)}), "tensor \"t\" comes twice");
+  expect_refused(gguf_beginning({}, {gguf_tensor_info("t", {0}, 0, 0), gguf_tensor_info("t", {0}, 0, 0)}), "tensor \"t\" appears twice");
   expect_tensor_refused(gguf_tensor_info("\xff", {1}, 0, 0), "the name of tensor \"?\" is not UTF-8");
 }
 
@@ -204,26 +205,25 @@ TEST(parse_gguf, refuses_alignments_that_are_none) {
 }
 
 TEST(parse_gguf, refuses_tensors_that_do_not_fit) {
-  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 16),
-                        "it begins at 16 of the tensors' bytes, which is not a multiple of the alignment, 32");
+  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 16), "its offset 16 in the tensor data is not a multiple of the alignment, 32");
   expect_tensor_refused(gguf_tensor_info("t", {257}, 0, 0),
-                        "its 1028 bytes at 0 of the tensors' do not fit into a file that has 1024 of these");
+                        "its 1028 bytes at offset 0 extend past the 1024 bytes of tensor data in the file");
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 1024), "do not fit into a file");
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, ~std::uint64_t{31}), "do not fit into a file");
   expect_tensor_refused(gguf_tensor_info("t", {16}, 2, 0),
-                        "its rows of 16 elements are not a whole number of blocks of 32, which type Q4_0 has");
-  expect_tensor_refused(gguf_tensor_info("t", {}, 12, 0), "its rows of 1 elements are not a whole number of blocks of 256");
+                        "its rows of 16 elements are not a multiple of the 32-element blocks of type Q4_0");
+  expect_tensor_refused(gguf_tensor_info("t", {}, 12, 0), "its rows of 1 elements are not a multiple of the 256-element blocks");
   constexpr std::uint64_t wide = std::uint64_t{1} << 32;
-  expect_tensor_refused(gguf_tensor_info("t", {wide, wide}, 0, 0), "its shape has more bits than 64-bit numbers can count");
-  expect_tensor_refused(gguf_tensor_info("t", {~std::uint64_t{31}}, 9, 0), "its rows have more bytes than 64-bit numbers can count");
-  expect_tensor_refused(gguf_tensor_info("t", {256, wide, wide}, 12, 0), "its shape has more bits than 64-bit numbers can count");
+  expect_tensor_refused(gguf_tensor_info("t", {wide, wide}, 0, 0), "its size in bits does not fit into 64 bits");
+  expect_tensor_refused(gguf_tensor_info("t", {~std::uint64_t{31}}, 9, 0), "the size of its rows does not fit into 64 bits");
+  expect_tensor_refused(gguf_tensor_info("t", {256, wide, wide}, 12, 0), "its size in bits does not fit into 64 bits");
 }
 
 TEST(parse_gguf, refuses_tensors_that_share_bytes) {
   const auto two = [](std::uint64_t second) {
     return gguf_file(gguf_beginning({}, {gguf_tensor_info("b", {8}, 0, second), gguf_tensor_info("a", {9}, 0, 0)}), std::string(1024, 'x'));
   };
-  expect_refused(two(32), "tensor \"b\" begins at 32, but tensor \"a\" ends at 36: they overlap");
+  expect_refused(two(32), "tensor \"b\" starts at 32, but tensor \"a\" ends at 36: they overlap");
   expect_refused(two(0), "they overlap");
   EXPECT_TRUE(parse_gguf(two(64), two(64).size()));
 }
@@ -304,7 +304,7 @@ TEST_F(gguf_files, a_model_that_lacks_files_or_has_others_is_refused) {
   EXPECT_TRUE(contains(lacking.error().message(), "m-00002-of-00003.gguf\", \"")) << lacking.error().message();
   store_split("m-00002-of-00003.gguf", 2, 3, "two");
   store_split("m-00003-of-00003.gguf", 1, 3, "three");
-  EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "says that it is file 3 of 3 of a model, and not 2 of 3"));
+  EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "says that this is file 3 of 3 of a model, not 2 of 3"));
   store_split("m-00002-of-00003.gguf", 1, 3, "two");
   store_split("m-00003-of-00003.gguf", 2, 3, "one");
   EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "tensors that are in two files: \"one\""));
@@ -316,7 +316,7 @@ TEST_F(gguf_files, a_part_of_a_model_under_another_name_is_refused) {
     const auto refused = model::open(engine_, {each});
     ASSERT_FALSE(refused) << each;
     EXPECT_EQ(refused.error().code(), errc::invalid_argument);
-    EXPECT_TRUE(refused.error().message().starts_with(each + ": its metadata says that it is file ")) << refused.error().message();
+    EXPECT_TRUE(refused.error().message().starts_with(each + ": the metadata says that this is file ")) << refused.error().message();
     EXPECT_TRUE(contains(refused.error().message(), "NAME-00001-of-00002.gguf")) << refused.error().message();
   }
   EXPECT_EQ(model::open(engine_, {second, first})->tensor_count(), 2) << "all parts together are the model";
@@ -373,7 +373,7 @@ TEST_F(gguf_files, a_tensor_of_an_unknown_type_hides_only_itself) {
   for (const std::uint32_t type : {4U, 5U, 31U, 36U, 42U, ~0U})
     EXPECT_EQ(with(gguf_tensor_info("c", {8}, type, 32))->unknown.size(), 1) << type;
   EXPECT_TRUE(contains(with(gguf_tensor_info("c", {8}, 99, 0)).error().message(), "they overlap"));
-  EXPECT_TRUE(contains(with(gguf_tensor_info("a", {8}, 99, 32)).error().message(), "comes twice"));
+  EXPECT_TRUE(contains(with(gguf_tensor_info("a", {8}, 99, 32)).error().message(), "appears twice"));
   EXPECT_TRUE(contains(with(gguf_tensor_info("c", {8}, 99, std::uint64_t{1} << 40)).error().message(), "tensor \"c\""));
 }
 

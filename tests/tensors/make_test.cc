@@ -67,18 +67,18 @@ TEST(make_safetensors, sorts_by_type_the_longest_elements_first_then_by_name) {
 }
 
 TEST(make_safetensors, refuses_what_no_file_can_hold) {
-  expect_unfit({{"a", tensor_type::u8, {1}}, {"b", tensor_type::f32, {1}}, {"a", tensor_type::f32, {1}}}, "tensor \"a\" comes twice");
-  expect_unfit({{"__metadata__", tensor_type::u8, {1}}}, "no tensor can be called \"__metadata__\"");
+  expect_unfit({{"a", tensor_type::u8, {1}}, {"b", tensor_type::f32, {1}}, {"a", tensor_type::f32, {1}}}, "tensor \"a\" appears twice");
+  expect_unfit({{"__metadata__", tensor_type::u8, {1}}}, "\"__metadata__\" is reserved and cannot be a tensor name");
   expect_unfit({{"a\xff", tensor_type::u8, {1}}}, "the name of tensor \"a?\" is not UTF-8");
   expect_unfit({{"a", tensor_type::f4, {1}}}, "tensor \"a\": its 4 bits of F4 are not a whole number of bytes");
   const std::uint64_t half = std::uint64_t{1} << 60;
-  expect_unfit({{"a", tensor_type::u8, {half * 2}}}, "tensor \"a\": its shape has more bits than 64-bit numbers can count");
+  expect_unfit({{"a", tensor_type::u8, {half * 2}}}, "tensor \"a\": its size in bits does not fit into 64 bits");
   std::vector<tensor_facts> many(8, {"", tensor_type::u8, {half}});
   for (std::size_t i = 0; i < many.size(); ++i) many[i].name = std::to_string(i);
-  expect_unfit(many, "tensor \"7\" would reach past the largest file offset");
+  expect_unfit(many, "tensor \"7\" would extend past the largest file offset");
   // All of them fit, but not behind a header.
   many[7].shape = {half - 1};
-  expect_unfit(many, "tensor \"7\" would reach past the largest file offset");
+  expect_unfit(many, "tensor \"7\" would extend past the largest file offset");
   many[7].shape = {half - 4096};
   EXPECT_TRUE(make_safetensors(many));
 }
@@ -87,15 +87,15 @@ TEST(make_safetensors, refuses_metadata_that_no_header_can_hold) {
   std::vector<tensor_facts> none;
   EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k", "1"}, {"k", "1"}}).error().message(),
             "the key \"k\" appears twice in the metadata");
-  EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k", "\xff"}}).error().message(), "\"k\" in the metadata, or its value, is not UTF-8");
-  EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k\xff", ""}}).error().message(), "\"k?\" in the metadata, or its value, is not UTF-8");
+  EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k", "\xff"}}).error().message(), "the metadata key \"k\" or its value is not UTF-8");
+  EXPECT_EQ(make_safetensors(none, tensor_metadata{{"k\xff", ""}}).error().message(), "the metadata key \"k?\" or its value is not UTF-8");
 }
 
 TEST(make_safetensors, refuses_headers_that_nobody_would_read) {
   std::vector<tensor_facts> none;
   const auto made = make_safetensors(none, tensor_metadata{{"k", std::string(most_safetensors_header_bytes, 'x')}});
   ASSERT_FALSE(made);
-  EXPECT_EQ(made.error().message(), "a header of 0 tensors would have more than 100000000 bytes, which no safetensors file may have");
+  EXPECT_EQ(made.error().message(), "the header for 0 tensors would be larger than the safetensors limit of 100000000 bytes");
 }
 
 // What is written is read again, as it was.

@@ -46,7 +46,7 @@ TEST(model_index, refuses_what_is_no_json_and_says_where) {
     const auto index = parse_model_index(text);
     ASSERT_FALSE(index) << text;
     EXPECT_EQ(index.error().code(), errc::invalid_argument);
-    EXPECT_TRUE(index.error().message().starts_with("the index is not JSON: at byte ")) << index.error().message();
+    EXPECT_TRUE(index.error().message().starts_with("the index is not valid JSON: at byte ")) << index.error().message();
   }
 }
 
@@ -65,7 +65,7 @@ TEST(model_index, refuses_what_is_nested_too_deep) {
 
 TEST(model_index, refuses_json_that_is_no_index) {
   for (const char* text : {"[]", "{}", "1", R"({"weight_map": []})", R"({"weight_map": {"a": 1}})", R"({"weight_map": {"a": null}})"})
-    EXPECT_EQ(parse_model_index(text).error().message(), "the index has no \"weight_map\" of tensors and files") << text;
+    EXPECT_EQ(parse_model_index(text).error().message(), "the index has no \"weight_map\" that maps tensors to files") << text;
   EXPECT_EQ(parse_model_index(map_of(R"("a": "x", "b": "x", "a": "y")")).error().message(), "tensor \"a\" appears twice in the index");
   EXPECT_EQ(parse_model_index(R"({"weight_map": {}, "weight_map": {}})").error().message(), "\"weight_map\" appears twice in the index");
 }
@@ -90,8 +90,8 @@ TEST(model_index, refuses_files_outside_of_its_folder) {
   for (const char* name : {"", "/etc/passwd", "..", "../x", "a/../../x", "a/..", R"(a\u0000b)", "/"}) {
     const auto index = parse_model_index(map_of(R"("a": ")" + std::string(name) + "\""));
     ASSERT_FALSE(index) << name;
-    EXPECT_TRUE(index.error().message().starts_with("the index puts tensor \"a\" into ")) << index.error().message();
-    EXPECT_TRUE(index.error().message().ends_with(", which is not a file in its folder")) << index.error().message();
+    EXPECT_TRUE(index.error().message().starts_with("the index assigns tensor \"a\" to ")) << index.error().message();
+    EXPECT_TRUE(index.error().message().ends_with(", which is not a file in the index's folder")) << index.error().message();
   }
 }
 
@@ -149,9 +149,9 @@ class model_files_test : public ::testing::Test {
 };
 
 TEST_F(model_files_test, a_folder_is_its_index_else_its_one_file) {
-  expect_refused({folder_}, errc::not_found, "the folder has neither model.safetensors.index.json nor model.safetensors");
+  expect_refused({folder_}, errc::not_found, "the folder contains neither model.safetensors.index.json nor model.safetensors");
   store_shards();
-  expect_refused({folder_}, errc::not_found, "the folder has neither");
+  expect_refused({folder_}, errc::not_found, "the folder contains neither");
   store_tensors("model.safetensors", {{"single", tensor_type::u8, {1}}});
   EXPECT_TRUE(good({folder_}).find("single"));
   const std::string index = store_index(R"("a": "one.safetensors", "c": "sub/two.safetensors")");
@@ -217,7 +217,7 @@ TEST_F(model_files_test, promises_that_are_not_kept_name_the_tensors_and_the_sha
   store_shards();
   store_index(R"("z": "sub/two.safetensors", "a": "one.safetensors", "c": "one.safetensors", "y": "sub/two.safetensors")");
   expect_refused({folder_}, errc::not_found,
-                 "tensors of the index are missing: " + directory_.file("sub/two.safetensors") + " lacks \"z\", \"y\"; " +
+                 "tensors listed in the index are missing: " + directory_.file("sub/two.safetensors") + " lacks \"z\", \"y\"; " +
                      directory_.file("one.safetensors") + " lacks \"c\"");
   std::string many;
   for (int i = 0; i < 30; ++i) many += (many.empty() ? "\"" : ", \"") + std::to_string(i) + R"(": "one.safetensors")";
@@ -228,7 +228,7 @@ TEST_F(model_files_test, promises_that_are_not_kept_name_the_tensors_and_the_sha
 TEST_F(model_files_test, an_index_has_a_bound_and_is_a_file) {
   const std::string index = store_index("");
   std::filesystem::resize_file(index, most_model_index_bytes + 1);
-  expect_refused({folder_}, errc::invalid_argument, index + " has more than 100000000 bytes");
+  expect_refused({folder_}, errc::invalid_argument, index + " is larger than 100000000 bytes");
   std::filesystem::remove(index);
   ASSERT_EQ(mkfifo(index.c_str(), 0600), 0);
   expect_refused({folder_}, errc::not_a_file, index);
@@ -240,8 +240,9 @@ TEST_F(model_files_test, an_index_has_a_bound_and_is_a_file) {
 
 TEST_F(model_files_test, names_the_file_that_is_no_model) {
   expect_refused({store("bad.json", "{")}, errc::invalid_argument,
-                 directory_.file("bad.json") + ": the index is not JSON: at byte 1 of the index");
-  expect_refused({store("bad", "not one")}, errc::invalid_argument, directory_.file("bad") + ": not a safetensors file: it has 7 bytes");
+                 directory_.file("bad.json") + ": the index is not valid JSON: at byte 1 of the index");
+  expect_refused({store("bad", "not one")}, errc::invalid_argument,
+                 directory_.file("bad") + ": not a safetensors file: it is 7 bytes long");
   expect_refused({store("lfs", "version https://git-lfs.github.com/spec/v1\n")}, errc::invalid_argument, "is a git-lfs pointer");
   expect_refused({store("page", "<!doctype html><html>")}, errc::invalid_argument, "is an HTML page");
   expect_refused({directory_.file("none")}, errc::not_found, directory_.file("none"));
@@ -258,7 +259,7 @@ TEST_F(model_files_test, of_a_checkpoint_it_tells_the_storages) {
   const auto [file, facts] = *from.find("m/data/1");
   EXPECT_EQ(file->source.read(read.data(), 2, static_cast<std::int64_t>(facts->offset)).bytes_done, 2U);
   EXPECT_EQ(read, "xy");
-  expect_refused({store("x.zip", test_files::zip_of({{"a", "b"}}, false))}, errc::invalid_argument, "it holds no data.pkl");
+  expect_refused({store("x.zip", test_files::zip_of({{"a", "b"}}, false))}, errc::invalid_argument, "does not contain data.pkl");
 }
 
 // --- layouts
@@ -295,7 +296,7 @@ TEST_F(layout_test, takes_some_names_and_names_those_that_are_not_there) {
   EXPECT_TRUE(lay_out(from, {.names = words{}})->tensors.empty());
   const auto refused = lay_out(from, {.names = words{"a", "x", "y"}});
   EXPECT_EQ(refused.error().code(), errc::not_found);
-  EXPECT_EQ(refused.error().message(), "no file of the model has \"x\", \"y\"");
+  EXPECT_EQ(refused.error().message(), "no file of the model contains \"x\", \"y\"");
 }
 
 TEST_F(layout_test, refuses_what_makes_no_sense) {
@@ -360,14 +361,14 @@ TEST(model_part, refuses_cuts_that_there_are_not) {
     EXPECT_TRUE(contains(part.error().message(), why)) << part.error().message();
   };
   const tensor_facts tensor{"t", tensor_type::u8, {4, 6}, 0, 24};
-  refused(tensor, 2, {0, 2}, "it has no dimension 2");
-  refused(tensor, -3, {0, 2}, "it has no dimension -3");
-  refused(tensor, 0, {2, 2}, "there is no rank 2 of 2");
-  refused(tensor, 0, {0, 0}, "there is no rank 0 of 0");
+  refused(tensor, 2, {0, 2}, "there is no dimension 2");
+  refused(tensor, -3, {0, 2}, "there is no dimension -3");
+  refused(tensor, 0, {2, 2}, "rank 2 of 2 does not exist");
+  refused(tensor, 0, {0, 0}, "rank 0 of 0 does not exist");
   refused(tensor, 1, {0, 4}, "6 rows of dimension 1 cannot be divided evenly among 4");
-  refused({"t", tensor_type::u8, {}, 0, 1}, 0, {0, 1}, "it has no dimension 0");
-  refused({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {0, 4}, "do not begin at bytes");
-  refused({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}, "it takes 24 bytes, not 23");
+  refused({"t", tensor_type::u8, {}, 0, 1}, 0, {0, 1}, "there is no dimension 0");
+  refused({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {0, 4}, "would not start at byte boundaries");
+  refused({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}, "the size is 24 bytes, not 23");
   refused({"t", tensor_type::u8, {std::uint64_t{1} << 63, 4}, 0, 0}, 0, {0, 2}, "64-bit");
   EXPECT_EQ(part_of({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {1, 2})->first, 1U);
   const auto empty = part_of({"t", tensor_type::f32, {4, 0}, 0, 0}, 0, {1, 2});
@@ -451,7 +452,7 @@ TEST_F(load_model_test, a_file_that_was_cut_meanwhile_is_an_error_that_names_the
   void* const there = memory.data();
   const status error = load_model(engine_, *layout, {&there, 1});
   EXPECT_EQ(error.code(), errc::io);
-  EXPECT_EQ(error.message(), path + ": tensor \"b\": the file was cut after it was opened");
+  EXPECT_EQ(error.message(), path + ": tensor \"b\": the file was truncated after it was opened");
 }
 
 TEST_F(load_model_test, an_empty_model_is_loaded_at_once) {

@@ -89,10 +89,10 @@ TEST(parse_safetensors, reads_names_in_any_script_escaped_or_not) {
 }
 
 TEST(parse_safetensors, refuses_what_is_no_object) {
-  expect_refused("", 0, "at byte 0 of the header, a header begins with '{'");
-  expect_refused(" {}", 0, "at byte 0 of the header, a header begins with '{'");
-  expect_refused("\xef\xbb\xbf{}", 0, "at byte 0 of the header, a header begins with '{'");
-  expect_refused("[]", 0, "at byte 0 of the header, a header begins with '{'");
+  expect_refused("", 0, "at byte 0 of the header, a header must start with '{'");
+  expect_refused(" {}", 0, "at byte 0 of the header, a header must start with '{'");
+  expect_refused("\xef\xbb\xbf{}", 0, "at byte 0 of the header, a header must start with '{'");
+  expect_refused("[]", 0, "at byte 0 of the header, a header must start with '{'");
   expect_refused("{", 0, "at byte 1 of the header, '\"' is missing");
   expect_refused("{}}", 0, "at byte 2 of the header, there is data after the final '}' of the header");
   expect_refused(std::string("{}\0", 3), 0, "at byte 2 of the header, there is data after the final '}' of the header");
@@ -128,20 +128,20 @@ TEST(parse_safetensors, refuses_tensors_with_other_fields_than_theirs) {
   expect_refused("{\"a\":{}}", 0, "tensor \"a\": at byte 7 of the header, \"dtype\" is missing");
   expect_refused("{\"a\":{\"dtype\":\"U8\"}}", 0, "tensor \"a\": at byte 19 of the header, \"shape\" is missing");
   expect_refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "tensor \"a\": at byte 30 of the header, \"data_offsets\" is missing");
-  expect_refused("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 0, "tensor \"a\": at byte 27 of the header, \"dtype\" comes twice");
-  expect_refused("{\"a\":{\"shape\":[],\"shape\":[]}}", 0, "tensor \"a\": at byte 25 of the header, \"shape\" comes twice");
+  expect_refused("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 0, "tensor \"a\": at byte 27 of the header, \"dtype\" appears twice");
+  expect_refused("{\"a\":{\"shape\":[],\"shape\":[]}}", 0, "tensor \"a\": at byte 25 of the header, \"shape\" appears twice");
   expect_refused("{\"a\":{\"data_offsets\":[0,0],\"data_offsets\":[0,0]}}", 0,
-                 "tensor \"a\": at byte 42 of the header, \"data_offsets\" comes twice");
-  expect_refused("{\"a\":{\"Shape\":[]}}", 0, "tensor \"a\": at byte 14 of the header, there is no field \"Shape\" of tensors");
+                 "tensor \"a\": at byte 42 of the header, \"data_offsets\" appears twice");
+  expect_refused("{\"a\":{\"Shape\":[]}}", 0, "tensor \"a\": at byte 14 of the header, unknown tensor field \"Shape\"");
   expect_refused("{\"a\":[\"U8\",[],[0,1]]}", 1, "tensor \"a\": at byte 5 of the header, '{' is missing");
   expect_refused("{\"a\":null}", 0, "tensor \"a\": at byte 5 of the header, '{' is missing");
   expect_refused("{\"a\":{\"dtype\":8}}", 0, "tensor \"a\": at byte 14 of the header, '\"' is missing");
   expect_refused("{\"a\":{\"shape\":{}}}", 0, "tensor \"a\": at byte 14 of the header, '[' is missing");
-  expect_refused("{\"a\":{\"data_offsets\":[0]}}", 0, "tensor \"a\": at byte 24 of the header, \"data_offsets\" are two numbers, not 1");
+  expect_refused("{\"a\":{\"data_offsets\":[0]}}", 0,
+                 "tensor \"a\": at byte 24 of the header, \"data_offsets\" must contain two numbers, not 1");
   expect_refused("{\"a\":{\"data_offsets\":[0,1,2]}}", 0,
-                 "tensor \"a\": at byte 28 of the header, \"data_offsets\" are two numbers, not 3");
-  expect_refused("{" + entry("a", "F5", "[1]", 0, 1) + "}", 1,
-                 "tensor \"a\": at byte 18 of the header, no type of tensors is called \"F5\"");
+                 "tensor \"a\": at byte 28 of the header, \"data_offsets\" must contain two numbers, not 3");
+  expect_refused("{" + entry("a", "F5", "[1]", 0, 1) + "}", 1, "tensor \"a\": at byte 18 of the header, unknown tensor type \"F5\"");
 }
 
 TEST(parse_safetensors, refuses_numbers_that_are_not_whole_or_do_not_fit) {
@@ -158,50 +158,48 @@ TEST(parse_safetensors, refuses_numbers_that_are_not_whole_or_do_not_fit) {
 
 TEST(parse_safetensors, refuses_metadata_other_than_strings) {
   for (const std::string value : {"1", "null", "true", "{}", "[]"}) {
-    expect_refused("{\"__metadata__\":{\"k\":" + value + "}}", 0,
-                   "at byte 21 of the header, the value of \"k\" in the metadata is not a string");
+    expect_refused("{\"__metadata__\":{\"k\":" + value + "}}", 0, "at byte 21 of the header, the metadata value of \"k\" is not a string");
   }
   expect_refused("{\"__metadata__\":\"x\"}", 0, "at byte 16 of the header, '{' is missing");
-  expect_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "at byte 34 of the header, \"__metadata__\" comes twice");
-  expect_refused("{\"__metadata__\":null,\"__metadata__\":null}", 0, "at byte 36 of the header, \"__metadata__\" comes twice");
+  expect_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "at byte 34 of the header, \"__metadata__\" appears twice");
+  expect_refused("{\"__metadata__\":null,\"__metadata__\":null}", 0, "at byte 36 of the header, \"__metadata__\" appears twice");
   expect_refused("{\"__metadata__\":{\"k\":\"1\",\"j\":\"2\",\"k\":\"1\"}}", 0, "the key \"k\" appears twice in the metadata");
 }
 
 TEST(parse_safetensors, refuses_names_that_come_twice) {
   const std::string a = entry("a", "U8", "[1]", 0, 1);
-  expect_refused("{" + a + "," + a + "}", 1, "tensor \"a\" comes twice");
+  expect_refused("{" + a + "," + a + "}", 1, "tensor \"a\" appears twice");
   expect_refused("{" + a + "," + entry("b", "U8", "[1]", 1, 2) + "," + entry("\\u0061", "U8", "[1]", 2, 3) + "}", 3,
-                 "tensor \"a\" comes twice");
+                 "tensor \"a\" appears twice");
 }
 
 TEST(parse_safetensors, refuses_offsets_that_do_not_cover_the_file_once) {
   const std::string a = entry("a", "U8", "[4]", 0, 4);
   expect_refused("{" + entry("a", "U8", "[4]", 4, 0) + "}", 4,
-                 "tensor \"a\": at byte 51 of the header, \"data_offsets\" begin at 4 and end at 0");
-  expect_refused("{" + entry("a", "U8", "[4]", 1, 5) + "}", 5, "tensor \"a\" begins at 1: the 1 bytes before it belong to no tensor");
+                 "tensor \"a\": at byte 51 of the header, \"data_offsets\" start at 4 but end at 0");
+  expect_refused("{" + entry("a", "U8", "[4]", 1, 5) + "}", 5,
+                 "tensor \"a\" starts at 1: the 1 bytes before it do not belong to any tensor");
   expect_refused("{" + a + "," + entry("b", "U8", "[1]", 6, 7) + "}", 7,
-                 "tensor \"b\" begins at 6: the 2 bytes before it belong to no tensor");
+                 "tensor \"b\" starts at 6: the 2 bytes before it do not belong to any tensor");
   expect_refused("{" + a + "," + entry("b", "U8", "[3]", 3, 6) + "}", 6,
-                 "tensor \"b\" begins at 3, but tensor \"a\" ends at 4: they overlap");
+                 "tensor \"b\" starts at 3, but tensor \"a\" ends at 4: they overlap");
   expect_refused("{" + a + "," + entry("b", "U8", "[0]", 2, 2) + "}", 4,
-                 "tensor \"b\" begins at 2, but tensor \"a\" ends at 4: they overlap");
-  expect_refused("{" + a + "}", 7, "the last 3 bytes of the file belong to no tensor");
-  expect_refused("{}", 8, "the last 8 bytes of the file belong to no tensor");
+                 "tensor \"b\" starts at 2, but tensor \"a\" ends at 4: they overlap");
+  expect_refused("{" + a + "}", 7, "the last 3 bytes of the file do not belong to any tensor");
+  expect_refused("{}", 8, "the last 8 bytes of the file do not belong to any tensor");
   expect_refused("{" + a + "," + entry("b", "U8", "[4]", 4, 8) + "," + entry("c", "U8", "[4]", 8, 12) + "}", 7,
-                 "tensor \"b\" ends at byte 8 of the tensors' data, but the file has only 7 bytes of it: the rest is missing");
+                 "tensor \"b\" ends at byte 8 of the tensor data, but the file contains only 7 bytes of it: the file is truncated");
 }
 
 TEST(parse_safetensors, refuses_shapes_that_do_not_fit_their_bytes) {
-  expect_refused("{" + entry("a", "F32", "[2,3]", 0, 25) + "}", 25,
-                 "tensor \"a\": [2, 3] of F32 takes 24 bytes, but its offsets give it 25");
-  expect_refused("{" + entry("a", "F32", "[]", 0, 0) + "}", 0, "tensor \"a\": [] of F32 takes 4 bytes, but its offsets give it 0");
+  expect_refused("{" + entry("a", "F32", "[2,3]", 0, 25) + "}", 25, "tensor \"a\": [2, 3] of F32 takes 24 bytes, but its offsets span 25");
+  expect_refused("{" + entry("a", "F32", "[]", 0, 0) + "}", 0, "tensor \"a\": [] of F32 takes 4 bytes, but its offsets span 0");
   expect_refused("{" + entry("a", "F4", "[3]", 0, 2) + "}", 2,
                  "tensor \"a\", [3] of F4: its 12 bits of F4 are not a whole number of bytes");
   expect_refused("{" + entry("a", "U8", "[4294967296,4294967296]", 0, 0) + "}", 0,
-                 "tensor \"a\", [4294967296, 4294967296] of U8: its shape has more bits than 64-bit numbers can count");
-  expect_refused(
-      "{" + entry("a", "F64", "[18446744073709551615,18446744073709551615,0]", 0, 0) + "}", 0,
-      "tensor \"a\", [18446744073709551615, 18446744073709551615, 0] of F64: its shape has more bits than 64-bit numbers can count");
+                 "tensor \"a\", [4294967296, 4294967296] of U8: its size in bits does not fit into 64 bits");
+  expect_refused("{" + entry("a", "F64", "[18446744073709551615,18446744073709551615,0]", 0, 0) + "}", 0,
+                 "tensor \"a\", [18446744073709551615, 18446744073709551615, 0] of F64: its size in bits does not fit into 64 bits");
 }
 
 TEST(parse_safetensors, refuses_offsets_whose_sum_would_wrap_around) {
@@ -211,15 +209,15 @@ TEST(parse_safetensors, refuses_offsets_whose_sum_would_wrap_around) {
   ASSERT_FALSE(header);
   EXPECT_TRUE(header.error().message().starts_with("the last ")) << header.error().message();
   expect_refused("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[0]", most, most) + "}", 4,
-                 "tensor \"b\" begins at 18446744073709551615: the 18446744073709551611 bytes before it belong to no tensor");
+                 "tensor \"b\" starts at 18446744073709551615: the 18446744073709551611 bytes before it do not belong to any tensor");
 }
 
 TEST(parse_safetensors, shows_names_so_that_a_terminal_does_not_obey_them) {
   expect_refused("{" + entry("\\u001b[2J\\u0000", "U8", "[1]", 0, 2) + "}", 2,
-                 "tensor \"?[2J?\": [1] of U8 takes 1 bytes, but its offsets give it 2");
+                 "tensor \"?[2J?\": [1] of U8 takes 1 bytes, but its offsets span 2");
   const std::string endless(1000, 'n');
   expect_refused("{" + entry(endless, "U8", "[1]", 0, 2) + "}", 2,
-                 "tensor \"" + endless.substr(0, 400) + "\"...: [1] of U8 takes 1 bytes, but its offsets give it 2");
+                 "tensor \"" + endless.substr(0, 400) + "\"...: [1] of U8 takes 1 bytes, but its offsets span 2");
 }
 
 TEST(parse_safetensors, takes_no_stack_for_what_is_nested_deeply) {
@@ -243,7 +241,7 @@ TEST(parse_safetensors, refuses_headers_longer_than_any_may_be) {
 }
 
 TEST(parse_safetensors, refuses_a_header_that_does_not_fit_into_the_file) {
-  EXPECT_EQ(parse_safetensors("{}", 9).error().message(), "a file of 9 bytes has no header of 2");
+  EXPECT_EQ(parse_safetensors("{}", 9).error().message(), "a file of 9 bytes cannot contain a header of 2 bytes");
   EXPECT_TRUE(parse_safetensors("{}", 10));
 }
 
@@ -251,15 +249,15 @@ TEST(safetensors_header_bytes, are_the_first_number_of_the_file) {
   const std::string beginning = testing::with_length("{}");
   EXPECT_EQ(safetensors_header_bytes(beginning, 10).value_or(0), 2U);
   EXPECT_EQ(safetensors_header_bytes(beginning, 9).error().message(),
-            "a header of 2 bytes does not fit into a file of 9: the rest is missing");
+            "a header of 2 bytes does not fit into a file of 9 bytes: the file is truncated");
   EXPECT_EQ(safetensors_header_bytes(beginning.substr(0, 7), 7).error().message(),
-            "not a safetensors file: it has 7 bytes, and the length of the header alone takes 8");
+            "not a safetensors file: it is 7 bytes long, but the header length alone takes 8");
   EXPECT_EQ(safetensors_header_bytes("", 0).error().code(), errc::invalid_argument);
   std::string hundred_million("\x00\xe1\xf5\x05\x00\x00\x00\x00", 8);
   EXPECT_EQ(safetensors_header_bytes(hundred_million, 200'000'000).value_or(0), 100'000'000U);
   ++hundred_million[0];
   EXPECT_EQ(safetensors_header_bytes(hundred_million, 200'000'000).error().message(),
-            "not a safetensors file: its first 8 bytes give a header of 100000001 bytes, and the limit is 100000000");
+            "not a safetensors file: its first 8 bytes specify a header of 100000001 bytes, but the limit is 100000000");
   EXPECT_EQ(safetensors_header_bytes(std::string(8, '\xff'), 10).error().code(), errc::invalid_argument);
 }
 

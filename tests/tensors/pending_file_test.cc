@@ -102,7 +102,7 @@ TEST_P(pending_file_test, keeps_what_has_come_meanwhile_where_that_is_asked_for)
     ASSERT_TRUE(made);
     fill(*made, "new");
     std::ofstream(path_) << "old";
-    EXPECT_EQ(made->publish({.replace = false}).message(), "give " + path_ + " its name: File exists (os 17)");
+    EXPECT_EQ(made->publish({.replace = false}).message(), "create " + path_ + ": File exists (os 17)");
   }
   EXPECT_EQ(text(), "old");
   EXPECT_EQ(count(), 1U);
@@ -223,7 +223,7 @@ TEST_P(pending_file_test, a_file_without_a_name_is_not_replaced) {
   ASSERT_GE(fd, 0);
   fs::remove(path_);
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
-  EXPECT_EQ(pending_file::create(link, {.unnamed = GetParam()}).error().message(), link + " leads to a file without a name");
+  EXPECT_EQ(pending_file::create(link, {.unnamed = GetParam()}).error().message(), link + " points to a file without a name");
   EXPECT_EQ(count(), 0U);
   ::close(fd);
 }

@@ -105,13 +105,13 @@ TEST_F(read_safetensors_test, refuses_a_file_that_is_cut_off_anywhere) {
     EXPECT_TRUE(header.error().message().starts_with(path_ + ": ")) << header.error().message();
   }
   EXPECT_TRUE(read_safetensors(opened(whole)));
-  EXPECT_EQ(read_safetensors(opened(whole + "!")).error().message(), path_ + ": the last 1 bytes of the file belong to no tensor");
+  EXPECT_EQ(read_safetensors(opened(whole + "!")).error().message(), path_ + ": the last 1 bytes of the file do not belong to any tensor");
 }
 
 TEST_F(read_safetensors_test, refuses_a_file_that_is_written_while_it_is_read) {
   // A writer that has made room for all of it, and not written yet, leaves zeros.
   EXPECT_EQ(read_safetensors(opened(std::string(100, '\0'))).error().message(),
-            path_ + ": at byte 0 of the header, a header begins with '{'");
+            path_ + ": at byte 0 of the header, a header must start with '{'");
   // The length is there already, the header is not.
   const std::string json = "{" + entry("a", "U8", "[3]", 0, 3) + "}";
   std::string half = testing::with_length(json) + "xyz";

@@ -25,9 +25,9 @@ TEST(tensor_types, of_another_name_are_refused) {
   for (const std::string name : {"", "bf16", "BF16 ", "F128", "I4"}) {
     const auto found = parse_tensor_type(name);
     EXPECT_EQ(found.error().code(), errc::invalid_argument) << name;
-    EXPECT_EQ(found.error().message(), "no type of tensors is called \"" + name + "\"");
+    EXPECT_EQ(found.error().message(), "unknown tensor type \"" + name + "\"");
   }
-  EXPECT_EQ(parse_tensor_type("F\x1b[2J").error().message(), "no type of tensors is called \"F?[2J\"");
+  EXPECT_EQ(parse_tensor_type("F\x1b[2J").error().message(), "unknown tensor type \"F?[2J\"");
 }
 
 TEST(tensor_types, have_the_bits_that_their_names_say) {
@@ -56,7 +56,7 @@ TEST(tensor_bytes, that_nothing_can_have_are_refused) {
   using shape = std::vector<std::uint64_t>;
   EXPECT_EQ(tensor_bytes(tensor_type::f4, shape{3}).error().message(), "its 12 bits of F4 are not a whole number of bytes");
   EXPECT_EQ(tensor_bytes(tensor_type::f6_e3m2, shape{2}).error().message(), "its 12 bits of F6_E3M2 are not a whole number of bytes");
-  const std::string too_large = "its shape has more bits than 64-bit numbers can count";
+  const std::string too_large = "its size in bits does not fit into 64 bits";
   EXPECT_EQ(tensor_bytes(tensor_type::u8, shape{std::uint64_t{1} << 61}).error().message(), too_large);
   EXPECT_EQ(tensor_bytes(tensor_type::u8, shape{~std::uint64_t{0}, ~std::uint64_t{0}, 0}).error().message(), too_large);
 }
