@@ -20,20 +20,20 @@ std::uintptr_t page_bytes() noexcept {
   return bytes;
 }
 
-// A futex wait with a zero timeout: it only reads the word.
+// A futex wait with a zero timeout, which only reads the word.
 bool can_read_word(std::uintptr_t word) noexcept {
   const timespec no_time{};
   return ::syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0U, &no_time, nullptr, 0U) == 0 || errno != EFAULT;
 }
 
-// Wakes no thread, and sets no bit of the word, atomically: this fails unless the word is writable.
+// An atomic operation that wakes no thread and changes no bit of the word. It fails unless the word is writable.
 bool can_write_word(std::uintptr_t word) noexcept {
   const std::uint32_t nobody = 0;
   constexpr unsigned set_no_bit = static_cast<unsigned>(FUTEX_OP_OR) << 28;
   return ::syscall(SYS_futex, &nobody, FUTEX_WAKE_OP_PRIVATE, 0U, 0UL, word, set_no_bit) >= 0 || errno != EFAULT;
 }
 
-// Checks one word of each page of the range.
+// Checks one word on each page of the range.
 template <class Ask>
 bool all_pages(const void* pointer, std::size_t bytes, Ask ask) noexcept {
   const int caller_errno = errno;

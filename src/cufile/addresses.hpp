@@ -1,5 +1,5 @@
-// Checks whether addresses from callers are valid memory. A program that passes a file descriptor, a small number or freed memory instead
-// of an address gets an error instead of a signal. Asks the kernel, without changing any memory. Thread-safe; one system call of 0.2 us per
+// Checks whether addresses from callers are valid memory. A program that passes a file descriptor, a small number or freed memory as an
+// address gets an error instead of a signal. Queries the kernel without changing any memory. Thread-safe; one system call of 0.2 us per
 // page.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace penstock::cufile {
 // Linux maps nothing below this address (vm.mmap_min_addr).
 inline constexpr std::uintptr_t lowest_address = 1 << 16;
 
-// For the hot path: true if the value can be an address at all. Makes no system call.
+// For the hot path: returns true if the value could be an address. Makes no system call.
 inline bool may_be_address(const void* pointer) noexcept { return reinterpret_cast<std::uintptr_t>(pointer) >= lowest_address; }
 
 bool is_readable(const void* from, std::size_t bytes) noexcept;
@@ -27,7 +27,8 @@ bool is_writable(const T* to) noexcept {
   return is_writable(to, sizeof(T));
 }
 
-// Returns the text at an address, without its zero byte. Returns nothing if the memory ends first, or after 1 MiB.
+// Returns the string at an address, without its terminating NUL. Returns nothing if the memory ends first, or if there is no NUL within 1
+// MiB.
 std::optional<std::string> text_at(const char* from);
 
 }  // namespace penstock::cufile

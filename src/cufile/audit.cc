@@ -1,8 +1,8 @@
-// libpenstock_audit.so, for LD_AUDIT: every program that asks the dynamic linker for libcufile gets Penstock's. LD_PRELOAD alone covers
-// only the bare name libcufile.so.0; a program that opens libcufile.so, or NVIDIA's library by its full path, would still get NVIDIA's. Our
-// library is the libcufile.so.0 beside this module; without it, nothing changes. The dynamic linker loads this module into its own
-// namespace before anything else in the process, so it uses only the C library and allocates nothing. Thread-safe: la_version writes
-// everything before any other call, and later calls only read it. See rtld-audit(7).
+// libpenstock_audit.so, for LD_AUDIT: makes the dynamic linker load Penstock's libcufile for every request for libcufile. LD_PRELOAD alone
+// covers only the bare name libcufile.so.0; a program that opens libcufile.so, or NVIDIA's library by its full path, would still get
+// NVIDIA's. Our library is the libcufile.so.0 next to this module; without it, nothing changes. The dynamic linker loads this module into
+// its own namespace before anything else in the process, so it uses only the C library and allocates nothing. Thread-safe: la_version
+// writes everything before any other call, and later calls only read it. See rtld-audit(7).
 #include <limits.h>
 #include <link.h>
 #include <stdint.h>
@@ -16,9 +16,9 @@ namespace {
 
 constexpr char our_name[] = "libcufile.so.0";
 
-char our_library[PATH_MAX];  // its full path; empty if there is none
+char our_library[PATH_MAX];  // the full path; empty if there is no such file
 
-// The cookie of objects whose look-ups stay unchanged. All other objects are the linker itself and libraries of the program.
+// The cookie of objects whose lookups are not changed. All other objects are the linker itself and the program's libraries.
 constexpr char gets_what_it_asks_for = 0;
 uintptr_t privileged_cookie() { return reinterpret_cast<uintptr_t>(&gets_what_it_asks_for); }
 
@@ -27,7 +27,7 @@ const char* base_name(const char* path) {
   return slash != nullptr ? slash + 1 : path;
 }
 
-// True if the name is the prefix, followed by ".N" any number of times.
+// Returns true if the name is the prefix followed by any number of ".N" suffixes.
 bool is_versioned(const char* name, const char* prefix) {
   const size_t length = strlen(prefix);
   if (strncmp(name, prefix, length) != 0) return false;
@@ -47,7 +47,8 @@ bool is_our_library(const char* path) {
   return realpath(path, real) != nullptr && realpath(our_library, ours) != nullptr && strcmp(real, ours) == 0;
 }
 
-// Finds the object of this namespace that contains our_library. Does not use dladdr, because glibc before 2.34 crashes in it this early.
+// Finds the object in this namespace that contains our_library. Does not use dladdr, because glibc before 2.34 crashes in it at this early
+// stage.
 int look_at(struct dl_phdr_info* object, size_t /*size*/, void* path) {
   const auto wanted = reinterpret_cast<uintptr_t>(our_library);
   for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -76,16 +77,16 @@ PENSTOCK_AUDIT_HOOK unsigned int la_version(unsigned int version) {
   return version < LAV_CURRENT ? version : LAV_CURRENT;
 }
 
-// Penstock itself opens NVIDIA's library by its full path, for the direct path, and must get NVIDIA's. It spells the path as no program
-// does ("/./usr/..."): the linker calls la_objsearch only for names that are not loaded yet, and once a program has asked for a name and
-// got our library, that name stays ours (seen with glibc 2.36).
+// Penstock itself opens NVIDIA's library by its full path, for the direct path, and must get NVIDIA's. It uses a spelling of the path that
+// no program uses ("/./usr/..."). The linker calls la_objsearch only for names that are not loaded yet, so once a program has requested a
+// name and got our library, that name keeps referring to ours (observed with glibc 2.36).
 PENSTOCK_AUDIT_HOOK unsigned int la_objopen(struct link_map* object, Lmid_t /*space*/, uintptr_t* cookie) {
   if (is_versioned(base_name(object->l_name), "libpenstock.so") || is_our_library(object->l_name)) *cookie = privileged_cookie();
-  return 0;  // no symbol hooks: calls cost nothing extra
+  return 0;  // no symbol hooks, so calls have no overhead
 }
 
 PENSTOCK_AUDIT_HOOK char* la_objsearch(const char* name, uintptr_t* cookie, unsigned int flag) {
-  // Replace only the original name; the candidates on the search path that the linker tries later need no second answer.
+  // Replace only the original name; the candidates on the search path that the linker tries later need not be replaced.
   const bool replace = flag == LA_SER_ORIG && *cookie != privileged_cookie() && is_versioned(base_name(name), "libcufile.so");
   return replace ? our_library : const_cast<char*>(name);
 }

@@ -24,7 +24,7 @@ CUfileIOEvents_t event_of(void* cookie, const io_result& outcome) noexcept {
 
 }  // namespace
 
-// The entries of one submit call. The engine keeps it until the last entry has ended.
+// The entries of one submit call. The engine keeps this object until the last entry has completed.
 struct batch_state::submission {
   struct entry {
     void* cookie = nullptr;
@@ -39,12 +39,11 @@ struct batch_state::submission {
     if (one.ended.exchange(true)) return;
     target->stats.count_entry(one.about, outcome, began);
     if (!outcome.ok() && outcome.error.code() != errc::cancelled && target->lines.wants(log_level::error)) {
-      target->lines.write(log_level::error, "an entry of a batch, a {}: {}", one.about.is_write ? "write" : "read",
-                          outcome.error.message());
+      target->lines.write(log_level::error, "a batch {}: {}", one.about.is_write ? "write" : "read", outcome.error.message());
     }
     target->add(event_of(one.cookie, outcome));
   }
-  // Called if the engine threw: entries that have not ended will not run.
+  // Called if the engine threw: entries that have not completed will not run.
   void give_up() noexcept {
     for (entry& one : entries) {
       if (!one.ended.exchange(true)) target->add(failed(one.cookie, ENOMEM));
@@ -74,7 +73,7 @@ batch_state::~batch_state() {
 
 bool batch_state::submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
                          std::span<const int> refused, const io_options& options, std::span<const counters::subject> abouts) {
-  // Everything that may throw comes before the room is reserved.
+  // Everything that may throw is done before room is reserved.
   std::vector<io_request> good;
   good.reserve(requests.size());
   std::ranges::copy_if(requests, std::back_inserter(good), [](const io_request& each) { return each.target != nullptr; });
@@ -122,7 +121,7 @@ std::size_t batch_state::collect(std::size_t at_least, std::span<CUfileIOEvents_
   std::copy_n(events.begin(), count, out.begin());
   events.erase(events.begin(), events.begin() + count);
   inner_->outstanding -= static_cast<std::size_t>(count);
-  // Other threads may be waiting for events that can no longer arrive.
+  // Other threads may be waiting for events that will no longer arrive.
   const bool wake = count > 0 && std::exchange(inner_->enough, inner::nobody) != inner::nobody;
   lock.unlock();
   if (wake) inner_->changed.notify_all();
@@ -130,14 +129,14 @@ std::size_t batch_state::collect(std::size_t at_least, std::span<CUfileIOEvents_
 }
 
 // Returns when events may have arrived. If the caller wants every event and sets no timeout, it waits inside the engine, where its thread
-// may help: each running submission has events that it wants, and all of them exist when the submission has ended.
+// may help. Each running submission produces events that the caller wants, and all of them have arrived when the submission completes.
 void batch_state::wait(std::unique_lock<std::mutex>& lock, std::size_t wanted, std::optional<clock::time_point> until) {
   if (!until && wanted == inner_->outstanding) {
     lock.unlock();
     const auto running = first_running();
     if (running != nullptr) (void)running->wait();
     lock.lock();
-    // None is running: another thread has taken the events, or is about to start a submission for which it has reserved room.
+    // If none is running, another thread has taken the events, or has reserved room for a submission that it is about to start.
     wanted = std::min(wanted, inner_->outstanding);
     if (running != nullptr || inner_->events.size() >= wanted) return;
   }

@@ -1,5 +1,5 @@
-// A cuFile batch: its entries run together in the engine and end as events, which the caller collects. Collecting events frees room for new
-// entries. Thread-safe.
+// A cuFile batch. Its entries run together in the engine, and each completes as an event that the caller collects. Collecting events frees
+// room for new entries. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -24,28 +24,28 @@ class batch_state {
  public:
   using clock = std::chrono::steady_clock;
 
-  // Writes entries that fail to the log lines.
+  // Logs entries that fail to `lines`.
   batch_state(unsigned capacity, counters& stats, log& lines)
       : capacity_(capacity), inner_(std::make_shared<inner>(capacity, stats, lines)) {}
   batch_state(const batch_state&) = delete;
   batch_state& operator=(const batch_state&) = delete;
-  ~batch_state();  // cancels running entries, and waits until the engine no longer uses the caller's memory
+  ~batch_state();  // cancels running entries and waits until the engine no longer uses the caller's memory
 
-  // requests[i] belongs to entries[i]. An entry whose request has no target cannot run and ends as a failed event with the error
-  // refused[i]. abouts: how the statistics count each entry; if empty, they only count the direction. Returns false, and runs nothing, if
-  // there is no room for all entries. Throws bad_alloc; nothing runs then.
+  // requests[i] belongs to entries[i]. An entry whose request has no target cannot run; it produces a failed event with the error
+  // refused[i]. abouts: how the statistics count each entry; if empty, they count only the direction. Returns false without running
+  // anything if there is no room for all entries. Throws bad_alloc; in that case nothing runs.
   bool submit(const engine& owner, std::span<const CUfileIOParams_t> entries, std::span<const io_request> requests,
               std::span<const int> refused, const io_options& options, std::span<const counters::subject> abouts = {});
-  // Waits until at least at_least events have arrived (or all that can arrive), or the timeout has passed, and takes up to out.size() of
-  // them. With a timeout, this thread does not help the engine, so that the call returns in time.
+  // Waits until at least at_least events (or all outstanding ones, if fewer) have arrived or the timeout has passed, and takes up to
+  // out.size() of them. With a timeout, this thread does not help the engine, so that the call returns in time.
   std::size_t collect(std::size_t at_least, std::span<CUfileIOEvents_t> out, std::optional<clock::duration> timeout);
   // Does not block.
   void cancel() noexcept;
-  // As cancel(), and also cancels later submissions.
+  // Like cancel(), but also cancels later submissions.
   void stop() noexcept;
 
  private:
-  // State for the engine's callbacks; outlives the batch as long as callbacks may run.
+  // State for the engine's callbacks. It outlives the batch as long as callbacks may run.
   struct inner {
     inner(unsigned capacity, counters& into, log& told) : stats(into), lines(told) { events.reserve(capacity); }
     void add(const CUfileIOEvents_t& event) noexcept;
@@ -57,7 +57,7 @@ class batch_state {
     std::mutex lock;  // guards the members below
     std::condition_variable changed;
     std::vector<CUfileIOEvents_t> events;  // at most `outstanding`, so adding one never allocates
-    std::size_t outstanding = 0;           // entries whose events were not collected; at most the batch's capacity
+    std::size_t outstanding = 0;           // entries whose events have not been collected; at most the batch's capacity
     std::size_t enough = nobody;           // number of events that wakes a waiting thread
   };
   struct submission;

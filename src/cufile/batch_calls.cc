@@ -41,21 +41,21 @@ CUfileError_t set_up(CUfileBatchHandle_t* batch, unsigned capacity) {
   return answer(*batch == nullptr ? CU_FILE_NOMEM_ERROR : CU_FILE_SUCCESS);
 }
 
-// The entries as engine requests. refused[i] is not 0 if entry i fails before it starts.
+// The entries as engine requests. refused[i] is nonzero if entry i fails before it starts.
 struct prepared {
-  std::vector<slots<registered_file>::user> files;  // kept open until the submission
+  std::vector<slots<registered_file>::user> files;  // kept open until submitted
   std::vector<io_request> requests;
   std::vector<int> refused;
-  std::vector<counters::subject> abouts;  // empty unless statistics count per GPU
+  std::vector<counters::subject> abouts;  // empty unless per-GPU statistics are on
 };
 
-// The error in an event; like NVIDIA's library, EIO for a range that leaves the registered one.
+// Returns the error for an event; like NVIDIA's library, EIO for a range that extends past the registered one.
 int fault_of(const buffers& memory, const buffer_range& asked, bool is_write) {
   const auto fault = memory.fault(asked, is_write);
   return fault == CU_FILE_INVALID_MAPPING_RANGE ? EIO : fault;
 }
 
-// Returns false if an entry is so wrong that none may run.
+// Returns false if an entry is so invalid that none may run.
 bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepared& out) {
   out.files.reserve(entries.size());
   for (const auto& entry : entries) {

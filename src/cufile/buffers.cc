@@ -9,8 +9,8 @@ namespace penstock::cufile {
 
 namespace {
 
-// Registers device memory with the engine too, which validates it. Accepts host memory unchecked, like NVIDIA's library: an invalid address
-// fails at the first access.
+// Also registers device memory with the engine, which validates it. Accepts host memory unchecked, like NVIDIA's library: an invalid
+// address fails on first access.
 result<registration> keep(const engine& owner, const void* base, std::size_t length, bool host_allowed, int& gpu) {
   const auto facts = owner.describe(base);
   if (!facts) return facts.error();
@@ -47,7 +47,7 @@ CUfileError_t buffers::add(const engine& owner, const void* base, std::size_t le
 CUfileError_t buffers::remove(const void* base, int& gpu) {
   gpu = counters::no_gpu;
   if (base == nullptr) return answer(CU_FILE_INVALID_VALUE);
-  registration ending;  // destroyed without the lock, because it waits for GPU-direct transfers
+  registration ending;  // destroyed after the lock is released, because destruction waits for GPU-direct transfers
   const std::unique_lock guard(lock_);
   const auto found = entries_.find(base);
   if (found == entries_.end()) return answer(CU_FILE_MEMORY_NOT_REGISTERED);

@@ -1,5 +1,5 @@
-// Memory that callers registered. Validates it, and detects transfers that leave a registered range. Also registers device memory with the
-// engine, and through it with NVIDIA's libcufile for GPU-direct transfers. Thread-safe.
+// Memory registered by callers. Validates it, and detects transfers that extend past a registered range. Also registers device memory with
+// the engine, and through it with NVIDIA's libcufile for GPU-direct transfers. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@
 
 namespace penstock::cufile {
 
-// The allowed transfers of a registered buffer. cuFile's own calls register for both; Python's documented module distinguishes them.
+// The transfers allowed for a registered buffer. cuFile's own calls register for both directions; the documented Python module
+// distinguishes them.
 enum class buffer_use : std::uint8_t { both, reads_of_files, writes_to_files };
 
 struct buffer_range {
@@ -33,16 +34,16 @@ class buffers {
   CUfileError_t remove(const void* base, int& gpu);
   void clear();
 
-  // Returns why a transfer may not use a range; SUCCESS if it may. INVALID_MAPPING_RANGE: base is registered, and the range leaves the
-  // registered range. PERMISSION_DENIED: a buffer that contains the range does not allow this direction.
+  // Returns why a transfer may not use a range; SUCCESS if it may. INVALID_MAPPING_RANGE: base is registered, but the range extends past
+  // the registered range. PERMISSION_DENIED: a buffer that contains the range does not allow this direction.
   [[nodiscard]] CUfileOpError fault(const buffer_range& asked, bool is_write) const;
-  // Currently registered bytes of each GPU.
+  // Returns the currently registered bytes on each GPU.
   [[nodiscard]] std::array<std::uint64_t, counters::most_gpus> bytes_by_gpu() const;
 
  private:
   struct entry {
     std::size_t length;
-    registration kept;  // with the engine; device memory only
+    registration kept;  // the registration with the engine; device memory only
     int gpu;
     buffer_use use;
   };
@@ -50,7 +51,7 @@ class buffers {
 
   std::atomic<std::size_t> count_{0};
   mutable std::shared_mutex lock_;  // guards the members below
-  std::size_t one_way_ = 0;         // entries for one direction. Nearly always 0; then only the entry of base is checked
+  std::size_t one_way_ = 0;         // entries for one direction only. Almost always 0; then only base's entry is checked
   std::map<const void*, entry> entries_;
 };
 

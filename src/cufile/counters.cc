@@ -19,7 +19,7 @@ std::uint64_t us_since(counters::clock::time_point began) {
 bool is_gpu(int number) { return number >= 0 && static_cast<std::size_t>(number) < counters::most_gpus; }
 
 std::uint64_t per(std::uint64_t amount, std::uint64_t count) { return count == 0 ? 0 : amount / count; }
-// The share of a time in percent, at most 100.
+// Returns a share of a time in percent, at most 100.
 std::uint64_t percent(std::uint64_t us, double seconds) {
   return seconds <= 0 ? 0 : std::min<std::uint64_t>(100, static_cast<std::uint64_t>(static_cast<double>(us) / (seconds * 1e4)));
 }
@@ -34,7 +34,7 @@ void counters::direction::add(const io_result& outcome, std::uint64_t took_us) n
   bytes += outcome.bytes_done;
   us += took_us;
   if (!outcome.ok()) return;
-  // Index 0 counts operations of up to 4 KiB; the limit doubles with each index.
+  // Index 0 counts operations up to 4 KiB; the limit doubles with each index.
   const std::uint64_t blocks = (outcome.bytes_done + 4095) / 4096;
   const auto index = blocks <= 1 ? 0U : static_cast<unsigned>(std::bit_width(blocks - 1));
   ++by_size[std::min<std::size_t>(index, by_size.size() - 1)];
@@ -110,7 +110,7 @@ void counters::add_to_gpu_locked(const subject& of, const io_result& outcome, cl
   auto& gpu = totals_.gpus[static_cast<std::size_t>(of.gpu)];
   gpu.transfers[of.is_write].add(outcome, took_us);
   auto& way = gpu.by_way[of.is_write];
-  // Transfers are counted roughly in the order in which they end: each adds its time after the latest end so far.
+  // Transfers are counted roughly in order of completion: each adds its time after the latest completion so far.
   const auto from = std::max(began, way.latest_end);
   const auto until = began + std::chrono::microseconds(took_us);
   if (until > from)
@@ -245,7 +245,7 @@ void counters::fill_locked(CUfileStatsLevel1_t& out) const {
   out.batch_complete_ops = {entries.ok, entries.err};
   out.batch_enqueued_ops = {totals_.batch_entries, 0};
   out.batch_processed_ops = {entries.ok, entries.err};
-  // The path of an entry is known only when it has ended.
+  // An entry's path is known only after the entry completes.
   const auto& [other, nvidia_fs, p2pdma] = totals_.batch_ways;
   out.batch_posix_enqueued_ops = out.batch_posix_processed_ops = {other.ok, other.err};
   out.batch_nvfs_submit_ops = {nvidia_fs.ok, nvidia_fs.err};

@@ -1,4 +1,4 @@
-// The values of the stats calls. Counts while statistics are started and the level is 1 or more; otherwise it counts nothing and reads no
+// The values for the stats calls. Counts while statistics are started and the level is at least 1; otherwise counts nothing and reads no
 // clock. Thread-safe.
 #pragma once
 
@@ -28,7 +28,7 @@ enum class counted : std::uint8_t {
 };
 inline constexpr std::size_t counted_kinds = 8;
 
-// The structs of the statistics as in cufile.h, or as in 1.19 and later, whose level 1 ends with vector_stats.
+// The statistics structs as in cufile.h, or as in 1.19 and later, where level 1 ends with vector_stats.
 enum class stats_layout : std::uint8_t { of_1_15, of_1_19 };
 
 struct vector_stats {
@@ -47,29 +47,29 @@ struct vector_stats {
 };
 static_assert(sizeof(CUfileStatsLevel1_t) == 512 && sizeof(vector_stats) == 112);
 
-// Returns 1 for "cuda:1"; -1 for anything else.
+// Returns 1 for "cuda:1", or -1 for anything else.
 int gpu_number(std::string_view device) noexcept;
 
-// Aligned to blocks of 4 KiB.
+// Returns true if aligned to 4 KiB blocks.
 inline bool is_aligned(const void* memory, std::uint64_t length, std::int64_t file_offset) noexcept {
   constexpr std::uint64_t block = 4096;
   return (reinterpret_cast<std::uintptr_t>(memory) | length | static_cast<std::uint64_t>(file_offset)) % block == 0;
 }
 
-// How GPU-direct bytes moved: through nvidia-fs, or the kernel's P2PDMA.
+// How GPU-direct bytes were moved: through nvidia-fs, or through the kernel's P2PDMA.
 enum class direct_way : std::uint8_t { nvidia_fs, p2pdma };
 
 class counters {
  public:
   using clock = std::chrono::steady_clock;
   static constexpr int no_gpu = -1;
-  static constexpr std::size_t most_gpus = 16;  // as in the structs
+  static constexpr std::size_t most_gpus = 16;  // the limit of the structs
 
   // A read or write.
   struct subject {
-    int gpu = no_gpu;  // the owner of the memory
+    int gpu = no_gpu;  // the GPU that owns the memory
     bool is_write = false;
-    bool aligned = true;  // to blocks of 4 KiB
+    bool aligned = true;  // to 4 KiB blocks
   };
 
   [[nodiscard]] bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
@@ -80,26 +80,26 @@ class counters {
   void stop();
   void reset();
 
-  // Returns the number of the GPU that owns memory, for count_transfer. Returns -1 if there is none, and below level 3, because only level
-  // 3 counts per GPU. May call the GPU's driver.
+  // Returns the number of the GPU that owns the memory, for count_transfer. Returns -1 if no GPU does, or if the level is below 3, because
+  // only level 3 counts per GPU. May call the GPU driver.
   [[nodiscard]] int gpu_of(const engine& owner, const void* memory) const noexcept;
 
   // Sets how later GPU-direct transfers are counted.
   void set_direct_way(direct_way way) noexcept { direct_way_.store(way, std::memory_order_relaxed); }
 
-  // Each of these does nothing while statistics are off. None calls the GPU's driver.
+  // These do nothing while statistics are off. They do not call the GPU driver.
   void count(counted what, bool ok) noexcept;
   // GPU memory was registered or deregistered.
   void count_buffer(int gpu, counted what, bool ok) noexcept;
-  // A read or write that has ended.
+  // A completed read or write.
   void count_transfer(const subject& of, const io_result& outcome, clock::time_point began) noexcept;
   void count_submitted(std::size_t entries, clock::time_point began) noexcept;
   void count_entry(const subject& of, const io_result& outcome, clock::time_point submitted) noexcept;
 
-  // In addition to count_transfer, for a vector call.
+  // Call in addition to count_transfer for a vector call.
   void count_vector(bool is_write, const io_result& outcome, clock::time_point began) noexcept;
 
-  // Returns the struct of a level, 1 to 3, as bytes. Level 3 ends after the entry of the last existing GPU, like NVIDIA's library: some
+  // Returns the struct for a level, 1 to 3, as bytes. Level 3 ends after the last existing GPU's entry, as in NVIDIA's library: some
   // clients allocate no more. registered_bytes: per GPU.
   [[nodiscard]] std::vector<std::byte> describe(int level, stats_layout layout, const engine& owner,
                                                 const std::array<std::uint64_t, most_gpus>& registered_bytes) const;
@@ -119,13 +119,13 @@ class counters {
     void add(const io_result& outcome, std::uint64_t took_us) noexcept;
   };
   using both_directions = std::array<direction, 2>;  // read, write
-  // Further counts for one direction of a GPU.
+  // Additional counts for one direction and GPU.
   struct ways {
     std::uint64_t posix = 0;
     std::uint64_t nvidia_fs = 0;
     std::uint64_t p2pdma = 0;
     std::uint64_t unaligned = 0;
-    std::uint64_t active_us = 0;     // time with at least one transfer under way
+    std::uint64_t active_us = 0;     // time with at least one transfer in flight
     clock::time_point latest_end{};  // of these transfers
     void add(const io_result& outcome, direct_way way) noexcept;
   };
@@ -140,7 +140,7 @@ class counters {
     both_directions transfers{};
     both_directions vectors{};  // also counted as transfers
     std::array<of_gpu, most_gpus> gpus{};
-    both_directions batch{};               // entries that have ended
+    both_directions batch{};               // completed entries
     std::array<outcomes, 3> batch_ways{};  // neither, nvidia-fs, P2PDMA
     std::uint64_t batch_entries = 0;
     std::uint64_t batch_submit_us = 0;
@@ -162,7 +162,7 @@ class counters {
   mutable std::mutex lock_;  // guards the members below
   bool started_ = false;
   clock::time_point since_{};
-  clock::duration ran_before_{};  // until the last stop
+  clock::duration ran_before_{};  // time counted until the last stop
   totals totals_;
 };
 

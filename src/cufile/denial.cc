@@ -32,7 +32,7 @@ std::string mount_id_of(int descriptor) {
   return {};
 }
 
-// Decodes escapes such as "\040" for a space.
+// Decodes escapes such as "\040" (a space).
 std::string unescaped(std::string_view text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -70,7 +70,7 @@ std::string_view without_slash(std::string_view path) {
   return path;
 }
 
-std::string told(std::string_view list, std::string_view what) { return fmt::format("denylist.{} of cufile.json names {}", list, what); }
+std::string told(std::string_view list, std::string_view what) { return fmt::format("denylist.{} in cufile.json lists {}", list, what); }
 
 }  // namespace
 

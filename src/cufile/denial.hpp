@@ -14,15 +14,15 @@ namespace penstock::cufile {
 struct file_place {
   std::string mount;                 // "/data"
   std::string filesystem;            // "ext4"
-  std::vector<std::string> devices;  // "/dev/nvme0n1p1", and the disk of the partition
-  std::string driver;                // of the device: "nvme"
+  std::vector<std::string> devices;  // "/dev/nvme0n1p1", and the partition's disk
+  std::string driver;                // the device's driver: "nvme"
 };
 
-// Finds the mount with that id in the text of /proc/self/mountinfo.
+// Finds the mount with this id in the text of /proc/self/mountinfo.
 std::optional<file_place> find_mount(std::string_view mountinfo, std::string_view mount_id);
 file_place place_of(int descriptor);
 
-// Returns a clause that says why such a file is never GPU-direct; empty: not denied.
+// Returns a clause that explains why such a file is never GPU-direct; empty: not denied.
 std::string denial(const deny_lists& denied, const file_place& place);
 
 }  // namespace penstock::cufile

@@ -1,7 +1,7 @@
-// A preloaded library for programs that check for the device node of NVIDIA's kernel module before they use cuFile: it reports that
-// /dev/nvidia-fs0 exists and is a character device. Forwards everything else to the C library. Does not handle opening the node, because
-// only NVIDIA's libcufile opens it. Preloaded by `penstock run --nvidia-fs-node`, never by itself. Thread-safe; async-signal-safe except
-// for the first call of each function.
+// A preloaded library for programs that check for the device node of NVIDIA's kernel module before they use cuFile. It reports that
+// /dev/nvidia-fs0 exists and is a character device, and forwards everything else to the C library. Opening the node is not handled, because
+// only NVIDIA's libcufile opens it. Only `penstock run --nvidia-fs-node` preloads it. Thread-safe; async-signal-safe except for the first
+// call of each function.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ int tell_of_node(struct stat* told) noexcept {
   return 0;
 }
 
-// Returns the C library's function. Some C libraries lack one (__xstat: before 2.33); then nobody calls it here either.
+// Returns the C library's function. Some C libraries lack one (__xstat: before 2.33); in that case it is never called here either.
 template <class Function>
 Function* next(const char* name) noexcept {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
@@ -46,7 +46,7 @@ int ask(Function* function, Arguments... arguments) noexcept {
 
 }  // namespace
 
-// The C library's headers may define these as macros or with other attributes, so each is defined by its symbol name.
+// The C library's headers may define these as macros or with different attributes, so each is defined by its symbol name.
 #define PENSTOCK_STAT(alias, symbol)                                                  \
   PENSTOCK_INTERPOSED int alias(const char* path, struct stat* told) __asm__(symbol); \
   int alias(const char* path, struct stat* told) {                                    \

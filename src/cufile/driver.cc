@@ -22,15 +22,15 @@ namespace {
 
 std::atomic<driver*> the_driver{nullptr};
 
-// Threads that the child lacks may hold the parent's locks: the child takes no lock and abandons the old state.
+// Threads that do not exist in the child may hold the parent's locks, so the child takes no lock and abandons the old state.
 void forget_parent() { the_driver.store(nullptr); }
 
-// Runs when the library is loaded, not at the first call: a child forked during that call would wait for it forever.
+// Runs when the library is loaded, not on the first call: a child forked during that call would wait for it forever.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_parent);
 
 constexpr const char* version_variable = "PENSTOCK_CUFILE_VERSION";
 
-// Returns null if none is set.
+// Returns null if the variable is not set.
 const char* asked_version() {
   const char* text = std::getenv(version_variable);  // NOLINT(concurrency-mt-unsafe): read only
   return text == nullptr || *text == '\0' ? nullptr : text;
@@ -41,20 +41,20 @@ int version_now() {
   return text == nullptr ? advertised_version : parse_version(text).value_or(advertised_version);
 }
 
-// Per process, not per driver: a forked child continues the count, so none of the parent's numbers matches its own.
+// Per process, not per driver: a forked child continues counting, so its numbers never match any of the parent's.
 std::uint64_t next_opening() {
   static std::atomic<std::uint64_t> latest{0};
   return latest.fetch_add(1) + 1;
 }
 
-// Translates an error of adopt() into cuFile's codes.
+// Translates an adopt() error into cuFile's codes.
 CUfileError_t registration_error(const status& problem) {
   if (problem.domain() == error_domain::os && problem.native() == EBADF) return answer(CU_FILE_INVALID_VALUE);
   if (problem.code() == errc::invalid_argument) return answer(CU_FILE_INVALID_FILE_OPEN_FLAG);
   return answer(problem);
 }
 
-// The kernel gives each descriptor the lowest free number.
+// The kernel assigns each descriptor the lowest free number.
 bool in_last_quarter(int descriptor) {
   rlimit most{};
   return ::getrlimit(RLIMIT_NOFILE, &most) == 0 && static_cast<rlim_t>(descriptor) >= most.rlim_cur - most.rlim_cur / 4;
@@ -108,8 +108,7 @@ CUfileError_t driver::open_locked() {
   for (const auto& remark : opening.remarks) warn(remark);
   version_ = version_now();
   if (const char* asked = asked_version(); asked != nullptr && !parse_version(asked)) {
-    warn(fmt::format("environment variable {}={}: expected 1.15 to 1.20; the library says {} instead", version_variable, asked,
-                     version_.load()));
+    warn(fmt::format("environment variable {}={}: expected 1.15 to 1.20; using {} instead", version_variable, asked, version_.load()));
   }
   if (!opening.problem.ok()) {
     log_.write(log_level::error, "{}", opening.problem.message());
@@ -132,7 +131,7 @@ CUfileError_t driver::open_locked() {
   return answer(CU_FILE_SUCCESS);
 }
 
-// The shared engine keeps the settings of its first opener.
+// The shared engine keeps the settings of whichever caller opened it first.
 CUfileError_t driver::find_engine() {
   const auto now = settings_.values();
   if (!engine_) {
@@ -147,7 +146,7 @@ CUfileError_t driver::find_engine() {
   return answer(CU_FILE_SUCCESS);
 }
 
-// Does nothing unless statistics are on, because it reads files in /proc.
+// Does nothing unless statistics are on, because this reads files in /proc.
 void driver::note_direct_way() {
   if (counters_.level() > 0) counters_.set_direct_way(nvidia_fs().major_version > 0 ? direct_way::nvidia_fs : direct_way::p2pdma);
 }
@@ -178,7 +177,7 @@ CUfileError_t driver::close() {
   if (uses_ == 0) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
   if (--uses_ > 0) return answer(CU_FILE_SUCCESS);
   open_.store(false, std::memory_order_release);
-  if (engine_) engine_->await_preparation();  // the program may destroy its CUDA context next
+  if (engine_) engine_->await_preparation();  // the program may be about to destroy its CUDA context
   opening_.store(0, std::memory_order_release);
   release_all();
   settings_.close();
@@ -192,7 +191,7 @@ void driver::work_with(std::optional<engine> owner) {
   engine_ = std::move(owner);
 }
 
-// Each step waits for calls that still use what it releases.
+// Each step waits for calls that still use the objects that it releases.
 void driver::release_all() {
   batches_.remove_all([](batch_state& each) { each.stop(); });
   files_.remove_all([](registered_file&) {});
@@ -255,8 +254,8 @@ void descriptor_set::release(std::list<member>::iterator place) noexcept {
   if (known->second.empty()) members_.erase(known);
 }
 
-// Uses a duplicate unless descriptors are scarce: a program that registers nearly as many files as it may open keeps the last quarter of
-// its descriptors for itself.
+// Uses a duplicate unless descriptors are scarce: the last quarter of the descriptors is left to programs that register nearly as many
+// files as they may open.
 result<file> driver::adopt(int descriptor, std::optional<file_identity>& lent_as) {
   adopt_options how{.direct_writes = past_cache_, .not_direct = denial_of(descriptor), .duplicate = true};
   auto adopted = owner().adopt(descriptor, how);
@@ -297,9 +296,9 @@ std::string driver::denial_of(int descriptor) {
   return denied_.empty() ? std::string() : denial(denied_, place_of(descriptor));
 }
 
-// Without compatibility mode, a program wants GPU-direct or nothing. Checks a single block, because the answer depends neither on the
-// file's size nor on how it was opened. If no GPU is in use, this only shows whether GPU-direct is allowed, and the first transfer shows
-// the rest.
+// Without compatibility mode, a program requires GPU-direct transfers. Checks a single block, because the result depends neither on the
+// file's size nor on how it was opened. If no GPU is in use, this only determines whether GPU-direct is allowed; the first transfer
+// determines the rest.
 status driver::refusal(const file& target) const {
   if (!only_direct_files_) return {};
   constexpr std::uint64_t block = 4096;

@@ -1,5 +1,6 @@
-// The state of the cuFile library in this process: whether it is open, and what callers have registered. Only translates calls; the engine
-// that all interfaces of Penstock share does the work. Thread-safe. A forked child gets new state, in which the parent's handles are stale.
+// The state of the cuFile library in this process: whether it is open, and what callers have registered. It only translates calls; the work
+// is done by the engine that all of Penstock's interfaces share. Thread-safe. A forked child gets new state, in which the parent's handles
+// are stale.
 #pragma once
 
 #include <array>
@@ -29,20 +30,21 @@
 
 namespace penstock::cufile {
 
-// The version that cuFileGetVersion reports, 1000 * major + 10 * minor, unless PENSTOCK_CUFILE_VERSION selects another. It decides the
-// layout of the stats structs. Callers do not say which header they were built with; with this layout the library never writes past the
+// The version that cuFileGetVersion reports, 1000 * major + 10 * minor, unless PENSTOCK_CUFILE_VERSION selects another. It determines the
+// layout of the stats structs. The library cannot tell which header a caller was built with; with this layout it never writes past the
 // buffer of a client built against any header since CUDA 13.0.
 inline constexpr int advertised_version = 1170;
 
-// Returns 1190 for "1.19". Returns nothing unless the version is 1.15 to 1.20: earlier ones have other structs, and those of later ones are
-// unknown.
+// Returns 1190 for "1.19". Returns nothing unless the version is 1.15 to 1.20: earlier versions have different structs, and those of later
+// versions are unknown.
 std::optional<int> parse_version(std::string_view text) noexcept;
 
-// The descriptors that have a handle. A number that was closed and reused for another file counts as another descriptor. Thread-safe.
+// The descriptors that have a handle. A descriptor number that was closed and reused for another file counts as a different descriptor.
+// Thread-safe.
 class descriptor_set {
   struct member {
     int number;   // the caller's descriptor
-    int witness;  // stays open on the registered file: a duplicate, or the number itself
+    int witness;  // stays open on the registered file: a duplicate, or the caller's own descriptor
     file_identity file;
   };
 
@@ -65,7 +67,7 @@ class descriptor_set {
     std::list<member>::iterator place_;
   };
 
-  // Returns an empty claim if the descriptor is in the set already. witness: see member.
+  // Returns an empty claim if the descriptor is already in the set. witness: see member.
   claim add(int number, int witness, const file_identity& file);
 
  private:
@@ -74,11 +76,11 @@ class descriptor_set {
   std::unordered_map<int, std::list<member>> members_;  // by number
 };
 
-// Members are destroyed from last to first, so the descriptor can get a new handle only when nothing runs on this one.
+// Members are destroyed last to first, so the descriptor can get a new handle only when nothing runs on the old one.
 struct registered_file {
   descriptor_set::claim descriptor;
   file target;
-  // Set if there was no room for a duplicate: the file that the caller's own descriptor was open on. Checked before each use.
+  // Set if there was no room for a duplicate: the file behind the caller's own descriptor. Checked before each use.
   std::optional<file_identity> lent_as;
 };
 
@@ -90,43 +92,44 @@ class driver {
   CUfileError_t open();
   CUfileError_t open_if_closed();
   CUfileError_t close();  // DRIVER_NOT_INITIALIZED if it is not open
-  // Call it while the library is closed. Later openings use this engine instead of the shared one; nothing: the shared one.
+  // Call while the library is closed. Later openings use this engine instead of the shared one; nullopt: the shared one.
   void work_with(std::optional<engine> owner);
   [[nodiscard]] bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
   [[nodiscard]] long uses();
-  // A number unique to this opening, also among processes forked from this one; 0 while closed. Data cached under another number is stale.
+  // Returns a number that is unique to this opening, even among forked processes; 0 while closed. Data cached under another number is
+  // stale.
   [[nodiscard]] std::uint64_t opening() const noexcept { return opening_.load(std::memory_order_acquire); }
 
   // --- valid once open
   [[nodiscard]] const engine& owner() const noexcept { return *engine_; }
-  // The options of every transfer, and those of a blocking transfer of that length.
+  // Return the options for every transfer, and for a blocking transfer of this length.
   [[nodiscard]] io_options options() const noexcept { return options_of(rules_.load()); }
   [[nodiscard]] io_options options(std::uint64_t length, bool is_write, bool aligned) const noexcept {
     return options_of(rules_.load(), length, is_write, aligned);
   }
-  // True if nvidia-fs may be used: it is loaded, and the settings allow it.
+  // Returns true if nvidia-fs may be used: it is loaded, and the settings allow it.
   [[nodiscard]] bool may_be_direct() const { return rules_.load().direct && engine_->gpu_direct_status().ok(); }
-  // What nvidia-fs reports; zeros if it may not be used.
+  // Returns what nvidia-fs reports; zeros if it may not be used.
   [[nodiscard]] nvidia_fs_facts nvidia_fs() const { return may_be_direct() ? read_nvidia_fs(nvidia_fs_folder_) : nvidia_fs_facts(); }
-  // Replaces the folder of nvidia-fs, on a machine whose /proc lacks it. Call it while the library is closed.
+  // Replaces the nvidia-fs folder, for tests on a machine whose /proc lacks it. Call while the library is closed.
   void look_for_nvidia_fs_in(std::string folder) { nvidia_fs_folder_ = std::move(folder); }
   [[nodiscard]] bool allows_streams() const noexcept { return allows_streams_; }
 
-  // --- files. A descriptor has one handle, which uses a duplicate: the caller may close the descriptor, and a file opened later under its
-  // number gets its own handle.
+  // --- files. A descriptor has one handle. The handle uses a duplicate: the caller may close the descriptor, and a file opened later under
+  // the same number gets its own handle.
   CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
-  // Waits for requests on the file, also if another thread is deregistering it.
+  // Waits for requests on the file, even if another thread is deregistering it.
   void deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, release_file(handle)); }
-  // As deregister_file(), but not counted. Returns true on the thread that released it.
+  // Like deregister_file(), but not counted. Returns true on the thread that released the file.
   bool release_file(CUfileHandle_t handle) noexcept { return files_.remove(handle); }
   // Returns an empty user for an unknown handle, and for a handle without a duplicate whose descriptor was closed.
   [[nodiscard]] slots<registered_file>::user find_file(CUfileHandle_t handle) noexcept;
 
   // --- memory
-  // True for host memory if the settings forbid it; only then may it call the GPU's driver.
+  // Returns true for host memory if the settings forbid it. Calls the GPU driver only if the settings do.
   [[nodiscard]] bool refuses(const void* memory) const;
   CUfileError_t register_buffer(const void* base, std::size_t length, buffer_use use = buffer_use::both);
-  // Returns DRIVER_CLOSING if the library is closed or being closed; in the second case, waits until that has ended and nothing runs any
+  // Returns DRIVER_CLOSING if the library is closed or being closed. If it is being closed, waits until that is done and nothing runs any
   // more.
   CUfileError_t deregister_buffer(const void* base);
   [[nodiscard]] const buffers& memory() const noexcept { return buffers_; }
@@ -134,8 +137,8 @@ class driver {
   // --- batches
   [[nodiscard]] unsigned most_batch_entries() const noexcept { return most_batch_entries_; }
   [[nodiscard]] slots<batch_state>& batches() noexcept { return batches_; }
-  // Cancels running entries and waits for them, also if another thread is destroying the batch. Returns true on the thread that destroyed
-  // it.
+  // Cancels running entries and waits for them, even if another thread is destroying the batch. Returns true on the thread that destroyed
+  // the batch.
   bool destroy_batch(CUfileBatchHandle_t batch) noexcept {
     return batches_.remove(batch, [](batch_state& each) { each.stop(); });
   }
@@ -145,26 +148,26 @@ class driver {
   CUfileError_t deregister_stream(CUstream stream);
   [[nodiscard]] unsigned flags_of(CUstream stream);
 
-  // The version to emulate; for an open library, as the environment said at opening.
+  // Returns the version to emulate. For an open library, it is the one that the environment selected when it was opened.
   [[nodiscard]] int version() const;
   [[nodiscard]] stats_layout layout() const { return version() < 1190 ? stats_layout::of_1_15 : stats_layout::of_1_19; }
 
-  // True if there is an engine that can report what was done.
+  // Returns true if there is an engine that can report what was done.
   [[nodiscard]] bool was_used();
 
   [[nodiscard]] settings_book& settings() noexcept { return settings_; }
   [[nodiscard]] counters& stats() noexcept { return counters_; }
-  // Determines what carries GPU-direct transfers. Call it on an open library; does nothing at statistics level 0.
+  // Determines how GPU-direct transfers are made. Call on an open library; does nothing at statistics level 0.
   void note_direct_way();
   // Counts the outcome of a call and returns it.
   CUfileError_t counted_as(counted what, CUfileError_t outcome);
   // Logs the failure of a call. The driver's threads may call it.
   void log_failure(const char* call, const status& outcome) noexcept;
-  // Reports a setting that does not act as written: to the log at its default level or, without a log, once to stderr.
+  // Reports a setting that does not take effect as written: to the log at its default level or, without a log, once to stderr.
   void warn(std::string text);
   [[nodiscard]] log& lines() noexcept { return log_; }
 
-  // --- P2P flags: stored and returned only, because the engine chooses its paths by itself
+  // --- P2P flags: only stored and returned, because the engine chooses its paths itself
   CUfileError_t set_p2p(int storage, int flags);
   CUfileError_t get_p2p(int storage, CUfileP2PFlags_t* flags);
 
@@ -185,11 +188,11 @@ class driver {
   std::atomic<bool> open_{false};
   std::atomic<std::uint64_t> opening_{0};
   std::atomic<bool> was_open_{false};
-  std::optional<engine> engine_;  // kept after closing
-  // From the settings; threads may read them while another thread reopens the library.
+  std::optional<engine> engine_;  // kept after the library is closed
+  // From the settings. Threads may read these while another thread reopens the library.
   std::atomic<request_rules> rules_{request_rules{}};
-  std::atomic<bool> only_direct_files_{false};  // other files are refused at registration
-  std::atomic<bool> past_cache_{false};         // for writes of files
+  std::atomic<bool> only_direct_files_{false};  // other files are rejected at registration
+  std::atomic<bool> past_cache_{false};         // for file writes
   std::atomic<unsigned> most_batch_entries_{256};
   std::shared_mutex denied_lock_;  // guards denied_
   deny_lists denied_;

@@ -17,7 +17,7 @@ using penstock::cufile::guarded;
 using penstock::cufile::is_writable;
 using penstock::cufile::size_range;
 
-// nvidia_fs_major: 0 if it is not loaded; GPU-direct transfers then use PCI P2PDMA.
+// nvidia_fs_major: 0 if nvidia-fs is not loaded; GPU-direct transfers then use PCI P2PDMA.
 unsigned features(unsigned nvidia_fs_major) {
   unsigned found = 1U << CU_FILE_BATCH_IO_SUPPORTED | 1U << CU_FILE_PARALLEL_IO_SUPPORTED;
   if (driver::current().allows_streams()) found |= 1U << CU_FILE_STREAMS_SUPPORTED;
@@ -25,7 +25,7 @@ unsigned features(unsigned nvidia_fs_major) {
   return found;
 }
 
-// nvfs is filled like in NVIDIA's library: zeros if the kernel module is not loaded or not used.
+// nvfs is filled as in NVIDIA's library: zeros if the kernel module is not loaded or not used.
 CUfileDrvProps_t properties() {
   const auto now = driver::current().settings().values();
   const auto module = driver::current().nvidia_fs();
@@ -47,14 +47,14 @@ CUfileDrvProps_t properties() {
   return out;
 }
 
-// In an open library the values stay and these calls still succeed, as NVIDIA's newer guides say.
+// In an open library the values stay unchanged and these calls still succeed, as documented in NVIDIA's newer guides.
 CUfileError_t taken(CUfileOpError outcome, const char* call) {
   if (outcome != CU_FILE_DRIVER_ALREADY_OPEN) return answer(outcome);
-  driver::current().warn(std::string(call) + ": without effect, since the library is open already; call it before cuFileDriverOpen");
+  driver::current().warn(std::string(call) + ": no effect because the library is already open; call it before cuFileDriverOpen");
   return answer(CU_FILE_SUCCESS);
 }
 
-// The older way to set a size, which validates it at once.
+// The older way to set a size. It validates the size immediately.
 CUfileError_t set_size(const char* call, CUFileSizeTConfigParameter_t parameter, std::size_t value, size_range range, std::size_t step) {
   return guarded([&] {
     if (!range.holds(value) || value % step != 0) return answer(CU_FILE_DRIVER_UNSUPPORTED_LIMIT);
@@ -67,7 +67,7 @@ constexpr size_range any_size{};
 
 }  // namespace
 
-// Marks this library as not NVIDIA's, for Penstock's direct path, which looks for NVIDIA's.
+// Marks this library as not NVIDIA's, for Penstock's direct path, which searches for NVIDIA's.
 extern "C" PENSTOCK_CUFILE_API void penstock_cufile_marker() {}
 
 CUfileError_t cuFileDriverOpen() {

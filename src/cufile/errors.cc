@@ -52,7 +52,7 @@ CUfileError_t answer(const status& outcome) noexcept {
 }
 
 int errno_of(const status& outcome) noexcept {
-  // cuFile's code for I/O that the descriptor's access mode forbids, and its errno for a range past an allocation.
+  // Return cuFile's code for I/O that the descriptor's access mode does not allow, and its errno for a range past an allocation.
   if (outcome.code() == errc::permission_denied) return CU_FILE_INVALID_FILE_OPEN_FLAG;
   if (outcome.code() == errc::bad_memory) return EIO;
   if (outcome.domain() == error_domain::os && outcome.native() > 0) return outcome.native();

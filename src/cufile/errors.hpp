@@ -1,6 +1,6 @@
-// Translates errors for cuFile's callers. Most calls return a CUfileError_t. cuFileRead and related calls return -1 and set errno to a
-// system error or one of the CU_FILE_ codes, like NVIDIA's library. (NVIDIA's reference says that they return the negated code; clients
-// handle both.)
+// Translates errors for cuFile callers. Most calls return a CUfileError_t. cuFileRead and related calls return -1 and set errno to a system
+// error or one of the CU_FILE_ codes, like NVIDIA's library. (NVIDIA's reference says that they return the negated code; clients handle
+// both.)
 #pragma once
 
 #include <exception>
@@ -13,13 +13,14 @@ namespace penstock::cufile {
 
 inline CUfileError_t answer(CUfileOpError code) noexcept { return {code, static_cast<CUresult>(0)}; }
 
-// Returns the code for an error of the engine, with CUDA's own number if CUDA reported the error.
+// Returns the code for an engine error, with CUDA's own number if CUDA reported the error.
 CUfileError_t answer(const status& outcome) noexcept;
 
-// Returns errno for a failed transfer: the system's error number if the system reported the error, else a CU_FILE_ code or a plain errno.
+// Returns the errno for a failed transfer: the system's error number if the system reported the error, otherwise a CU_FILE_ code or a plain
+// errno.
 int errno_of(const status& outcome) noexcept;
 
-// Runs call and returns its result. Catches exceptions: none may pass through a C caller.
+// Runs call and returns its result. Catches all exceptions, because none may propagate into a C caller.
 template <class Call>
 CUfileError_t guarded(Call call) noexcept {
   try {

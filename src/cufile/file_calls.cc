@@ -56,7 +56,7 @@ struct range {
   off_t memory_offset;
 };
 
-// Returns the errno for arguments that are invalid for any file; 0 if they are valid.
+// Returns the errno for arguments that are invalid for every file; 0 if they are valid.
 int fault_of(const driver& library, const range& asked, bool is_write) {
   constexpr auto most = static_cast<std::size_t>(std::numeric_limits<ssize_t>::max());
   if (asked.base == nullptr) return EINVAL;
@@ -91,8 +91,8 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   return told(outcome);
 }
 
-// Transfers one range of the file to or from several of memory; the pieces run as a batch. Counts bytes up to the first piece that fell
-// short.
+// Transfers one range of the file to or from several memory ranges; the pieces run as a batch. Counts bytes up to the first incomplete
+// piece.
 ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std::size_t count, off_t file_offset, unsigned flags,
                         bool is_write) {
   constexpr std::size_t most_pieces = 1024;  // IOV_MAX
@@ -131,7 +131,7 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
     library.stats().count_vector(is_write, outcome, began);
   }
   library.log_failure(is_write ? "cuFileWritev" : "cuFileReadv", outcome.error);
-  // As in readv(2), bytes moved before an error take precedence over it.
+  // As with readv(2), bytes moved before an error take precedence over the error.
   if (outcome.bytes_done > 0) return static_cast<ssize_t>(outcome.bytes_done);
   return told(outcome);
 }
@@ -173,7 +173,7 @@ ssize_t cuFileRead(CUfileHandle_t handle, void* base, size_t size, off_t file_of
 }
 
 ssize_t cuFileWrite(CUfileHandle_t handle, const void* base, size_t size, off_t file_offset, off_t memory_offset) {
-  // The memory is only read; ranges of both directions share one type.
+  // The memory is only read; ranges for both directions share one type.
   return guarded_transfer([&] { return transfer(handle, {const_cast<void*>(base), size, file_offset, memory_offset}, true); });
 }
 

@@ -17,9 +17,9 @@
 
 namespace penstock::cufile {
 
-// Writers share the lock and never wait for it; a line is dropped only while open() or close() holds it exclusively. So a child forked at
-// any moment can write. It must not wait for the lock, because the thread that held it may not exist in the child: a child that opens or
-// closes the log abandons this sink and makes a new one.
+// Writers share the lock and never wait for it; a line is dropped only while open() or close() holds the lock exclusively. So a child
+// forked at any moment can write. It must not wait for the lock, because the thread that held it may not exist in the child. A child that
+// opens or closes the log abandons this sink and creates a new one.
 struct log::sink {
   std::shared_mutex mutex;  // guards fd and max_bytes
   int fd = -1;
@@ -29,7 +29,7 @@ struct log::sink {
 
 namespace {
 
-// "2026-09-10T12:34:56.123456Z". Local time would need the C library's time zone lock, which a fork can leave locked.
+// "2026-09-10T12:34:56.123456Z". Local time would require the C library's time zone lock, which a fork can leave locked.
 std::string time_text(std::chrono::system_clock::time_point now) {
   using namespace std::chrono;
   const auto day = floor<days>(now);
@@ -53,7 +53,7 @@ std::string line_text(log_level level, std::string_view message) {
          '\n';
 }
 
-// Two threads or processes may do this at once: a few more lines are lost, but the limit holds.
+// Two threads or processes may do this concurrently: a few more lines are lost, but the limit holds.
 void make_room(int fd, std::size_t length, std::uint64_t max_bytes) {
   struct stat about {};
   if (max_bytes == std::numeric_limits<std::uint64_t>::max() || ::fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) return;
@@ -61,7 +61,7 @@ void make_room(int fd, std::size_t length, std::uint64_t max_bytes) {
   if (size + length > max_bytes && ::ftruncate(fd, 0) != 0) return;
 }
 
-// One write() call, so that O_APPEND keeps the lines of threads and processes apart.
+// A single write() call, so that with O_APPEND the lines of threads and processes do not mix.
 void write_line(int fd, std::string_view line) {
   while (::write(fd, line.data(), line.size()) < 0 && errno == EINTR) {
   }
@@ -72,7 +72,7 @@ void write_line(int fd, std::string_view line) {
 void say_on_stderr(std::string_view text) noexcept {
   try {
     print_error(fmt::format("penstock: {}\n", printable_line(text)));
-  } catch (...) {  // out of memory: the call matters more than the message
+  } catch (...) {  // out of memory: the call matters more than its message
   }
 }
 
@@ -94,7 +94,7 @@ log::sink& log::own_sink() {
 status log::open(const settings& values) {
   close();
   if (values.log_file.empty()) return {};
-  // Non-blocking: a pipe without a reader must not hold the program up.
+  // Non-blocking: a pipe without a reader must not block the program.
   const int fd = ::open(values.log_file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
   if (fd < 0) return status::from_errno(errno, fmt::format("cufile: open the log {}", values.log_file));
   sink& target = own_sink();

@@ -1,6 +1,6 @@
-// The log of the cuFile interface: lines "time pid:tid LEVEL message" in the file that the settings name, if they name one. Owned by the
-// driver. Any thread may call wants() and write(), also in a forked child, which logs its own process id and never waits for locks of the
-// parent's threads. open() and close() need one thread at a time.
+// The cuFile interface's log: lines "time pid:tid LEVEL message" in the file given in the settings, if any. Owned by the driver. Any thread
+// may call wants() and write(), even in a forked child. The child logs its own process id and never waits for locks held by the parent's
+// threads. open() and close() must not be called concurrently.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace penstock::cufile {
 
-// Writes "penstock: text" to standard error, as print_error() does.
+// Writes "penstock: text" to standard error, like print_error().
 void say_on_stderr(std::string_view text) noexcept;
 
 class log {
@@ -24,13 +24,13 @@ class log {
   log(const log&) = delete;
   log& operator=(const log&) = delete;
 
-  // Starts appending to values.log_file (created 0644) instead of the previous file. Without a file, or if it cannot be opened, the log
-  // stays silent; only this call reports the failure. Blocks. Errors: os errors, naming the file.
+  // Starts appending to values.log_file (created with mode 0644) instead of the previous file. If no file is set or it cannot be opened,
+  // nothing is logged; only this call reports the failure. Blocks. Errors: os errors; the message includes the file name.
   status open(const settings& values);
-  // Silences the log. Blocks until lines under way are written.
+  // Stops logging. Blocks until lines in progress are written.
   void close() noexcept;
 
-  // Cheap; call it before preparing a line.
+  // Cheap; call before formatting a line.
   [[nodiscard]] bool wants(log_level level) const noexcept {
     return static_cast<int>(level) <= level_.load(std::memory_order_relaxed);  // relaxed: no other data depends on it
   }

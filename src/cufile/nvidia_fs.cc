@@ -16,7 +16,7 @@ struct module_name {
   CUfileDriverStatusFlags_t storage;
 };
 
-// The kernel modules as nvidia-fs lists them.
+// The kernel modules, with the names that nvidia-fs uses.
 constexpr module_name module_names[] = {
     {"nvme", CU_FILE_NVME_SUPPORTED},
     {"nvme_rdma", CU_FILE_NVMEOF_SUPPORTED},
@@ -31,7 +31,7 @@ constexpr module_name module_names[] = {
     {"scatefs", CU_FILE_SCATEFS_SUPPORTED},
 };
 
-// Parses "version: 2.28"; a third number may follow.
+// Parses "version: 2.28". A third number may follow.
 void read_version(std::string_view line, nvidia_fs_facts& facts) {
   constexpr std::string_view prefix = "version: ";
   if (!line.starts_with(prefix)) return;

@@ -1,4 +1,4 @@
-// Reads what NVIDIA's kernel module nvidia-fs reports in /proc.
+// Reads the information that NVIDIA's kernel module nvidia-fs reports in /proc.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct nvidia_fs_facts {
   std::uint32_t storage = 0;  // bits of CUfileDriverStatusFlags_t: the drivers and file systems registered with it
 };
 
-// Blocks. Without the module, and for lines in an unknown format, the fields stay zero.
+// Blocks. Fields stay zero if the module is not loaded or a line has an unknown format.
 nvidia_fs_facts read_nvidia_fs(const std::string& folder);
 
 }  // namespace penstock::cufile

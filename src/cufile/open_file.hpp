@@ -1,5 +1,5 @@
-// Identifies the file behind a descriptor. The program that owns the descriptor may close it, and the kernel then gives its number to the
-// next file that is opened. Thread-safe; uses system calls that do not block.
+// Identifies the file behind a descriptor. The program that owns the descriptor may close it, after which the kernel assigns its number to
+// the next opened file. Thread-safe; uses non-blocking system calls.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct file_identity {
 // Returns nothing if the descriptor is closed.
 std::optional<file_identity> identity_of(int descriptor) noexcept;
 
-// True if two descriptors share one open file description (one is a duplicate of the other), by F_DUPFD_QUERY (Linux 6.10) or kcmp(2). If
-// the kernel refuses both: true if both are open on the same file.
+// Returns true if two descriptors share one open file description (one is a duplicate of the other), using F_DUPFD_QUERY (Linux 6.10) or
+// kcmp(2). If the kernel rejects both, returns true if both refer to the same file.
 bool share_open_file(int a, int b) noexcept;
 
 }  // namespace penstock::cufile

@@ -1,4 +1,4 @@
-// The exported calls that set and get parameters. The settings_book decides; this file checks pointers and returns codes.
+// The exported calls that set and get parameters. settings_book does the work; this file checks pointers and returns codes.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -34,7 +34,7 @@ constexpr std::size_t count_of(std::type_identity<CUFileSizeTConfigParameter_t>)
 constexpr std::size_t count_of(std::type_identity<CUFileBoolConfigParameter_t>) { return penstock::cufile::flag_parameter_count; }
 constexpr std::size_t count_of(std::type_identity<CUFileStringConfigParameter_t>) { return penstock::cufile::word_parameter_count; }
 
-// Check it before reading a parameter as its enumeration. Takes a reference, because a copy would read it.
+// Check this before reading a parameter as its enumeration. Takes a reference, because making a copy would read it.
 template <class Parameter>
 bool exists(const Parameter& parameter) noexcept {
   const int number = raw(parameter);
@@ -51,7 +51,7 @@ CUfileError_t set_value(const Parameter& parameter, Value value) noexcept {
   return guarded([&] { return answer(exists(parameter) ? book().set(parameter, std::move(value)) : CU_FILE_INVALID_VALUE); });
 }
 
-// The buffer must have room for the text and its zero byte.
+// The buffer must have room for the text and its terminating NUL.
 CUfileOpError get_text(const CUFileStringConfigParameter_t& parameter, char* target, int length) {
   if (!exists(parameter) || length <= 0) return CU_FILE_INVALID_VALUE;
   std::string text;

@@ -1,5 +1,5 @@
-// Enumerations of the C interface as numbers. A C caller may pass any int, but in C++ reading an enumeration with an unlisted value is
-// undefined. So values from callers are read as plain ints.
+// Reads and writes the C interface's enumerations as numbers. A C caller may pass any int, but in C++ reading an enumeration with an
+// out-of-range value is undefined. So values from callers are read as plain ints.
 #pragma once
 
 #include <cstring>

@@ -30,7 +30,7 @@ constexpr const char* log_path_variable = "CUFILE_LOGFILE_PATH";
 
 // --- values as JSON -----------------------------------------------------------------------------------------------------------
 
-// Makes text from a file safe for a log line or a terminal.
+// Makes text from a file safe for log lines and terminals.
 std::string printable(std::string text) {
   constexpr std::size_t longest = 120;
   if (text.size() > longest) text = text.substr(0, longest) + "...";
@@ -41,7 +41,7 @@ std::string printable(std::string text) {
 
 std::string value_text(const json& value) { return printable(value.dump(-1, ' ', true, json::error_handler_t::replace)); }
 
-// Returns null for another type, where json::get() would throw.
+// Returns null for a different type, where json::get() would throw.
 const std::uint64_t* whole_number(const json& value) { return value.get_ptr<const json::number_unsigned_t*>(); }
 
 refusal store_json_limit(const key& where, const json& value, settings& target) {
@@ -114,7 +114,7 @@ refusal store_json(const key& where, const json& value, settings& target) {
 // Deeper nesting could exhaust the stack in the JSON library's recursive functions.
 constexpr int max_depth = 256;
 
-// Finds the first error in a text, without building a document and without exceptions.
+// Finds the first error in a text without building a document or throwing exceptions.
 class syntax_check final : public nlohmann::json_sax<json> {
  public:
   explicit syntax_check(std::string_view text) : text_(text) {}
@@ -135,7 +135,7 @@ class syntax_check final : public nlohmann::json_sax<json> {
   bool end_array() override { return leave(); }
 
   bool parse_error(std::size_t position, const std::string&, const json::exception& found) override {
-    // Of "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ...", keep the last part.
+    // Of "[json.exception.parse_error.101] parse error at line 3, column 5: syntax error while ...", keeps the last part.
     std::string_view reason = found.what();
     if (const auto colon = reason.find(": "); colon != std::string_view::npos) reason.remove_prefix(colon + 2);
     const std::string_view before = text_.substr(0, position == 0 ? 0 : std::min(position - 1, text_.size()));
@@ -166,8 +166,8 @@ status check_syntax(std::string_view text) {
 }
 
 result<json> parse(std::string_view text) {
-  if (text.empty()) return json::object();  // an empty file, or /dev/null, has no settings
-  // A text with few brackets, like all real ones, cannot be deep; check others first.
+  if (text.empty()) return json::object();  // an empty file, such as /dev/null, contains no settings
+  // A text with few brackets, like all real ones, cannot be nested deeply; check other texts first.
   const auto opens = std::ranges::count_if(text, [](char each) { return each == '{' || each == '['; });
   if (opens > max_depth) {
     if (auto wrong = check_syntax(text); !wrong.ok()) return wrong;
@@ -188,7 +188,7 @@ struct found_value {
 void collect(const std::string& section, const json& object, std::vector<found_value>& found) {
   for (const auto& [own_name, value] : object.items()) {
     const std::string name = section.empty() ? own_name : fmt::format("{}.{}", section, own_name);
-    const bool plain = own_name.find('.') == std::string::npos;  // {"logging.dir": ...} does not set dir in logging
+    const bool plain = own_name.find('.') == std::string::npos;  // {"logging.dir": ...} does not set logging.dir
     if (plain && value.is_object() && is_section(name)) {
       collect(name, value, found);
     } else {
@@ -197,7 +197,7 @@ void collect(const std::string& section, const json& object, std::vector<found_v
   }
 }
 
-// The effect text of such a key begins with "nothing".
+// Such a key's effect text starts with "nothing".
 std::string without_effect(const key& where) {
   return fmt::format("accepted without effect{}", where.effect.substr(std::string_view("nothing").size()));
 }
@@ -223,7 +223,7 @@ setting_report apply_value(const found_value& found, std::span<const found_value
   if (found.where == nullptr) return unknown_report(found);
   const std::string_view name = found.where->name;
   if (found.name != name && std::ranges::find(all, name, &found_value::name) != all.end()) {
-    return {found.name, value_text(*found.value), key_fate::refused, fmt::format("{} is given too, and takes precedence", name)};
+    return {found.name, value_text(*found.value), key_fate::refused, fmt::format("{} is also set and takes precedence", name)};
   }
   return stored_report(found, store_json(*found.where, *found.value, target));
 }
@@ -240,11 +240,11 @@ void settle_slabs(slab_pool pool, const settings& before, settings& target, std:
     const key* where = found[i].where;
     if (where == nullptr || (where->kind != slab_sizes && where->kind != slab_counts) || pool_of(*where) != pool) continue;
     lines[i].fate = key_fate::refused;
-    lines[i].remark = "expected as many sizes as counts";
+    lines[i].remark = "the number of sizes must equal the number of counts";
   }
 }
 
-// Reads in blocks: a buffer for the largest allowed file would cost more than reading a usual one, because its pages would be touched.
+// Reads in blocks: a buffer for the largest allowed file would cost more than reading a typical one, because its pages would be touched.
 result<std::string> read_descriptor(int fd) {
   std::string text;
   std::array<char, 32768> block;
@@ -258,7 +258,7 @@ result<std::string> read_descriptor(int fd) {
   return status(errc::invalid_argument, "larger than 1 MiB: not a cufile.json");
 }
 
-// Non-blocking, so that a pipe in place of a file cannot hold the program up.
+// Non-blocking, so that a pipe in place of a file cannot block the program.
 result<std::string> read_text(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return status::from_errno(errno, fmt::format("open {}", path));
@@ -293,7 +293,7 @@ void remark_on(std::span<const setting_report> lines, const std::string& path, s
   }
 }
 
-// Reports keys without effect, because whoever sets one expects an effect.
+// Reports keys that have no effect, because users who set one expect an effect.
 void remark_on_idle(const settings& values, std::vector<std::string>& remarks) {
   for (const key& where : all_keys()) {
     const auto found = values.changed.find(where.name);
@@ -302,7 +302,7 @@ void remark_on_idle(const settings& values, std::vector<std::string>& remarks) {
   }
 }
 
-// Validates the value of such a variable.
+// Validates such a variable's value.
 refusal check_lone(const lone_variable& about, std::string_view text) {
   settings scratch;
   key like{.name = about.name, .kind = about.kind, .range = about.range};
@@ -346,7 +346,7 @@ std::optional<log_level> parse_log_level(std::string_view word) noexcept {
 settings::settings() {
   for (const key& where : all_keys()) {
     const refusal why = store_text(where, where.standard, *this);
-    assert(why.empty() && "a default that is not a value of its key");
+    assert(why.empty() && "the default is not valid for its key");
     static_cast<void>(why);
   }
 }
@@ -416,7 +416,7 @@ void settings_book::read_file(settings& target, opening& report) const {
   const errc code = lines.error().code();
   if (code == errc::not_found && !is_named) return;
   if (code == errc::not_found || (code == errc::permission_denied && !is_named)) {
-    report.remarks.push_back(fmt::format("{}; the defaults apply", lines.error().message()));
+    report.remarks.push_back(fmt::format("{}; using the defaults", lines.error().message()));
   } else {
     report.problem = lines.error();
   }
@@ -460,7 +460,7 @@ settings settings_book::values() const {
 
 namespace {
 
-// Stores a staged value: unchecked without remarks; with remarks only if its key accepts the value.
+// Stores a staged value. Without remarks, the value is not checked; with remarks, it is stored only if its key accepts it.
 template <class Value, class Store>
 void stage_one(const Value& value, Value& slot, const key* where, Store store, settings& target, std::vector<std::string>* remarks) {
   if (remarks == nullptr || where == nullptr) {
@@ -471,7 +471,7 @@ void stage_one(const Value& value, Value& slot, const key* where, Store store, s
   if (!why.empty()) remarks->push_back(fmt::format("{} = {}, set by the program: {}", where->name, value, why));
 }
 
-// Records slab arrays as the program set them, unchecked.
+// Records slab arrays unchecked, as the program set them.
 void note_slabs(slab_pool pool, settings& target) {
   for (const key& where : all_keys()) {
     if ((where.kind != slab_sizes && where.kind != slab_counts) || pool_of(where) != pool) continue;
@@ -544,7 +544,7 @@ CUfileOpError settings_book::stage(Slot& slot, Value&& value) {
   return CU_FILE_SUCCESS;
 }
 
-// Rejects a number out of range now: open() would drop it after the caller was told that it was accepted. NVIDIA's library accepts any
+// Rejects an out-of-range number immediately: open() would drop it after this call had reported success. NVIDIA's library accepts any
 // timeout, and cuda-python's tests set 5000 ms.
 CUfileOpError settings_book::set(CUFileSizeTConfigParameter_t parameter, std::size_t value) {
   if (!known(parameter, staged_.sizes)) return CU_FILE_INVALID_VALUE;

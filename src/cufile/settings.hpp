@@ -1,7 +1,7 @@
-// The settings of cuFile: the requests of cufile.json, the environment and the cuFileSetParameter... calls, and which of them wins. Names,
-// defaults and ranges are those of NVIDIA's cuFile (configuration guide; live values of 1.17). Penstock's engine chooses by itself how
-// bytes move, so most keys are read, validated and reported back but have no effect; all_keys() says which. A settings value is plain data.
-// A settings_book is owned by the driver and thread-safe.
+// cuFile's settings: values from cufile.json, the environment and the cuFileSetParameter... calls, and their precedence. Names, defaults
+// and ranges are those of NVIDIA's cuFile (configuration guide; live values of 1.17). Penstock's engine itself chooses how bytes are moved,
+// so most keys are read, validated and reported back but have no effect; all_keys() lists which. A settings value is plain data. A
+// settings_book is owned by the driver and thread-safe.
 #pragma once
 
 #include <array>
@@ -23,63 +23,63 @@ namespace penstock::cufile {
 
 enum class key_fate : std::uint8_t { obeyed = 0, without_effect, unknown, refused };
 
-// The result for one key of a file.
+// The result for one key in a file.
 struct setting_report {
   std::string key;    // "properties.io_batchsize", as in the file
   std::string value;  // as JSON, shortened
   key_fate fate = key_fate::unknown;
-  std::string remark;  // the effect, or "accepted without effect", "unknown key", or why it was refused
+  std::string remark;  // the effect, "accepted without effect", "unknown key", or why it was rejected
 };
 
-// Larger files are refused.
+// Larger files are rejected.
 inline constexpr std::size_t max_settings_file_bytes = std::size_t{1} << 20;
 
-// Applies the text of a cufile.json (JSON with // and /* */ comments) to target, and reports each of its keys. A value of a wrong type or
-// out of range is refused: target keeps its old value. An empty text is valid. Never throws because of the text. Errors: invalid_argument
-// (not JSON, with line and byte; nested too deep; not an object); target is then unchanged.
+// Applies the text of a cufile.json (JSON with // and /* */ comments) to target, and reports each of its keys. A value of the wrong type or
+// out of range is rejected: target keeps its old value. An empty text is valid. No text causes an exception. Errors: invalid_argument (not
+// JSON, with line and byte; nested too deep; not an object); target is then unchanged.
 result<std::vector<setting_report>> apply_text(std::string_view text, settings& target);
 
-// Reports how a driver that opens with this file would treat it. Blocks. Errors: those of apply_text, naming the file; not_found,
-// permission_denied, io; not_a_file (a directory, pipe or socket).
+// Reports how a driver opened with this file would treat it. Blocks. Errors: those of apply_text (the message includes the file name);
+// not_found, permission_denied, io; not_a_file (a directory, pipe or socket).
 result<std::vector<setting_report>> report(const std::string& path);
 
-// getenv, or a test's replacement.
+// getenv, or a replacement for tests.
 using environment_lookup = std::function<const char*(const char*)>;
 
 struct opening {
-  status problem;                    // the named file could not be used, and the defaults apply instead
+  status problem;                    // the specified file could not be used; the defaults apply instead
   std::vector<std::string> remarks;  // rejected values and keys, one sentence each; at most max_remarks and a closing one
 };
 inline constexpr std::size_t max_remarks = 64;
 
-// The settings of the driver. Closed, it stages the values of cuFileSetParameter... calls; open, it holds the live values. Thread-safe;
-// only open() blocks, to read the file. Codes are those of cuFile 1.17:
+// The driver's settings. While closed, it stages the values of cuFileSetParameter... calls; while open, it contains the live values.
+// Thread-safe; only open() blocks, to read the file. Codes are those of cuFile 1.17:
 //   CU_FILE_INVALID_VALUE        no such parameter, or nothing to read
 //   CU_FILE_DRIVER_ALREADY_OPEN  set() of an open book
 class settings_book {
  public:
   settings_book();  // uses getenv and /etc/cufile.json
-  // Reads default_file if CUFILE_ENV_PATH_JSON names no file.
+  // Reads default_file if CUFILE_ENV_PATH_JSON does not specify a file.
   settings_book(environment_lookup lookup, std::string default_file);
 
-  // Makes values live. Precedence: staged values, environment, file, defaults; an invalid value falls through to the next source. Consumes
-  // the staged values. A missing file is no problem, and neither is an unreadable one in /etc. After a problem the book is open anyway,
-  // without the file, so that the caller can log the problem; a caller that refuses to continue closes it. Does nothing if the book is
-  // already open.
+  // Makes values live. Precedence: staged values, environment, file, defaults; if a value is invalid, the next source is used. Consumes the
+  // staged values. A missing file is not an error, and neither is an unreadable one in /etc. After a problem the book is still opened,
+  // without the file, so that the caller can log the problem; a caller that does not want to continue closes it. Does nothing if the book
+  // is already open.
   opening open();
-  // Returns to the defaults, with nothing staged. Closing a closed book drops the staged values.
+  // Restores the defaults, with nothing staged. Closing a closed book drops the staged values.
   void close();
   [[nodiscard]] bool is_open() const;
 
-  // A copy of the live values. For a closed book: the defaults with the staged values, not yet validated.
+  // Returns a copy of the live values. For a closed book: the defaults with the staged values, not yet validated.
   [[nodiscard]] settings values() const;
 
-  // As values(); on failure value is unchanged. A closed book does not read the file. The log file's path is available if it was set or its
-  // variable exists, empty or not.
+  // As for values(); on failure value is unchanged. A closed book does not read the file. The log file's path is available if it was set or
+  // its variable exists, even if empty.
   CUfileOpError get(CUFileSizeTConfigParameter_t parameter, std::size_t& value) const;
   CUfileOpError get(CUFileBoolConfigParameter_t parameter, bool& value) const;
   CUfileOpError get(CUFileStringConfigParameter_t parameter, std::string& value) const;
-  // Returns CU_FILE_INVALID_VALUE unless the spans have exactly the length of the arrays.
+  // Returns CU_FILE_INVALID_VALUE unless the spans have exactly the arrays' length.
   CUfileOpError get(slab_pool pool, std::span<std::size_t> sizes_kb, std::span<std::size_t> counts) const;
 
   // Returns DRIVER_UNSUPPORTED_LIMIT if the value is out of range or not a multiple of the step.

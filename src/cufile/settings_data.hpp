@@ -1,4 +1,4 @@
-// The values of cuFile's settings and the keys that set them. Plain data.
+// The values of cuFile's settings, and the keys that set them. Plain data.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace penstock::cufile {
 
-// A log at one level also writes the lines of the levels before it.
+// A log at one level also writes the lines of all levels before it.
 enum class log_level : std::uint8_t { notice = 0, error, warn, info, debug, trace };
 inline constexpr int log_level_count = 6;
 
@@ -28,7 +28,7 @@ inline constexpr std::size_t size_parameter_count = CUFILE_PARAM_PROPERTIES_BATC
 inline constexpr std::size_t flag_parameter_count = CUFILE_PARAM_GDS_FALLBACK_IO + 1;
 inline constexpr std::size_t word_parameter_count = CUFILE_PARAM_RDMA_TRANSPORT + 1;
 
-// A pool of staging buffers as cuFile describes it: counts[i] buffers of sizes_kb[i] KiB. Both have the same length.
+// A pool of staging buffers in cuFile's terms: counts[i] buffers of sizes_kb[i] KiB. Both arrays have the same length.
 struct slab_array {
   std::vector<std::size_t> sizes_kb;
   std::vector<std::size_t> counts;
@@ -36,7 +36,7 @@ struct slab_array {
 
 enum class slab_pool : std::uint8_t { posix = 0, gpu_bounce };
 
-// denylist: storage that is never GPU-direct.
+// The denylist: storage that is never GPU-direct.
 struct deny_lists {
   std::vector<std::string> drivers{};
   std::vector<std::string> devices{};
@@ -55,15 +55,15 @@ struct settings {
   slab_array posix_pool;
   slab_array gpu_bounce;
 
-  // True if words[CUFILE_PARAM_ENV_LOGFILE_PATH] was set, possibly to an empty text.
+  // True if words[CUFILE_PARAM_ENV_LOGFILE_PATH] was set, possibly to an empty string.
   bool log_path_given = false;
-  // The log file: CUFILE_LOGFILE_PATH, or cufile.log in logging.dir, or empty: no log unless one is requested.
+  // The log file: CUFILE_LOGFILE_PATH, or cufile.log in logging.dir, or empty (no log, unless one is requested).
   std::string log_file;
   std::uint64_t log_max_bytes = 0;  // UINT64_MAX: no limit
 
   deny_lists denied;
   bool posix_unaligned_writes = false;
-  // Values that differ from NVIDIA's defaults, as text, by key name. The engine follows these, not the defaults.
+  // Values that differ from NVIDIA's defaults, as text, by key name. The engine follows only these, not the defaults.
   std::map<std::string_view, std::string> changed;
 
   [[nodiscard]] std::size_t operator[](CUFileSizeTConfigParameter_t parameter) const { return sizes[parameter]; }
@@ -78,11 +78,11 @@ enum class key_kind : std::uint8_t {
   size,         // a whole number in range
   limit,        // a whole number in range, or -1 for no limit
   flag,         // true or false
-  word,         // a text
-  list,         // a list of texts
+  word,         // a string
+  list,         // a list of strings
   addresses,    // a list of IP addresses
   table,        // an object of objects with the user's own keys
-  number,       // a whole number, or a text with one, "0x1f"
+  number,       // a whole number, or a string containing one, "0x1f"
   slab_sizes,   // whole numbers
   slab_counts,  // whole numbers
 };
@@ -94,26 +94,26 @@ struct size_range {
   [[nodiscard]] bool holds(std::size_t value) const noexcept { return value >= least && (most == 0 || value <= most); }
 };
 
-// What obeys a key: Penstock; NVIDIA's library on the direct path, which reads the same file; or nothing.
+// What a key affects: Penstock; NVIDIA's library on the direct path, which reads the same file; or nothing.
 enum class key_role : std::uint8_t { idle = 0, below, acts };
 
 // One key of cufile.json.
 struct key {
   std::string_view name;  // "properties.io_batchsize"
   key_kind kind = key_kind::flag;
-  std::string_view standard{};  // the default, written as in an environment variable; slab arrays as "4 1024"
+  std::string_view standard{};  // the default, as written in an environment variable; slab arrays as "4 1024"
   size_range range{};
-  std::size_t step = 1;                       // sizes are multiples of it
+  std::size_t step = 1;                       // sizes must be multiples of this
   std::string_view choices{};                 // the allowed words, "low high"; empty: any
-  std::array<std::string_view, 2> aliases{};  // other names of the key; the main name wins if both are given
+  std::array<std::string_view, 2> aliases{};  // other names of the key; the main name wins if both are set
   const char* variable = nullptr;             // the environment variable that overrides it
   int parameter = -1;                         // its CUFile...ConfigParameter_t, depending on the kind; -1: none
   key_role role = key_role::idle;
   std::string_view effect{};  // its effect in Penstock, or why it has none
-  bool is_handed = false;     // a non-default value is passed to NVIDIA's library, wherever it was set
+  bool is_handed = false;     // a non-default value is passed to NVIDIA's library, regardless of where it was set
 };
 
-// An environment variable without a key.
+// An environment variable that has no corresponding key.
 struct lone_variable {
   const char* name;
   key_kind kind;  // size or flag

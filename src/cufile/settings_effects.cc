@@ -17,7 +17,7 @@ constexpr std::size_t least_pinned_bytes = std::size_t{36} << 20;
 
 bool differs(const settings& asked, std::string_view key) { return asked.changed.contains(key); }
 
-// Saturates at the maximum, because callers choose the numbers.
+// Saturates at the maximum, because the numbers come from callers.
 std::size_t times(std::size_t a, std::size_t b) {
   std::size_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::size_t>::max() : product;
@@ -32,7 +32,7 @@ std::size_t bytes_of(const slab_array& slabs) {
   return sum;
 }
 
-// Sizes below NVIDIA's defaults limit the memory; by default there is no limit.
+// Sizes below NVIDIA's defaults limit the memory; otherwise there is no limit.
 std::size_t most_pinned(const settings& asked) {
   const settings standard;
   std::size_t most = std::numeric_limits<std::size_t>::max();
@@ -80,15 +80,15 @@ std::vector<std::string> not_applied(const settings& asked, const engine_options
   std::vector<std::string> found;
   const auto threads = asked[CUFILE_PARAM_EXECUTION_MAX_IO_THREADS];
   if (differs(asked, "execution.max_io_threads") && threads > 0 && has.lanes != threads)
-    found.push_back(fmt::format("execution.max_io_threads is {}, but the engine was made with {} threads", threads, has.lanes));
+    found.push_back(fmt::format("execution.max_io_threads is {}, but the engine was created with {} threads", threads, has.lanes));
   if (wanted.pinned_budget_bytes != has.pinned_budget_bytes)
-    found.push_back(fmt::format("pinned memory is limited to {} bytes, but the engine was made with {}", wanted.pinned_budget_bytes,
-                                has.pinned_budget_bytes));
+    found.push_back(fmt::format("pinned memory is limited to {} bytes, but the engine was created with a limit of {}",
+                                wanted.pinned_budget_bytes, has.pinned_budget_bytes));
   if (wanted.gpu_direct_piece_bytes != has.gpu_direct_piece_bytes)
-    found.push_back("properties.max_direct_io_size_kb comes too late: the engine already exists");
-  if (wanted.use_nvtx != has.use_nvtx) found.push_back("profile.nvtx comes too late: the engine already exists");
+    found.push_back("properties.max_direct_io_size_kb has no effect: the engine already exists");
+  if (wanted.use_nvtx != has.use_nvtx) found.push_back("profile.nvtx has no effect: the engine already exists");
   if (wanted.cufile.sizes != has.cufile.sizes || wanted.cufile.flags != has.cufile.flags)
-    found.push_back("the settings for NVIDIA's library come too late: the engine already exists");
+    found.push_back("the settings for NVIDIA's library have no effect: the engine already exists");
   return found;
 }
 

@@ -21,7 +21,7 @@ constexpr std::string_view split_always = "nothing: Penstock always splits off u
 constexpr std::string_view is_denied =
     "its files are never read or written GPU-direct; they are refused (5008) if allow_compat_mode is false";
 
-// Writes a key as one row of the table.
+// Builds a key as one row of the table.
 struct row : key {
   constexpr explicit row(const key& other) : key(other) {}
   constexpr row(key_kind its_kind, std::string_view its_name, std::string_view its_standard = {}) : key{its_name, its_kind, its_standard} {}
@@ -33,7 +33,7 @@ struct row : key {
   constexpr row sets(int its_parameter) const { return row(with(*this, &key::parameter, its_parameter)); }
   constexpr row does(std::string_view its_effect) const { return told(key_role::acts, its_effect); }
   constexpr row idle(std::string_view why) const { return told(key_role::idle, why); }
-  // Obeyed by NVIDIA's library.
+  // Used by NVIDIA's library.
   constexpr row below(std::string_view what = nvidia_library) const { return told(key_role::below, what); }
   constexpr row handed() const { return row(with(*this, &key::is_handed, true)); }
   constexpr row told(key_role its_role, std::string_view what) const {
@@ -41,7 +41,7 @@ struct row : key {
   }
 };
 
-// Where the guides and NVIDIA's library differ, the default is what the library (1.17) answers.
+// If the guides and NVIDIA's library differ, the default is the value returned by the library (1.17).
 constexpr key keys[] = {
     row(word, "logging.dir")
         .sets(CUFILE_PARAM_LOG_DIR)
@@ -260,7 +260,7 @@ constexpr key keys[] = {
     row(word, "miscellaneous.static_routing_filepath", "/etc/topology.json").below(),
 };
 
-// Of NVIDIA's library alone, which reads them itself.
+// Used only by NVIDIA's library, which reads them itself.
 constexpr lone_variable lone_variables[] = {
     {"CUFILE_DMABUF_ENABLE", flag, {}, nvidia_library},      {"CUFILE_IB_SL", size, {0, 15}, nvidia_library},
     {"CUFILE_ETH_SL", size, {0, 7}, nvidia_library},         {"CUFILE_CQ_DEPTH", size, {}, nvidia_library},
@@ -293,7 +293,7 @@ const key* find_key(key_kind kind, int parameter) {
   return found == std::end(keys) ? nullptr : &*found;
 }
 
-// "fs.lustre": what known keys begin with.
+// The prefixes of known keys, such as "fs.lustre".
 bool is_section(std::string_view name) {
   return std::ranges::any_of(keys, [&](const key& candidate) {
     return is_below(candidate.name, name) || std::ranges::any_of(candidate.aliases, [&](auto alias) { return is_below(alias, name); });

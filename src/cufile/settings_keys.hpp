@@ -1,4 +1,4 @@
-// Internal to the settings: the table of keys, and the validation and storing of a key's value. Pure functions. Other code uses
+// Internal to the settings: the table of keys, and functions that validate and store a key's value. Pure functions. Other code uses
 // settings.hpp.
 #pragma once
 
@@ -12,16 +12,16 @@
 
 namespace penstock::cufile {
 
-// Return null if there is no such key. A name may be an alias.
+// Return null if the key does not exist. A name may be an alias.
 const key* find_key(std::string_view name);
 const key* find_key(key_kind kind, int parameter);
-// True for a prefix of known keys, such as "fs.lustre".
+// Returns true for a prefix of known keys, such as "fs.lustre".
 bool is_section(std::string_view name);
 
 // Ignores the case of ASCII letters.
 bool same_word(std::string_view a, std::string_view b);
 
-// Why a value was refused, leaving target unchanged; empty if it was accepted.
+// Why a value was rejected (target is then unchanged); empty if it was accepted.
 using refusal = std::string;
 std::string expected_size(const key& where);
 refusal store_size(const key& where, std::size_t value, settings& target);

@@ -10,7 +10,7 @@ namespace penstock::cufile {
 
 struct sourced_setting {
   std::string_view key;       // its name, not an alias
-  std::string value;          // as in cufile.json, texts without quotes
+  std::string value;          // as in cufile.json, strings without quotes
   std::string_view standard;  // the default
   std::string source;         // the file or variable that set it; empty: the default applies
 };
@@ -22,7 +22,7 @@ struct sourced_settings {
   std::vector<sourced_setting> values;
 };
 
-// Returns the values that a driver opened now would use: variables first, then the file, then the defaults. file: the path to open;
+// Returns the values that a driver opened now would use: variables first, then the file, then the defaults. file: the path to open.
 // file_name: its name in messages. Blocks.
 sourced_settings trace_settings(const environment_lookup& lookup, const std::string& file, const std::string& file_name);
 

@@ -123,7 +123,7 @@ refusal store_flag(const key& where, bool value, settings& target) {
 }
 
 refusal store_word(const key& where, std::string value, settings& target) {
-  if (value.find('\0') != std::string::npos) return "expected a string without a zero byte";
+  if (value.find('\0') != std::string::npos) return "expected a string without NUL bytes";
   if (!is_choice(where, value)) return "expected " + choices_text(where);
   note(where, value, target);
   if (where.parameter >= 0) target.words[static_cast<std::size_t>(where.parameter)] = std::move(value);
@@ -144,7 +144,7 @@ std::vector<std::string>* deny_list(const key& where, deny_lists& in) {
 
 refusal store_list(const key& where, std::vector<std::string> value, settings& target) {
   if (!std::ranges::all_of(value, [&](const std::string& word) { return is_choice(where, word); })) {
-    return "expected of each text " + choices_text(where);
+    return "expected each string to be " + choices_text(where);
   }
   note(where, fmt::format("{}", fmt::join(value, " ")), target);
   if (auto* const denied = deny_list(where, target.denied)) *denied = std::move(value);
@@ -179,7 +179,7 @@ refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& 
   if (where.kind == slab_sizes) {
     const bool fits = std::ranges::all_of(value, [&](std::size_t each) { return each > 0 && each % where.step == 0; });
     const bool grows = std::ranges::adjacent_find(value, std::ranges::greater_equal()) == value.end();
-    if (!fits || !grows) return fmt::format("expected multiples of {}, each larger than the one before it", where.step);
+    if (!fits || !grows) return fmt::format("expected multiples of {} in increasing order", where.step);
   }
   note(where, fmt::format("{}", fmt::join(value, " ")), target);
   slab_array& slabs = target.slabs(pool_of(where));
@@ -208,7 +208,7 @@ refusal store_text(const key& where, std::string_view text, settings& target) {
     case list:
     case addresses:
     case table:
-      return {};  // no defaults are stored, and no variable sets them
+      return {};  // no defaults are stored, and no variable sets tables
   }
   return {};
 }

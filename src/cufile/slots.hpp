@@ -1,5 +1,6 @@
-// A table of objects that C callers name by an opaque pointer. A name contains a slot and a generation, so a name that was released or
-// never issued finds nothing, even if its slot is in use again. Thread-safe; find() takes no lock, so that 256 threads can use one handle.
+// A table of objects that C callers refer to by an opaque pointer (the name). A name contains a slot and a generation, so a name that was
+// released or never issued finds nothing, even if its slot is in use again. Thread-safe; find() takes no lock, so that 256 threads can use
+// one handle.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ class slots {
   };
 
  public:
-  // Keeps the object alive. Do not hold it while waiting for the removal of the same object.
+  // Keeps the object alive. Do not hold one while waiting for the same object to be removed.
   class user {
    public:
     user() noexcept = default;
@@ -51,7 +52,7 @@ class slots {
     for (auto& each : chunks_) delete[] each.load();
   }
 
-  // Returns null if all slots are taken. Throws bad_alloc; nothing is added then.
+  // Returns null if all slots are in use. Throws bad_alloc; in that case nothing is added.
   void* add(std::unique_ptr<T> object) {
     const std::lock_guard guard(lock_);
     std::uint64_t index = used_;
@@ -81,9 +82,9 @@ class slots {
     return {};
   }
 
-  // Hides the object from find(), calls stop(object) while others may still use it, waits until nobody does, and destroys it. If another
-  // thread is already removing the object, waits until it is destroyed. Returns true on the thread that removed it, and false at once for a
-  // name that was not issued. stop must not throw.
+  // Hides the object from find(), calls stop(object) while other threads may still use it, waits until none do, and destroys it. If another
+  // thread is already removing the object, waits until it is destroyed. Returns true on the thread that removed it, and false immediately
+  // for a name that was not issued. stop must not throw.
   template <class Stop>
   bool remove(const void* pointer, Stop stop) noexcept {
     const std::uint64_t name = reinterpret_cast<std::uint64_t>(pointer);
@@ -100,15 +101,15 @@ class slots {
     found->name.store(0);
     found->name.notify_all();
     const std::lock_guard guard(lock_);
-    free_.push_back(name & slot_mask);  // add_chunk() has reserved the room
+    free_.push_back(name & slot_mask);  // add_chunk() has reserved room
     return true;
   }
   bool remove(const void* pointer) noexcept {
     return remove(pointer, [](T&) {});
   }
 
-  // Removes all objects that exist now, as remove() does; stops each of them before it waits for the first. On return, objects that other
-  // threads were removing are destroyed too.
+  // Removes all objects that exist now, as remove() does. Stops all of them before it waits for the first. On return, objects that other
+  // threads were removing are also destroyed.
   template <class Stop>
   void remove_all(Stop stop) noexcept {
     const std::uint64_t count = used();
@@ -131,7 +132,7 @@ class slots {
       used.users.notify_all();
     }
   }
-  // Process-wide, so that a name from an old table (before a fork) never matches the next one. Never 0, so that no name is null.
+  // Process-wide, so that a name from an old table (before a fork) never matches one in the next. Never 0, so that no name is null.
   static std::uint64_t next_generation() noexcept {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -1,4 +1,4 @@
-// The exported calls that run in the order of a CUDA stream.
+// The exported calls that run in CUDA stream order.
 #include <atomic>
 #include <memory>
 #include <type_traits>
@@ -21,18 +21,18 @@ using penstock::cufile::driver;
 using penstock::cufile::guarded;
 using penstock::cufile::may_be_address;
 
-static_assert(std::is_same_v<off_t, std::int64_t> && std::is_same_v<ssize_t, std::int64_t>, "pointers are handed on as they are");
+static_assert(std::is_same_v<off_t, std::int64_t> && std::is_same_v<ssize_t, std::int64_t>, "pointers are passed through unchanged");
 
-// The arguments that a stream registered with a fixed size or offset promises not to change: copied at once, so that the caller's variables
-// need not stay valid. If all are fixed, the engine copies them itself and reports the outcome early: as with NVIDIA's library, callers
-// wait for the stream before they use the bytes.
+// Copies of the arguments that are promised not to change because the stream was registered with a fixed size or offset. They are copied at
+// once, so that the caller's variables need not stay valid. If all are fixed, the engine copies them itself and reports the outcome early:
+// as with NVIDIA's library, callers wait for the stream before they use the bytes.
 struct snapshot {
   std::size_t size;
   off_t file_offset;
   off_t memory_offset;
 };
 
-// The value for *bytes: a count, -1 for an I/O error, a negated CU_FILE_ code for anything else.
+// Returns the value for *bytes: a count, -1 for an I/O error, or a negated CU_FILE_ code for anything else.
 ssize_t bytes_or_code(const io_result& outcome) {
   if (outcome.ok()) return static_cast<ssize_t>(outcome.bytes_done);
   if (outcome.error.domain() == error_domain::os) return -1;
@@ -44,7 +44,7 @@ CUfileError_t refusal(const status& problem, const penstock::engine& owner) {
   if (problem.code() != errc::unsupported) return answer(problem);
   const auto forced = owner.options().path;
   const bool by_path = forced != penstock::path_kind::automatic && forced != penstock::path_kind::staged;
-  return answer(by_path ? CU_FILE_ASYNC_NOT_SUPPORTED : CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // or the memory is host memory
+  return answer(by_path ? CU_FILE_ASYNC_NOT_SUPPORTED : CU_FILE_CUDA_MEMORY_TYPE_INVALID);  // otherwise the memory is host memory
 }
 
 struct pointers {
@@ -64,7 +64,7 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   if (base == nullptr || !at.may_be_addresses()) return answer(CU_FILE_INVALID_VALUE);
   if (!library.allows_streams()) return answer(CU_FILE_ASYNC_NOT_SUPPORTED);
   const unsigned flags = library.flags_of(stream);
-  // Arguments that are not fixed are unknown until the stream gets there.
+  // Arguments that are not fixed are unknown until the stream reaches the operation.
   constexpr unsigned range = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_SIZE;
   if ((flags & range) == range && *at.memory_offset >= 0) {
     const auto fault = library.memory().fault({base, *at.memory_offset, *at.size}, is_write);

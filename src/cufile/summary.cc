@@ -1,4 +1,4 @@
-// PENSTOCK_LOG=summary for a program that makes no cuFile call; otherwise the engine reports where the bytes went.
+// Implements PENSTOCK_LOG=summary for a program that makes no cuFile calls; otherwise the engine reports where the bytes went.
 #include <cstdlib>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-// Reads counters only, because calls of the GPU's driver are no longer safe at this point.
+// Only reads counters, because GPU driver calls are no longer safe at this point.
 [[gnu::destructor]] void tell_summary() {
   const char* wanted = std::getenv("PENSTOCK_LOG");  // NOLINT(concurrency-mt-unsafe): read only
   if (wanted == nullptr || std::strcmp(wanted, "summary") != 0) return;

@@ -238,7 +238,7 @@ TEST_F(cufile_without_log, a_setter_of_an_open_library_says_that_it_comes_too_la
   write_json("{}");
   EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverOpen().err, CU_FILE_SUCCESS); }), "") << "settings that act are no news";
   EXPECT_EQ(said([] { EXPECT_EQ(cuFileDriverSetMaxDirectIOSize(64).err, CU_FILE_SUCCESS); }),
-            "penstock: cuFile: cuFileDriverSetMaxDirectIOSize: without effect, since the library is open already; call it before "
+            "penstock: cuFile: cuFileDriverSetMaxDirectIOSize: no effect because the library is already open; call it before "
             "cuFileDriverOpen\n");
 }
 
@@ -260,8 +260,8 @@ TEST_F(cufile_json_test, what_does_nothing_is_named_in_the_log) {
   EXPECT_EQ(log().find("cuFileDriverSet"), std::string::npos) << log();
   EXPECT_EQ(cuFileDriverSetMaxCacheSize(64).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileDriverSetPollMode(true, 8).err, CU_FILE_SUCCESS);
-  EXPECT_NE(log().find("cuFileDriverSetMaxCacheSize: without effect"), std::string::npos) << log();
-  EXPECT_NE(log().find("cuFileDriverSetPollMode: without effect"), std::string::npos) << log();
+  EXPECT_NE(log().find("cuFileDriverSetMaxCacheSize: no effect"), std::string::npos) << log();
+  EXPECT_NE(log().find("cuFileDriverSetPollMode: no effect"), std::string::npos) << log();
 }
 
 TEST_F(cufile_json_test, a_batch_is_as_large_as_the_settings_allow) {
@@ -333,9 +333,9 @@ TEST_F(cufile_json_test, the_log_tells_why_a_transfer_failed) {
   EXPECT_EQ(event.status, CUFILE_FAILED);
   cuFileBatchIODestroy(batch);
   const std::string refused = "descriptor " + std::to_string(descriptors_.front()) + " is not open for writing\n";
-  for (const std::string& line : {"ERROR cuFileWrite: " + refused, "ERROR cuFileWritev: " + refused, "ERROR cuFileWriteAsync: " + refused,
-                                  "ERROR an entry of a batch, a write: " + refused,
-                                  "ERROR cuFileReadAsync: read 4096 at -1 of descriptor " + std::to_string(descriptors_.back())}) {
+  for (const std::string& line :
+       {"ERROR cuFileWrite: " + refused, "ERROR cuFileWritev: " + refused, "ERROR cuFileWriteAsync: " + refused,
+        "ERROR a batch write: " + refused, "ERROR cuFileReadAsync: read 4096 at -1 of descriptor " + std::to_string(descriptors_.back())}) {
     EXPECT_NE(log().find(line), std::string::npos) << line << log();
   }
 }

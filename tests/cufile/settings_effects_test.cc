@@ -150,11 +150,11 @@ TEST(cufile_denial, a_mount_is_found_by_its_id) {
 TEST(cufile_denial, each_list_names_what_it_denies) {
   const file_place place{"/data", "ext4", {"/dev/nvme0n1p1", "/dev/nvme0n1"}, "nvme"};
   EXPECT_EQ(denial({}, place), "");
-  EXPECT_EQ(denial({.mounts = {"/data/"}}, place), "denylist.mounts of cufile.json names /data/");
-  EXPECT_EQ(denial({.filesystems = {"xfs", "ext4"}}, place), "denylist.filesystems of cufile.json names ext4");
-  EXPECT_EQ(denial({.devices = {"nvme0n1"}}, place), "denylist.devices of cufile.json names /dev/nvme0n1");
-  EXPECT_EQ(denial({.devices = {"/dev/nvme0n1p1"}}, place), "denylist.devices of cufile.json names /dev/nvme0n1p1");
-  EXPECT_EQ(denial({.drivers = {"nvme"}}, place), "denylist.drivers of cufile.json names nvme");
+  EXPECT_EQ(denial({.mounts = {"/data/"}}, place), "denylist.mounts in cufile.json lists /data/");
+  EXPECT_EQ(denial({.filesystems = {"xfs", "ext4"}}, place), "denylist.filesystems in cufile.json lists ext4");
+  EXPECT_EQ(denial({.devices = {"nvme0n1"}}, place), "denylist.devices in cufile.json lists /dev/nvme0n1");
+  EXPECT_EQ(denial({.devices = {"/dev/nvme0n1p1"}}, place), "denylist.devices in cufile.json lists /dev/nvme0n1p1");
+  EXPECT_EQ(denial({.drivers = {"nvme"}}, place), "denylist.drivers in cufile.json lists nvme");
   EXPECT_EQ(denial({.drivers = {"nvme_rdma"}, .devices = {"nvme0"}, .mounts = {"/dat"}, .filesystems = {"ext"}}, place), "");
   EXPECT_EQ(denial({.drivers = {""}, .filesystems = {""}}, file_place{}), "") << "what is not known is not denied";
 }

@@ -271,7 +271,7 @@ TEST(cufile_text, words_that_are_none_of_the_choices_are_refused_with_them) {
   EXPECT_EQ(line_of(R"({"properties": {"io_priority": "LOW"}})").fate, key_fate::obeyed);
   EXPECT_EQ(read_text(R"({"properties": {"rdma_transport_type": "EXT_RC_V1"}})")[CUFILE_PARAM_RDMA_TRANSPORT], "EXT_RC_V1");
   EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "GPU"]}})").remark,
-            "expected of each text GPU_MEM_NVLINKS, GPU_MEM, SYS_MEM or P2P");
+            "expected each string to be GPU_MEM_NVLINKS, GPU_MEM, SYS_MEM or P2P");
   EXPECT_EQ(line_of(R"({"properties": {"rdma_dynamic_routing_order": ["SYS_MEM", "P2P"]}})").fate, key_fate::obeyed);
 }
 
@@ -279,7 +279,7 @@ TEST(cufile_text, slab_sizes_grow_and_are_whole_pages) {
   for (const std::string value : {"[4, 4, 8]", "[8, 4, 16]", "[4, 6, 8]", "[0, 4, 8]"}) {
     const auto line = line_of(R"({"properties": {"posix_pool_slab_size_kb": )" + value + "}}");
     EXPECT_EQ(line.fate, key_fate::refused) << value;
-    EXPECT_EQ(line.remark, "expected multiples of 4, each larger than the one before it");
+    EXPECT_EQ(line.remark, "expected multiples of 4 in increasing order");
   }
 }
 
