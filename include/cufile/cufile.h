@@ -1,14 +1,14 @@
-// The C interface of NVIDIA cuFile (GPUDirect Storage), as Penstock's libcufile.so.0 offers it: names, values and layouts are
-// those of version 1.17 (CUDA 13.2), so that a program built with NVIDIA's header runs with this library, and the other way
-// round. Functions and values that came later are here too where they change no layout. Interface facts: NVIDIA's GPUDirect
-// Storage API reference; where that page and NVIDIA's library differ, the library is followed.
+// The C interface of NVIDIA cuFile (GPUDirect Storage), as implemented by Penstock's libcufile.so.0. Names, values and layouts are those of
+// version 1.17 (CUDA 13.2), so a program built with NVIDIA's header runs with this library, and vice versa. Later functions and values are
+// included if they do not change a layout. Source: NVIDIA's GPUDirect Storage API reference; if that page and NVIDIA's library differ, this
+// header follows the library.
 //
-// Every function may be called from any thread. A CUfileError_t is returned by value: err says what went wrong, cu_err is the
-// CUDA driver's own number when err is CU_FILE_CUDA_DRIVER_ERROR. Counts and offsets are bytes; names that end in _kb are KiB.
+// Every function may be called from any thread. A CUfileError_t is returned by value: err is the error, and cu_err is the CUDA driver's own
+// number if err is CU_FILE_CUDA_DRIVER_ERROR. Counts and offsets are in bytes; values whose names end in _kb are in KiB.
 //
-// Compiles as C11 and as C++17, with a CUDA toolkit and without.
+// Compiles as C11 and as C++17, with or without a CUDA toolkit.
 
-// The guard is NVIDIA's, so that a source file which meets both headers sees one of them.
+// The include guard is NVIDIA's, so that a source file that includes both headers sees only one of them.
 #ifndef __CUFILE_H_
 #define __CUFILE_H_
 
@@ -20,7 +20,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-// CUresult and CUstream: from <cuda.h> where there is one; an int and a pointer otherwise, which is what they are.
+// CUresult and CUstream come from <cuda.h> if available; otherwise they are declared as an int and a pointer, which matches <cuda.h>.
 #if !defined(CUDA_VERSION) && defined(__has_include)
 #if __has_include(<cuda.h>)
 #include <cuda.h>
@@ -46,7 +46,7 @@ extern "C" {
 
 #define CUFILEOP_BASE_ERR 5000
 
-// CUFILE_OP(value, name, text) of every error. 5021 and 5032 were never given out; 5050 is a bound, not an error.
+// CUFILE_OP(value, name, text) for every error. 5021 and 5032 were never assigned; 5050 is a bound, not an error.
 #define CUFILEOP_STATUS_ENTRIES                                                                                                 \
   CUFILE_OP(0, CU_FILE_SUCCESS, no error)                                                                                       \
   CUFILE_OP(CUFILEOP_BASE_ERR + 1, CU_FILE_DRIVER_NOT_INITIALIZED, the library is not open)                                     \
@@ -104,7 +104,7 @@ typedef enum CUfileOpError {
 #undef CUFILE_OP
 } CUfileOpError;
 
-// What an error means, in words; never null, valid forever.
+// Returns a description of an error; never null, and always valid.
 static inline const char* cufileop_status_error(CUfileOpError error) {
 #define CUFILE_OP(value, name, text) \
   case name:                         \
@@ -122,7 +122,7 @@ typedef struct CUfileError {
   CUresult cu_err;
 } CUfileError_t;
 
-// For a number of either sign and any integer type: errno, a result, the err of a CUfileError_t.
+// For a number of any sign and integer type: errno, a result, or the err of a CUfileError_t.
 #define IS_CUFILE_ERR(number) (llabs((long long)(number)) > CUFILEOP_BASE_ERR)
 #define CUFILE_ERRSTR(number) cufileop_status_error((CUfileOpError)llabs((long long)(number)))
 // For a CUfileError_t.
@@ -131,26 +131,26 @@ typedef struct CUfileError {
 
 // --- opening and closing the library
 
-// Opens the library and counts one use. Calling it is optional: the first registration opens too.
-// Errors: CU_FILE_DRIVER_INVALID_PROPS when the cufile.json cannot be read, CU_FILE_CUDA_DRIVER_ERROR.
+// Opens the library and counts one use. Calling this is optional: the first registration also opens the library.
+// Errors: CU_FILE_DRIVER_INVALID_PROPS if cufile.json cannot be read, CU_FILE_CUDA_DRIVER_ERROR.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverOpen(void);
 
-// Drops one use; the last one waits for running operations and releases every file, memory and stream that is still registered.
-// Programs built before CUDA 11.8 call the first name, later ones the second: both do the same here.
-// Errors: CU_FILE_DRIVER_NOT_INITIALIZED when there is no use left.
+// Drops one use. The last one waits for running operations and releases all files, memory and streams that are still registered. Programs
+// built before CUDA 11.8 call the first name, later ones the second: here both do the same.
+// Errors: CU_FILE_DRIVER_NOT_INITIALIZED if no uses are left.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverClose(void);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverClose_v2(void);
 #define cuFileDriverClose cuFileDriverClose_v2
 
-// The uses counted now; 0 when closed.
+// Returns the current number of uses; 0 if closed.
 PENSTOCK_CUFILE_API long cuFileUseCount(void);
 
-// Writes 1000 * major + 10 * minor of the cuFile version that this library stands for: 1170, unless the environment's
-// PENSTOCK_CUFILE_VERSION ("1.19") says another. Needs no open library.
+// Writes 1000 * major + 10 * minor of the cuFile version that this library implements: 1170, unless the environment variable
+// PENSTOCK_CUFILE_VERSION ("1.19") selects another. The library need not be open.
 // Errors: CU_FILE_INVALID_VALUE for null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetVersion(int* version);
 
-// Positions of the bits in CUfileDrvProps_t.nvfs.dstatusflags: which storage can be read without passing through host memory.
+// Bit positions in CUfileDrvProps_t.nvfs.dstatusflags: storage that can be read without passing through host memory.
 typedef enum CUfileDriverStatusFlags {
   CU_FILE_LUSTRE_SUPPORTED = 0,
   CU_FILE_WEKAFS_SUPPORTED = 1,
@@ -162,14 +162,14 @@ typedef enum CUfileDriverStatusFlags {
   CU_FILE_SCALEFLUX_CSD_SUPPORTED = 7,
   CU_FILE_NVMESH_SUPPORTED = 8,
   CU_FILE_BEEGFS_SUPPORTED = 9,
-  CU_FILE_NVME_P2P_SUPPORTED = 11,  // 10 was never given out; this one is no longer set
+  CU_FILE_NVME_P2P_SUPPORTED = 11,  // 10 was never assigned; 11 is no longer set
   CU_FILE_SCATEFS_SUPPORTED = 12,
   CU_FILE_VIRTIOFS_SUPPORTED = 13,
   CU_FILE_MAX_TARGET_TYPES = 14,  // as of 1.17
   CU_FILE_PANFS_SUPPORTED = 14    // 1.20
 } CUfileDriverStatusFlags_t;
 
-// Positions of the bits in CUfileDrvProps_t.nvfs.dcontrolflags.
+// Bit positions in CUfileDrvProps_t.nvfs.dcontrolflags.
 typedef enum CUfileDriverControlFlags {
   CU_FILE_USE_POLL_MODE = 0,
   CU_FILE_ALLOW_COMPAT_MODE = 1,
@@ -178,7 +178,7 @@ typedef enum CUfileDriverControlFlags {
   CU_FILE_FALLBACK_IO_MODE = 4
 } CUfileDriverControlFlags_t;
 
-// Positions of the bits in CUfileDrvProps_t.fflags.
+// Bit positions in CUfileDrvProps_t.fflags.
 typedef enum CUfileFeatureFlags {
   CU_FILE_DYN_ROUTING_SUPPORTED = 0,
   CU_FILE_BATCH_IO_SUPPORTED = 1,
@@ -190,7 +190,7 @@ typedef enum CUfileFeatureFlags {
 // Sizes in KiB.
 typedef struct CUfileDrvProps {
   struct {
-    unsigned int major_version;  // of the nvidia-fs kernel module; 0.0 without it, and where force_compat_mode rules it out
+    unsigned int major_version;  // the version of the nvidia-fs kernel module; 0.0 if it is not loaded or force_compat_mode is set
     unsigned int minor_version;
     size_t poll_thresh_size;
     size_t max_direct_io_size;
@@ -208,8 +208,8 @@ typedef struct CUfileDrvProps {
 // Errors: CU_FILE_INVALID_VALUE for null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* properties);
 
-// Older ways to set a parameter (see CUFileSizeTConfigParameter_t); sizes in KiB. Errors: CU_FILE_DRIVER_UNSUPPORTED_LIMIT for a direct I/O
-// size below 64, above 16384 or no multiple of 64, and for a cache size that is no multiple of 64.
+// Older ways to set a parameter (see CUFileSizeTConfigParameter_t); sizes are in KiB. Errors: CU_FILE_DRIVER_UNSUPPORTED_LIMIT for a direct
+// I/O size below 64, above 16384 or not a multiple of 64, and for a cache size that is not a multiple of 64.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetPollMode(bool poll, size_t largest_polled_kb);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetMaxDirectIOSize(size_t size_kb);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetMaxCacheSize(size_t size_kb);
@@ -227,7 +227,7 @@ typedef struct cufileRDMAInfo {
   const char* desc_str;
 } cufileRDMAInfo_t;
 
-// What a file system in user space hands in. Offsets are loff_t, which strict C11 hides; off_t is the same type on 64-bit Linux.
+// Callbacks that a user-space file system provides. Offsets are loff_t, which strict C11 hides; off_t is the same type on 64-bit Linux.
 typedef struct CUfileFSOps {
   const char* (*fs_type)(const void* handle);
   int (*getRDMADeviceList)(const void* handle, sockaddr_t** addresses);
@@ -247,18 +247,18 @@ typedef struct CUfileDescr_t {
   const CUfileFSOps_t* fs_ops;
 } CUfileDescr_t;
 
-// Registers an open file descriptor (O_DIRECT or not) and opens the library if need be. The descriptor stays the caller's and
-// must stay open until cuFileHandleDeregister. *file is written on success only.
+// Registers an open file descriptor (O_DIRECT or not) and opens the library if necessary. The caller keeps ownership of the descriptor and
+// must keep it open until cuFileHandleDeregister. *file is written only on success.
 // Errors: CU_FILE_INVALID_VALUE, CU_FILE_INVALID_FILE_TYPE, CU_FILE_INVALID_FILE_OPEN_FLAG (O_APPEND),
 // CU_FILE_HANDLE_ALREADY_REGISTERED, CU_FILE_IO_NOT_SUPPORTED (a type other than OPAQUE_FD).
 PENSTOCK_CUFILE_API CUfileError_t cuFileHandleRegister(CUfileHandle_t* file, CUfileDescr_t* descriptor);
 
-// The handle is stale afterwards: using it is an error, not a crash. A stale or null handle is ignored.
+// The handle is stale after this call: using it is an error, not a crash. A stale or null handle is ignored.
 PENSTOCK_CUFILE_API void cuFileHandleDeregister(CUfileHandle_t file);
 
 // --- memory
 
-// Flags of cuFileBufRegister; without RDMA they change nothing.
+// Flags for cuFileBufRegister. They have no effect without RDMA.
 #define CU_FILE_RDMA_REGISTER 1
 #define CU_FILE_RDMA_RELAXED_ORDERING (1 << 1)
 #define CU_FILE_RDMA_ERR_BASE 6000
@@ -266,8 +266,8 @@ PENSTOCK_CUFILE_API void cuFileHandleDeregister(CUfileHandle_t file);
 #define CU_FILE_RDMA_RESET_TOKEN (CU_FILE_RDMA_ERR_BASE + 1)
 #define CU_FILE_RDMA_RESET_TOKEN_FAILED (CU_FILE_RDMA_ERR_BASE + 2)
 
-// Registers length bytes of device, managed or host memory, which must stay allocated until cuFileBufDeregister. Optional:
-// every operation takes memory that is not registered, too.
+// Registers length bytes of device, managed or host memory, which must stay allocated until cuFileBufDeregister. Optional: every operation
+// also accepts memory that is not registered.
 // Errors: CU_FILE_INVALID_VALUE, CU_FILE_MEMORY_ALREADY_REGISTERED (same base), CU_FILE_CUDA_POINTER_RANGE_ERROR.
 PENSTOCK_CUFILE_API CUfileError_t cuFileBufRegister(const void* base, size_t length, int flags);
 
@@ -276,12 +276,11 @@ PENSTOCK_CUFILE_API CUfileError_t cuFileBufDeregister(const void* base);
 
 // --- reading and writing
 
-// Reads up to size bytes at file_offset to base + memory_offset. Blocks. No alignment is asked of anything. Not ordered with any
-// CUDA stream. Returns the bytes read, fewer than size only at the end of the file, or -1 with errno set to an errno value or to
-// a CUfileOpError.
+// Reads up to size bytes at file_offset to base + memory_offset. Blocks. No alignment is required. Not ordered with any CUDA stream.
+// Returns the bytes read, fewer than size only at the end of the file, or -1 with errno set to an errno value or to a CUfileOpError.
 PENSTOCK_CUFILE_API ssize_t cuFileRead(CUfileHandle_t file, void* base, size_t size, off_t file_offset, off_t memory_offset);
 
-// Writes size bytes; otherwise as cuFileRead.
+// Writes size bytes; otherwise like cuFileRead.
 PENSTOCK_CUFILE_API ssize_t cuFileWrite(CUfileHandle_t file, const void* base, size_t size, off_t file_offset, off_t memory_offset);
 
 typedef struct CUfileIOVec {
@@ -289,7 +288,7 @@ typedef struct CUfileIOVec {
   size_t len;
 } CUfileIOVec_t;
 
-// One range of the file from or to count pieces of memory, in order. flags is 0. Result as of cuFileRead. Since 1.19.
+// Transfer one range of the file to or from count pieces of memory, in order. flags must be 0. The result is as for cuFileRead. Since 1.19.
 PENSTOCK_CUFILE_API ssize_t cuFileReadv(CUfileHandle_t file, const CUfileIOVec_t* pieces, size_t count, off_t file_offset, unsigned flags);
 PENSTOCK_CUFILE_API ssize_t cuFileWritev(CUfileHandle_t file, const CUfileIOVec_t* pieces, size_t count, off_t file_offset, unsigned flags);
 
@@ -321,54 +320,54 @@ typedef struct CUfileIOParams {
   } u;
   CUfileHandle_t fh;
   CUfileOpcode_t opcode;
-  void* cookie;  // comes back in the event
+  void* cookie;  // returned in the event
 } CUfileIOParams_t;
 
 typedef struct CUfileIOEvents {
   void* cookie;
   CUfileStatus_t status;
-  size_t ret;  // the bytes done; to be read as ssize_t: negative when failed
+  size_t ret;  // the bytes done; read it as ssize_t: negative on failure
 } CUfileIOEvents_t;
 
 typedef void* CUfileBatchHandle_t;
 
-// A batch that holds up to capacity operations at a time. Errors: CU_FILE_INVALID_VALUE when capacity is 0 or above 256.
+// Creates a batch for up to capacity operations at a time. Errors: CU_FILE_INVALID_VALUE if capacity is 0 or above 256.
 PENSTOCK_CUFILE_API CUfileError_t cuFileBatchIOSetUp(CUfileBatchHandle_t* batch, unsigned capacity);
 
-// Starts count operations; does not wait for them, and keeps no order between them. The array may go on return, the memory it
-// names must stay until the operation's event. flags is 0. On an error none has been started.
+// Starts count operations without waiting for them; their order is not defined. The array may be freed on return; the memory that it refers
+// to must stay valid until the operation's event. flags must be 0. On an error, no operation was started.
 // Errors: CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR.
 PENSTOCK_CUFILE_API CUfileError_t cuFileBatchIOSubmit(CUfileBatchHandle_t batch, unsigned count, CUfileIOParams_t* operations,
                                                       unsigned flags);
 
-// Waits until at_least operations have ended or the timeout (null: none) has passed; writes up to *count events, each operation
-// once, and their number to *count.
-// Errors: CU_FILE_INVALID_VALUE when at_least > *count, CU_FILE_INTERNAL_BATCH_GETSTATUS_ERROR for an unknown batch.
+// Waits until at_least operations have completed or the timeout (null: none) has passed. Writes up to *count events, one per operation, and
+// their number to *count.
+// Errors: CU_FILE_INVALID_VALUE if at_least > *count, CU_FILE_INTERNAL_BATCH_GETSTATUS_ERROR for an unknown batch.
 PENSTOCK_CUFILE_API CUfileError_t cuFileBatchIOGetStatus(CUfileBatchHandle_t batch, unsigned at_least, unsigned* count,
                                                          CUfileIOEvents_t* events, struct timespec* timeout);
 
-// Cancels what has not begun; what has, ends as it would have.
+// Cancels operations that have not started; started ones complete as usual.
 PENSTOCK_CUFILE_API CUfileError_t cuFileBatchIOCancel(CUfileBatchHandle_t batch);
 
-// Waits for what is running. The handle is stale afterwards.
+// Waits for running operations. The handle is stale after this call.
 PENSTOCK_CUFILE_API void cuFileBatchIODestroy(CUfileBatchHandle_t batch);
 
-// --- operations in the order of a CUDA stream
+// --- operations in CUDA stream order
 
-// Flags of cuFileStreamRegister: which values the caller will not change between the call and the operation, and that all of
-// them are multiples of 4096.
+// Flags for cuFileStreamRegister: which values the caller will not change between the call and the operation, and that all of them are
+// multiples of 4096.
 #define CU_FILE_STREAM_FIXED_BUF_OFFSET 1
 #define CU_FILE_STREAM_FIXED_FILE_OFFSET 2
 #define CU_FILE_STREAM_FIXED_FILE_SIZE 4
 #define CU_FILE_STREAM_PAGE_ALIGNED_INPUTS 8
 
-// Optional. Errors: CU_FILE_INVALID_VALUE for an unknown flag or a stream registered already.
+// Optional. Errors: CU_FILE_INVALID_VALUE for an unknown flag or a stream that is already registered.
 PENSTOCK_CUFILE_API CUfileError_t cuFileStreamRegister(CUstream stream, unsigned flags);
 PENSTOCK_CUFILE_API CUfileError_t cuFileStreamDeregister(CUstream stream);
 
-// Enqueues a read. When the stream gets there, size and offsets are read through the pointers, and the result is written to
-// *bytes_read: the bytes read, or a negative number (-1, or -CUfileOpError). At the call *size must hold the largest size that it
-// will take. The four pointers and the memory must stay valid until the stream has passed the operation.
+// Enqueues a read. When the stream reaches it, size and offsets are read through the pointers, and the result is written to *bytes_read:
+// the bytes read, or a negative number (-1, or -CUfileOpError). At the time of the call *size must contain the largest value that it will
+// have. The four pointers and the memory must stay valid until the stream has passed the operation.
 // Errors: CU_FILE_INVALID_VALUE for a null pointer, CU_FILE_ASYNC_NOT_SUPPORTED.
 PENSTOCK_CUFILE_API CUfileError_t cuFileReadAsync(CUfileHandle_t file, void* base, size_t* size, off_t* file_offset, off_t* memory_offset,
                                                   ssize_t* bytes_read, CUstream stream);
@@ -423,20 +422,20 @@ typedef enum CUFileArrayConfigParameter_t {
   CUFILE_PARAM_GPU_BOUNCE_BUFFER_SLAB_COUNT = 3
 } CUFileArrayConfigParameter_t;
 
-// A set value wins over the environment, that over the configuration file, that over the default, and takes effect at the next
+// A value that was set takes precedence over the environment, then the configuration file, then the default. It takes effect at the next
 // open. Errors: CU_FILE_DRIVER_ALREADY_OPEN from the Set functions, CU_FILE_INVALID_VALUE for an unknown parameter or null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetParameterSizeT(CUFileSizeTConfigParameter_t parameter, size_t* value);
 PENSTOCK_CUFILE_API CUfileError_t cuFileSetParameterSizeT(CUFileSizeTConfigParameter_t parameter, size_t value);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetParameterBool(CUFileBoolConfigParameter_t parameter, bool* value);
 PENSTOCK_CUFILE_API CUfileError_t cuFileSetParameterBool(CUFileBoolConfigParameter_t parameter, bool value);
 
-// length is the room at text in bytes, with the closing zero; too little of it is CU_FILE_INVALID_VALUE.
+// length is the size of the buffer at text in bytes, including the terminating NUL. Error: CU_FILE_INVALID_VALUE if it is too small.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetParameterString(CUFileStringConfigParameter_t parameter, char* text, int length);
 PENSTOCK_CUFILE_API CUfileError_t cuFileSetParameterString(CUFileStringConfigParameter_t parameter, const char* text);
 
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetParameterMinMaxValue(CUFileSizeTConfigParameter_t parameter, size_t* least, size_t* most);
 
-// Sizes in KiB, and how many buffers there are of each. Get needs the length that was set.
+// Sizes in KiB, and the number of buffers of each size. Get requires the length that was set.
 PENSTOCK_CUFILE_API CUfileError_t cuFileSetParameterPosixPoolSlabArray(const size_t* sizes_kb, const size_t* counts, int length);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetParameterPosixPoolSlabArray(size_t* sizes_kb, size_t* counts, int length);
 PENSTOCK_CUFILE_API CUfileError_t cuFileSetParameterGpuBounceBufferSlabArray(const size_t* sizes_kb, const size_t* counts, int length);
@@ -451,8 +450,8 @@ typedef struct CUfileOpCounter {
   uint64_t err;
 } CUfileOpCounter_t;
 
-// The layout of 1.17: 512 bytes. 1.19 appended twelve fields under the same function names, and a program built before has no
-// room for them. They are written where PENSTOCK_CUFILE_VERSION says 1.19 or later.
+// The layout of 1.17: 512 bytes. 1.19 appended twelve fields without renaming the functions, and older programs have no room for them. They
+// are written only if PENSTOCK_CUFILE_VERSION is 1.19 or later.
 typedef struct CUfileStatsLevel1 {
   CUfileOpCounter_t read_ops;
   CUfileOpCounter_t write_ops;
@@ -501,7 +500,7 @@ typedef struct CUfileStatsLevel1 {
 
 typedef struct CUfileStatsLevel2 {
   CUfileStatsLevel1_t basic;
-  uint64_t read_size_kb_hist[32];  // operations of up to 4 KiB, then doubling
+  uint64_t read_size_kb_hist[32];  // operations up to 4 KiB, then doubling
   uint64_t write_size_kb_hist[32];
 } CUfileStatsLevel2_t;
 
@@ -544,15 +543,15 @@ typedef struct CUfileStatsLevel3 {
   CUfilePerGpuStats_t per_gpu_stats[16];
 } CUfileStatsLevel3_t;
 
-// 0 (off) to 3, before cuFileStatsStart. Errors: CU_FILE_INVALID_VALUE.
+// The level is 0 (off) to 3. Set it before cuFileStatsStart. Errors: CU_FILE_INVALID_VALUE.
 PENSTOCK_CUFILE_API CUfileError_t cuFileSetStatsLevel(int level);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsLevel(int* level);
 PENSTOCK_CUFILE_API CUfileError_t cuFileStatsStart(void);
 PENSTOCK_CUFILE_API CUfileError_t cuFileStatsStop(void);
 PENSTOCK_CUFILE_API CUfileError_t cuFileStatsReset(void);
 
-// Errors: CU_FILE_INVALID_VALUE when the level set is below the one asked for, CU_FILE_DRIVER_NOT_INITIALIZED when closed.
-// Of the entries of level 3, only the first num_gpus are written.
+// Errors: CU_FILE_INVALID_VALUE if the level that was set is below the requested one, CU_FILE_DRIVER_NOT_INITIALIZED if closed. At level 3,
+// only the first num_gpus entries are written.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL1(CUfileStatsLevel1_t* stats);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL2(CUfileStatsLevel2_t* stats);
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats);
@@ -562,10 +561,10 @@ PENSTOCK_CUFILE_API CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t* stats);
 // The size of a GPU's BAR1, in KiB. Errors: CU_FILE_INVALID_VALUE for an unknown GPU or null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileGetBARSizeInKB(int gpu, size_t* size_kb);
 
-// Writes what was found out about the PCIe tree to a file: one comment line, then JSON. Errors: CU_FILE_INVALID_VALUE for null.
+// Writes the detected PCIe topology to a file: one comment line, then JSON. Errors: CU_FILE_INVALID_VALUE for null.
 PENSTOCK_CUFILE_API CUfileError_t cuFileExportPCIeTopology(const char* file_name);
 
-// Ways of moving bytes between storage and a GPU without host memory in between.
+// Ways to move bytes between storage and a GPU without going through host memory.
 typedef enum CUfileP2PFlags {
   CUFILE_P2PDMA = 0,
   CUFILE_NVFS = 1,
@@ -574,13 +573,13 @@ typedef enum CUfileP2PFlags {
   CUFILE_NVIDIA_PEERMEM = 4
 } CUfileP2PFlags_t;
 
-// The same as masks, which is how the two functions below take them.
+// The same as masks, for the two functions below.
 #define CU_FILE_P2P_FLAG_PCI_P2PDMA ((CUfileP2PFlags_t)(1 << CUFILE_P2PDMA))
 #define CU_FILE_P2P_FLAG_NVFS ((CUfileP2PFlags_t)(1 << CUFILE_NVFS))
 #define CU_FILE_P2P_FLAG_DMABUF ((CUfileP2PFlags_t)(1 << CUFILE_DMABUF))
 #define CU_FILE_P2P_FLAG_C2C ((CUfileP2PFlags_t)(1 << CUFILE_C2C))
 
-// For one kind of storage; Set before the library is opened.
+// For one kind of storage. Call Set before the library is opened.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverGetP2PFlags(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t* flags);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverSetP2PFlags(CUfileDriverStatusFlags_t storage, CUfileP2PFlags_t flags);
 

@@ -1,4 +1,4 @@
-// Values that an engine returns: devices, memory, plans, requests under way, and counters.
+// Values that an engine returns: devices, memory, plans, requests in flight, and counters.
 #pragma once
 
 #include <array>
@@ -19,23 +19,23 @@ enum class memory_kind : std::uint8_t { host = 0, pinned, device };
 
 struct device_info {
   std::string name;         // "cuda:0" or "host:0"; allocate() and explain() take it
-  std::string description;  // "NVIDIA H200"; if the device cannot be queried now (no descriptors left, say), the reason, and the other
+  std::string description;  // "NVIDIA H200"; if the device cannot be queried (for example, no descriptors left), the reason, and the other
                             // fields are unknown
   std::string pci_bus_id;   // empty for the host device
   std::uint64_t memory_bytes = 0;
   int numa_node = -1;                   // -1: unknown
   std::array<std::uint8_t, 16> uuid{};  // zeros: unknown
-  std::uint64_t window_bytes = 0;       // its largest PCI memory window (BAR1); 0: unknown
-  // True: it shares the host's memory (DGX Spark, Jetson), so programs and the page cache use up part of memory_bytes.
+  std::uint64_t window_bytes = 0;       // the device's largest PCI memory window (BAR1); 0: unknown
+  // True: the device shares the host's memory (DGX Spark, Jetson), so programs and the page cache use part of memory_bytes.
   bool shares_host_memory = false;
 };
 
 // The memory behind a pointer.
 struct memory_facts {
   memory_kind kind = memory_kind::host;
-  std::string device;      // the device that owns it, as in device_info::name; empty for pageable memory
+  std::string device;      // the device that owns the memory, as in device_info::name; empty for pageable memory
   void* base = nullptr;    // start of the allocation; null if unknown, as for pageable memory
-  std::uint64_t size = 0;  // bytes of the allocation, from base
+  std::uint64_t size = 0;  // size of the allocation in bytes, from base
 };
 
 // The plan for a part of a file, with the reason.
@@ -50,16 +50,17 @@ struct plan_part {
 // The plan for a request.
 struct plan {
   std::vector<plan_part> parts;  // in file order, covering the range once
-  // Bytes of the range in the page cache; estimated from samples if this process may not write the file; nullopt if unknown.
+  // Number of bytes of the range that are in the page cache; estimated from samples if this process may not write the file; nullopt if
+  // unknown.
   std::optional<std::uint64_t> cached_bytes;
-  std::vector<std::string> remarks;  // why faster paths were not taken, and what would make it faster
+  std::vector<std::string> remarks;  // why faster paths were not used, and what would make the request faster
 };
 
-// A request under way; or a pipe message that is being sent (a write) or whose tensors are awaited or being received.
+// A request in flight, or a pipe message that is being sent (a write) or whose tensors are awaited or being received.
 struct request_info {
   std::string file;          // file::path(); for a pipe, the peer
-  std::int64_t offset = 0;   // in the file; -1 for pipes, and for a stream-ordered request that its stream has not reached
-  std::uint64_t length = 0;  // requested bytes; for a request that its stream has not reached, the most that it may be
+  std::int64_t offset = 0;   // offset in the file; -1 for pipes, and for a stream-ordered request that its stream has not reached
+  std::uint64_t length = 0;  // requested bytes; for a request that its stream has not reached, the maximum
   bool is_write = false;
   // The device that owns the memory, as in device_info::name, or "host"; empty if not looked up yet, and for zero-byte requests.
   std::string device;
@@ -69,105 +70,106 @@ struct request_info {
 };
 
 struct path_stats {
-  std::string name;              // of the path
+  std::string name;              // the path's name
   std::uint64_t operations = 0;  // pieces moved
   std::uint64_t bytes = 0;
-  std::uint64_t written_bytes = 0;  // of the bytes; the others were read
+  std::uint64_t written_bytes = 0;  // how many of the bytes were written; the others were read
   std::uint64_t errors = 0;
   std::uint64_t fallbacks =
-      0;  // pieces that this path was due to move, or began, and handed to another path; memory that it could not register
+      0;  // pieces that this path should have moved, or started, but handed to another path; memory that it could not register
   std::string last_fallback;    // the reason for the latest fallback
   std::uint64_t busy_ns = 0;    // summed over pieces
-  std::uint64_t active_ns = 0;  // while at least one piece was under way
+  std::uint64_t active_ns = 0;  // time with at least one piece in flight
   // Number of pieces by size: [i] counts lengths in [2^i, 2^(i+1)) KiB; [0] includes smaller ones, the last includes larger ones.
   std::array<std::uint64_t, 24> size_histogram{};
-  // Number of pieces by duration: [i] counts [2^i, 2^(i+1)) microseconds, with the same rule for the ends.
+  // Number of pieces by duration: [i] counts [2^i, 2^(i+1)) microseconds; the first and last entries are extended in the same way.
   std::array<std::uint64_t, 24> latency_histogram{};
 };
 
 // Completed requests on memory of one device.
 struct device_stats {
-  std::string name;  // as in device_info::name, or "host"; empty for requests that ended before the memory was looked up
+  std::string name;  // as in device_info::name, or "host"; empty for requests that completed before the memory was looked up
   std::uint64_t reads = 0, writes = 0;
   std::uint64_t read_bytes = 0, written_bytes = 0;
 };
 
-// Habits that may cost speed, and what they cost; the input to advise(). Times are sums over calls or pieces unless stated otherwise.
+// Usage patterns that may cost speed, and their cost; the input to advise(). Times are sums over calls or pieces unless stated otherwise.
 struct usage_stats {
-  // Blocking calls of less than 64 KiB that each began where the previous call of the same thread ended. These counters and the next ones
-  // exclude calls that took more than 50 us, which waited for something other than the page cache.
+  // Blocking calls of less than 64 KiB that started where the same thread's previous call ended. These counters and the next ones exclude
+  // calls that took more than 50 us, because those waited for something other than the page cache.
   std::uint64_t sequential_reads = 0, sequential_read_bytes = 0, sequential_read_ns = 0;
   std::uint64_t sequential_writes = 0, sequential_write_bytes = 0, sequential_write_ns = 0;
-  // Other blocking reads of up to 128 KiB, from a file that the same thread read last.
+  // Other blocking reads up to 128 KiB from the file that the same thread read last.
   std::uint64_t lone_reads = 0, lone_read_bytes = 0, lone_read_ns = 0;
-  // Destroyed registrations of register_memory(), and the time it took to register and unregister; of these, registrations that served at
-  // most four requests, and the number of those requests.
+  // Destroyed registrations from register_memory(), and the time spent to register and unregister them; of these, registrations that served
+  // at most four requests, and the number of those requests.
   std::uint64_t registrations = 0, registration_ns = 0;
   std::uint64_t short_registrations = 0, short_registration_ns = 0, short_registration_requests = 0;
-  // Pieces that took another route than the rest of the request, through the page cache or a buffer, because they were not aligned.
+  // Pieces that took a different route from the rest of the request, through the page cache or a buffer, because they were not aligned.
   std::uint64_t unaligned_pieces = 0, unaligned_bytes = 0, unaligned_ns = 0;
-  // Pieces read past the page cache in whole blocks that included bytes nobody asked for, and the number of those bytes.
+  // Pieces read past the page cache in whole blocks that included bytes that were not requested, and the number of those bytes.
   std::uint64_t block_reads = 0, block_read_bytes = 0, block_extra_bytes = 0, block_read_ns = 0;
-  // Bytes read past the page cache; the time with at least one such piece under way; and how many of these bytes had been read this way
-  // before from the unchanged file (a lower bound: only what cannot be explained by reading each 64th of the file once).
+  // Bytes read past the page cache; the time with at least one such piece in flight; and how many of these bytes had already been read this
+  // way from the unchanged file (a lower bound: only bytes that cannot be explained by reading each 64th of the file once).
   std::uint64_t cold_read_bytes = 0, cold_read_ns = 0, reread_bytes = 0;
-  // On machines with several NUMA nodes: pieces moved by a thread on the node of the GPU (or buffer), and by a thread on another node.
+  // On machines with several NUMA nodes: pieces moved by a thread on the same node as the GPU (or buffer), and by a thread on another node.
   std::uint64_t near_pieces = 0, near_bytes = 0, near_ns = 0;
   std::uint64_t far_pieces = 0, far_bytes = 0, far_ns = 0;
-  // Waits for pinned memory while the budget was used up, and the time with at least one thread waiting.
+  // Waits for pinned memory because the budget was used up, and the time with at least one thread waiting.
   std::uint64_t slab_waits = 0, slab_wait_ns = 0;
-  // Bytes read through the page cache that were not cached yet and stay there (cache_use); and the time with at least one such piece under
-  // way.
+  // Bytes read through the page cache that were not cached yet and stay there (cache_use); and the time with at least one such piece in
+  // flight.
   std::uint64_t kept_read_bytes = 0, kept_read_ns = 0;
   // Bytes moved through the page cache and dropped from it afterwards (RWF_DONTCACHE).
   std::uint64_t uncached_bytes = 0;
-  // Completed background requests (request_priority) and their bytes; how often one gave way to normal requests, and the time with at least
-  // one doing so.
+  // Completed background requests (request_priority) and their bytes; how often one yielded to normal requests, and the time with at least
+  // one yielding.
   std::uint64_t background_requests = 0, background_bytes = 0, background_waits = 0, background_wait_ns = 0;
   // Pieces delayed by a limit on bytes per second, and the time with at least one delayed.
   std::uint64_t held_pieces = 0, held_bytes = 0, held_ns = 0;
-  // Bytes read from file systems with a slow server rather than from the page cache, and the time with at least one such piece under way.
+  // Bytes read from file systems with a slow server rather than from the page cache, and the time with at least one such piece in flight.
   std::uint64_t late_read_bytes = 0, late_read_ns = 0;
   // Object servers: requests of every kind; retried requests; of these, requests that the server throttled, and the time with at least one
-  // throttled; connections made; redirects; bytes of objects; of these, bytes over TLS, and the time with at least one thread receiving as
-  // fast as its core allows; objects without a strong ETag; objects that were read as a whole, in order, because their server does not
-  // support ranges; pieces that were continued on another connection because the first was far slower than others; and how often reads
-  // waited for their share of the pinned memory, with the time with at least one server's reads waiting.
+  // throttled; connections made; redirects; object bytes; of these, bytes over TLS, and the time with at least one thread receiving as fast
+  // as its core allows; objects without a strong ETag; objects read as a whole, in order, because their server does not support ranges;
+  // pieces continued on another connection because the first was far slower than others; and how often reads waited for their share of the
+  // pinned memory, and the time with at least one server's reads waiting.
   std::uint64_t remote_requests = 0, remote_retries = 0, remote_put_offs = 0, remote_put_off_ns = 0;
   std::uint64_t remote_connections = 0, remote_redirects = 0, remote_bytes = 0, remote_tls_bytes = 0, remote_tls_bound_ns = 0;
   std::uint64_t remote_unversioned = 0, remote_without_ranges = 0, remote_hedges = 0, remote_memory_waits = 0, remote_memory_wait_ns = 0;
-  // Calls of interfaces built on this one (engine::note_call()) that register files, register memory and submit batches: successes and
+  // Calls to interfaces built on this one (engine::note_call()) that register files, register memory and submit batches: successes and
   // failures.
   std::uint64_t handle_registers = 0, handle_register_errors = 0, buffer_registers = 0, buffer_register_errors = 0;
   std::uint64_t batch_submits = 0, batch_submit_errors = 0;
-  unsigned lanes = 0;  // an engine's threads for copies by the CPU, per file system; 0: unknown
-  // Nanoseconds in which a core of this machine copies 1 MiB of memory; 0: not measured. Set by observe_process() and engine::advice(), not
-  // by engine::stats().
+  unsigned lanes = 0;  // the engine's CPU copy threads per file system; 0: unknown
+  // Nanoseconds that one core of this machine needs to copy 1 MiB of memory; 0: not measured. Set by observe_process() and
+  // engine::advice(), not by engine::stats().
   std::uint64_t copy_ns_per_mib = 0;
 };
 
-// One counter of usage_stats: its public name, which ends in the unit (_bytes, _ns) unless it is a count, and what it counts, as a clause.
+// One counter of usage_stats: its public name, which ends in the unit (_bytes, _ns) unless it is a count, and a clause that describes what
+// it counts.
 struct usage_counter {
   std::string_view name;
   std::uint64_t usage_stats::*value;
   std::string_view what;
 };
-// All counters that change while a program runs: without lanes and copy_ns_per_mib.
+// All counters that change while a program runs: all except lanes and copy_ns_per_mib.
 PENSTOCK_API std::span<const usage_counter> usage_counters() noexcept;
 
 // Traffic of one pipe channel.
 struct channel_stats {
   std::string name;
   std::uint64_t sent_tensors = 0, sent_bytes = 0, received_tensors = 0, received_bytes = 0;
-  std::uint64_t pushed_tensors = 0;  // of both: tensors that the sender's device wrote straight into the target of an earlier receive
+  std::uint64_t pushed_tensors = 0;  // sent or received: written by the sender's device directly into the target of an earlier receive
 };
 
-// A program's habit that costs it speed.
+// A usage pattern that costs a program speed.
 struct advice {
   std::string code;  // stable: "tiny-sequential-calls"; docs/guides/operations.md lists them
   std::string text;  // what happened, how often, and what it cost: one sentence
   std::string remedy;
-  // Estimated from measured times; nullopt if there was nothing to compare them with.
+  // Estimated from measured times; nullopt if there was nothing to compare with.
   std::optional<double> loss_seconds;
 };
 
@@ -177,7 +179,7 @@ struct engine_stats {
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t failed = 0, cancelled = 0, timed_out = 0;
   std::uint64_t pinned_bytes = 0, pinned_peak_bytes = 0;
-  // Bytes of the page cache pinned by file::pin(); and how many pins were dropped before their owner released them.
+  // Page cache bytes pinned by file::pin(), and how many pins were dropped before their owner released them.
   std::uint64_t pinned_file_bytes = 0, pinned_file_drops = 0;
   std::vector<device_stats> by_device;    // devices that requests have used
   std::vector<channel_stats> by_channel;  // channels that have moved pipe tensors
@@ -188,8 +190,8 @@ struct engine_stats {
   }
 };
 
-// Advice from a program's counters alone, greatest loss first; empty if no loss reaches 100 ms and a twentieth of the time spent moving
-// bytes. src/core/advisor.hpp says how each loss is estimated.
+// Advice from a program's counters alone, greatest loss first; empty if no loss reaches both 100 ms and a twentieth of the time spent
+// moving bytes. src/core/advisor.hpp documents how each loss is estimated.
 PENSTOCK_API std::vector<advice> advise(const engine_stats& stats);
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
-// A key-value store in a folder, for caches whose blocks move from GPU or host memory to a disk and back. The values are in one file of
-// fixed capacity, each in one contiguous extent; an index file records where.
+// A key-value store in a folder, for caches whose blocks are moved between GPU or host memory and a disk. The values are in one file of
+// fixed capacity, each in one contiguous extent; an index file records their places.
 //
 //   auto store = penstock::kv::store::open(*engine, "/data/cache", {.capacity_bytes = 64 << 30});
 //   penstock::kv::memory_piece layers[] = {{first, bytes}, {second, bytes}};
@@ -8,15 +8,15 @@
 //
 // If there is no space for a put, the store drops the least recently used values. One process writes (it locks the folder); any number of
 // processes of the same user may read at the same time. Memory is identified by plain pointers, host or device, as for penstock::file; all
-// pieces of all keys in a call go to the engine as one batch.
+// pieces of all keys in a call are submitted to the engine as one batch.
 //
-// If a process is killed at any moment, each key has its old value, its new value or none, never part of one. After a power failure, the
-// store has the values put before the last sync() that have not been replaced or dropped since; others are gone.
+// If a process is killed at any moment, each key has its old value, its new value or none, never a partial value. After a power failure,
+// the store contains the values put before the last sync() that have not been replaced or dropped since; others are lost.
 //
 // Thread-safe, but a store must not be in use while it is destroyed, moved or closed. Concurrent calls take effect in any order, except
-// that puts of the same key take effect in the order of the calls. In a forked child all calls return errc::forked. If memory runs out,
-// keys fail with errc::out_of_memory; if there is not even memory for the results, calls that return results throw std::bad_alloc. A put or
-// get has then either ended or not begun; an asynchronous one has not begun and does not call back.
+// that puts of the same key take effect in call order. In a forked child all calls return errc::forked. If memory runs out, keys fail with
+// errc::out_of_memory; if there is not even memory for the results, calls that return results throw std::bad_alloc. A put or get has then
+// either completed or not started; an asynchronous one has not started and does not call back.
 #pragma once
 
 #include <chrono>
@@ -37,23 +37,23 @@
 namespace penstock::kv {
 
 inline constexpr std::size_t most_key_bytes = 512;
-// Values take whole blocks of this many bytes.
+// Values occupy whole blocks of this many bytes.
 inline constexpr std::uint64_t block_bytes = 4096;
 
 struct store_options {
-  // Size of the file of values in bytes; the store uses whole blocks of it. Preallocated if the file system supports that. 0: the existing
-  // store's capacity. A smaller store grows; a larger one is refused.
+  // Size of the value file in bytes; the store uses whole blocks of it. Preallocated if the file system supports that. 0: the existing
+  // store's capacity. A smaller existing store grows; a larger one is rejected.
   std::uint64_t capacity_bytes = 0;
-  // True: another process may write. Puts, drops and syncs are refused.
+  // True: another process may write. Puts, drops and syncs fail.
   bool read_only = false;
   // True: the store keeps a checksum of each value that the CPU can access, and gets into memory that the CPU can access verify it. Values
   // put from GPU memory have no checksum, and gets into GPU memory do not verify it.
   bool checksums = true;
-  // True: each put is durable when it ends, as after sync().
+  // True: each put is durable when it completes, as after sync().
   bool durable = false;
   // True: values bypass the page cache (O_DIRECT) if the file system supports that.
   bool direct_writes = false;
-  // The most put bytes that are written at the same time; other puts wait. A larger put is written alone.
+  // The maximum put bytes written at the same time; other puts wait. A larger put is written alone.
   std::uint64_t most_put_bytes_under_way = std::uint64_t{256} << 20;
 };
 
@@ -62,11 +62,11 @@ enum class outcome : std::uint8_t { done = 0, absent, failed };
 
 struct key_result {
   outcome ended = outcome::failed;
-  std::uint64_t bytes = 0;  // of the value, if the key is done
+  std::uint64_t bytes = 0;  // the value's length, if the key is done
   status error{};           // why the key failed
 };
 
-// Host or device memory; put reads from it, get writes to it. Must stay valid until the call has ended.
+// Host or device memory; put reads from it, get writes to it. Must stay valid until the call has completed.
 struct memory_piece {
   void* memory = nullptr;
   std::uint64_t length = 0;
@@ -88,25 +88,26 @@ struct store_stats {
   std::uint64_t evicted = 0;              // values dropped to make room
   std::uint64_t damaged = 0;              // values with a wrong checksum
   std::uint64_t put_bytes_under_way = 0;  // being written
-  std::uint64_t put_bytes_waiting = 0;    // waiting for their turn
+  std::uint64_t put_bytes_waiting = 0;    // waiting to be written
 };
 
-// Called once, when a call has ended, on the engine's callback thread. May start other calls.
+// Called once when a call has completed, on the engine's callback thread. May start other calls.
 using callback = std::function<void(std::span<const key_result>)>;
 
-// A put or get under way. Destroying the object does not stop it, and the memory must stay valid until it has ended.
+// A put or get in flight. Destroying the object does not stop it, and the memory must stay valid until it has completed.
 class PENSTOCK_API call {
  public:
-  call() noexcept = default;  // ended, with no results
+  call() noexcept = default;  // completed, with no results
   call(operation running, std::shared_ptr<const std::vector<key_result>> results) noexcept
       : running_(std::move(running)), results_(std::move(results)) {}
-  // Blocks until the call has ended. Returns one result per key, in order.
+  // Blocks until the call has completed. Returns one result per key, in order.
   std::vector<key_result> wait();
-  // As for penstock::operation. cancel() of a put stops the keys that are still waiting; they fail with errc::cancelled.
+  // As for penstock::operation. For a put, cancel() stops the keys that are still waiting; they fail with errc::cancelled.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout) { return running_.wait_for(timeout); }
   [[nodiscard]] bool done() const noexcept { return running_.done(); }
   void cancel() noexcept { running_.cancel(); }
-  // For code that stores operations: the operation has the total bytes and the first error; the results are available once it has ended.
+  // For code that stores operations: the operation returns the total bytes and the first error; the results are available once it has
+  // completed.
   [[nodiscard]] operation& running() noexcept { return running_; }
   [[nodiscard]] const std::shared_ptr<const std::vector<key_result>>& results() const noexcept { return results_; }
 
@@ -119,19 +120,19 @@ class store_core;
 
 class PENSTOCK_API store {
  public:
-  // Opens the store in a folder, which is created with mode 0700 if it is missing (its parent must exist). The folder and files must belong
-  // to this user, and nobody else may write to them. A new store needs an empty folder. Symbolic links owned by users other than this one
-  // and root are refused. Blocks. Errors name the file: invalid_argument (no capacity for a new store, or less than the existing one's; the
-  // folder has other files), not_found (read_only, and no store there), would_block (another process writes), permission_denied, no_space,
-  // io, unsupported (files of a different version), forked.
+  // Opens the store in a folder, which is created with mode 0700 if it does not exist (its parent must exist). The folder and files must be
+  // owned by this user and must not be writable by others. A new store needs an empty folder. Symbolic links that are not owned by this
+  // user or root are rejected. Blocks. Errors (the message includes the file name): invalid_argument (no capacity for a new store, or less
+  // than the existing one's; the folder has other files), not_found (read_only, and no store there), would_block (another process writes),
+  // permission_denied, no_space, io, unsupported (files of a different version), forked.
   static result<store> open(const engine& with, const std::string& folder, const store_options& options = {});
   store(store&&) noexcept;
   store& operator=(store&&) noexcept;
   ~store();  // closes; call close() to see errors
 
-  // Stores values, replacing old ones. Blocks. If a put fails, the old value stays. Errors for single keys: invalid_argument (an invalid
-  // key or length; more than the capacity), no_space (no room even after dropping everything that may be dropped; the disk is full),
-  // bad_memory, io, device, permission_denied (read-only), closed, forked, cancelled, out_of_memory.
+  // Stores values, replacing old ones. Blocks. If a put fails, the old value is kept. Errors for single keys: invalid_argument (an invalid
+  // key or length; a value larger than the capacity), no_space (no room even after dropping everything that may be dropped; the disk is
+  // full), bad_memory, io, device, permission_denied (read-only), closed, forked, cancelled, out_of_memory.
   std::vector<key_result> put(std::span<const item> items) const;
   std::vector<key_result> put(std::initializer_list<item> items) const { return put(std::span(items.begin(), items.size())); }
   // The same without waiting. done may be empty.
@@ -139,9 +140,9 @@ class PENSTOCK_API store {
   [[nodiscard]] call put_async(std::initializer_list<item> items, callback done = {}) const {
     return put_async(std::span(items.begin(), items.size()), std::move(done));
   }
-  // Fetches values; a key's pieces must add up to the length of its value. Blocks. If a key is not done, its memory may hold anything.
-  // Errors for single keys: invalid_argument (an invalid key; pieces of a different total length), io (also a value with a wrong checksum,
-  // which is dropped), bad_memory, device, closed, forked, cancelled, out_of_memory.
+  // Fetches values; the lengths of a key's pieces must add up to its value's length. Blocks. If a key is not done, the contents of its
+  // memory are undefined. Errors for single keys: invalid_argument (an invalid key; pieces of a different total length), io (including a
+  // value with a wrong checksum, which is dropped), bad_memory, device, closed, forked, cancelled, out_of_memory.
   std::vector<key_result> get(std::span<const item> items) const;
   std::vector<key_result> get(std::initializer_list<item> items) const { return get(std::span(items.begin(), items.size())); }
   [[nodiscard]] call get_async(std::span<const item> items, callback done = {}) const;
@@ -149,18 +150,18 @@ class PENSTOCK_API store {
     return get_async(std::span(items.begin(), items.size()), std::move(done));
   }
 
-  // The length of each value in bytes. Counts as use of the values, the first key as the most recent. In a read-only store: as currently
-  // recorded in the index.
+  // The length of each value in bytes. Marks the values as used, the first key most recently. In a read-only store: as currently recorded
+  // in the index.
   [[nodiscard]] std::vector<key_result> sizes(std::span<const std::string_view> keys) const;
-  // Whether each key has a value. Errors: io, closed, forked, out_of_memory.
+  // Returns for each key whether it has a value. Errors: io, closed, forked, out_of_memory.
   [[nodiscard]] result<std::vector<bool>> exists(std::span<const std::string_view> keys) const;
-  // Drops values. Blocks for the index. Errors for single keys: permission_denied (read-only), no_space, io, closed, forked, out_of_memory.
+  // Drops values. Blocks on the index. Errors for single keys: permission_denied (read-only), no_space, io, closed, forked, out_of_memory.
   std::vector<key_result> drop(std::span<const std::string_view> keys) const;
-  // Makes all puts and drops that have ended durable (fdatasync). Blocks. Errors: permission_denied (read-only), io, closed, forked.
+  // Makes all completed puts and drops durable (fdatasync). Blocks. Errors: permission_denied (read-only), io, closed, forked.
   status sync() const;
   [[nodiscard]] store_stats stats() const;
   [[nodiscard]] const std::string& folder() const noexcept;
-  // Waits for calls under way, and syncs. A second call returns errc::closed.
+  // Waits for calls in progress, then syncs. A second call returns errc::closed.
   status close();
 
  private:

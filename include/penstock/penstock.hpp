@@ -1,4 +1,4 @@
-// Everything a program needs: #include <penstock/penstock.hpp>
+// Includes the whole C++ interface: #include <penstock/penstock.hpp>
 #pragma once
 
 #include "penstock/engine.hpp"            // IWYU pragma: export

@@ -12,7 +12,7 @@
 namespace penstock {
 
 struct remote_retry {
-  int status = 0;       // HTTP status of the response; 0: there was no response
+  int status = 0;       // HTTP status of the response; 0: no response
   errc why = errc::io;  // timed_out: no response in time
   std::chrono::milliseconds pause{0};
   unsigned attempt = 0;  // the attempt that failed, from 1
@@ -27,7 +27,7 @@ class remote_retries {
     kept_[(first_ + count_) % kept_.size()] = one;
     count_ < kept_.size() ? ++count_ : first_ = (first_ + 1) % kept_.size();
   }
-  // Returns the retries, oldest first, and forgets them.
+  // Returns the retries, oldest first, and clears the list.
   [[nodiscard]] std::vector<remote_retry> take() {
     const std::lock_guard guard(lock_);
     std::vector<remote_retry> made;

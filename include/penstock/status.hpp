@@ -1,5 +1,5 @@
-// Errors are values. A status has a code, the source of the error (domain and native number) and a message: what was attempted, on which
-// file, at which offset. A result<T> is either a T or a status.
+// Errors are values. A status has a code, the source of the error (domain and native number) and a message that says what was attempted, on
+// which file and at which offset. A result<T> is either a T or a status.
 // Copies of a status share one immutable record, which any thread may read.
 #pragma once
 
@@ -28,17 +28,17 @@ namespace penstock {
 enum class errc : std::uint8_t {
   ok = 0,
   invalid_argument,   // the caller's mistake: negative offset, overflow, empty path
-  bad_memory,         // the memory range is not, or no longer, what the caller claimed: freed, foreign, too short, read-only
+  bad_memory,         // the memory range is not (or no longer) what the caller claimed: freed, foreign, too short, read-only
   not_found,          // no such file, device or library
   permission_denied,  // the file or descriptor does not allow this (a read-only descriptor for a write)
   not_a_file,         // a directory, pipe, socket or terminal where a regular file or block device is needed
   io,                 // the kernel reported an I/O error
   no_space,           // disk or quota full
   out_of_memory,      // host, pinned or device memory exhausted
-  would_block,        // the kernel says to try again (EAGAIN)
+  would_block,        // the operation would block; retry later (EAGAIN)
   closed,             // the handle was closed, or is stale
-  unsupported,        // this kernel, file system or device cannot do it
-  cancelled,          // cancel() came first
+  unsupported,        // not supported by this kernel, file system or device
+  cancelled,          // cancel() was called before completion
   timed_out,          // the deadline passed
   forked,             // the engine belongs to the parent process
   device,             // the GPU driver reported an error that fits no other code
@@ -57,7 +57,7 @@ class [[nodiscard]] PENSTOCK_API status {
   status() noexcept = default;  // ok
   status(errc code, std::string message, error_domain domain = error_domain::penstock, int native = 0);
 
-  // A status for an errno value, which determines the code. message: what was attempted.
+  // Creates a status from an errno value, which determines the code. message: what was attempted.
   static status from_errno(int error_number, std::string message);
 
   [[nodiscard]] bool ok() const noexcept { return record_ == nullptr; }
@@ -66,7 +66,7 @@ class [[nodiscard]] PENSTOCK_API status {
   [[nodiscard]] int native() const noexcept { return record_ ? record_->native : 0; }
   // "staged: read 4096 at 1048576 of /data/x: No space left on device (os 28)"; empty when ok.
   [[nodiscard]] std::string_view message() const noexcept { return record_ ? std::string_view(record_->message) : std::string_view(); }
-  // The same status with "context: " prepended to its message (unchanged if there is no memory for that). Ok stays ok.
+  // Returns the same status with "context: " prepended to its message (unchanged if there is no memory for that). Ok stays ok.
   [[nodiscard]] status with_context(std::string_view context) const;
 
  private:
@@ -89,7 +89,7 @@ class PENSTOCK_API bad_result : public std::logic_error {
 };
 [[noreturn]] PENSTOCK_API void throw_bad_result(const status& error);
 
-// A value, or the reason why there is none. Check it before you read the value: * and -> of a failed result throw bad_result.
+// A value, or the error why there is none. Check it before you read the value: * and -> on a failed result throw bad_result.
 template <class T>
 class [[nodiscard]] result {
  public:
@@ -120,7 +120,7 @@ class [[nodiscard]] result {
 };
 
 // The result of a read or write. bytes_done: the contiguous bytes moved from the start of the request; also valid if error is not ok. ok()
-// with fewer bytes than requested means end of file.
+// with fewer bytes than requested means the end of the file was reached.
 struct io_result {
   std::uint64_t bytes_done = 0;
   status error;

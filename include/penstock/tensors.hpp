@@ -1,13 +1,13 @@
-// Tensor files (safetensors): which tensors are in a file, where their bytes are, and how to make a header.
+// Tensor files (safetensors): reads which tensors are in a file and where their bytes are, and creates headers.
 //
 //   auto header = penstock::read_safetensors(*file);
 //   for (const auto& tensor : header->tensors()) file->read(memory, tensor.bytes, tensor.offset);
 //
-// This header reads only the beginnings of files. Many tensors are read fastest as one batch (engine::submit), which merges ranges that are
+// This header reads only the start of each file. Many tensors are read fastest as one batch (engine::submit), which merges ranges that are
 // adjacent in the file.
-// A file is checked as a whole before any of it is returned: every byte belongs to the header or to exactly one tensor. Everything that the
-// format's own library refuses is refused, and in addition: repeated names or fields, unknown fields, tensors written as arrays, and a
-// header that does not begin with '{'.
+// A file is validated completely before any of it is returned: every byte belongs to the header or to exactly one tensor. Everything that
+// the format's own library rejects is rejected, and also: repeated names or fields, unknown fields, tensors written as arrays, and a header
+// that does not start with '{'.
 // Plain values; any thread may use const ones. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
@@ -59,15 +59,15 @@ PENSTOCK_API std::string_view to_string(tensor_type type) noexcept;
 PENSTOCK_API result<tensor_type> parse_tensor_type(std::string_view name);
 // Bits per element.
 PENSTOCK_API unsigned bits_of(tensor_type type) noexcept;
-// Bytes of a tensor of that type and shape; without dimensions it has one element. Errors: invalid_argument (not a whole number of bytes,
-// or a number that does not fit into 64 bits).
+// Returns the size in bytes of a tensor of this type and shape; without dimensions it has one element. Errors: invalid_argument (not a
+// whole number of bytes, or a number that does not fit into 64 bits).
 PENSTOCK_API result<std::uint64_t> tensor_bytes(tensor_type type, std::span<const std::uint64_t> shape);
 
 struct tensor_facts {
-  std::string name;  // UTF-8, any characters
+  std::string name;  // UTF-8; any characters
   tensor_type type = tensor_type::u8;
   std::vector<std::uint64_t> shape;
-  std::uint64_t offset = 0;  // of its first byte, from the beginning of the file
+  std::uint64_t offset = 0;  // of its first byte, from the start of the file
   std::uint64_t bytes = 0;
   friend bool operator==(const tensor_facts&, const tensor_facts&) = default;
 };
@@ -82,17 +82,17 @@ class PENSTOCK_API tensor_header {
   // tensors: a file's tensors, sorted by offset, with unique names.
   tensor_header(std::vector<tensor_facts> tensors, std::optional<tensor_metadata> metadata, std::uint64_t data_offset);
 
-  // In the order of their bytes in the file. A safetensors file has no gap between data_offset() and its end.
+  // In file order. A safetensors file has no gap between data_offset() and its end.
   [[nodiscard]] const std::vector<tensor_facts>& tensors() const noexcept { return tensors_; }
   // nullopt if the file has no metadata.
   [[nodiscard]] const std::optional<tensor_metadata>& metadata() const noexcept { return metadata_; }
-  // The offset at which the header ends and the bytes of the tensors begin.
+  // The offset at which the header ends and the tensors' bytes start.
   [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_offset_; }
-  // Null if there is no tensor of that name. Fast: a binary search.
+  // Returns null if no tensor has this name. Fast: a binary search.
   [[nodiscard]] const tensor_facts* find(std::string_view name) const noexcept;
-  // The index in tensors() of a name that occurs twice; nullopt if all names differ, as in files that were read.
+  // Returns the index in tensors() of a name that occurs twice; nullopt if all names differ, as they do in files that were read.
   [[nodiscard]] std::optional<std::size_t> repeated_name() const noexcept;
-  // A copy with only the tensors whose names are in this sorted list. It has gaps where other tensors were.
+  // Returns a copy with only the tensors whose names are in this sorted list. It has gaps where other tensors were.
   [[nodiscard]] tensor_header only(std::span<const std::string_view> sorted_names) const;
 
  private:
@@ -106,25 +106,25 @@ class PENSTOCK_API tensor_header {
   std::vector<entry> by_name_;  // sorted by hash, then name
 };
 
-// A safetensors file begins with the length of its header as an eight-byte little-endian integer, followed by the header, of at most
-// most_safetensors_header_bytes.
+// A safetensors file starts with the length of its header as an eight-byte little-endian integer, followed by the header, which is at most
+// most_safetensors_header_bytes long.
 inline constexpr std::uint64_t safetensors_length_bytes = 8;
 inline constexpr std::uint64_t most_safetensors_header_bytes = 100'000'000;
 
-// The length of the header, from the beginning of a file (its first eight bytes, or the whole file if it is shorter) and the file's size.
-// Errors: invalid_argument (the file is shorter than its header, or the header too long).
+// Returns the length of the header, given the start of a file (its first eight bytes, or the whole file if it is shorter) and its size.
+// Errors: invalid_argument (the file is shorter than its header, or the header is too long).
 PENSTOCK_API result<std::uint64_t> safetensors_header_bytes(std::string_view beginning, std::uint64_t file_bytes);
-// Parses the header of a file of file_bytes. json: the header alone, with its padding. Errors: invalid_argument; the message names the
-// tensor or the byte of the header.
+// Parses the header of a file that is file_bytes long. json: only the header, with its padding. Errors: invalid_argument; the message
+// includes the tensor or the byte offset in the header.
 PENSTOCK_API result<tensor_header> parse_safetensors(std::string_view json, std::uint64_t file_bytes);
 // Reads the header of a file: 64 KiB, and the rest if it is longer. Blocks. Errors: those of parse_safetensors and file::read; the message
-// names the file.
+// includes the file name.
 PENSTOCK_API result<tensor_header> read_safetensors(const file& from);
 
-// Makes the beginning of a file with these tensors, up to data_offset(), a multiple of eight. Sorts the tensors as safetensors does (by
-// type, longest elements first, then by name) and sets their offset and bytes, so the same tensors always make the same file; only the
-// order of metadata pairs is kept as given. Changes nothing on failure. Errors: invalid_argument (a name that occurs twice, is not UTF-8 or
-// is "__metadata__"; a shape without a whole number of bytes; sizes above 2^63; a header that is too long).
+// Creates the start of a file with these tensors, up to data_offset(), which is a multiple of eight. Sorts the tensors as safetensors does
+// (by type, longest elements first, then by name) and sets their offset and bytes, so the same tensors always produce the same file; only
+// the order of metadata pairs is kept as given. Changes nothing on failure. Errors: invalid_argument (a name that occurs twice, is not
+// UTF-8 or is "__metadata__"; a shape without a whole number of bytes; sizes above 2^63; a header that is too long).
 PENSTOCK_API result<std::string> make_safetensors(std::vector<tensor_facts>& tensors,
                                                   const std::optional<tensor_metadata>& metadata = std::nullopt);
 
