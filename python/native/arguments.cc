@@ -8,7 +8,7 @@ namespace {
 
 [[noreturn]] void refuse_type(nb::handle value, const char* name, const char* wanted) {
   PyErr_Clear();
-  throw nb::type_error((std::string(name) + " is " + wanted + ", not " + type_of(value)).c_str());
+  throw nb::type_error((std::string(name) + " must be " + wanted + ", not " + type_of(value)).c_str());
 }
 
 nb::object integer(nb::handle value, const char* name) {

@@ -1,5 +1,5 @@
-// Converts Python objects to numbers where nanobind does not do it: members of tuples and arrays, and arguments of several types. All need
-// the GIL. `name` is what errors call the number, such as "timeout" or "an offset".
+// Converts Python objects to numbers where nanobind does not: members of tuples and arrays, and arguments that accept several types. All
+// functions need the GIL. `name` is the number's name in error messages, such as "timeout" or "an offset".
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,13 +11,13 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// Raises TypeError if it is not an integer, and penstock.InvalidArgument if it does not fit into 64 bits.
+// Raises TypeError if the value is not an integer, and penstock.InvalidArgument if it does not fit into 64 bits.
 std::int64_t signed_integer(nb::handle value, const char* name);
-// Raises the same, and penstock.InvalidArgument for a negative number.
+// Raises the same errors, and penstock.InvalidArgument for a negative number.
 std::uint64_t unsigned_integer(nb::handle value, const char* name);
-// Raises TypeError if it is not a number.
+// Raises TypeError if the value is not a number.
 double real_number(nb::handle value, const char* name);
-// The name of the object's type, for messages.
+// Returns the name of the object's type, for messages.
 std::string type_of(nb::handle object);
 
 }  // namespace penstock::python

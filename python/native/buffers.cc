@@ -20,7 +20,7 @@ namespace {
 
 using namespace nb::literals;
 
-// penstock.Pointer: memory without a Python owner, or kept alive by owner.
+// penstock.Pointer: memory without a Python owner, or memory kept alive by owner.
 struct raw_pointer {
   std::uint64_t address = 0;
   std::uint64_t nbytes = 0;
@@ -28,7 +28,7 @@ struct raw_pointer {
   bool readonly = false;
 };
 
-// Returns nothing if there is no such attribute. Treats RuntimeError the same way, because PyTorch's tensors raise it for
+// Returns nothing if the attribute does not exist. Treats RuntimeError in the same way, because PyTorch's tensors raise it for
 // __cuda_array_interface__ if they require a gradient.
 std::optional<nb::object> attribute(nb::handle object, nb::handle name) {
   PyObject* found = PyObject_GetAttr(object.ptr(), name.ptr());
@@ -40,25 +40,25 @@ std::optional<nb::object> attribute(nb::handle object, nb::handle name) {
 
 std::optional<nb::object> attribute(nb::handle object, const char* name) { return attribute(object, nb::str(name)); }
 
-// Interned attribute names; making them for each request would take a quarter of a microsecond. Never freed.
+// Interned attribute names; creating them for each request would take a quarter of a microsecond. Never freed.
 struct attribute_names {
-  // of __cuda_array_interface__, and its keys
+  // __cuda_array_interface__ and its keys
   nb::handle interface = PyUnicode_InternFromString("__cuda_array_interface__");
   nb::handle mask = PyUnicode_InternFromString("mask");
-  nb::handle data = PyUnicode_InternFromString("data");  // CuPy's arrays have it too
+  nb::handle data = PyUnicode_InternFromString("data");  // CuPy's arrays also have this
   nb::handle typestr = PyUnicode_InternFromString("typestr");
   nb::handle shape = PyUnicode_InternFromString("shape");
   nb::handle strides = PyUnicode_InternFromString("strides");
-  // of PyTorch's tensors
+  // attributes of PyTorch's tensors
   nb::handle data_ptr = PyUnicode_InternFromString("data_ptr");
-  nb::handle nbytes = PyUnicode_InternFromString("nbytes");  // CuPy's arrays have it too
+  nb::handle nbytes = PyUnicode_InternFromString("nbytes");  // CuPy's arrays also have this
   nb::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
   nb::handle dtype = PyUnicode_InternFromString("dtype");
   nb::handle is_complex = PyUnicode_InternFromString("is_complex");
   nb::handle is_conj = PyUnicode_InternFromString("is_conj");
   nb::handle is_neg = PyUnicode_InternFromString("is_neg");
   nb::handle untyped_storage = PyUnicode_InternFromString("untyped_storage");
-  // of CuPy's arrays
+  // attributes of CuPy's arrays
   nb::handle ptr = PyUnicode_InternFromString("ptr");
   nb::handle flags = PyUnicode_InternFromString("flags");
   nb::handle flag_of_c = PyUnicode_InternFromString("c_contiguous");
@@ -69,12 +69,12 @@ struct attribute_names {
   }
 };
 
-// The library that defines an object's type or one of its base classes.
+// The library that defines the type of an object, or one of its base classes.
 enum class library : std::uint8_t { other, pytorch, cupy };
 
 struct known_type {
   library from = library::other;
-  dl_tensor_of_object tensor_of = nullptr;  // for PyTorch's own tensors only: a subclass may keep its memory elsewhere
+  dl_tensor_of_object tensor_of = nullptr;  // only for PyTorch's own tensors: a subclass may keep its memory elsewhere
 };
 
 known_type known_type_of(nb::handle type) {
@@ -90,14 +90,14 @@ known_type known_type_of(nb::handle type) {
   return {};
 }
 
-// The first types seen. They stay referenced until Python ends, so that no new type at the same address is mistaken for one of them.
+// The first types seen. They stay referenced until Python exits, so that no new type at the same address is mistaken for one of them.
 struct seen_type {
   nb::handle type;
   known_type is;
 };
 std::array<seen_type, 8> seen_types;
 
-// Without this, a class of the program, its module and everything in it would outlive the interpreter.
+// Without this, one of the program's classes, its module and everything in it would outlive the interpreter.
 void forget_types() {
   for (auto& each : seen_types) nb::object gone = nb::steal(std::exchange(each, {}).type);
 }
@@ -124,7 +124,8 @@ nb::object call_method(nb::handle object, nb::handle name) {
 
 bool is_true_of(nb::handle object, nb::handle name) { return call_method(object, name).is(nb::handle(Py_True)); }
 
-// For PyTorch's tensors. Checking the dtype takes half the time of asking each tensor whether it is conjugated. Keeps the dtype seen last.
+// For PyTorch's tensors. Checking the dtype takes half the time of querying each tensor whether it is conjugated. Caches the last dtype
+// seen.
 bool may_be_complex(nb::handle tensor) {
   static nb::handle real;
   const auto& names = attribute_names::get();
@@ -138,15 +139,15 @@ bool may_be_complex(nb::handle tensor) {
   return false;
 }
 
-// Lazy negatives are the imaginary parts of lazy conjugates, so only floats can be one. Skips the question, which takes a quarter of a
-// microsecond, for other types.
+// Lazy negatives are the imaginary parts of lazy conjugates, so only floats can be lazy negatives. Skips the query, which takes a quarter
+// of a microsecond, for other types.
 bool may_be_negative(const dl_tensor& tensor) { return tensor.type.code == dl_float || tensor.type.code == dl_bfloat; }
 
 constexpr auto is_readonly = "is read-only and cannot be read into";
 constexpr auto is_not_contiguous = "is not contiguous";
 constexpr auto is_masked = "is masked";
 constexpr auto has_no_address = "has no address, so it has no values to read or write";
-constexpr auto has_objects = "holds objects of Python, whose addresses mean nothing in a file";
+constexpr auto has_objects = "contains Python objects, whose addresses are meaningless in a file";
 
 std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
   std::vector<std::int64_t> values;
@@ -154,7 +155,7 @@ std::vector<std::int64_t> integers(nb::handle sequence, const char* name) {
   return values;
 }
 
-// The orders in which elements of item_size are contiguous.
+// The orders in which the elements, of item_size bytes each, are contiguous.
 struct contiguity {
   bool c = true;
   bool fortran = true;
@@ -173,7 +174,7 @@ struct contiguity {
   }
 };
 
-// True if a format of the struct module has an "O" outside its field names.
+// Returns true if a struct module format has an "O" outside its field names.
 bool names_objects(const char* format) {
   bool in_name = false;
   for (; format != nullptr && *format != '\0'; ++format) {
@@ -212,10 +213,10 @@ bool lies_in_its_storage(nb::handle tensor, std::uint64_t address, std::uint64_t
 }
 
 memory_order parse_order(nb::handle order) {
-  if (!PyUnicode_Check(order.ptr())) throw nb::type_error(("order is 'C' or 'A', not " + type_of(order)).c_str());
+  if (!PyUnicode_Check(order.ptr())) throw nb::type_error(("order must be 'C' or 'A', not " + type_of(order)).c_str());
   if (PyUnicode_CompareWithASCIIString(order.ptr(), "C") == 0) return memory_order::c;
   if (PyUnicode_CompareWithASCIIString(order.ptr(), "A") == 0) return memory_order::any;
-  raise_invalid(nb::str("order is 'C' or 'A', not {!r}").format(order).c_str());
+  raise_invalid(nb::str("order must be 'C' or 'A', not {!r}").format(order).c_str());
 }
 
 std::string argument_name::text() const {
@@ -241,14 +242,14 @@ void held_memory::demand::check_tensor() const {
 
 void held_memory::demand::refuse_lazy(const char* kind, const char* method) const {
   const auto called = name.text();
-  refuse(std::string("stores values that differ from the tensor's, since it is a lazy ") + kind + " view: " +
+  refuse(std::string("contains values that differ from the tensor's, because it is a lazy ") + kind + " view: " +
          (use == memory_use::source ? "pass " + called + "." + method + "()"
-                                    : "read into a plain tensor, and then " + called + ".copy_() it"));
+                                    : "read into a plain tensor, then copy it with " + called + ".copy_()"));
 }
 
 void held_memory::demand::refuse_order() const {
   const auto called = name.text();
-  refuse("is in Fortran's order, columns first, and the file would be too: pass " + called + ".T, which is the same memory in C's order" +
+  refuse("is in Fortran order (column-major), and so would be the file: pass " + called + ".T, which is the same memory in C order" +
          (name.has_order ? "; or order=\"A\" to move the bytes in memory order" : "") +
          (use == memory_use::source ? "; or numpy.ascontiguousarray(" + called + ")" : ""));
 }
@@ -262,7 +263,7 @@ void held_memory::demand::check_contiguity(const std::vector<std::int64_t>& shap
   refuse(is_not_contiguous);
 }
 
-// Refuses items that are or contain references to objects: bytes from a file would be taken for addresses.
+// Rejects items that are or contain references to objects: bytes from a file would be mistaken for addresses.
 void held_memory::demand::check_items(Py_ssize_t item_size) const {
   static const nb::handle dtype_name = PyUnicode_InternFromString("dtype");
   static const nb::handle hasobject_name = PyUnicode_InternFromString("hasobject");
@@ -289,7 +290,7 @@ std::uint64_t held_memory::demand::byte_count(const std::int64_t* shape, std::si
   if (std::find(shape, shape + count, 0) != shape + count) return 0;
   std::int64_t bytes = item_size;
   for (std::size_t i = 0; i < count; ++i) {
-    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse("has more than 2**63 - 1 bytes");
+    if (__builtin_mul_overflow(bytes, shape[i], &bytes)) refuse("is larger than 2**63 - 1 bytes");
   }
   return static_cast<std::uint64_t>(bytes);
 }
@@ -305,7 +306,7 @@ std::int64_t held_memory::demand::item_size_of(nb::handle typestr) const {
   return bytes;
 }
 
-// The two objects of a tuple or list.
+// Returns the two objects in a tuple or list.
 std::pair<nb::object, nb::object> held_memory::demand::pair_of(nb::handle sequence, const char* what) const {
   const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
   if (!items.is_valid()) throw nb::python_error();
@@ -322,8 +323,8 @@ held_memory::held_memory(nb::handle object, memory_use use, memory_order order, 
     ++count_;
     return;
   }
-  throw nb::type_error((name.text() + ": memory is needed, not " + type_of(object) +
-                        ": an object with the buffer protocol, __cuda_array_interface__ or __dlpack__, a penstock.DeviceBuffer or a "
+  throw nb::type_error((name.text() + ": memory is required, not " + type_of(object) +
+                        ": pass an object with the buffer protocol, __cuda_array_interface__ or __dlpack__, a penstock.DeviceBuffer or a "
                         "penstock.Pointer")
                            .c_str());
 }
@@ -350,7 +351,7 @@ bool held_memory::take_buffer(const demand& wanted) {
     return true;
   }
   nb::python_error problem;
-  // Find the reason by requesting less.
+  // Find the reason by requesting fewer features.
   const auto gives = [&](int less) {
     Py_buffer probe{};
     if (PyObject_GetBuffer(object.ptr(), &probe, less) != 0) {
@@ -366,7 +367,7 @@ bool held_memory::take_buffer(const demand& wanted) {
   if (gives(PyBUF_ANY_CONTIGUOUS)) wanted.refuse_order();
   if (gives(PyBUF_FULL_RO) || gives(PyBUF_STRIDED_RO)) wanted.refuse(is_not_contiguous);
   if (attribute(object, "__cuda_array_interface__") || attribute(object, "__dlpack__")) return false;
-  wanted.refuse("is not offered: " + std::string(problem.what()));
+  wanted.refuse("cannot be accessed: " + std::string(problem.what()));
 }
 
 bool held_memory::take_native(const demand& wanted) {
@@ -380,7 +381,7 @@ bool held_memory::take_native(const demand& wanted) {
     size_ = pointer.nbytes;
   } else if (PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(device_type.ptr()))) {
     const auto& held = *nb::inst_ptr<device_memory>(object);
-    if (held.process != this_process()) raise({errc::forked, "this memory of " + held.device + " is the parent process's"});
+    if (held.process != this_process()) raise({errc::forked, "this memory on " + held.device + " belongs to the parent process"});
     data_ = held.data;
     size_ = held.size;
     device_ = held.device;
@@ -391,7 +392,7 @@ bool held_memory::take_native(const demand& wanted) {
   return true;
 }
 
-// Leaves unusual objects, also ones that are not contiguous, to the functions that report what is wrong.
+// Leaves unusual objects, including non-contiguous ones, to the functions that report what is wrong.
 bool held_memory::take_known(const demand& wanted) {
   const auto known = known_type_of_object(wanted.object);
   switch (known.from) {
@@ -426,7 +427,7 @@ bool held_memory::take_described(nb::handle tensor, dl_tensor_of_object describe
   return true;
 }
 
-// Raises for tensors without memory, and for lazy views: PyTorch's interfaces return their raw memory, before the pending operation.
+// Raises for tensors without memory, and for lazy views: PyTorch's interfaces return the raw memory, before the pending operation.
 bool held_memory::take_tensor(const demand& wanted) {
   const nb::handle tensor = wanted.object;
   const auto& names = attribute_names::get();
@@ -461,7 +462,7 @@ bool held_memory::take_tensor(const demand& wanted) {
 bool held_memory::take_cupy(const demand& wanted) {
   const nb::handle array = wanted.object;
   const auto& names = attribute_names::get();
-  // The attribute flags makes an object, which takes ten times as long.
+  // The attribute flags creates an object, which takes ten times as long.
   auto in_order = attribute(array, names.c_contiguous);
   if (!in_order) in_order = nb::getattr(nb::getattr(array, names.flags), names.flag_of_c);
   if (!in_order->is(nb::handle(Py_True))) return false;
@@ -486,7 +487,7 @@ bool held_memory::take_cuda_array(const demand& wanted) {
   const auto [address, readonly] = wanted.pair_of(interface[names.data], "data");
   if (PyObject_IsTrue(readonly.ptr()) != 0 && wanted.use == memory_use::target) wanted.refuse(is_readonly);
   const auto item_size = wanted.item_size_of(interface[names.typestr]);
-  const auto shape = integers(interface[names.shape], "a length of its shape");
+  const auto shape = integers(interface[names.shape], "a length in its shape");
   const auto bytes = wanted.byte_count(shape.data(), shape.size(), item_size);
   if (const auto strides = entry(names.strides); !strides.is_none()) {
     wanted.check_contiguity(shape, integers(strides, "a stride"), item_size);
@@ -510,11 +511,11 @@ bool held_memory::take_data_pointer(const demand& wanted) {
     const auto shape = attribute(object, "shape");
     const auto strides = attribute(object, "stride");
     if (!shape || !strides) wanted.refuse(is_not_contiguous);
-    wanted.check_contiguity(integers(*shape, "a length of its shape"), integers((*strides)(), "a stride"), 1);
+    wanted.check_contiguity(integers(*shape, "a length in its shape"), integers((*strides)(), "a stride"), 1);
   }
   const auto address = unsigned_integer((*pointer)(), "data_ptr()");
   size_ = unsigned_integer(*bytes, "nbytes");
-  if (address == 0 && size_ != 0) wanted.refuse(has_no_address);  // for example a storage of PyTorch's meta device
+  if (address == 0 && size_ != 0) wanted.refuse(has_no_address);  // for example a storage on PyTorch's meta device
   data_ = pointer_of(address);
   owner_ = nb::borrow(object);
   return true;
@@ -526,8 +527,8 @@ bool held_memory::take_dlpack(const demand& wanted) {
   const auto device = attribute(object, "__dlpack_device__");
   if (!exporter || !device) return false;
   const auto where = signed_integer(wanted.pair_of((*device)(), "__dlpack_device__").first, "the device type of __dlpack_device__");
-  if (!is_addressable_device(where)) wanted.refuse("lies on a device that Penstock does not know");
-  // Without a requested version, an exporter refuses read-only memory. -1: wait for no stream, as with the other interfaces.
+  if (!is_addressable_device(where)) wanted.refuse("is on a device that Penstock does not support");
+  // Without a requested version, an exporter rejects read-only memory. -1: do not wait for any stream, as with the other interfaces.
   nb::object capsule = where == dl_cpu ? (*exporter)() : (*exporter)("stream"_a = -1);
   const auto* tensor = static_cast<const dl_tensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (tensor == nullptr) throw nb::python_error();
@@ -550,12 +551,12 @@ bool held_memory::take_dlpack(const demand& wanted) {
 held_memory::part held_memory::slice(std::int64_t offset, std::optional<std::int64_t> size) const {
   const auto start = static_cast<std::uint64_t>(offset);
   if (offset < 0 || start > size_) {
-    raise_invalid("buffer_offset is " + std::to_string(offset) + ", but the buffer holds " + std::to_string(size_) + " bytes");
+    raise_invalid("buffer_offset is " + std::to_string(offset) + ", but the buffer has " + std::to_string(size_) + " bytes");
   }
   if (!size) return {data_ + start, size_ - start};
   const auto length = static_cast<std::uint64_t>(*size);
   if (*size < 0 || length > size_ - start) {
-    raise_invalid("size is " + std::to_string(*size) + ", but the buffer holds " + std::to_string(size_ - start) + " bytes from offset " +
+    raise_invalid("size is " + std::to_string(*size) + ", but the buffer has " + std::to_string(size_ - start) + " bytes from offset " +
                   std::to_string(offset));
   }
   return {data_ + start, length};
@@ -582,23 +583,24 @@ PyType_Slot pointer_slots[] = {
 
 void add_buffers(nb::module_& module) {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&forget_types));
-  nb::class_<raw_pointer>(module, "Pointer", nb::type_slots(pointer_slots),
-                          "Memory at an address: of the host or of a device.\n\n"
-                          "owner, if given, is kept alive as long as the Pointer and every request on it. readonly memory can be written\n"
-                          "from, not read into. Nothing checks that the address is right.")
+  nb::class_<raw_pointer>(
+      module, "Pointer", nb::type_slots(pointer_slots),
+      "Host or device memory at an address.\n\n"
+      "owner, if given, is kept alive as long as the Pointer and every request that uses it. readonly memory can be written\n"
+      "from, but not read into. The address is not checked.")
       .def(
           "__init__",
           [](raw_pointer* self, nb::handle address, nb::handle nbytes, nb::object owner, nb::handle readonly) {
-            if (PyBool_Check(readonly.ptr()) == 0) throw nb::type_error(("readonly is a bool, not " + type_of(readonly)).c_str());
+            if (PyBool_Check(readonly.ptr()) == 0) throw nb::type_error(("readonly must be a bool, not " + type_of(readonly)).c_str());
             const auto start = unsigned_integer(address, "address");
             new (self) raw_pointer{start, unsigned_integer(nbytes, "nbytes"), std::move(owner), readonly.is(nb::handle(Py_True))};
           },
           "address"_a.none(), "nbytes"_a.none(), "owner"_a = nb::none(), "readonly"_a = false,
           nb::sig("def __init__(self, address: int, nbytes: int, owner: object | None = None, readonly: bool = False) -> None"))
-      .def_ro("address", &raw_pointer::address, "Where it begins.")
-      .def_ro("nbytes", &raw_pointer::nbytes, "Its length in bytes.")
-      .def_ro("owner", &raw_pointer::owner, "What keeps the memory alive, or None.")
-      .def_ro("readonly", &raw_pointer::readonly, "Whether it can only be written from.")
+      .def_ro("address", &raw_pointer::address, "The start address.")
+      .def_ro("nbytes", &raw_pointer::nbytes, "The length in bytes.")
+      .def_ro("owner", &raw_pointer::owner, "The object that keeps the memory alive, or None.")
+      .def_ro("readonly", &raw_pointer::readonly, "True if the memory can be written from but not read into.")
       .def("__repr__", [](const raw_pointer& self) {
         return nb::str("penstock.Pointer({:#x}, {}{})").format(self.address, self.nbytes, self.readonly ? ", readonly=True" : "");
       });
@@ -609,9 +611,10 @@ void add_buffers(nb::module_& module) {
         return std::pair(reinterpret_cast<std::uint64_t>(memory.data()), memory.size());
       },
       "obj"_a, "writable"_a = false,
-      "The address and length in bytes of an object's memory, by the rules for buffers. Does not keep the object alive.");
+      "Returns the address and length in bytes of an object's memory, by the rules for buffers. Does not keep the object\n"
+      "alive.");
   module.def(
-      "_held_memories", [] { return held_memory::count(); }, "How many buffers requests hold. For tests.");
+      "_held_memories", [] { return held_memory::count(); }, "Returns the number of buffers held by requests. For tests.");
 }
 
 }  // namespace penstock::python

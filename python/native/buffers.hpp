@@ -1,10 +1,10 @@
-// Python objects as memory that a request reads into or writes from.
+// Python objects used as the memory that a request reads into or writes from.
 //
 // Accepts, in this order: penstock.Pointer and penstock.DeviceBuffer, the buffer protocol (bytes, bytearray, memoryview, NumPy),
-// __cuda_array_interface__ (CuPy, Numba, RMM, PyTorch on a GPU), data_ptr() and nbytes (PyTorch's tensors and storages), and DLPack.
-// PyTorch's own tensors with DLPack's C functions (1.3) are tried with these first. An object with several of these interfaces describes
-// the same memory by each. CuPy's arrays and PyTorch's tensors build the dict of __cuda_array_interface__ anew each time, which takes
-// microseconds, so their cheap attributes are tried first.
+// __cuda_array_interface__ (CuPy, Numba, RMM, PyTorch on a GPU), data_ptr() and nbytes (PyTorch's tensors and storages), and DLPack. For
+// PyTorch's own tensors, DLPack's C functions (1.3) are tried first if available. An object with several of these interfaces describes the
+// same memory with each. CuPy's arrays and PyTorch's tensors build the __cuda_array_interface__ dict each time, which takes microseconds,
+// so their cheaper attributes are tried first.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@ namespace nb = nanobind;
 
 enum class memory_use : std::uint8_t { source, target };
 
-// c: C order, the order of arrays in files. any: Fortran order too; the bytes are moved as they lie in memory.
+// c: C order, the order of arrays in files. any: also Fortran order; the bytes are moved in memory order.
 enum class memory_order : std::uint8_t { c, any };
 // Parses the argument order, "C" or "A". Raises TypeError and penstock.InvalidArgument.
 memory_order parse_order(nb::handle order);
@@ -39,17 +39,18 @@ struct argument_name {
   [[nodiscard]] std::string text() const;
 };
 
-// Where memory is; stays valid after the memory is freed.
+// The location of memory; stays valid after the memory is freed.
 struct memory_place {
   std::string device;             // for a DeviceBuffer; otherwise empty: the engine classifies the address
   const void* address = nullptr;  // null: none
 };
 
-// The memory of one object, which it keeps alive and in place. Construction and destruction need the GIL; data() and size() do not.
+// The memory of one object. Keeps the object alive and its memory in place. Construction and destruction need the GIL; data() and size() do
+// not.
 class held_memory {
  public:
   // Raises penstock.BufferError for memory that is read-only (as a target), not contiguous, masked, made of Python objects, or in Fortran
-  // order if that is not allowed; and TypeError for an object without memory. Both name the argument.
+  // order if that is not allowed; and TypeError for an object without memory. Both messages include the argument's name.
   held_memory(nb::handle object, memory_use use, memory_order order = memory_order::c, argument_name name = {});
   held_memory(const held_memory&) = delete;
   held_memory& operator=(const held_memory&) = delete;
@@ -57,15 +58,15 @@ class held_memory {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] memory_place place() const { return {device_, data_}; }
-  // The part that a request uses. size: nothing means the rest. Raises penstock.InvalidArgument if the part leaves the memory.
+  // Returns the part that a request uses. size: nullopt means the rest. Raises penstock.InvalidArgument if the part is out of bounds.
   struct part {
     std::byte* data;
     std::uint64_t size;
   };
   [[nodiscard]] part slice(std::int64_t offset, std::optional<std::int64_t> size) const;
-  // The object to keep in place of this one, if keeping it is enough; null if a buffer view must be released.
+  // Returns the object to keep instead of this one, if keeping it is enough; null if a buffer view must be released.
   [[nodiscard]] nb::object* only_owner() noexcept { return view_.obj == nullptr ? &owner_ : nullptr; }
-  // Number of live objects in this process. Needs the GIL.
+  // Returns the number of live objects in this process. Needs the GIL.
   static int count() noexcept { return count_; }
 
  private:
@@ -76,7 +77,7 @@ class held_memory {
     memory_order order;
     argument_name name;
     [[noreturn]] void refuse(const std::string& why) const;
-    // Raises for a PyTorch tensor without memory, with the message of penstock._torch_memory.
+    // Raises for a PyTorch tensor without memory, with penstock._torch_memory's message.
     void check_tensor() const;
     // Raises for a PyTorch view that computes its values from the bytes when it is read.
     [[noreturn]] void refuse_lazy(const char* kind, const char* method) const;
@@ -106,8 +107,8 @@ class held_memory {
   std::string device_;
 };
 
-// Returns whether the bytes lie in the storage of a PyTorch tensor: the program may have freed or shrunk it since it created the tensor.
-// True if the tensor cannot be asked. Needs the GIL.
+// Returns whether the bytes are within the PyTorch tensor's storage: the program may have freed or shrunk the storage since it created the
+// tensor. Returns true if the tensor cannot be queried. Needs the GIL.
 bool lies_in_its_storage(nb::handle tensor, std::uint64_t address, std::uint64_t bytes);
 
 // Adds penstock.Pointer and resolve().

@@ -15,12 +15,12 @@ struct checked {
   PyObject* function;  // nanobind's
 };
 
-// types.MethodType, kept: files may still be closed at the interpreter's end, when nothing can be imported.
+// types.MethodType, kept because files may still be closed at interpreter shutdown, when nothing can be imported.
 PyObject* method_of_python = nullptr;
 
 checked* of(PyObject* self) { return reinterpret_cast<checked*>(self); }
 
-// Replaces nanobind's error by the one from penstock._arguments, if that finds what is wrong with the arguments.
+// Replaces nanobind's error with the one from penstock._arguments, if that finds what is wrong with the arguments.
 void say_what_is_wrong(PyObject* function, PyObject* const* args, std::size_t count, PyObject* names) {
   nb::python_error problem;
   try {
@@ -91,7 +91,7 @@ PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(checked, 
 PyGetSetDef attributes[] = {{"__doc__", get_documentation, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
 constexpr unsigned flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
 
-// A function in a class does not become a method, like C functions.
+// Like a C function, a function in a class does not become a method.
 PyType_Slot function_slots[] = {{Py_tp_members, members},
                                 {Py_tp_getset, attributes},
                                 {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
@@ -130,7 +130,7 @@ nb::object checked_of(nb::handle type, nb::handle function) {
 bool is_function(nb::handle object) { return PyType_Check(object.ptr()) == 0 && nb::hasattr(object, "__nb_signature__"); }
 bool is_special(nb::handle name) { return std::string_view(nb::str(name).c_str()).starts_with("__"); }
 
-// Returns a copy, because the loop over it changes the original.
+// Returns a copy, because the loop over it modifies the original.
 nb::object items_of(nb::handle owner) {
   nb::object items = nb::steal(PySequence_List(nb::object(owner.attr("__dict__").attr("items")()).ptr()));
   if (!items.is_valid()) throw nb::python_error();

@@ -1,4 +1,4 @@
-// Makes errors of the module's functions name the wrong argument. nanobind's own errors list the whole signature and the types of all
+// Makes errors from the module's functions say which argument is wrong. nanobind's own errors list the whole signature and the types of all
 // arguments.
 #pragma once
 
@@ -8,8 +8,8 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// Wraps each function of the module, and each method of its classes except the special ones. The wrapper calls the original, and examines
-// the arguments only if the original refused them.
+// Wraps each function in the module, and each method of its classes except special ones. The wrapper calls the original, and examines the
+// arguments only if the original rejected them.
 void check_arguments(nb::module_& module);
 
 }  // namespace penstock::python

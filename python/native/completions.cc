@@ -14,7 +14,7 @@ namespace penstock::python {
 
 namespace {
 
-// Time for waiting threads to report by themselves.
+// Time given to waiting threads to report themselves.
 constexpr std::chrono::microseconds moment(200);
 
 // Number of forks from the first process to this one.
@@ -28,7 +28,7 @@ unsigned this_process() noexcept { return process_number.load(std::memory_order_
 
 class completions {
  public:
-  // Returns the object of this process, with its thread; null once the interpreter is ending. Needs the GIL.
+  // Returns this process's object, with its thread; null once the interpreter is shutting down. Needs the GIL.
   static completions* get() {
     if (interpreter_ends.load()) return nullptr;
     if (auto* found = current.load()) return found;
@@ -67,7 +67,7 @@ class completions {
     if (first_ != nullptr && !std::exchange(hurries_, true)) wake_.notify_one();
   }
 
-  // Waits until nothing is under way. Needs the GIL, which it releases while it blocks. Returns false if a signal handler has raised; the
+  // Waits until nothing is in flight. Needs the GIL and releases it while blocked. Returns false if a signal handler has raised; the
   // exception is then set.
   bool settle() {
     for (;;) {
@@ -80,7 +80,7 @@ class completions {
     }
   }
 
-  // The same, and ends the thread.
+  // The same, and stops the thread.
   void finish() {
     if (!settle()) PyErr_Clear();
     const without_gil unlocked;
@@ -119,7 +119,7 @@ class completions {
     PyGILState_Release(gil);
   }
 
-  // Releases the settled ones. Returns the others, in their order.
+  // Releases the settled requests. Returns the others, in order.
   static under_way* without_settled(under_way* first, std::size_t& kept) noexcept {
     auto** left = &first;
     while (auto* const each = *left) {
@@ -134,7 +134,7 @@ class completions {
     return first;
   }
 
-  // Returns all that have ended, in their order. Null: the thread must end.
+  // Returns all completed requests, in order. Null: the thread must exit.
   under_way* take() {
     std::unique_lock guard(lock_);
     wake_.wait(guard, [this] { return first_ != nullptr || stopping_; });
@@ -148,10 +148,10 @@ class completions {
   std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
   std::condition_variable quiet_;
-  under_way* first_ = nullptr;  // list of ended requests, linked by next_
+  under_way* first_ = nullptr;  // list of completed requests, linked by next_
   under_way* last_ = nullptr;   // valid if first_ is not null
-  bool hurries_ = false;        // one of them must not wait
-  std::size_t count_ = 0;       // requests that keep the process, from begin() until they are reported
+  bool hurries_ = false;        // one of them must be reported without delay
+  std::size_t count_ = 0;       // requests that the interpreter waits for, from begin() until they are reported
   bool reporting_ = false;
   bool stopping_ = false;
   bool stopped_ = false;
@@ -189,7 +189,7 @@ void under_way::hurry() noexcept {
 bool under_way::left_behind() const noexcept { return process_ != this_process(); }
 
 void add_completions(nb::module_& module) {
-  // In a forked child the lock may be held and the thread is missing, so the child makes a new object.
+  // In a forked child the lock may be held and the thread does not exist, so the child creates a new object.
   pthread_atfork(nullptr, nullptr, [] {
     process_number.fetch_add(1);
     current.store(nullptr);
@@ -200,16 +200,17 @@ void add_completions(nb::module_& module) {
         interpreter_ends.store(true);
         if (auto* running = current.exchange(nullptr)) running->finish();
       },
-      "Waits for all requests under way; what is begun later is waited for by whoever begins it. For atexit.");
+      "Waits for all requests in flight. Requests started later must be waited for by whoever starts them. For atexit.");
   module.def(
       "_settle",
       [] {
         auto* running = current.load();
         if (running != nullptr && !running->settle()) throw nb::python_error();
       },
-      "Waits until all requests under way have ended and let go of what they kept. For tests.");
+      "Waits until all requests in flight have completed and released what they kept. For tests.");
   module.def(
-      "_under_way", [] { return under_way::count(); }, "How many requests, under way or shown by an object, there are. For tests.");
+      "_under_way", [] { return under_way::count(); },
+      "Returns the number of requests that are in flight or referenced by an object. For tests.");
 }
 
 }  // namespace penstock::python

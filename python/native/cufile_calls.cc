@@ -16,8 +16,8 @@ nb::int_ address_of(Call* call) {
   return nb::int_(reinterpret_cast<std::uintptr_t>(call));
 }
 
-// The code is compiled into this module. Loading libcufile.so.0 instead would give it to every later library in the process that needs a
-// library of that name, such as PyTorch, which needs NVIDIA's.
+// The code is compiled into this module. Loading libcufile.so.0 instead would make every later library in the process that needs a library
+// of that name use it, such as PyTorch, which needs NVIDIA's.
 nb::dict cufile_calls() {
   nb::dict told;
   told["driver_open"] = address_of(cuFileDriverOpen);
@@ -68,7 +68,7 @@ nb::dict cufile_calls() {
 }
 
 const char* cufile_words(nb::handle status) {
-  constexpr std::int64_t most = 8191;  // the largest value that the bits of the enumeration hold
+  constexpr std::int64_t most = 8191;  // the largest value that fits into the bits of the enumeration
   constexpr std::int64_t none = 1;
   const auto number = signed_integer(status, "status");
   return cufileop_status_error(static_cast<CUfileOpError>(number < 0 || number > most ? none : number));
@@ -78,9 +78,8 @@ const char* cufile_words(nb::handle status) {
 
 void add_cufile_calls(nb::module_& module) {
   module.def("_cufile_calls", &cufile_calls,
-             "The addresses of the functions of cuFile's C interface over the engine of this process, by the names that cuda-python gives "
-             "them.");
-  module.def("_cufile_words", &cufile_words, "status"_a, "What a status of cuFile means.");
+             "Returns the addresses of cuFile's C functions over this process's engine, by the names that cuda-python gives them.");
+  module.def("_cufile_words", &cufile_words, "status"_a, "Returns a description of a cuFile status.");
 }
 
 }  // namespace penstock::python

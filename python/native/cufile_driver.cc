@@ -37,7 +37,7 @@ nb::tuple use_driver() {
   return told(outcome);
 }
 
-// Also returns the handle. Not counted: the caller that registers it for a user counts it.
+// Also returns the handle. Not counted here: the caller that registers the file for a user counts it.
 nb::tuple register_for_batches(int descriptor) {
   CUfileHandle_t handle = nullptr;
   const auto outcome = [&] {
@@ -76,12 +76,12 @@ bool is_reachable(std::uint64_t address, std::uint64_t length, bool writable) {
   return writable ? cufile::is_writable(at(address), length) : cufile::is_readable(at(address), length);
 }
 
-// Keeps the GIL, because the lock is held only for a look-up.
+// Keeps the GIL, because the lock is held only for a lookup.
 int buffer_fault(std::uint64_t base, std::int64_t offset, std::uint64_t length, bool is_write) {
   return cufile_now().memory().fault({at(base), offset, length}, is_write);
 }
 
-// Counts a read or write that bypassed the C functions, as they would count it.
+// Counts a read or write that bypassed the C functions as those would count it.
 void count_transfer(std::uint64_t address, bool is_write, std::uint64_t bytes_done, bool failed, std::int64_t took_ns, bool is_vector) {
   auto& statistics = cufile_now().stats();
   if (!statistics.on()) return;
@@ -105,26 +105,28 @@ void count_call(std::string_view what, bool ok) {
 }  // namespace
 
 void add_cufile_driver(nb::module_& module) {
-  module.def("_cufile_use", &use_driver, "Opens the driver of cuFile's interface, where it is closed: cuFile's number, and CUDA's.");
+  module.def("_cufile_use", &use_driver, "Opens the cuFile driver if it is closed. Returns cuFile's and CUDA's error numbers.");
   module.def(
-      "_cufile_opening", [] { return cufile_now().opening(); }, "A number of this opening that no other has; 0 while it is closed.");
+      "_cufile_opening", [] { return cufile_now().opening(); },
+      "Returns a number unique to this opening of the driver; 0 while it is closed.");
   module.def("_cufile_register_file", &register_for_batches, "descriptor"_a,
-             "Registers a file with the interface, uncounted: cuFile's number, CUDA's, the handle.");
-  module.def("_cufile_release_file", &release_for_batches, "handle"_a, "Undoes _cufile_register_file(). Any other handle does nothing.");
+             "Registers a file without counting it. Returns cuFile's and CUDA's error numbers and the handle.");
+  module.def("_cufile_release_file", &release_for_batches, "handle"_a, "Undoes _cufile_register_file(). Ignores any other handle.");
   module.def("_cufile_register_buffer", &register_one_way, "base"_a, "length"_a, "flags"_a,
-             "Registers memory for both directions (0), for reads of files (1) or for writes (2), uncounted: cuFile's number, and CUDA's.");
+             "Registers memory for both directions (0), for file reads (1) or for file writes (2), without counting it. Returns\n"
+             "cuFile's and CUDA's error numbers.");
   module.def("_cufile_reachable", &is_reachable, "address"_a, "length"_a, "writable"_a,
-             "Whether memory of this process lies there, which can be read, or also written.");
+             "Returns whether the range is memory of this process that can be read (or also written).");
   module.def("_cufile_same_open_file", &cufile::share_open_file, "one"_a, "other"_a,
-             "Whether two descriptors are of one open file, which was duplicated.");
+             "Returns whether two descriptors are duplicates that share one open file.");
   module.def("_cufile_buffer_fault", &buffer_fault, "base"_a, "offset"_a, "length"_a, "is_write"_a,
-             "Why registered memory may not be used so, as cuFile's number; 0 where it may.");
+             "Returns cuFile's number for why registered memory may not be used in this way; 0 if it may.");
   module.def(
-      "_cufile_counts", [] { return cufile_now().stats().on(); }, "Whether the statistics of cuFile's interface are on.");
+      "_cufile_counts", [] { return cufile_now().stats().on(); }, "Returns whether cuFile's statistics are on.");
   module.def("_cufile_count", &count_transfer, "address"_a, "is_write"_a, "bytes_done"_a, "failed"_a, "took_ns"_a, "is_vector"_a,
-             "Counts a read or write of memory at an address in the statistics of cuFile's interface, where they are on.");
+             "Counts a read or write of memory at an address in cuFile's statistics, if they are on.");
   module.def("_cufile_count_call", &count_call, "what"_a, "ok"_a,
-             "Counts a call that went past the interface: handle_register, handle_deregister, buf_register or buf_deregister.");
+             "Counts a call that bypassed the C interface: handle_register, handle_deregister, buf_register or buf_deregister.");
 }
 
 }  // namespace penstock::python

@@ -12,7 +12,7 @@ namespace penstock::python {
 
 namespace {
 
-// The value of a key, if its kind can be queried; null otherwise.
+// Returns the value of a key, if its kind can be queried; null otherwise.
 nb::object value_of(const cufile::key& where, const cufile::settings& now) {
   const auto index = static_cast<std::size_t>(where.parameter);
   switch (where.kind) {
@@ -21,7 +21,7 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
     case cufile::key_kind::flag:
       return nb::bool_(now.flags[index]);
     case cufile::key_kind::word:
-      return path_object(now.words[index]);  // a file name, or a text that the user wrote
+      return path_object(now.words[index]);  // a file name, or text written by the user
     case cufile::key_kind::limit:
     case cufile::key_kind::list:
     case cufile::key_kind::table:
@@ -34,7 +34,7 @@ nb::object value_of(const cufile::key& where, const cufile::settings& now) {
   return {};
 }
 
-// For an open driver its live values, which cuFileSetParameter... may have set; otherwise those that opening it would use.
+// Returns the live values for an open driver, which cuFileSetParameter... may have set; otherwise those that opening it would use.
 cufile::settings settings_now() {
   const without_gil unlocked;
   return cufile::driver::current().settings().values();
@@ -64,10 +64,9 @@ nb::dict cufile_settings() {
 
 void add_cufile_settings(nb::module_& module) {
   module.def("_cufile_settings", &cufile_settings,
-             "What an open driver goes by, else what cufile.json and the CUFILE_ variables of the environment say, with cuFile's defaults "
-             "for\n"
-             "the rest: by key, such as \"properties.allow_compat_mode\". penstock.Error: the file that is named cannot be read, or is no "
-             "cufile.json.");
+             "Returns the settings of an open driver; otherwise those from cufile.json and the CUFILE_ environment variables, with\n"
+             "cuFile's defaults for the rest, by key, such as \"properties.allow_compat_mode\". Raises penstock.Error if the specified\n"
+             "file cannot be read or is not a cufile.json.");
 }
 
 }  // namespace penstock::python

@@ -1,4 +1,4 @@
-// The settings of cuFile, for penstock.cufile and penstock.gds; read by the same code as in libcufile.so.0.
+// cuFile's settings, for penstock.cufile and penstock.gds; read by the same code as in libcufile.so.0.
 #pragma once
 
 #include <nanobind/nanobind.h>

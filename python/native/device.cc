@@ -61,7 +61,7 @@ device_info device_named(nb::handle spelled) {
     if (each.name == name) return each;
   }
   const auto engine = shared_engine();
-  // The list omits devices that cannot be used; only an allocation reports why, for example that descriptors have run out.
+  // The list omits unusable devices; only an allocation reports why a device is unusable, for example because descriptors have run out.
   const auto tried = [&] {
     const without_gil unlocked;
     return engine.allocate(name, 1).error();
@@ -71,7 +71,7 @@ device_info device_named(nb::handle spelled) {
 }
 
 device_memory allocate(const device_info& self, std::int64_t nbytes) {
-  if (nbytes <= 0) raise_invalid("a DeviceBuffer needs at least one byte, not " + std::to_string(nbytes));
+  if (nbytes <= 0) raise_invalid("a DeviceBuffer must have at least one byte, not " + std::to_string(nbytes));
   auto made = [&] {
     const auto engine = shared_engine();
     const without_gil unlocked;
@@ -94,7 +94,7 @@ void copy_objects(nb::handle target, nb::handle source, memory_order order) {
   const held_memory from(source, memory_use::source, order, {"source"});
   const held_memory to(target, memory_use::target, order, {"target"});
   if (from.size() > to.size()) {
-    raise_invalid("copy: the source has " + std::to_string(from.size()) + " bytes, the target " + std::to_string(to.size()));
+    raise_invalid("copy: the source has " + std::to_string(from.size()) + " bytes, but the target has " + std::to_string(to.size()));
   }
   copy_bytes(to.data(), from.data(), from.size());
 }
@@ -109,7 +109,7 @@ nb::object to_host(nb::handle self) {
 
 nb::dict cuda_array_interface(const device_memory& self) {
   if (!is_cuda(self.device)) {
-    throw nb::attribute_error(("memory of " + self.device + " has no __cuda_array_interface__").c_str());
+    throw nb::attribute_error(("memory on " + self.device + " has no __cuda_array_interface__").c_str());
   }
   nb::dict facts;
   facts["shape"] = nb::make_tuple(self.size);
@@ -121,19 +121,19 @@ nb::dict cuda_array_interface(const device_memory& self) {
 }
 
 void expect_this_process(const device_memory& self) {
-  if (self.process != this_process()) raise({errc::forked, "this memory of " + self.device + " is the parent process's"});
+  if (self.process != this_process()) raise({errc::forked, "this memory on " + self.device + " belongs to the parent process"});
 }
 
 device_memory slice_of(const device_memory& self, nb::handle part) {
-  if (PySlice_Check(part.ptr()) == 0) throw nb::type_error(("a DeviceBuffer is indexed by a slice, not by " + type_of(part)).c_str());
+  if (PySlice_Check(part.ptr()) == 0) throw nb::type_error(("a DeviceBuffer must be indexed with a slice, not " + type_of(part)).c_str());
   Py_ssize_t start = 0, stop = 0, step = 0;
   if (PySlice_Unpack(part.ptr(), &start, &stop, &step) != 0) throw nb::python_error();
-  if (step != 1) raise_invalid("a DeviceBuffer has slices of step 1 only, not " + std::to_string(step));
+  if (step != 1) raise_invalid("a DeviceBuffer slice must have step 1, not " + std::to_string(step));
   const auto length = PySlice_AdjustIndices(static_cast<Py_ssize_t>(self.size), &start, &stop, step);
   return {self, static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(length)};
 }
 
-// The address for the CPU of memory on the host device.
+// Returns the CPU's address for memory on the host device.
 void* cpu_address(const device_memory& self) {
   expect_this_process(self);
   if (self.size == 0) return self.data;
@@ -147,7 +147,7 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) noexcept {
   try {
     const auto& self = *nb::inst_ptr<device_memory>(object);
     if (is_cuda(self.device)) {
-      PyErr_SetString(PyExc_BufferError, ("the CPU cannot touch memory of " + self.device + ": to_host() copies it").c_str());
+      PyErr_SetString(PyExc_BufferError, ("the CPU cannot access memory on " + self.device + ": use to_host() to copy it").c_str());
       return -1;
     }
     return PyBuffer_FillInfo(view, object, cpu_address(self), static_cast<Py_ssize_t>(self.size), 0, flags);
@@ -166,10 +166,10 @@ dl_device dlpack_place(const device_memory& self) {
   return {dl_cuda, static_cast<std::int32_t>(std::stoi(self.device.substr(self.device.find(':') + 1)))};
 }
 
-// The two integers of a tuple.
+// Returns the two integers in a tuple.
 std::pair<std::int64_t, std::int64_t> two_integers(nb::handle pair, const char* name) {
   if (!nb::isinstance<nb::tuple>(pair) || nb::len(pair) != 2) {
-    throw nb::type_error((std::string(name) + " is a tuple of two int or None, not " + type_of(pair)).c_str());
+    throw nb::type_error((std::string(name) + " must be a tuple of two int or None, not " + type_of(pair)).c_str());
   }
   return {signed_integer(pair[0], name), signed_integer(pair[1], name)};
 }
@@ -179,7 +179,7 @@ nb::object dlpack(nb::handle self, nb::handle /*stream*/, nb::handle max_version
   expect_this_process(memory);
   const auto where = dlpack_place(memory);
   if (!dl_device.is_none() && two_integers(dl_device, "dl_device") != std::pair<std::int64_t, std::int64_t>(where.type, where.id)) {
-    raise_bad_memory("dl_device: the memory lies on " + memory.device + ", and is not copied to a different device");
+    raise_bad_memory("dl_device: the memory is on " + memory.device + " and is not copied to a different device");
   }
   if (!copy.is_none() && PyObject_IsTrue(copy.ptr()) != 0) raise_bad_memory("copy: a DeviceBuffer is exported in place, never as a copy");
   const bool versioned = !max_version.is_none() && two_integers(max_version, "max_version").first >= 1;
@@ -212,7 +212,7 @@ nb::dict describe(nb::handle object) {
   return told;
 }
 
-// "GPU-5c3a...", as printed by nvidia-smi; empty if unknown.
+// Returns "GPU-5c3a...", as printed by nvidia-smi; empty if unknown.
 std::string uuid_text(const device_info& self) {
   constexpr auto digits = "0123456789abcdef";
   std::string text;
@@ -231,68 +231,75 @@ std::string uuid_text(const device_info& self) {
 void add_devices(nb::module_& module) {
   nb::class_<device_info>(module, "Device", "A device whose memory files can be read into: a GPU, or the host device \"host:0\".")
       .def_ro("name", &device_info::name, "\"cuda:0\" or \"host:0\".")
-      .def_ro("description", &device_info::description, "The maker's name of it.")
+      .def_ro("description", &device_info::description, "The manufacturer's name for the device.")
       .def_ro("pci_bus_id", &device_info::pci_bus_id, "\"0000:3b:00.0\"; empty for the host device.")
-      .def_ro("memory_bytes", &device_info::memory_bytes, "Its memory in bytes.")
-      .def_ro("numa_node", &device_info::numa_node, "The NUMA node that it is attached to; -1: not known.")
-      .def_ro("window_bytes", &device_info::window_bytes, "Its largest PCI memory window (BAR1) in bytes; 0: not known.")
+      .def_ro("memory_bytes", &device_info::memory_bytes, "The device's memory in bytes.")
+      .def_ro("numa_node", &device_info::numa_node, "The NUMA node that the device is attached to; -1 if unknown.")
+      .def_ro("window_bytes", &device_info::window_bytes, "The device's largest PCI memory window (BAR1) in bytes; 0 if unknown.")
       .def_ro("shares_host_memory", &device_info::shares_host_memory,
-              "It has no memory but the host's (DGX Spark, Jetson): of memory_bytes, what programs and the page cache hold is not free.")
-      .def_prop_ro("uuid", &uuid_text, "\"GPU-...\", as nvidia-smi writes it; empty: not known.")
-      .def("empty", &allocate, "nbytes"_a, "Allocates nbytes of its memory, uninitialized. Raises penstock.Error.")
+              "True if the device shares the host's memory (DGX Spark, Jetson), so programs and the page cache use part of\n"
+              "memory_bytes.")
+      .def_prop_ro("uuid", &uuid_text, "\"GPU-...\", as printed by nvidia-smi; empty if unknown.")
+      .def("empty", &allocate, "nbytes"_a, "Allocates nbytes of uninitialized device memory. Raises penstock.Error.")
       .def("__repr__", [](const device_info& self) { return "<penstock.Device " + self.name + " " + self.description + ">"; });
 
   nb::class_<device_memory>(
       module, "DeviceBuffer", nb::is_weak_referenceable(), nb::type_slots(buffer_slots),
-      "Memory of one device, from Device.empty(), or a slice of it. Freed when the last reference to any of it is\n"
-      "gone; a request under way holds one. CuPy and PyTorch take it by __cuda_array_interface__ and DLPack; that of\n"
-      "the host device has the buffer protocol, so NumPy takes it. The CPU cannot touch that of a GPU.")
+      "Memory on one device, from Device.empty(), or a slice of it. Freed with the last reference to any part of it; requests\n"
+      "in flight hold one. CuPy and PyTorch accept it through __cuda_array_interface__ and DLPack. Memory on the host device\n"
+      "also has the buffer protocol, so NumPy accepts it. The CPU cannot access GPU memory.")
       .def_prop_ro(
           "ptr", [](const device_memory& self) { return reinterpret_cast<std::uint64_t>(self.data); }, "Its address.")
       .def_prop_ro(
           "nbytes", [](const device_memory& self) { return self.size; }, "Its length in bytes.")
-      .def_ro("device", &device_memory::device, "The name of its device.")
-      .def("to_host", &to_host, "A copy of its bytes. Blocks. Raises penstock.Error.")
+      .def_ro("device", &device_memory::device, "The device's name.")
+      .def("to_host", &to_host, "Returns a copy of the bytes in host memory. Blocks. Raises penstock.Error.")
       .def(
           "copy_from", [](nb::handle self, nb::handle source, nb::handle order) { copy_objects(self, source, parse_order(order)); },
           "source"_a, nb::kw_only(), "order"_a = "C",
-          "Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit.")
+          "Copies all bytes of source, which may be any memory, to the start of this buffer. Blocks. Raises ValueError if they do\n"
+          "not fit.")
       .def(
           "copy_to", [](nb::handle self, nb::handle target, nb::handle order) { copy_objects(target, self, parse_order(order)); },
           "target"_a, nb::kw_only(), "order"_a = "C",
-          "Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit.")
-      .def_prop_ro("__cuda_array_interface__", &cuda_array_interface, "As an array of bytes; for memory of CUDA devices only.")
+          "Copies all bytes of this buffer to the start of target, which may be any memory. Blocks. Raises ValueError if they do\n"
+          "not fit.")
+      .def_prop_ro("__cuda_array_interface__", &cuda_array_interface, "The memory as an array of bytes. Only for memory on CUDA devices.")
       .def("__len__", [](const device_memory& self) { return self.size; })
       .def("__getitem__", &slice_of, "part"_a.none(),
-           "buffer[start:stop]: a DeviceBuffer of that part, which keeps the memory alive. Raises ValueError for a step.")
+           "buffer[start:stop] returns a DeviceBuffer for that part, which keeps the memory alive. Raises ValueError for a step.")
       .def(
           "__dlpack_device__",
           [](const device_memory& self) {
             const auto where = dlpack_place(self);
             return nb::make_tuple(where.type, where.id);
           },
-          "As DLPack has it: (1, 0), the CPU, for memory of the host device; (2, N) for that of GPU N.")
+          "Returns the device in DLPack's form: (1, 0), the CPU, for the host device; (2, N) for GPU N.")
       .def("__dlpack__", &dlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
            "copy"_a = nb::none(),
-           "For from_dlpack() of NumPy, CuPy and PyTorch: one dimension of bytes, which share its memory. Waits for no stream. Raises\n"
-           "BufferError for a copy, or another device.")
+           "For from_dlpack() in NumPy, CuPy and PyTorch: a one-dimensional array of bytes that shares the memory. Does not wait\n"
+           "for any stream. Raises BufferError if a copy or a different device is requested.")
       .def("__repr__", [](const device_memory& self) {
         return nb::str("<penstock.DeviceBuffer of {} bytes on {} at {:#x}>")
             .format(self.size, self.device, reinterpret_cast<std::uint64_t>(self.data));
       });
 
-  module.def("devices", &all_devices, "All devices, without making a context on any: the GPUs, then the host device.");
-  module.def("device", &device_named, "name"_a.none(),
-             "The device of that name: \"host:0\" (also \"host\" and \"cpu\"), \"cuda:1\" (also 1), \"cuda\" for CUDA's current one; or a\n"
-             "torch.device or CuPy's Device. Raises FileNotFoundError, saying why and what there is, where there is none.");
+  module.def("devices", &all_devices,
+             "Returns all devices, the GPUs first and then the host device. Does not create a context on any of them.");
+  module.def(
+      "device", &device_named, "name"_a.none(),
+      "Returns a device by name: \"host:0\" (also \"host\" and \"cpu\"), \"cuda:1\" (also 1) or \"cuda\" for CUDA's current one; or by\n"
+      "a torch.device or CuPy Device. Raises FileNotFoundError if there is no such device; the message says why and lists the\n"
+      "devices.");
   module.def(
       "copy", [](nb::handle target, nb::handle source, nb::handle order) { copy_objects(target, source, parse_order(order)); }, "target"_a,
       "source"_a, nb::kw_only(), "order"_a = "C",
-      "Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran's order is\n"
-      "refused, unless order is 'A': then bytes go as they lie in memory. Raises penstock.Error.");
-  module.def("describe", &describe, "memory"_a,
-             "What a buffer or an address is: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\" and "
-             "\"nbytes\": of the allocation, or None}.");
+      "Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran\n"
+      "order is rejected unless order is 'A', which copies the bytes in memory order. Raises penstock.Error.");
+  module.def(
+      "describe", &describe, "memory"_a,
+      "Describes the memory of a buffer or address: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\"\n"
+      "and \"nbytes\": of the allocation, or None}.");
 }
 
 }  // namespace penstock::python

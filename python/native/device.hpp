@@ -28,7 +28,7 @@ struct device_memory {
         size(whole->size()),
         device(std::move(name)),
         process(this_process()) {}
-  // A slice of another one: length bytes from offset, which must lie within it.
+  // A slice of another one: length bytes from offset, which must be within it.
   device_memory(const device_memory& of, std::uint64_t offset, std::uint64_t length)
       : whole(of.whole), data(of.data + offset), size(length), device(of.device), process(of.process) {}
   device_memory(device_memory&&) noexcept = default;
@@ -39,10 +39,10 @@ struct device_memory {
 // The process-wide engine. Raises penstock.Error.
 engine shared_engine();
 
-// Returns penstock._devices' name for any spelling of a device: "host", "host:0" or "cuda:1". argument: its name in errors. Raises
-// TypeError and penstock.InvalidArgument.
+// Returns the name for any spelling of a device, using penstock._devices: "host", "host:0" or "cuda:1". argument: the argument's name in
+// errors. Raises TypeError and penstock.InvalidArgument.
 std::string device_name(nb::handle device, const char* argument = "device");
-// The same. Raises NotFound if there is no such device.
+// The same. Raises NotFound if the device does not exist.
 std::string known_device(nb::handle device, const char* argument = "device");
 
 void add_devices(nb::module_& module);

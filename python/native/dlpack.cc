@@ -34,7 +34,7 @@ struct exported {
   PyObject* owner = nullptr;
 };
 
-// Any thread. Leaks the owner if the interpreter has ended.
+// Any thread. Leaks the owner if the interpreter has exited.
 template <class Managed>
 void let_go(Managed* managed) {
   const std::unique_ptr<exported<Managed>> gone(static_cast<exported<Managed>*>(managed->context));
@@ -44,7 +44,7 @@ void let_go(Managed* managed) {
   PyGILState_Release(gil);
 }
 
-// For a capsule that was not consumed.
+// For a capsule that was never consumed.
 template <class Managed>
 void end(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, Managed::name) == 0) return;
@@ -65,11 +65,11 @@ nb::object make(nb::handle owner, void* data, std::uint64_t bytes, dl_device whe
   return capsule;
 }
 
-// The function table of DLPack 1.3. Valid until the process ends.
+// The function table of DLPack 1.3. Valid until the process exits.
 struct exchange_table {
   std::uint32_t major;
   std::uint32_t minor;
-  const exchange_table* previous;  // for an older major version, if there is one
+  const exchange_table* previous;  // for an older major version, if any
   void* allocate;
   void* managed_of_object;
   void* object_of_managed;

@@ -13,14 +13,14 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// The details of an error besides its message.
+// The details of an error other than its message.
 struct error_place {
-  std::string file{};                    // the name it was opened with; empty: none
+  std::string file{};                    // the name that the file was opened with; empty: none
   std::optional<std::int64_t> offset{};  // file offset of the request
   std::uint64_t bytes_done = 0;          // from the start of the request
 };
 
-// Makes the exception, without raising it.
+// Creates the exception without raising it.
 nb::object make_error(const status& error, const error_place& where = {});
 [[noreturn]] void raise(const status& error, const error_place& where = {});
 // Does nothing if error is ok.
@@ -30,11 +30,11 @@ void raise_unless_ok(const status& error, const error_place& where = {});
 // Raises penstock.BufferError, also a ValueError, for memory that cannot be used.
 [[noreturn]] void raise_bad_memory(const std::string& message);
 
-// How long a thread waits before it checks for signals again.
+// The time that a thread waits before it checks for signals again.
 inline constexpr std::chrono::milliseconds interrupt_interval{50};
 // Runs pending signal handlers, on Python's main thread. Returns true if one raised; its exception is then set.
 [[nodiscard]] bool interrupted() noexcept;
-// Raises the exception of a signal handler, if there is one.
+// Raises a signal handler's exception, if there is one.
 void raise_if_interrupted();
 
 }  // namespace penstock::python

@@ -48,11 +48,11 @@ open_mode parse_mode(const std::string& mode) {
   for (const char letter : mode) {
     if (letter != 'b') parsed.text += letter;
   }
-  if (parsed.text == "a" || parsed.text == "a+") raise_invalid("mode 'a': an append has no offset; open with 'r+' and write at size()");
+  if (parsed.text == "a" || parsed.text == "a+") raise_invalid("mode 'a' is not supported: open with 'r+' and write at size()");
   const bool update = parsed.text.size() == 2 && parsed.text[1] == '+';
   const char kind =
       parsed.text.empty() || (parsed.text.size() > 1 && !update) || mode.size() - parsed.text.size() > 1 ? '?' : parsed.text[0];
-  if (kind != 'r' && kind != 'w' && kind != 'x') raise_invalid("mode is one of r, r+, w, w+, x, x+; not '" + mode + "'");
+  if (kind != 'r' && kind != 'w' && kind != 'x') raise_invalid("mode must be one of r, r+, w, w+, x, x+; not '" + mode + "'");
   auto& options = parsed.options;
   options.read = kind == 'r' || update;
   options.write = kind != 'r' || update;
@@ -62,7 +62,7 @@ open_mode parse_mode(const std::string& mode) {
   return parsed;
 }
 
-// What opening in the engine lacks: failing if the file exists.
+// Adds what the engine's open does not support: failing if the file exists.
 status create_anew(const std::string& path, unsigned mode) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (descriptor < 0) return status::from_errno(errno, "create " + path);
@@ -78,7 +78,7 @@ result<file> open_path(const engine& engine, const std::string& path, const open
   return engine.open(path, how.options);
 }
 
-// The public name of a File: the object that it was opened with, unless that is a URL with credentials.
+// Returns the public name of a File: the object that it was opened with, unless that is a URL with credentials.
 nb::object public_name(nb::handle path, const std::string& text) {
   const auto shown = shown_name(text);
   return shown == text ? nb::borrow(path) : path_object(shown);
@@ -91,14 +91,14 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   how.options.cache = parse_cache(cache);
   how.options.immutable = immutable;
   const auto limit = signed_integer(bytes_per_second, "bytes_per_second");
-  if (limit < 0) raise_invalid("bytes_per_second is " + std::to_string(limit) + ": 0 means no limit");
+  if (limit < 0) raise_invalid("bytes_per_second is " + std::to_string(limit) + ": it must be 0 (no limit) or more");
   how.options.bytes_per_second = static_cast<std::uint64_t>(limit);
   std::optional<remote_options> server;
   if (!storage_options.is_none()) server = parse_storage_options(storage_options);
   const auto engine = shared_engine();
   if (PyLong_Check(path.ptr()) && !PyBool_Check(path.ptr())) {
-    if (immutable) raise_invalid("immutable: needs a file opened by its path, not by a descriptor");
-    if (server) raise_invalid("storage_options: they are for URLs, not for a descriptor");
+    if (immutable) raise_invalid("immutable: the file must be opened by path, not by descriptor");
+    if (server) raise_invalid("storage_options applies only to URLs, not to a descriptor");
     const auto number = signed_integer(path, "a descriptor");
     if (number != static_cast<int>(number)) raise_invalid("not a valid descriptor: " + std::to_string(number));
     auto adopted = engine.adopt(static_cast<int>(number),
@@ -118,7 +118,7 @@ python_file open_file(nb::object path, const std::string& mode, bool direct, nb:
   return {std::move(*opened), public_name(path, text), std::move(how.text)};
 }
 
-// Returns a copy, so that Python code that runs meanwhile cannot change it.
+// Returns a copy, so that Python code that runs concurrently cannot change it.
 nb::object members_of(const nb::list& list) {
   nb::object members = nb::steal(PyList_AsTuple(list.ptr()));
   if (!members.is_valid()) throw nb::python_error();
@@ -135,7 +135,7 @@ std::vector<result<file>> open_paths(const std::vector<std::string>& paths) {
   return opened;
 }
 
-// While other threads compute, taking the GIL back takes longer than opening a file, so all files are opened in one go.
+// While other threads compute, reacquiring the GIL takes longer than opening a file, so all files are opened without it at once.
 nb::list open_many(const nb::list& paths) {
   const auto names = members_of(paths);
   std::vector<std::string> texts;
@@ -212,7 +212,7 @@ class running_batch {
     running_.cancel();
     (void)running_.wait();
   }
-  // Raises what a signal handler raises.
+  // Raises the exception of a signal handler.
   std::vector<io_result> wait() {
     while (!ended_) {
       {
@@ -229,7 +229,7 @@ class running_batch {
   bool ended_ = false;
 };
 
-// Runs the requests as one batch. Raises the error of the first that failed.
+// Runs the requests as one batch. Raises the error of the first request that failed.
 std::vector<io_result> run_batch(const std::vector<io_request>& requests, const io_options& options, const file& target) {
   auto outcomes = running_batch(requests, options).wait();
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
@@ -275,7 +275,7 @@ future start_over_files(nb::handle requests, nb::handle order, nb::handle path, 
     if (!items.is_valid()) throw nb::python_error();
     const auto count = nb::len(items);
     if (count < 3 || count > 5 || !nb::isinstance<python_file>(items[0])) {
-      raise_invalid("a request over many files is (file, buffer, offset[, size[, buffer_offset]])");
+      raise_invalid("each request must be (file, buffer, offset[, size[, buffer_offset]])");
     }
     const auto& named = nb::cast<const python_file&>(items[0]);
     const auto& target = made->keep_file(named.target);
@@ -358,7 +358,7 @@ void close(python_file& self) {
   raise_unless_ok(closed, {target->path()});
 }
 
-// Returns the files of `given` that are still open, and marks them as closed. Raises TypeError before it marks any.
+// Returns the files in `given` that are still open, and marks them as closed. Raises TypeError before marking any.
 std::vector<std::shared_ptr<file>> take_open(nb::handle given) {
   for (const nb::handle each : given) {
     if (!nb::isinstance<python_file>(each)) throw nb::type_error(("files must be penstock.File objects, not " + type_of(each)).c_str());
@@ -377,7 +377,7 @@ void close_many(const nb::list& files) {
   const auto closing = take_open(given);
   if (closing.empty()) return;
   const without_gil unlocked;
-  for (const auto& each : closing) (void)each->close();  // errors are dropped, as when the last reference goes
+  for (const auto& each : closing) (void)each->close();  // errors are ignored, as when the last reference is dropped
 }
 
 void sync(const python_file& self) {
@@ -413,7 +413,7 @@ void prepare(const python_file& self, nb::handle device) {
   if (!made.ok()) raise(made, {target->path()});
 }
 
-// The engine's name for the device of the memory.
+// Returns the engine's name for the memory's device.
 std::string device_of(const engine& engine, const memory_place& memory) {
   if (!memory.device.empty()) return memory.device;
   const auto facts = engine.describe(memory.address);
@@ -423,10 +423,10 @@ std::string device_of(const engine& engine, const memory_place& memory) {
 
 std::string default_device(const engine& engine) { return engine.cuda_status().ok() ? "cuda:0" : "host:0"; }
 
-// The device for explain(): from its arguments, else from the last request, else the first of devices().
+// Returns the device for explain(): from its arguments, otherwise from the last request, otherwise the first of devices().
 std::string device_of(const engine& engine, const python_file& self, const std::optional<std::string>& memory, nb::handle device) {
   if (memory && *memory != "host" && *memory != "pinned" && *memory != "device") {
-    raise_invalid("memory is one of host, pinned, device; not '" + *memory + "'");
+    raise_invalid("memory must be one of host, pinned, device; not '" + *memory + "'");
   }
   if (!device.is_none()) {
     const auto name = device_name(device);
@@ -439,13 +439,13 @@ std::string device_of(const engine& engine, const python_file& self, const std::
   return self.last_memory.address != nullptr ? device_of(engine, self.last_memory) : default_device(engine);
 }
 
-// The range for explain(): a number of bytes or those of a buffer, and their device.
+// Returns the range for explain(): a number of bytes, or a buffer's, and the device.
 struct explained_range {
   std::string device;
   std::uint64_t length = 0;
 };
 
-// PyTorch's tensors also have __index__ and are not sequences.
+// PyTorch's tensors also have __index__ but are not sequences.
 bool is_number(nb::handle object) {
   return PyIndex_Check(object.ptr()) != 0 && PySequence_Check(object.ptr()) == 0 && !nb::hasattr(object, "__dlpack__");
 }
@@ -464,7 +464,7 @@ explained_range range_of(const engine& engine, const python_file& self, nb::hand
     return {device_of(engine, self, memory, device), static_cast<std::uint64_t>(number)};
   }
   const held_memory buffer(size, memory_use::source, memory_order::any, {"size"});
-  if (memory || !device.is_none()) raise_invalid("a buffer already has its memory: memory and device apply only to a number of bytes");
+  if (memory || !device.is_none()) raise_invalid("memory and device apply only to a number of bytes, not to a buffer");
   return {device_of(engine, buffer.place()), buffer.size()};
 }
 
@@ -510,7 +510,7 @@ nb::object path_object(std::string_view path) {
 
 // --- pinned ranges
 
-// Releases the GIL, because the driver takes a while to unregister memory.
+// Releases the GIL, because the driver takes some time to unregister memory.
 void pinned_file_memory::release() {
   auto ended = std::exchange(range_, pinned_range());
   released_ = true;
@@ -532,10 +532,11 @@ nb::object pinned_file_memory::problem() const {
 
 void add_pinned(nb::module_& module) {
   nb::class_<pinned_file_memory>(module, "PinnedRange", nb::is_weak_referenceable(),
-                                 "The page cache of a range of a file, pinned for reads into device memory. From File.pin().")
-      .def_prop_ro("size", &pinned_file_memory::size, "Bytes that are pinned now: 0 once it was released, or given up.")
-      .def_prop_ro("problem", &pinned_file_memory::problem, "Why it is no longer pinned, as where memory ran short; None while it is.")
-      .def("release", &pinned_file_memory::release, "Gives it back. A second time does nothing.")
+                                 "The page cache of a file range, pinned for reads into device memory. Returned by File.pin().")
+      .def_prop_ro("size", &pinned_file_memory::size, "The number of bytes currently pinned; 0 after the pin was released or dropped.")
+      .def_prop_ro("problem", &pinned_file_memory::problem,
+                   "Why the range is no longer pinned, for example because memory ran short; None while it is pinned.")
+      .def("release", &pinned_file_memory::release, "Releases the pin. A second call does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](pinned_file_memory& self, nb::handle, nb::handle, nb::handle) { self.release(); }, "type"_a.none(),
@@ -555,138 +556,129 @@ void add_files(nb::module_& module) {
   nb::class_<python_file> type(
       module, "File", nb::is_weak_referenceable(),
       "An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.\n\n"
-      "Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size\n"
-      "(None: to the end of the buffer) and the offset in the buffer. An array in Fortran's order is refused, unless order is 'A': then\n"
-      "its bytes go as they lie in memory. path forces one of Penstock's paths, prefer is\n"
-      "'speed' or 'cpu', cache is what reads into device memory do with what is not in the page cache ('keep', 'bypass' or 'auto'; None:\n"
-      "as the file was opened), timeout is in seconds. A count below size means the end of the file, and nothing else.\n"
-      "Raises penstock.Error; ValueError for what the caller got wrong.");
-  type.def_ro("name", &python_file::name, "What it was opened by; of a URL without its query.")
-      .def_ro("mode", &python_file::mode, "How it was opened.")
+      "Requests take a buffer (penstock's documentation describes which objects are accepted), an offset in the file, a size\n"
+      "(None: to the end of the buffer) and an offset in the buffer. An array in Fortran order is rejected unless order is\n"
+      "'A', which moves the bytes in memory order. path forces one of Penstock's paths, prefer is 'speed' or 'cpu', cache\n"
+      "selects how reads into device memory treat bytes that are not in the page cache ('keep', 'bypass' or 'auto'; None: as\n"
+      "set when the file was opened), timeout is in seconds. A count below size always means the end of the file. Raises\n"
+      "penstock.Error, and ValueError for invalid arguments.");
+  type.def_ro("name", &python_file::name, "The path, URL (without its query) or descriptor that the file was opened with.")
+      .def_ro("mode", &python_file::mode, "The mode that the file was opened with.")
       .def_ro("closed", &python_file::closed)
-      .def("size", &size_of, "Its size now, as the kernel tells it: 0 for files of /proc, whatever they hold.")
+      .def("size", &size_of, "Returns the current size as reported by the kernel: 0 for files in /proc, regardless of their contents.")
       .def("sync", &sync, "Forces written data to the disk. Blocks.")
-      .def("close", &close, "Waits for requests under way, then closes. A second time does nothing.")
+      .def("close", &close, "Waits for requests in flight, then closes the file. A second call does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](python_file& self, nb::handle, nb::handle, nb::handle) { close(self); }, "type"_a.none(), "value"_a.none(),
           "traceback"_a.none())
-      .def(
-          "read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
-          "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-          "progress"_a = none,
-          "Reads into buffer; blocks. Returns the bytes read. links: PCIe links that one GPU may be filled over from the page cache, 1 to\n"
-          "8 or 'auto': its own, and those of GPUs that copy to it straight, through 32 MiB of the memory of each. progress is told the\n"
-          "bytes of each piece: a callable, or an object with update(), such as tqdm's. priority: 'background' for what nobody waits for: "
-          "other\n"
-          "requests go first.")
+      .def("read_into", &run_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
+           "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
+           "progress"_a = none,
+           "Reads into buffer; blocks. Returns the number of bytes read. links: the number of PCIe links over which one GPU may be\n"
+           "filled from the page cache, 1 to 8 or 'auto': its own, and those of GPUs that can copy to it directly, through 32 MiB\n"
+           "of memory on each. progress: a callable that is called with the bytes of each piece, or an object with update(), such\n"
+           "as tqdm's. priority: 'background' for requests whose results are not needed soon: other requests run first.")
       .def("write_from", &run_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "progress"_a = none, "Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into().")
+           "progress"_a = none,
+           "Writes from buffer; blocks. Returns the number of bytes written, which is always all of them. progress as for\n"
+           "read_into().")
       .def("pread", &start_bound<false>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Begins to read into buffer. Returns a Future of the bytes read.")
+           "Starts reading into buffer. Returns a Future for the number of bytes read.")
       .def("pwrite", &start_bound<true>, "buffer"_a.none(), "offset"_a = 0, "size"_a = none, "buffer_offset"_a = 0, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Begins to write from buffer. Returns a Future of the bytes written.")
-      .def(
-          "read_many", &run_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none,
-          "links"_a = none, "priority"_a = none, "timeout"_a = none,
-          "Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises\n"
-          "as the first that failed; the others are not disturbed.")
+           "Starts writing from buffer. Returns a Future for the number of bytes written.")
+      .def("read_many", &run_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
+           "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
+           "Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of\n"
+           "counts. Raises the error of the first request that failed; the others are not affected.")
       .def("write_many", &run_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-           "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none, "Writes; otherwise as read_many().")
+           "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none, "Like read_many(), but writes.")
       .def("pread_many", &start_many<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
            "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Begins what read_many() does. Returns a Future of the list of counts.")
+           "Starts the same as read_many(). Returns a Future for the list of counts.")
       .def("pwrite_many", &start_many<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
            "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Begins what write_many() does. Returns a Future of the list of counts.")
+           "Starts the same as write_many(). Returns a Future for the list of counts.")
       .def("read_ranges", &run_ranges<false>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or arrays; a\n"
-           "single size holds for all; without buffer_offsets the ranges lie one after the other. Arrays of 64-bit integers are the quick\n"
-           "way. Returns the total of bytes read.")
+           "Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or\n"
+           "arrays; a single size applies to all ranges; without buffer_offsets the ranges are placed one after the other. Arrays\n"
+           "of 64-bit integers are fastest. Returns the total number of bytes read.")
       .def("write_ranges", &run_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Writes; otherwise as read_ranges().")
-      .def(
-          "pread_ranges", &start_copied_ranges, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
-          "copies"_a = nb::make_tuple(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none,
-          "priority"_a = none, "timeout"_a = none,
-          "Begins what read_ranges() does. Returns a Future of the list of counts.\n"
-          "copies: further buffers, of other devices, that get the same ranges at the same places: the file is read once, and the bytes go "
-          "on\n"
-          "from each buffer to the next, where their devices reach each other. Ranges of 32 MiB and less keep all of them busy. Their "
-          "counts "
-          "follow.")
+           "Like read_ranges(), but writes.")
+      .def("pread_ranges", &start_copied_ranges, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
+           "copies"_a = nb::make_tuple(), "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none,
+           "priority"_a = none, "timeout"_a = none,
+           "Starts the same as read_ranges(). Returns a Future for the list of counts. copies: further buffers, on other devices,\n"
+           "that receive the same ranges at the same places. The file is read once, and the bytes are copied from each buffer to\n"
+           "the next if their devices can access each other. Ranges up to 32 MiB keep all devices busy. The counts of the copies\n"
+           "follow those of buffer.")
       .def("pwrite_ranges", &start_ranges<true>, "buffer"_a.none(), "offsets"_a, "sizes"_a, "buffer_offsets"_a = none, nb::kw_only(),
            "order"_a = "C", "path"_a = none, "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-           "Begins what write_ranges() does. Returns a Future of the list of counts.")
+           "Starts the same as write_ranges(). Returns a Future for the list of counts.")
       .def("read_on_stream", &queue_bound<false>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
-           "Queues a read into device memory onto a stream: an address, or an object of CuPy, PyTorch or cuda-python. Does not block.\n"
-           "result: an address, of the host or of a device, where 8 bytes are set before later work of the stream starts: to the bytes\n"
-           "read, or to -1. The file may be read from the call on, but after writes onto streams that were queued before and overlap it;\n"
-           "memory is written to in the order of the stream. Returns a StreamResult.")
+           "Queues a read into device memory on a stream, which is an address or an object from CuPy, PyTorch or cuda-python. Does\n"
+           "not block. result: the address, in host or device memory, of 8 bytes that are set before later work on the stream\n"
+           "starts: to the number of bytes read, or to -1. The file may be read immediately, but not before overlapping writes\n"
+           "that were queued earlier on any stream; memory is written in stream order. Returns a StreamResult.")
       .def("write_on_stream", &queue_bound<true>, "buffer"_a.none(), "stream"_a.none(), "offset"_a = 0, "size"_a = none,
            "buffer_offset"_a = 0, nb::kw_only(), "order"_a = "C", "result"_a = 0,
-           "Queues a write from device memory onto a stream; otherwise as read_on_stream().")
+           "Like read_on_stream(), but queues a write from device memory.")
       .def("pin", &pin, "offset"_a = 0, "size"_a = none,
-           "Brings a range (size None: to the end) into the page cache and pins it there: it is registered with the GPU's\n"
-           "driver, so that reads into device memory are copied from it by the GPU, however often they come. Blocks. Returns\n"
-           "a penstock.PinnedRange, which gives it back at the end of a with statement, by release(), or with its last\n"
-           "reference.")
+           "Reads a range (size None: to the end of the file) into the page cache and pins it there: it is registered with the GPU\n"
+           "driver, so that the GPU itself copies all later reads of it into device memory. Blocks. Returns a\n"
+           "penstock.PinnedRange, which releases the pin at the end of a with statement, by release(), or with its last reference.")
       .def("prepare", &prepare, "device"_a.none(),
-           "Begins to make, on the library's threads, what the first read into that device needs: pinned memory, streams, a kernel. For "
-           "programs\n"
-           "that know where the bytes will go before they ask for them. Raises NotFound where there is no such device.")
+           "Prepares the first read into this device on the library's threads: pinned memory, streams, a kernel. For programs that\n"
+           "know the target device early. Raises NotFound if there is no such device.")
       .def("explain", &explain, "size"_a = none, "offset"_a = 0, nb::kw_only(), "memory"_a = none, "write"_a = false, "path"_a = none,
            "prefer"_a = none, "cache"_a = none, "links"_a = none, "priority"_a = none, "device"_a = none,
-           "What a read of the range (or a write) would do, and why: a penstock.Plan. size: a number of bytes, None for the rest of the\n"
-           "file, or a buffer: that many bytes with memory like it. device: a device, as for penstock.device(); memory: 'host', 'pinned' "
-           "or\n"
-           "'device'. Without either it is memory like that of the last request on this file, and before the first one that of the first\n"
-           "of devices(). Makes no context on a GPU.")
+           "Returns a penstock.Plan that says what a read (or write) of the range would do, and why. size: a number of bytes, None\n"
+           "for the rest of the file, or a buffer: that many bytes, in memory like the buffer's. device: as for penstock.device().\n"
+           "memory: 'host', 'pinned' or 'device'. Without either, the memory is like that of the last request on this file or,\n"
+           "before the first request, that of the first of devices(). Does not create a context on a GPU.")
       .def("__repr__", [](const python_file& self) {
         return nb::str("<penstock.File name={!r} mode={!r}{}>").format(self.name, self.mode, self.closed ? " closed" : "");
       });
   add_position(type);
-  module.def(
-      "open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false, "cache"_a = none, "immutable"_a = false,
-      "bytes_per_second"_a = 0, "storage_options"_a = none,
-      "Opens a file, or an object on a server for reading: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes, PathLike, or an "
-      "open descriptor, which is duplicated and not closed. mode: r, r+, w (create or empty, write\n"
-      "only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache: "
-      "what\n"
-      "reads of this file into device memory do with what is not in the page cache: 'keep' it there, 'bypass' the cache, or 'auto'.\n"
-      "immutable: nobody changes the bytes of the file while it is open here, so that blocking reads of up to 16 MiB into device memory\n"
-      "that each begin where the last one ended find what is in the page cache in pinned memory already. For mode r.\n"
-      "bytes_per_second: a limit for what requests of this file move, which are delayed where it is reached; 0 is none.\n"
-      "storage_options: how a server is reached, a mapping: kind (auto, http, s3, s3_public, s3_presigned, webhdfs), size (bytes: then "
-      "the\n"
-      "server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,\n"
-      "allow_credential_process, requester_pays, addressing_style, use_fips, use_dualstack, and of what is written content_type,\n"
-      "server_side_encryption, sse_kms_key_id, storage_class, acl, tags (of s3; what is not given is looked for where the AWS tools do; "
-      "the\n"
-      "usual names of fsspec and object_store mean the same), user (of webhdfs), attempts,\n"
-      "retried_statuses, timeout and retry_pause in seconds (patience with the server),\n"
-      "cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold),\n"
-      "ranges_only (reads of a server without ranges fail, instead of reading the whole object once).\n"
-      "Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode.");
-  module.def(
-      "open_many", &open_many, "paths"_a,
-      "Opens files for reading, as open(path) does, one after another. paths: a list of str, bytes, PathLike. Returns a list with, for\n"
-      "each, the File, or the exception that open() would raise. Blocks, and releases the GIL once for all of them.");
+  module.def("open", &open_file, "path"_a, "mode"_a = "r", nb::kw_only(), "direct"_a = false, "cache"_a = none, "immutable"_a = false,
+             "bytes_per_second"_a = 0, "storage_options"_a = none,
+             "Opens a file, or (for reading) an object on a server: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes,\n"
+             "PathLike, or an open descriptor, which is duplicated and not closed. mode: r, r+, w (create or truncate, write-only),\n"
+             "w+, x (create, fail if it exists), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache:\n"
+             "how reads of this file into device memory treat bytes that are not in the page cache: 'keep' them there, 'bypass' the\n"
+             "cache, or 'auto'. immutable: you guarantee that the file's bytes do not change while it is open here, so that for\n"
+             "sequential blocking reads up to 16 MiB into device memory, the following bytes are read ahead from the page cache into\n"
+             "pinned memory. For mode r. bytes_per_second: a limit for requests on this file, which are delayed when it is reached;\n"
+             "0 means no limit. storage_options: a mapping that says how to reach a server: kind (auto, http, s3, s3_public,\n"
+             "s3_presigned, webhdfs), size (in bytes: it is then not requested from the server), headers (for http), region,\n"
+             "endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, allow_credential_process,\n"
+             "requester_pays, addressing_style, use_fips, use_dualstack, and for writing content_type, server_side_encryption,\n"
+             "sse_kms_key_id, storage_class, acl, tags (for s3; values that are not given are looked up as the AWS tools do; the\n"
+             "usual names of fsspec and object_store are also accepted), user (for webhdfs), attempts, retried_statuses, timeout and\n"
+             "retry_pause in seconds (retries and waiting), cache_dir (a folder that caches what is read for later readers on this\n"
+             "machine) and cache_bytes (its size limit), ranges_only (reads fail on a server without ranges, instead of reading the\n"
+             "whole object once). Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError, and\n"
+             "ValueError for an invalid mode.");
+  module.def("open_many", &open_many, "paths"_a,
+             "Opens files for reading, as open(path) does, one after another. paths: a list of str, bytes, PathLike. Returns a list\n"
+             "that contains, for each path, the File or the exception that open() would raise. Blocks, and releases the GIL once for\n"
+             "all of them.");
   module.def("close_many", &close_many, "files"_a,
-             "Closes a list of files that were only read, as dropping the last references to them would: what goes wrong is not told.\n"
-             "Waits for requests under way on each. Files that are closed are passed over. Releases the GIL once for all of them.");
+             "Closes a list of files that were only read, as dropping the last references to them would: errors are not reported.\n"
+             "Waits for requests in flight on each. Closed files are skipped. Releases the GIL once for all of them.");
   module.def("pread_many", &start_over_files<false>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
              "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none,
-             "Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.\n"
-             "Returns a Future of the list of counts, which raises as the first that failed; the others are not disturbed.");
+             "Starts reading (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of\n"
+             "files. Returns a Future for the list of counts, which raises the error of the first request that failed; the others\n"
+             "are not affected.");
   module.def("pwrite_many", &start_over_files<true>, "requests"_a, nb::kw_only(), "order"_a = "C", "path"_a = none, "prefer"_a = none,
-             "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none, "Begins to write; otherwise as pread_many().");
+             "cache"_a = none, "links"_a = none, "priority"_a = none, "timeout"_a = none, "Like pread_many(), but writes.");
 }
 
 }  // namespace penstock::python

@@ -22,8 +22,8 @@ struct python_file {
   nb::object name;
   std::string mode;
   bool closed = false;
-  std::uint64_t position = 0;        // for read(), readinto() and write(), which continue where the last call ended
-  mutable memory_place last_memory;  // of the last request, for explain(). Needs the GIL
+  std::uint64_t position = 0;        // for read(), readinto() and write(), which continue where the last call stopped
+  mutable memory_place last_memory;  // the last request's, for explain(). Needs the GIL
   void remember(const held_memory& memory) const { last_memory = memory.place(); }
 
   python_file(file opened, nb::object named, std::string how)
@@ -31,15 +31,15 @@ struct python_file {
   python_file(python_file&&) noexcept = default;
   python_file& operator=(python_file&&) = delete;
   ~python_file() {
-    if (target != nullptr && !closed) release_file(target);  // a closed file needs no work without the GIL
+    if (target != nullptr && !closed) release_file(target);  // a closed file needs no work outside the GIL
   }
 };
 
-// The path for the kernel, from a str, bytes, or os.PathLike. Raises TypeError.
+// Returns the kernel's path for a str, bytes, or os.PathLike. Raises TypeError.
 std::string path_text(nb::handle path);
-// The reverse: a str, as from os.fsdecode().
+// The reverse: returns a str, as from os.fsdecode().
 nb::object path_object(std::string_view path);
-// The current size. Raises penstock.Error.
+// Returns the current size. Raises penstock.Error.
 std::uint64_t size_of(const python_file& self);
 
 void add_files(nb::module_& module);

@@ -49,7 +49,7 @@ void release_file(std::shared_ptr<file>& held) {
 }
 
 void kept_objects::let_go() {
-  // Move everything out first: releasing it may run Python code, which may call this again.
+  // Move everything out first: releasing it may run Python code that calls this again.
   auto gone = std::move(memories);
   memories.clear();
   auto gone_owners = std::move(owners);
@@ -76,14 +76,14 @@ held_memory::part flight::keep_part(nb::handle buffer, memory_use use, argument_
 void flight::start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options) {
   file_name_ = target().path();
   offsets_ = {offset};
-  auto held = kept_.target;  // the request may end and be reported before the call returns
+  auto held = kept_.target;  // the request may complete and be reported before the call returns
   const auto start = [&] {
     const auto told = [this](const io_result&) { tell(); };
     running_ =
         is_write ? held->write_async(memory, length, offset, options, told) : held->read_async(memory, length, offset, options, told);
   };
   begin_and([&] {
-    // Releasing the GIL would let the completions thread take it for earlier requests each time.
+    // Releasing the GIL would let the completions thread take it for earlier requests every time.
     if (held->starts_without_blocking(length, options)) {
       start();
     } else {
@@ -137,7 +137,7 @@ void flight::start_other(const starter& begin, std::function<nb::object()> value
   started();
 }
 
-// At the interpreter's end there may be no thread to report to.
+// At interpreter shutdown there may be no thread to report to.
 void flight::started() {
   if (!must_wait()) return;
   {
@@ -176,7 +176,7 @@ void flight::let_go_of_python() {
   make_value_ = {};
 }
 
-// Users' callbacks may run before the engine's callback, which calls this, has returned.
+// Users' callbacks may run before the engine's callback (which calls this) has returned.
 void flight::tell() noexcept {
   told_.store(true);
   ended();
@@ -210,7 +210,7 @@ std::optional<flight::failure> flight::first_failure() {
                    0};
   }
   if (outcomes_.empty()) {
-    // It has ended, so this does not block.
+    // It has completed, so this does not block.
     if (auto* one = std::get_if<operation>(&running_)) {
       outcomes_ = {one->wait()};
     } else {
@@ -256,7 +256,7 @@ bool flight::was_cancelled() {
 nb::object flight::shown(const nb::object& future) {
   if (shown_.is_valid()) return shown_;
   nb::object made = nb::module_::import_("penstock._futures").attr("Shown")();
-  if (shown_.is_valid()) return shown_;  // another thread held the GIL meanwhile
+  if (shown_.is_valid()) return shown_;  // another thread held the GIL in between
   shown_ = made;
   call_back(made.attr("tell"), future);
   return made;
@@ -275,12 +275,13 @@ void flight::call_back(nb::object callback, nb::object future) {
 void flight::forget_callback(nb::handle callback) {
   const auto found = std::find_if(callbacks_.begin(), callbacks_.end(), [&](const auto& each) { return each.first.is(callback); });
   if (found == callbacks_.end()) return;
-  const auto gone = std::move(*found);  // released after it has left the list, because that may run Python code
+  const auto gone = std::move(*found);  // released after it is removed from the list, because that may run Python code
   callbacks_.erase(found);
 }
 
 void flight::report() {
-  while (step_.load() == step::between) wait_in_steps(1s);  // the second step may end before the thread that started it has recorded it
+  while (step_.load() == step::between)
+    wait_in_steps(1s);  // the second step may complete before the thread that started it has recorded it
   reported_ = true;
   kept_.let_go();
   const auto callbacks = std::exchange(callbacks_, {});
@@ -291,11 +292,11 @@ namespace {
 
 void wait_or_raise(const future& self, std::optional<double> timeout_s) {
   if (self->wait(timeout_s)) return;
-  PyErr_SetString(PyExc_TimeoutError, "the request has not ended yet");
+  PyErr_SetString(PyExc_TimeoutError, "the request has not completed yet");
   throw nb::python_error();
 }
 
-// An attribute of the object for concurrent.futures.
+// Returns an attribute of the object for concurrent.futures.
 nb::object shown_of(const nb::object& self, const char* name) {
   auto& flight = *nb::inst_ptr<future>(self)->operator->();
   if (flight.is_told_to_nobody() && std::string_view(name) == "state") return nb::str("FINISHED");
@@ -315,11 +316,11 @@ PyObject* class_of(PyObject* self, void* /*closure*/) noexcept {
   }
 }
 
-// A slot, because setting the attribute on a type would change the type's own class.
+// A slot is used because setting the attribute on a type would change the type's own class.
 PyGetSetDef class_property[] = {{"__class__", class_of, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot class_slots[] = {{Py_tp_getset, class_property}, {0, nullptr}};
 
-// The rest of the asyncio support is Python code, in python/penstock/_futures.py.
+// The rest of the asyncio support is in Python, in python/penstock/_futures.py.
 nb::object await_future(nb::handle self) {
   return nb::module_::import_("penstock._futures").attr("await_future")(self).attr("__await__")();
 }
@@ -330,9 +331,9 @@ void add_futures(nb::module_& module) {
   auto type =
       nb::class_<future>(
           module, "Future", nb::is_weak_referenceable(), nb::type_slots(class_slots),
-          "A request under way, or a batch. Keeps its memory and its file alive until it has ended; may be dropped at any time,\n"
-          "which stops nothing. Can be awaited, and is taken by wait() and as_completed() of concurrent.futures, and by\n"
-          "asyncio.wrap_future().")
+          "A request or batch in flight. Keeps its memory and its file alive until it has completed. May be dropped at any time,\n"
+          "which does not stop the request. Can be awaited, and is accepted by wait() and as_completed() in concurrent.futures\n"
+          "and by asyncio.wrap_future().")
           .def(
               "result",
               [](const future& self, std::optional<double> timeout) {
@@ -340,17 +341,18 @@ void add_futures(nb::module_& module) {
                 return self->value();
               },
               "timeout"_a = nb::none(),
-              "Blocks until it has ended. Returns the bytes moved: fewer than asked for at the end of the file, and only there. A batch\n"
-              "returns a list of them. timeout in seconds. Raises penstock.Error as the request ended with, TimeoutError when it has not.")
+              "Blocks until the request has completed. Returns the number of bytes moved, which is less than requested only at the\n"
+              "end of the file. A batch returns a list of these. timeout is in seconds. Raises the request's penstock.Error, or\n"
+              "TimeoutError if it has not completed in time.")
           .def(
               "exception",
               [](const future& self, std::optional<double> timeout) {
                 wait_or_raise(self, timeout);
                 return self->error();
               },
-              "timeout"_a = nb::none(), "As result(), but returns the error, or None.")
+              "timeout"_a = nb::none(), "Like result(), but returns the error, or None.")
           .def(
-              "done", [](const future& self) { return self->done(); }, "Whether it has ended. Does not block.")
+              "done", [](const future& self) { return self->done(); }, "Returns whether the request has completed. Does not block.")
           .def(
               "cancel",
               [](const future& self) {
@@ -358,23 +360,22 @@ void add_futures(nb::module_& module) {
                 self->cancel();
                 return true;
               },
-              "Asks it to stop; False when it has ended before. It ends soon: with penstock.Cancelled, or well when that came too late. "
-              "Until\n"
-              "then its memory is in use.")
+              "Requests cancellation. Returns False if the request has already completed. It completes soon: with penstock.Cancelled,\n"
+              "or normally if it was too late to stop it. Until then its memory is in use.")
           .def(
               "add_done_callback", [](nb::object self, nb::object fn) { nb::inst_ptr<future>(self)->operator*().call_back(fn, self); },
               "fn"_a,
-              "Calls fn(future) once it has ended: on a thread of Penstock, or at once where it has ended before. fn must not block. What "
-              "it\n"
-              "raises goes to sys.unraisablehook.")
+              "Calls fn(future) when the request has completed: on one of Penstock's threads, or immediately if it has already\n"
+              "completed. fn must not block. Exceptions that it raises are passed to sys.unraisablehook.")
           .def(
               "_forget_callback", [](const future& self, nb::handle fn) { self->forget_callback(fn); }, "fn"_a,
-              "Takes back one add_done_callback(fn), by identity. For wait() and as_completed().")
+              "Undoes one add_done_callback(fn), by identity. For wait() and as_completed().")
           .def(
-              "running", [](const future& self) { return !self->done(); }, "Whether it has not ended. Does not block.")
+              "running", [](const future& self) { return !self->done(); },
+              "Returns whether the request is still in flight. Does not block.")
           .def(
               "cancelled", [](const future& self) { return self->done() && self->was_cancelled(); },
-              "Whether it has ended with penstock.Cancelled. Does not block.")
+              "Returns whether the request was cancelled (penstock.Cancelled). Does not block.")
           .def("__await__", &await_future)
           .def_prop_ro("_condition", [](const nb::object& self) { return shown_of(self, "condition"); })
           .def_prop_ro("_state", [](const nb::object& self) { return shown_of(self, "state"); })

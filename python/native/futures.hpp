@@ -1,4 +1,4 @@
-// penstock.Future: a request, or a batch of them, under way.
+// penstock.Future: a request, or a batch of them, in flight.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,27 +20,27 @@
 
 namespace penstock::python {
 
-// What a request keeps alive until it has ended. Releasing it needs the GIL.
+// The objects that a request keeps alive until it completes. Releasing them needs the GIL.
 struct kept_objects {
   std::list<held_memory> memories;
-  std::vector<nb::object> owners;  // owners of memory that need nothing else
+  std::vector<nb::object> owners;  // memory owners for which a reference is enough
   std::shared_ptr<file> target;
   std::vector<std::shared_ptr<file>> others;  // for a batch over many files, which has no target
   void let_go();
 };
 
-// Releases a file; if this was the last reference, closes it without the GIL. Call it with the GIL.
+// Releases a file; if this was the last reference, closes it with the GIL released. Call with the GIL.
 void release_file(std::shared_ptr<file>& held);
 
 class prelude;
 
-// A request or a batch under way. Its Python fields need the GIL.
+// A request or a batch in flight. Its Python fields need the GIL.
 class flight final : public under_way {
  public:
   using starter = std::function<operation(io_callback)>;  // starts an operation that calls back
   explicit flight(std::shared_ptr<file> target) : under_way(true) { kept_.target = std::move(target); }
   flight() : under_way(true) {}  // a batch over many files: call keep_file() for each request
-  // A request that may wait for another process forever; the interpreter does not wait for it before it ends.
+  // A request that may wait for another process forever; the interpreter does not wait for it before it exits.
   struct of_a_pipe {};
   explicit flight(of_a_pipe) : under_way(false) {}
 
@@ -48,45 +48,45 @@ class flight final : public under_way {
   held_memory& keep(nb::handle buffer, memory_use use, memory_order order = memory_order::c, argument_name name = {}) {
     return kept_.memories.emplace_back(buffer, use, order, name);
   }
-  // For calls with a hundred thousand buffers: keeps only the owner of a buffer if that is enough.
+  // For calls with a hundred thousand buffers: keeps only a buffer's owner if that is enough.
   held_memory::part keep_part(nb::handle buffer, memory_use use, argument_name name);
   [[nodiscard]] file& target() const noexcept { return *kept_.target; }
   [[nodiscard]] std::list<held_memory>& held() noexcept { return kept_.memories; }
   file& keep_file(std::shared_ptr<file> target);
   void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
   void start_many(std::vector<io_request> requests, const io_options& options);
-  // Calls begin without the GIL. value runs with the GIL and makes the result; without it the result is the count of bytes.
+  // Calls begin without the GIL. value runs with the GIL and creates the result; without it the result is the number of bytes.
   void start_other(const starter& begin, std::function<nb::object()> value = {});
   // For start_other(): value reports errors in its result, and the request itself succeeds.
   void leave_errors_to_value() noexcept { value_has_errors_ = true; }
-  // For an operation that needs Python between two steps. Starts first without the GIL, and passes its outcome to then, with the GIL, on
-  // the waiting thread or the completions thread. then returns the second step, or nothing if there is none. If then raises, the request
-  // ends with that exception.
+  // For an operation that needs Python between two steps. Starts `first` without the GIL, and passes its outcome to `then`, with the GIL,
+  // on the waiting thread or the completions thread. `then` returns the second step, or nothing if there is none. If `then` raises, the
+  // request fails with that exception.
   void start_in_two(const starter& first, std::function<std::optional<starter>(const io_result&)> then, std::function<nb::object()> value);
 
-  // --- with the GIL, released while they block. In a forked child, requests of the parent count as ended, with the error forked.
+  // --- with the GIL, released while blocked. In a forked child, the parent's requests count as failed, with the error forked.
   enum class state : std::uint8_t { under_way, ended, left_in_parent };
   [[nodiscard]] state now() const;
   [[nodiscard]] bool done() const { return now() != state::under_way; }
-  // True in a forked child if callbacks of the parent's request will never run.
+  // Returns true in a forked child if callbacks of the parent's request will never run.
   [[nodiscard]] bool is_told_to_nobody() const;
-  // Blocks until the request has ended. Returns false on timeout. Raises what a signal handler raises.
+  // Blocks until the request has completed. Returns false on timeout. Raises a signal handler's exception.
   bool wait(std::optional<double> timeout_s);
   void cancel();
-  // After the end: the count or the list of counts; the exception, or none.
+  // After completion: the count or the list of counts; the exception, or None.
   [[nodiscard]] nb::object value();
   [[nodiscard]] nb::object error();
-  // Calls back with the future when the request has ended, on the completions thread; at once if the end was already reported.
+  // Calls back with the future when the request has completed, on the completions thread; immediately if completion was already reported.
   void call_back(nb::object callback, nb::object future);
-  // Cancels one call_back() with that very object; does nothing if it was already called.
+  // Cancels one call_back() with this same object; does nothing if it was already called.
   void forget_callback(nb::handle callback);
   void report() override;
   [[nodiscard]] bool hurries() const noexcept override { return has_callbacks_.load(); }
-  // Releases Python objects when no future refers to it any more. Needs the GIL.
+  // Releases Python objects when no future refers to this any more. Needs the GIL.
   void let_go_of_python();
-  // After the end: true if the request was cancelled.
+  // After completion: true if the request was cancelled.
   [[nodiscard]] bool was_cancelled();
-  // The object for concurrent.futures, made on first use.
+  // Returns the object for concurrent.futures, created on first use.
   [[nodiscard]] nb::object shown(const nb::object& future);
 
  private:
@@ -102,7 +102,7 @@ class flight final : public under_way {
 
   ~flight() override;
   bool wait_once(std::chrono::nanoseconds time);
-  // The same with the GIL, released while it blocks; also starts the second step.
+  // The same with the GIL, released while blocked; also starts the second step.
   void wait_in_steps(std::chrono::nanoseconds time);
   void go_on(const io_result& outcome);
   void begin_second(const io_result& outcome);
@@ -113,7 +113,7 @@ class flight final : public under_way {
   template <class Start>
   void begin_and(Start start);
   void started();
-  void tell() noexcept;  // called on a thread of the engine
+  void tell() noexcept;  // called on an engine thread
   std::optional<failure> first_failure();
 
   kept_objects kept_;
@@ -127,17 +127,17 @@ class flight final : public under_way {
   bool value_has_errors_ = false;
   std::vector<std::pair<nb::object, nb::object>> callbacks_;
   std::atomic<bool> has_callbacks_{false};
-  std::atomic<bool> told_{false};  // the engine has reported the end
+  std::atomic<bool> told_{false};  // the engine has reported completion
   nb::object shown_;
   bool reported_ = false;
   std::atomic<step> step_{step::only};  // changes only with the GIL
   prelude* prelude_ = nullptr;          // for start_in_two()
   std::function<std::optional<starter>(const io_result&)> then_;
   bool cancelled_ = false;  // for start_in_two()
-  nb::object raised_;       // by then_; without its traceback
+  nb::object raised_;       // the exception raised by then_; without its traceback
 };
 
-// Python's handle.
+// The handle held by Python.
 class future {
  public:
   explicit future(flight* taken) noexcept : flight_(taken) {}

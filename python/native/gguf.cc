@@ -26,7 +26,7 @@ nb::object value_of(bool value) { return nb::bool_(value); }
 nb::object value_of(double value) { return made(PyFloat_FromDouble(value)); }
 nb::object value_of(std::uint64_t value) { return number(value); }
 nb::object value_of(std::int64_t value) { return made(PyLong_FromLongLong(value)); }
-// Keeps bytes that are not UTF-8, as surrogates, like file names.
+// Keeps bytes that are not UTF-8 as surrogates, like in file names.
 nb::object value_of(const std::string& text) {
   return made(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
 }
@@ -103,7 +103,7 @@ nb::list gguf_files(nb::handle path) {
 }
 
 const gguf_header* gguf_header_of(nb::handle object) {
-  if (!nb::isinstance<gguf_header>(object)) throw nb::type_error(("a header is a GGUFHeader, not " + type_of(object)).c_str());
+  if (!nb::isinstance<gguf_header>(object)) throw nb::type_error(("a header must be a GGUFHeader, not " + type_of(object)).c_str());
   return &nb::cast<const gguf_header&>(object);
 }
 
@@ -118,22 +118,24 @@ void check_split(nb::list files, nb::list given) {
 }  // namespace
 
 void add_gguf(nb::module_& module) {
-  nb::class_<gguf_header> type(module, "GGUFHeader", "What is in a GGUF file.");
+  nb::class_<gguf_header> type(module, "GGUFHeader", "The contents of a GGUF file.");
   type.def_ro("version", &gguf_header::version)
       .def_ro("alignment", &gguf_header::alignment, "In bytes.")
-      .def_prop_ro("metadata", &metadata_of, "A new dict at each call: int, float, bool, str, and lists of these.")
+      .def_prop_ro("metadata", &metadata_of, "The metadata as a new dict on each access: int, float, bool, str, and lists of these.")
       .def_prop_ro(
-          "tensors", [](const gguf_header& self) { return self.tensors; }, "As they are loaded: quantised ones as bytes.")
+          "tensors", [](const gguf_header& self) { return self.tensors; }, "The tensors as they are loaded: quantised ones as bytes.")
       .def("rows", &rows_of,
-           "(name, type, shape, elements of a block, bytes of a block, offset, nbytes) of each, in the order of tensors.");
-  type.def("unknown_rows", &unknown_rows_of,
-           "(name, number of the type, shape, offset) of each tensor whose type is not known, by offset.");
+           "Returns (name, type, shape, elements per block, bytes per block, offset, nbytes) for each tensor, in the order of\n"
+           "`tensors`.");
+  type.def("unknown_rows", &unknown_rows_of, "Returns (name, type number, shape, offset) for each tensor of unknown type, by offset.");
   module.def("read_gguf", &read_gguf_of, "file"_a,
-             "What is in a GGUF file, a penstock.File. Raises penstock.InvalidArgument where it is none, or not whole.");
+             "Reads the contents of a GGUF file, given as a penstock.File. Raises penstock.InvalidArgument if it is not a GGUF file\n"
+             "or is incomplete.");
   module.def("gguf_files", &gguf_files, "path"_a,
-             "The files of the model that a GGUF file is one of: itself alone, or all that its name counts. Raises penstock.NotFound.");
+             "Returns the files of the model that a GGUF file belongs to: itself alone, or all files that its name implies. Raises\n"
+             "penstock.NotFound.");
   module.def("check_gguf_files", &check_split, "files"_a, "headers"_a,
-             "That the files are those of one model, in this order. Raises penstock.InvalidArgument.");
+             "Checks that the files make up one model, in this order. Raises penstock.InvalidArgument.");
 }
 
 }  // namespace penstock::python

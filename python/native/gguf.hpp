@@ -1,4 +1,4 @@
-// The part of penstock._native for penstock.gguf.
+// The part of penstock._native that penstock.gguf uses.
 #pragma once
 
 #include <nanobind/nanobind.h>

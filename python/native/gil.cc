@@ -9,8 +9,8 @@ namespace penstock::python {
 
 namespace {
 
-// Looked up with dlsym, because only some versions of Python declare the name. Looked up when the module is loaded: a function-local static
-// has a lock, which a fork may leave held in the child.
+// Looked up with dlsym, because only some Python versions declare the name. Looked up when the module is loaded, because a function-local
+// static has a lock that a fork may leave held in the child.
 using question = int (*)();
 const auto ask = [] {
   void* found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");

@@ -1,4 +1,4 @@
-// Releases Python's global lock for a while.
+// Releases and takes Python's global lock.
 #pragma once
 
 #include <Python.h>
@@ -7,11 +7,11 @@
 
 namespace penstock::python {
 
-// True once the interpreter is ending: only the main thread may then take the GIL. Any thread.
+// Returns true once the interpreter is shutting down: only the main thread may then take the GIL. Any thread.
 [[nodiscard]] bool interpreter_is_finalizing() noexcept;
 
-// Takes the GIL. If the interpreter ends meanwhile, never returns: before Python 3.14 the thread would be ended inside C++ code, which
-// terminates the process (for example a daemon thread that is running when the program ends).
+// Takes the GIL. Never returns if the interpreter exits while this waits: before Python 3.14 Python would exit the thread inside C++ code,
+// which terminates the process (for example, a daemon thread that is running when the program exits).
 void take_gil(PyThreadState* state) noexcept;
 
 // Releases the GIL in its scope. Replaces nanobind's gil_scoped_release because of the problem described at take_gil().
@@ -26,14 +26,14 @@ class without_gil {
   PyThreadState* state_;
 };
 
-// The same for a call that may take long and polls whether it should stop: signal handlers run meanwhile.
+// The same for a call that may take long and polls whether it should stop: signal handlers run during the call.
 class without_gil_until_signal {
  public:
   without_gil_until_signal() noexcept : state_(PyEval_SaveThread()) {}
   without_gil_until_signal(const without_gil_until_signal&) = delete;
   without_gil_until_signal& operator=(const without_gil_until_signal&) = delete;
   ~without_gil_until_signal() { take_gil(state_); }
-  // Call it on the thread that made the object. Returns true if a handler has raised; the exception is then set.
+  // Call on the thread that created the object. Returns true if a handler has raised; the exception is then set.
   [[nodiscard]] bool is_interrupted() noexcept;
 
  private:

@@ -103,7 +103,7 @@ nb::list requests() {
   return told;
 }
 
-// Why something is unavailable; None if it is available.
+// Returns why something is unavailable; None if it is available.
 nb::object reason(const status& error) { return error.ok() ? nb::none() : words(error.message()); }
 
 }  // namespace
@@ -111,20 +111,18 @@ nb::object reason(const status& error) { return error.ok() ? nb::none() : words(
 void add_info(nb::module_& module) {
   const auto text = version();
   module.attr("__version__") = nb::str(text.data(), text.size());
-  module.def(
-      "stats", &stats,
-      "The counters of this process: requests, bytes, and for each path under \"paths\" what it carried, with histograms by size (powers\n"
-      "of two from 1 KiB) and time (from 1 microsecond). Under \"channels\" what its pipes have carried by each, under \"usage\" what "
-      "advice\n"
-      "is made from.");
+  module.def("stats", &stats,
+             "Returns this process's counters: requests, bytes, and under \"paths\" what each path moved, with histograms by size\n"
+             "(powers of two from 1 KiB) and time (from 1 microsecond). \"channels\" lists what its pipes moved over each channel,\n"
+             "\"usage\" the counters from which advice is derived.");
   module.def("advice", &advice_given,
-             "What in this program costs it speed, the greatest loss first: a list of dicts with \"code\", \"text\", \"remedy\" and\n"
-             "\"loss_seconds\" (None where that is not known). Empty where there is nothing to say.");
+             "Returns usage patterns that cost this program speed, greatest loss first: a list of dicts with \"code\", \"text\",\n"
+             "\"remedy\" and \"loss_seconds\" (None if unknown). Empty if there is no advice.");
   module.def("requests", &requests,
-             "The requests of this process that are under way, also those of other faces: a list of penstock.Request.");
+             "Returns this process's requests in flight, including those made through other interfaces: a list of penstock.Request.");
   module.def(
       "summary", [] { return shared_engine().summary(); },
-      "The counters in words: what each path carried, and what kept bytes from a faster one.");
+      "Returns the counters as text: what each path moved, and why a faster one was not used.");
   module.def(
       "trim",
       [] {
@@ -132,12 +130,13 @@ void add_info(nb::module_& module) {
         const without_gil unlocked;
         return engine.trim();
       },
-      "Gives pinned staging memory that no request is using back to the system, and returns its bytes. Later requests pin it anew.");
+      "Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory\n"
+      "again.");
   module.def(
-      "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Why no CUDA device can be used; None where one can.");
+      "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Returns why no CUDA device can be used; None if one can.");
   module.def(
       "gpu_direct_status", [] { return reason(shared_engine().gpu_direct_status()); },
-      "Why no file of this machine can be read or written GPU-direct; None where some may be.");
+      "Returns why no file on this machine can be read or written GPU-direct; None if some can.");
 }
 
 }  // namespace penstock::python

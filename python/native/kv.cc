@@ -31,7 +31,7 @@ struct python_store {
   explicit python_store(kv::store opened) : target(std::make_shared<kv::store>(std::move(opened))) {}
   python_store(python_store&&) noexcept = default;
   python_store& operator=(python_store&&) = delete;
-  // Closing waits for calls under way, and for the disk.
+  // Closing waits for calls in progress, and for the disk.
   ~python_store() {
     if (target == nullptr) return;
     const without_gil unlocked;
@@ -65,7 +65,7 @@ class key_names {
       } else if (PyBytes_Check(each.ptr())) {
         add_bytes(nb::borrow<nb::bytes>(each));
       } else {
-        throw nb::type_error(("a key is str or bytes, not " + type_of(each)).c_str());
+        throw nb::type_error(("a key must be str or bytes, not " + type_of(each)).c_str());
       }
     }
   }
@@ -91,7 +91,7 @@ class key_names {
   std::vector<nb::object> kept_;
 };
 
-// The items of a call; the flight keeps their memory.
+// The items of a call; the flight keeps their memory alive.
 struct parsed_items {
   key_names names;
   std::vector<kv::memory_piece> pieces;  // of all items
@@ -101,7 +101,7 @@ struct parsed_items {
 parsed_items parse_items(flight& keeper, nb::list keys, nb::list buffers, memory_use use) {
   parsed_items parsed{key_names(keys), {}, {}};
   const auto names = parsed.names.views();
-  if (names.size() != buffers.size()) raise_invalid("the numbers of buffers and keys differ");
+  if (names.size() != buffers.size()) raise_invalid("the numbers of keys and buffers differ");
   std::vector<std::size_t> counts;
   counts.reserve(names.size());
   const auto add = [&](nb::handle buffer, std::optional<std::size_t> piece) {
@@ -210,18 +210,17 @@ nb::object stats_of(const python_store& self) {
 }  // namespace
 
 void add_kv(nb::module_& module) {
-  nb::class_<python_store>(module, "KVStore", "A key-value store in a folder; penstock.kv.Store is what users see.")
+  nb::class_<python_store>(module, "KVStore", "A key-value store in a folder. Users see penstock.kv.Store.")
       .def("put", &start<true>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
-           "Stores the bytes of buffers, or of lists or tuples of them, one behind the other, under keys. The future returns True for "
-           "each, or "
-           "raises.")
+           "Stores the bytes of buffers, or of lists or tuples of them, concatenated, under keys. The future returns True for each\n"
+           "key, or raises.")
       .def("get", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
-           "Fetches into buffers, or lists or tuples of them. The future returns for each whether it was there, or raises.")
-      .def("sizes", &sizes, "keys"_a, "The bytes of each value, or None. Raises penstock.Error.")
-      .def("drop", &drop, "keys"_a, "Drops values: for each whether it was there. Raises penstock.Error.")
-      .def("sync", &sync_store, "What was put is durable when it returns. Raises penstock.Error.")
-      .def("stats", &stats_of, "A tuple of numbers, in the order of penstock.kv.Stats.")
-      .def("close", &close_store, "Waits for calls under way, and syncs. Raises penstock.Error.");
+           "Fetches into buffers, or lists or tuples of them. The future returns for each key whether it was found, or raises.")
+      .def("sizes", &sizes, "keys"_a, "Returns the length of each value in bytes, or None. Raises penstock.Error.")
+      .def("drop", &drop, "keys"_a, "Drops values. Returns for each key whether it had one. Raises penstock.Error.")
+      .def("sync", &sync_store, "Makes all completed puts durable. Raises penstock.Error.")
+      .def("stats", &stats_of, "Returns a tuple of numbers in the order of penstock.kv.Stats.")
+      .def("close", &close_store, "Waits for calls in progress, then syncs. Raises penstock.Error.");
   module.def("open_kv", &open_store, "folder"_a, "capacity_bytes"_a, "read_only"_a, "checksums"_a, "durable"_a, "direct"_a,
              "max_put_bytes"_a, "Opens a store. Raises penstock.Error.");
 }

@@ -84,16 +84,16 @@ nb::list list_remote(nb::handle url, nb::handle storage_options, bool one_level)
 }
 
 std::string tensor_name(nb::handle tensor) {
-  if (!nb::isinstance<nb::str>(tensor)) throw nb::type_error(("the name of a tensor is a str, not " + type_of(tensor)).c_str());
+  if (!nb::isinstance<nb::str>(tensor)) throw nb::type_error(("a tensor's name must be a str, not " + type_of(tensor)).c_str());
   return nb::cast<std::string>(tensor);
 }
 
 const tensor_header& header_of(nb::handle object) {
-  if (!nb::isinstance<tensor_header>(object)) throw nb::type_error(("a header is a TensorHeader, not " + type_of(object)).c_str());
+  if (!nb::isinstance<tensor_header>(object)) throw nb::type_error(("a header must be a TensorHeader, not " + type_of(object)).c_str());
   return nb::cast<const tensor_header&>(object);
 }
 
-// The file of the first promised tensor that is missing.
+// Returns the file of the first promised tensor that is missing.
 std::string first_lacking(const model_paths& paths, nb::list headers) {
   const auto is_broken = [&](const model_paths::promise& each) { return header_of(headers[each.file]).find(each.tensor) == nullptr; };
   const auto broken = std::ranges::find_if(paths.promises, is_broken);
@@ -127,27 +127,26 @@ void add_models(nb::module_& module) {
   module.attr("MOST_MODEL_REQUEST_BYTES") = most_model_request_bytes;
   module.def(
       "is_url", [](nb::handle path) { return is_url(path_text(path)); }, "path"_a,
-      "Whether open() takes it for the URL of an object on a server, and not for the name of a file.");
+      "Returns whether open() treats the path as the URL of an object on a server, not as a file name.");
   module.def(
       "shown_name", [](nb::handle name) { return path_object(shown_name(path_text(name))); }, "name"_a,
-      "What messages call it: a URL without its query; the name of a file as it is.");
+      "Returns the name used in messages: a URL without its query; a file name unchanged.");
   module.def(
       "file_path", [](nb::handle path) { return path_object(file_path(path_text(path))); }, "path"_a,
-      "Returns the path that a file:// URL names, and any other name unchanged.");
+      "Returns the path in a file:// URL, and any other name unchanged.");
   module.def("find_model", &found_model, "path"_a, "storage_options"_a = nb::none(),
-             "The file that a path stands for: a folder has an index or one file, and so may a URL. Raises penstock.NotFound; of URLs any\n"
-             "penstock.Error.");
-  module.def(
-      "list_remote", &list_remote, "url"_a, nb::kw_only(), "storage_options"_a = nb::none(), "one_level"_a = false,
-      "The objects whose URLs begin with s3://BUCKET/BEGINNING, sorted, each as (URL, bytes). one_level: where they have a \"/\" behind\n"
-      "that, (URL up to it, None) instead, once. Blocks. Raises penstock.Error; Unsupported for other servers, which list nothing.");
-  module.def(
-      "shards_of_index", &shards_of_index, "json"_a, "path"_a,
-      "The files of an index, sorted, and which tensor it promises in which of them. Raises penstock.InvalidArgument for what is no\n"
-      "index, and penstock.NotFound for files that are not there.");
-  module.def(
-      "check_model", &check_model, "files"_a, "headers"_a, "promised"_a,
-      "That no tensor is in two files, and that each is in the file that is promised. Raises penstock.InvalidArgument, penstock.NotFound.");
+             "Returns the file that a path refers to: for a folder, or a URL of a folder, its index or single file. Raises\n"
+             "penstock.NotFound; for URLs any penstock.Error.");
+  module.def("list_remote", &list_remote, "url"_a, nb::kw_only(), "storage_options"_a = nb::none(), "one_level"_a = false,
+             "Lists the objects whose URLs start with s3://BUCKET/PREFIX, sorted, each as (URL, bytes). one_level: URLs with a \"/\"\n"
+             "after the prefix are truncated there and listed once, as (URL, None). Blocks. Raises penstock.Error; Unsupported for\n"
+             "other servers, which cannot be listed.");
+  module.def("shards_of_index", &shards_of_index, "json"_a, "path"_a,
+             "Returns the files of an index, sorted, and which tensor it promises in which of them. Raises penstock.InvalidArgument\n"
+             "for an invalid index, and penstock.NotFound for missing files.");
+  module.def("check_model", &check_model, "files"_a, "headers"_a, "promised"_a,
+             "Checks that no tensor is in two files, and that each is in the promised file. Raises penstock.InvalidArgument,\n"
+             "penstock.NotFound.");
 }
 
 }  // namespace penstock::python

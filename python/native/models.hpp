@@ -1,4 +1,4 @@
-// The part of penstock._native with which penstock.safetensors finds the files of a model.
+// The part of penstock._native that penstock.safetensors uses to find a model's files.
 #pragma once
 
 #include <nanobind/nanobind.h>

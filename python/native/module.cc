@@ -1,4 +1,4 @@
-// penstock._native: the public C++ API in Python. Only translates; users import python/penstock/__init__.py.
+// penstock._native: the public C++ API in Python. A thin binding; users import penstock (python/penstock/__init__.py).
 #include <nanobind/nanobind.h>
 
 #include "buffers.hpp"
@@ -24,7 +24,7 @@
 // Called by PyInit__native() below.
 NB_MODULE(_native_of_main, module) {
   using namespace penstock::python;
-  // Objects that a program keeps forever outlive the interpreter, with everything they refer to; a warning of 20 lines helps nobody.
+  // Objects that a program keeps forever outlive the interpreter, with everything they refer to; a 20-line warning about that is of no use.
   nanobind::set_leak_warnings(false);
   add_completions(module);
   add_buffers(module);
@@ -47,12 +47,12 @@ NB_MODULE(_native_of_main, module) {
   check_arguments(module);
 }
 
-// Only one interpreter of a process can load the module, because its threads and exit handler belong to that interpreter. Checked first: a
-// second interpreter that began to load it would destroy the types of the first when it ends. Since Python 3.13 this code runs in the main
-// interpreter whichever one imports it, so penstock/__init__.py checks too.
+// Only one interpreter per process can load the module, because its threads and exit handler belong to that interpreter. This is checked
+// first: a second interpreter that started to load the module would destroy the first one's types when it exits. Since Python 3.13 this
+// code runs in the main interpreter regardless of which one imports it, so penstock/__init__.py checks too.
 extern "C" NB_EXPORT PyObject* PyInit__native() {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-    PyErr_SetString(PyExc_ImportError, "penstock works in the main interpreter of a process only, and this is a sub-interpreter");
+    PyErr_SetString(PyExc_ImportError, "penstock works only in the main interpreter of a process, not in a sub-interpreter");
     return nullptr;
   }
   return PyInit__native_of_main();

@@ -14,7 +14,7 @@ namespace {
 
 std::string_view word(nb::handle text, const char* name) {
   Py_ssize_t length = 0;
-  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(name) + " is a str or None, not " + type_of(text)).c_str());
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(name) + " must be a str or None, not " + type_of(text)).c_str());
   const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
   if (bytes == nullptr) throw nb::python_error();
   return {bytes, static_cast<std::size_t>(length)};
@@ -24,7 +24,7 @@ unsigned parse_links(nb::handle links) {
   constexpr std::int64_t most = 8;
   if (links.is_none() || (PyUnicode_Check(links.ptr()) && word(links, "links") == "auto")) return 0;
   const auto number = PyUnicode_Check(links.ptr()) ? 0 : signed_integer(links, "links");
-  if (number < 1 || number > most) raise_invalid("links is 1 to 8, or 'auto'");
+  if (number < 1 || number > most) raise_invalid("links must be 1 to 8, or 'auto'");
   return static_cast<unsigned>(number);
 }
 

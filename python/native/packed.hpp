@@ -1,4 +1,4 @@
-// Ranges of files as bytes of 64-bit integers, which array.array accepts directly: thousands at once.
+// File ranges as the bytes of 64-bit integers, which array.array accepts directly, thousands at a time.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@ namespace penstock::python {
 
 namespace nb = nanobind;
 
-// Only ranges that have bytes.
+// Contains only non-empty ranges.
 struct packed_ranges {
   std::vector<std::int64_t> offsets;
   std::vector<std::int64_t> sizes;

@@ -21,14 +21,14 @@ namespace {
 
 using namespace nb::literals;
 
-// A lock serializes calls, because a call releases the GIL while it blocks.
+// A lock serializes calls, because each call releases the GIL while it blocks.
 class python_pending {
  public:
   python_pending(pending_file made, std::string given)
       : file_(std::move(made)), given_(std::move(given)), shown_(shown_name(given_)), path_(file_.path()), is_object_(file_.is_object()) {}
   python_pending(const python_pending&) = delete;
   python_pending& operator=(const python_pending&) = delete;
-  // Discarding an object sends a request to its server.
+  // Discarding an object on a server sends a request to the server.
   ~python_pending() {
     if (!is_object_) return;
     const without_gil unlocked;
@@ -46,7 +46,7 @@ class python_pending {
   }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const std::string& given() const { return given_; }
-  [[nodiscard]] const std::string& shown() const { return shown_; }  // the name in errors: the query of a URL may contain a secret
+  [[nodiscard]] const std::string& shown() const { return shown_; }  // the name in errors: a URL's query may contain a secret
   status publish(const publish_options& options) {
     const std::scoped_lock mine(lock_);
     return file_.publish(options);
@@ -72,7 +72,8 @@ void make_pending(python_pending* self, nb::handle path, std::optional<unsigned>
     return pending_file::create(by, text, how);
   }();
   if (!made) raise(made.error(), {shown_name(text)});
-  if (!storage_options.is_none() && !made->is_object()) raise_invalid("storage_options: they are for URLs, and " + text + " is none");
+  if (!storage_options.is_none() && !made->is_object())
+    raise_invalid("storage_options applies only to URLs, and " + text + " is not a URL");
   new (self) python_pending(*std::move(made), text);
 }
 
@@ -102,7 +103,7 @@ int descriptor_of(const python_pending& self) {
 python_file open_pending(const python_pending& self, bool direct) {
   const auto by = shared_engine();
   auto opened = [&] {
-    const without_gil unlocked;  // may have to wait for a publish() of another thread
+    const without_gil unlocked;  // may have to wait for another thread's publish()
     return self.open(by, {.direct_writes = direct, .name = self.shown()});
   }();
   if (!opened) raise(opened.error(), {self.shown()});
@@ -114,27 +115,26 @@ python_file open_pending(const python_pending& self, bool direct) {
 void add_pending_files(nb::module_& module) {
   nb::class_<python_pending>(
       module, "PendingFile", nb::is_weak_referenceable(),
-      "A file that has its name only once publish() gives it one. Until then whoever looks at the path sees what was there before; so it "
-      "is\n"
-      "also after a kill at any moment. Owner, group, permissions, access control list and user.* attributes are those of the file that "
-      "it\n"
-      "replaces, as far as this process may set them; without one, permissions are 0666 less the umask. mode: these permissions instead.\n"
-      "Only regular files are replaced.\n"
-      "A URL (s3://BUCKET/KEY) is an object, which is there once publish() has returned; storage_options: as for penstock.open().\n"
-      "What was not published when this is dropped, or garbage, is gone.")
+      "A file that appears under its name only when publish() is called. Until then, readers of the path see what was there\n"
+      "before, even if the process is killed at any moment. Owner, group, permissions, access control list and user.*\n"
+      "attributes are taken from the file that it replaces, if this process may set them; for a new file, permissions are\n"
+      "0666 minus the umask. mode: these permissions instead. Only regular files are replaced. For a URL (s3://BUCKET/KEY),\n"
+      "this is an object that appears when publish() returns; storage_options: as for penstock.open(). If this object is\n"
+      "dropped or garbage collected before publish(), the data is discarded.")
       .def("__init__", &make_pending, "path"_a, "mode"_a = nb::none(), nb::kw_only(), "storage_options"_a = nb::none())
-      .def("fileno", &descriptor_of, "Its descriptor, for reading and writing: penstock.open() takes it. Open until drop().")
+      .def("fileno", &descriptor_of,
+           "Returns the descriptor, for reading and writing; penstock.open() accepts it. It is open until drop().")
       .def("open", &open_pending, nb::kw_only(), "direct"_a = false,
-           "A penstock.File over it, to be closed before publish(). direct: large aligned writes bypass the page cache.")
+           "Returns a penstock.File for this file; close it before publish(). direct: large aligned writes bypass the page cache.")
       .def_prop_ro("is_object", &python_pending::is_object,
-                   "Whether it is an object on a server, which has no descriptor and is only written.")
+                   "True for an object on a server, which has no descriptor and can only be written.")
       .def_prop_ro(
-          "path", [](const python_pending& self) { return path_object(self.path()); }, "Where it will be: links are followed.")
+          "path", [](const python_pending& self) { return path_object(self.path()); }, "The final path, with symbolic links followed.")
       .def("publish", &publish_pending, nb::kw_only(), "replace"_a = true, "durable"_a = true,
-           "Gives it its name, once. Close penstock.File objects over its descriptor before. replace=False: what has come meanwhile is "
-           "kept,\n"
-           "and FileExistsError raised. durable: the disk has the bytes before the name, and the name when this returns.")
-      .def("drop", &drop_pending, "Closes the descriptor. What was not published is gone. A second time does nothing.")
+           "Moves the file to its name, once. Close penstock.File objects that use its descriptor first. replace=False: a file\n"
+           "that already exists is kept, and FileExistsError is raised. durable: the bytes are on disk before the file gets its\n"
+           "name, and the name is on disk when this returns.")
+      .def("drop", &drop_pending, "Closes the descriptor and discards the file unless it was published. A second call does nothing.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](python_pending& self, nb::handle, nb::handle, nb::handle) { drop_pending(self); }, "type"_a.none(),

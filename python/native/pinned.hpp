@@ -18,7 +18,7 @@ class pinned_file_memory {
   ~pinned_file_memory();
 
   [[nodiscard]] std::uint64_t size() const { return range_.size(); }
-  // None while it is pinned.
+  // None while the range is pinned.
   [[nodiscard]] nb::object problem() const;
   void release();
 

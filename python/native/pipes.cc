@@ -38,7 +38,7 @@ pipe_operation_options within(seconds timeout) {
 std::string text_of(const nb::bytes& from) { return {from.c_str(), from.size()}; }
 nb::bytes bytes_of(std::string_view from) { return nb::bytes(from.data(), from.size()); }
 
-// The data of a Python pipe object. Closing does not block; destruction may wait for threads that need the GIL.
+// The data behind a Python pipe object. Closing does not block; destruction may wait for threads that need the GIL.
 struct python_pipe {
   std::shared_ptr<penstock::pipe> target = std::make_shared<penstock::pipe>();
   ~python_pipe() {
@@ -59,7 +59,7 @@ struct python_message {
   std::shared_ptr<incoming_message> target = std::make_shared<incoming_message>();
 };
 
-// Memory allocated for tensors, which arrays take over.
+// Memory allocated for tensors. Arrays take it over.
 class made_memory {
  public:
   explicit made_memory(std::size_t bytes) : data_(new (std::align_val_t{64}) std::byte[bytes]), size_(bytes) {}
@@ -80,22 +80,22 @@ class made_memory {
   std::size_t size_;
 };
 
-// Where the tensors of a message go: into the user's buffers, or into new memory.
+// The targets for a message's tensors: the user's buffers, or new memory.
 struct landing {
   std::vector<incoming_target> given;
   bool is_given = false;
-  bool heeds_targets = false;  // if the sender names a device for a tensor, Python makes the buffer
-  bool asks_python = false;    // for buffers, once the message has arrived
+  bool heeds_targets = false;  // if the sender requests a device for a tensor, Python creates the buffer
+  bool asks_python = false;    // Python creates the buffers once the message has arrived
   std::vector<made_memory> made;
 
-  // Runs without the GIL. Returns an error if Python must make the buffers.
+  // Runs without the GIL. Returns an error if Python must create the buffers.
   result<std::vector<incoming_target>> room(const incoming_message& message) {
     if (is_given) return given;
     const auto tensors = message.tensors();
     asks_python = heeds_targets && std::any_of(tensors.begin(), tensors.end(), [](const auto& each) {
                     return !each.target_device.empty() && each.target_device != "host";
                   });
-    if (asks_python) return status(errc::unsupported, "memory for these tensors is made by Python");
+    if (asks_python) return status(errc::unsupported, "Python must allocate the memory for these tensors");
     std::vector<incoming_target> targets;
     for (const auto& each : tensors) {
       auto& memory = made.emplace_back(each.length);
@@ -178,8 +178,8 @@ future receive(const python_pipe& self, nb::handle into, const stream_handles& s
   return made;
 }
 
-// make(message) returns buffers and streams for its tensors. asks: call it always, never, or (None) only if the sender names a device for a
-// tensor. Otherwise host memory is allocated without Python, so that nothing waits for it.
+// make(message) returns buffers and streams for the message's tensors. asks: call make always, never, or (None) only if the sender requests
+// a device for a tensor. Otherwise host memory is allocated without Python, so that nothing waits for Python.
 future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::object make, seconds timeout, nb::object finish) {
   future made(new flight(flight::of_a_pipe{}));
   const auto message = std::make_shared<incoming_message>();
@@ -200,7 +200,7 @@ future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::o
           const nb::object room = make(python_message{message});
           take_buffers(*where, of, room[0], nb::cast<stream_handles>(room[1]));
         } catch (...) {
-          *message = incoming_message();  // tells the sender now: the exception's traceback may keep the message alive
+          *message = incoming_message();  // notifies the sender now: the exception's traceback may keep the message alive
           throw;
         }
         return [message, where, options](io_callback told) { return message->receive(where->given, options, std::move(told)); };
@@ -233,13 +233,13 @@ future accept(const python_listener& self, seconds timeout, nb::object finish) {
   return made;
 }
 
-// Certificate, key, authority, server name.
+// Certificate, key, CA, server name.
 using tls_words = std::optional<std::vector<std::string>>;
 
 pipe_context context_of(const std::vector<std::string>& channels, const nb::bytes& secret, unsigned connections, const tls_words& tls) {
   const auto engine = shared_engine();
   pipe_options options{channels, text_of(secret), connections};
-  if (tls && tls->size() != 4) throw nb::type_error("tls is a certificate, a key, an authority and a name");
+  if (tls && tls->size() != 4) throw nb::type_error("tls must be a certificate, a key, a CA and a name");
   if (tls) options.tls = pipe_tls{tls->at(0), tls->at(1), tls->at(2), tls->at(3)};
   auto made = [&] {
     const without_gil unlocked;  // reads files
@@ -343,7 +343,7 @@ void add_pipes(nb::module_& module) {
       .def_prop_ro("refused", [](const python_listener& self) { return self.target->refused(); })
       .def("accept", &accept, "timeout"_a.none(), "finish"_a)
       .def("close", [](python_listener& self) {
-        // A thread that is in accept() keeps the old listener until the call returns.
+        // A thread in accept() keeps the old listener until the call returns.
         auto closed = std::exchange(self.target, std::make_shared<pipe_listener>());
         const without_gil unlocked;
         closed.reset();

@@ -26,8 +26,8 @@ struct dl_type {
   std::uint8_t bits;
 };
 
-// Returns nothing if PyTorch lacks the type or describes it differently. Complex tensors may be conjugate views, whose bytes differ from
-// their values.
+// Returns nothing if PyTorch lacks the type or describes it differently. Complex tensors are excluded because they may be conjugate views,
+// whose bytes differ from their values.
 std::optional<dl_type> dl_type_of(tensor_type type) {
   constexpr std::uint8_t of_signed = 0, of_unsigned = 1, of_float = 2, of_bfloat = 4, of_bool = 6, of_e4m3 = 10, of_e4m3fnuz = 11,
                          of_e5m2 = 12, of_e5m2fnuz = 13, of_e8m0 = 14;
@@ -105,7 +105,7 @@ class search {
     return std::ranges::all_of(header.tensors(), [&](const tensor_facts& each) { return add(each, mine); });
   }
 
-  // True if no two tensors share memory.
+  // Returns true if no two tensors share memory.
   bool are_apart() {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
     for (const auto& of : files_) {
@@ -168,7 +168,7 @@ class search {
     return true;
   }
 
-  // True for one of the classes itself, not for a subclass.
+  // Returns true for one of the classes itself, not for a subclass.
   [[nodiscard]] bool is_one(PyObject* tensor) const {
     return std::any_of(classes_.begin(), classes_.end(),
                        [&](nb::handle each) { return reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == each.ptr(); });
@@ -184,10 +184,10 @@ class search {
 };
 
 nb::object find_plain(nb::list headers, nb::dict targets, nb::tuple classes) {
-  if (classes.size() == 0) raise_invalid("there are no classes of tensors");
+  if (classes.size() == 0) raise_invalid("no tensor classes were given");
   search among(std::move(targets), std::move(classes));
   for (const nb::handle each : headers) {
-    if (!nb::isinstance<tensor_header>(each)) throw nb::type_error(("a header is a TensorHeader, not " + type_of(each)).c_str());
+    if (!nb::isinstance<tensor_header>(each)) throw nb::type_error(("a header must be a TensorHeader, not " + type_of(each)).c_str());
     if (!among.add(nb::cast<const tensor_header&>(each))) return nb::none();
   }
   return among.are_apart() ? nb::object(among.found()) : nb::none();
@@ -196,13 +196,13 @@ nb::object find_plain(nb::list headers, nb::dict targets, nb::tuple classes) {
 }  // namespace
 
 void add_plain_tensors(nb::module_& module) {
-  module.def(
-      "find_plain_tensors", &find_plain, "headers"_a, "targets"_a, "classes"_a,
-      "The tensors that files may be read into as they are, by DLPack's C functions of the first of the classes: (begin, end,\n"
-      "[(tensors, (offsets, nbytes, places)) for each header]), begin and end of the addresses that they lie between, places counted from\n"
-      "begin, integers of 64 bits as bytes. None: something is otherwise than usual (a name is missing; another class, type or shape; not\n"
-      "contiguous; on two devices; two with memory in common; a library without these functions). Views with the sign or the imaginary\n"
-      "part turned are not told from others: complex types are left out.");
+  module.def("find_plain_tensors", &find_plain, "headers"_a, "targets"_a, "classes"_a,
+             "Returns the tensors into which files can be read directly, using DLPack's C functions of the first of the classes:\n"
+             "(begin, end, [(tensors, (offsets, nbytes, places)) for each header]). begin and end are the bounds of their addresses,\n"
+             "places are relative to begin; 64-bit integers as bytes. Returns None if anything is unusual: a name is missing;\n"
+             "another class, type or shape; not contiguous; on two devices; two that share memory; a library without these\n"
+             "functions. Views with a pending negation or conjugation cannot be distinguished from others, so complex types are\n"
+             "excluded.");
 }
 
 }  // namespace penstock::python

@@ -1,4 +1,4 @@
-// Finds the PyTorch tensors into which bytes of tensor files can be read directly, for penstock.safetensors.load_into().
+// Finds the PyTorch tensors into which the bytes of tensor files can be read directly, for penstock.safetensors.load_into().
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -56,7 +56,8 @@ nb::object read(nb::object self, optional_size size) {
   auto* const memory = PyBytes_AsString(content.ptr());
   file.last_memory = {"", memory};
   const auto done = run_on(file, reinterpret_cast<std::byte*>(memory), wanted, false);
-  if (done != wanted) content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // it was truncated meanwhile
+  if (done != wanted)
+    content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // the file was truncated in the meantime
   if (!content.is_valid()) throw nb::python_error();
   return content;
 }
@@ -67,11 +68,12 @@ void expect_open(const python_file& self) {
 
 std::uint64_t seek(python_file& self, std::int64_t offset, int whence) {
   expect_open(self);
-  if (whence < SEEK_SET || whence > SEEK_END) raise_invalid("whence is 0, 1 or 2, not " + std::to_string(whence));
+  if (whence < SEEK_SET || whence > SEEK_END) raise_invalid("whence must be 0, 1 or 2, not " + std::to_string(whence));
   const std::uint64_t from = whence == SEEK_SET ? 0 : whence == SEEK_CUR ? self.position : size_of(self);
   std::int64_t position = 0;
   if (__builtin_add_overflow(static_cast<std::int64_t>(from), offset, &position) || position < 0) {
-    raise_invalid("offset is " + std::to_string(offset) + " from " + std::to_string(from) + ": a position must be between 0 and 2**63 - 1");
+    raise_invalid("offset is " + std::to_string(offset) + " from " + std::to_string(from) +
+                  ": the position must be between 0 and 2**63 - 1");
   }
   return self.position = static_cast<std::uint64_t>(position);
 }
@@ -99,7 +101,7 @@ int fileno(const python_file& self) {
   return *descriptor;
 }
 
-// O_RDONLY, O_WRONLY or O_RDWR, regardless of what was stated for a borrowed descriptor.
+// Returns O_RDONLY, O_WRONLY or O_RDWR, regardless of the mode given for a borrowed descriptor.
 int access_of(const python_file& self) {
   const int flags = ::fcntl(fileno(self), F_GETFL);
   if (flags < 0) raise(status::from_errno(errno, "F_GETFL of " + self.target->path()), {self.target->path()});
@@ -125,28 +127,29 @@ nb::object from_python(const char* name, nb::handle self) { return nb::module_::
 void add_position(nb::class_<python_file>& type) {
   const auto none = nb::none();
   type.def("read", &read, "size"_a.none() = -1,
-           "Reads size bytes from the position on, and moves it on; blocks. None or a negative number: to the end of the file. Returns\n"
-           "bytes, fewer than asked for at the end. The position is one, whoever uses it: one thread at a time does.")
+           "Reads size bytes at the position and advances it; blocks. None or a negative number: to the end of the file. Returns\n"
+           "bytes, fewer than requested at the end. All users share one position: use it from one thread at a time.")
       .def("readinto", &run_buffer<false>, "buffer"_a.none(),
-           "Reads into buffer from the position on, and moves it on; blocks. Returns the bytes read, 0 at the end of the file.")
+           "Reads into buffer at the position and advances it; blocks. Returns the number of bytes read, 0 at the end of the file.")
       .def("write", &run_buffer<true>, "buffer"_a.none(),
-           "Writes all of buffer from the position on, and moves it on; blocks. Returns the bytes written.")
+           "Writes all of buffer at the position and advances it; blocks. Returns the number of bytes written.")
       .def("seek", &seek, "offset"_a, "whence"_a = 0,
-           "Moves the position of read(), readinto() and write() to offset from the beginning (whence 0), itself (1) or the end (2).\n"
-           "Returns it. Requests that name an offset have nothing to do with it.")
+           "Moves the position used by read(), readinto() and write() to offset from the start (whence 0), the position (1) or the\n"
+           "end (2). Returns the position. Requests with an explicit offset do not use it.")
       .def("tell", &tell, "The position.")
       .def("truncate", &truncate, "size"_a = none,
-           "Cuts the file to size bytes, or lengthens it with zeros; None: to the position, which stays. Returns the size.")
+           "Truncates the file to size bytes, or extends it with zeros; None: to the position, which does not change. Returns the\n"
+           "size.")
       .def("fileno", &fileno,
-           "Its descriptor, which is closed with it; of a file that was opened by a descriptor, a duplicate of that one. What is written\n"
-           "through it goes past Penstock, whose requests see it.")
+           "Returns the descriptor, which is closed with the file; for a file opened by descriptor, a duplicate of it. Writes\n"
+           "through it bypass Penstock, but its requests see them.")
       .def(
           "flush", [](const python_file& self) { expect_open(self); },
-          "Does nothing, for those who expect it: what was written is the kernel's already. sync() forces it to the disk.")
+          "Does nothing; exists for compatibility: written data is already in the kernel. sync() forces it to the disk.")
       .def(
-          "readable", [](const python_file& self) { return access_of(self) != O_WRONLY; }, "Whether it is open for reading.")
+          "readable", [](const python_file& self) { return access_of(self) != O_WRONLY; }, "Returns whether the file is open for reading.")
       .def(
-          "writable", [](const python_file& self) { return access_of(self) != O_RDONLY; }, "Whether it is open for writing.")
+          "writable", [](const python_file& self) { return access_of(self) != O_RDONLY; }, "Returns whether the file is open for writing.")
       .def(
           "seekable",
           [](const python_file& self) {
@@ -156,17 +159,17 @@ void add_position(nb::class_<python_file>& type) {
           "True.")
       .def(
           "readline", [](nb::handle self, nb::handle size) { return line_function("readline", self, size); }, "size"_a.none() = -1,
-          "Reads from the position on up to and with the next newline, at most size bytes; None or a negative number: however long it\n"
-          "is. Returns bytes, none at the end of the file.")
+          "Reads from the position up to and including the next newline, at most size bytes; None or a negative number means no\n"
+          "limit. Returns bytes, empty at the end of the file.")
       .def(
           "readlines", [](nb::handle self, nb::handle hint) { return line_function("readlines", self, hint); }, "hint"_a.none() = -1,
-          "A list of the lines from the position on; with a positive hint no more once they have so many bytes.")
+          "Returns a list of the lines from the position on. With a positive hint, stops after that many bytes.")
       .def(
           "writelines", [](nb::handle self, nb::handle lines) { line_function("writelines", self, lines); }, "lines"_a.none(),
-          "Writes each of lines at the position, one after the other.")
+          "Writes the lines at the position, one after the other.")
       .def(
           "readall", [](nb::object self) { return read(std::move(self), std::nullopt); }, "Reads from the position to the end of the file.")
-      .def("isatty", &is_terminal, "Whether it is a terminal.")
+      .def("isatty", &is_terminal, "Returns whether the file is a terminal.")
       .def("__iter__", [](nb::object self) { return self; })
       .def("__next__", [](nb::handle self) { return line_function("next_line", self); })
       .def("__aenter__", [](nb::handle self) { return from_python("itself", self); })

@@ -1,4 +1,4 @@
-// The file-object interface of penstock.File: a position, and the descriptor. One thread at a time uses the position.
+// penstock.File's file-object interface: a position, and the descriptor. Only one thread at a time may use the position.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -65,7 +65,7 @@ void flight::start_in_two(const starter& first, std::function<std::optional<star
   if (!prelude_->must_wait()) return;
   while (!done()) wait_in_steps(1s);
   report();
-  release();  // otherwise done when the first step is reported
+  release();  // otherwise this happens when the first step is reported
 }
 
 void flight::move_to(step next) {
@@ -92,7 +92,7 @@ void flight::wait_in_steps(std::chrono::nanoseconds time) {
   }
 }
 
-// Called by the waiting thread and by the completions thread; the first one continues.
+// Called by the waiting thread and by the completions thread; the first caller continues.
 void flight::go_on(const io_result& outcome) {
   if (step_.load() != step::first) return;
   step_ = step::between;
@@ -109,9 +109,9 @@ void flight::go_on(const io_result& outcome) {
   }
   then_ = {};
   if (step_.load() == step::second) return;
-  if (raised_.is_valid() || !outcomes_.front().ok()) make_value_ = {};  // and releases what it keeps
+  if (raised_.is_valid() || !outcomes_.front().ok()) make_value_ = {};  // also releases what it keeps
   move_to(step::none);
-  begin();  // only the report is left
+  begin();  // only the report remains
   ended();
 }
 
@@ -124,7 +124,7 @@ void flight::begin_second(const io_result& outcome) {
   begin();
   if (must_wait() && !prelude_->must_wait()) {
     never_began();
-    raise({errc::cancelled, "the interpreter is shutting down: nothing can be started any more"});
+    raise({errc::cancelled, "the interpreter is shutting down: no requests can be started"});
   }
   operation begun;
   try {

@@ -1,5 +1,5 @@
-// The first step of a request that start_in_two() began. Has its own entry in the list of completions, because the request may be listed
-// too.
+// The first step of a request started by start_in_two(). It has its own entry in the list of completions, because the request itself may
+// also be in the list.
 #pragma once
 
 #include <condition_variable>
@@ -12,11 +12,11 @@ namespace penstock::python {
 class prelude final : public under_way {
  public:
   explicit prelude(flight& of) : under_way(false), of_(of) {}
-  // Call it once, with the GIL. Keeps the flight until its end is reported.
+  // Call once, with the GIL. Keeps the flight until its completion is reported.
   void start(const flight::starter& first);
   void report() override;
   void cancel() { running_.cancel(); }
-  // Needs the GIL, which it releases while it blocks. Returns the outcome, or nothing on timeout.
+  // Needs the GIL and releases it while blocked. Returns the outcome, or nothing on timeout.
   std::optional<io_result> wait(std::chrono::nanoseconds time);
   // Waits until the flight is no longer between its steps, or the time has passed. Needs the GIL, as above.
   void wait_between(std::chrono::nanoseconds time);
@@ -26,7 +26,7 @@ class prelude final : public under_way {
   ~prelude() override = default;
   flight& of_;
   operation running_;
-  io_result outcome_;  // set when the step has ended
+  io_result outcome_;  // set when the step has completed
   std::mutex lock_;
   std::condition_variable changed_;
 };

@@ -14,13 +14,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Longer requests are waited for in steps, with a check for signals after each.
+// Waits for longer requests happen in steps, with a check for signals after each.
 constexpr std::uint64_t uninterrupted_bytes = std::uint64_t{64} << 20;
-// For a request that reports progress: two pieces of this size are under way, and one call per piece costs next to nothing.
+// For a request that reports progress: two pieces of this size are in flight, and one call per piece costs almost nothing.
 constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 20;
 constexpr std::size_t pieces_under_way = 2;
 
-// A piece under way. On destruction, cancels it and waits for it before the memory is released.
+// A piece in flight. On destruction, cancels it and waits for it before the memory is released.
 class piece {
  public:
   piece(const blocking_request& of, std::uint64_t start, std::uint64_t length, const io_options& options) : length_(length) {
@@ -37,7 +37,7 @@ class piece {
     running_.cancel();
     (void)running_.wait();
   }
-  // Raises what a signal handler raises.
+  // Raises the exception of a signal handler.
   io_result wait() {
     for (;;) {
       {
@@ -91,7 +91,7 @@ io_result run_blocking(const blocking_request& request, const io_options& option
   if (progress.is_none()) return run_plain(request, options);
   const nb::object update = nb::hasattr(progress, "update") ? nb::object(progress.attr("update")) : nb::borrow(progress);
   if (PyCallable_Check(update.ptr()) == 0) {
-    throw nb::type_error(("progress is a callable, or an object with update(), not " + type_of(progress)).c_str());
+    throw nb::type_error(("progress must be a callable, or an object with update(), not " + type_of(progress)).c_str());
   }
   if (request.length == 0) return run_plain(request, options);
   return run_in_pieces(request, options, update);

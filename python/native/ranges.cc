@@ -28,14 +28,14 @@ std::optional<std::vector<std::int64_t>> from_array(nb::handle object) {
   if (view.itemsize == 8 && (is_unsigned || *format == 'l' || *format == 'q' || *format == 'n')) {
     values.emplace(static_cast<std::size_t>(view.len) / 8);
     if (view.len > 0) std::memcpy(values->data(), view.buf, static_cast<std::size_t>(view.len));
-    // Values that do not fit into signed integers: the item-by-item path refuses them with their value.
+    // Values that do not fit into signed integers: the item-by-item path rejects them and reports the value.
     if (is_unsigned && std::any_of(values->begin(), values->end(), [](std::int64_t each) { return each < 0; })) values.reset();
   }
   PyBuffer_Release(&view);
   return values;
 }
 
-// name: of one item, for errors.
+// name: the name of one item, for errors.
 std::vector<std::int64_t> integers(nb::handle object, const char* name) {
   if (auto values = from_array(object)) return std::move(*values);
   std::vector<std::int64_t> values;
@@ -46,7 +46,7 @@ std::vector<std::int64_t> integers(nb::handle object, const char* name) {
 
 void expect_count(const char* name, std::size_t count, std::size_t expected) {
   if (count == expected) return;
-  raise_invalid(std::string(name) + " has " + std::to_string(count) + " items, offsets has " + std::to_string(expected));
+  raise_invalid(std::string(name) + " has " + std::to_string(count) + " items, but offsets has " + std::to_string(expected));
 }
 
 std::vector<std::int64_t> sizes_for(nb::handle sizes, std::size_t count) {
@@ -63,7 +63,7 @@ std::vector<std::int64_t> one_after_the_other(const std::vector<std::int64_t>& s
   std::int64_t next = 0;
   for (const auto size : sizes) {
     offsets.push_back(next);
-    // -1 makes slice() refuse the range, and avoids the overflow.
+    // -1 makes slice() reject the range, and avoids the overflow.
     if (size < 0 || __builtin_add_overflow(next, size, &next)) next = -1;
   }
   return offsets;
@@ -95,7 +95,7 @@ std::vector<io_request> parse_requests(nb::handle requests, const file& target, 
     const nb::object items = nb::steal(PySequence_Tuple(each.ptr()));
     if (!items.is_valid()) throw nb::python_error();
     const auto count = nb::len(items);
-    if (count < 2 || count > 4) raise_invalid("a request of a batch is (buffer, offset[, size[, buffer_offset]])");
+    if (count < 2 || count > 4) raise_invalid("each request must be (buffer, offset[, size[, buffer_offset]])");
     parsed.push_back(parse_request(items, {0, parsed.size()}, target, held, order, is_write));
   }
   return parsed;

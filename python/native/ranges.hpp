@@ -17,16 +17,16 @@ namespace nb = nanobind;
 std::vector<io_request> parse_requests(nb::handle requests, const file& target, std::list<held_memory>& held, memory_order order,
                                        bool is_write);
 
-// The position of a request. Its first `skip` items are ignored.
+// One request of a batch. Its first `skip` items are ignored.
 struct request_place {
   std::size_t skip;
-  std::size_t index;  // in the batch
+  std::size_t index;  // index in the batch
 };
 io_request parse_request(const nb::object& items, request_place place, const file& target, std::list<held_memory>& held, memory_order order,
                          bool is_write);
 
-// Parses many ranges of one buffer. offsets: a sequence or array of integers. sizes: the same, or one integer for all. buffer_offsets: as
-// offsets, or None for consecutive ranges. Reads an array of 64-bit integers without making Python objects of its items.
+// Parses many ranges of one buffer. offsets: a sequence or array of integers. sizes: the same, or one integer for all. buffer_offsets: like
+// offsets, or None for consecutive ranges. Reads an array of 64-bit integers without creating Python objects for its items.
 std::vector<io_request> parse_ranges(const held_memory& memory, const file& target, nb::handle offsets, nb::handle sizes,
                                      nb::handle buffer_offsets, bool is_write);
 

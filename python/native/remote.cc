@@ -30,14 +30,14 @@ std::string text_of(std::string_view name, nb::handle value) {
   return nb::cast<std::string>(value);
 }
 
-// A folder name, converted like file names; "" means none.
+// Returns a folder name, converted like file names; "" means none.
 std::string folder_of(std::string_view name, nb::handle value) {
   const auto plain = nb::steal(PyOS_FSPath(value.ptr()));
   if (!plain.is_valid()) throw nb::python_error();
   if (PyBytes_Check(plain.ptr())) return {PyBytes_AsString(plain.ptr()), static_cast<std::size_t>(PyBytes_Size(plain.ptr()))};
   const auto text = text_of(name, plain);
   if (!text.empty() && !text.starts_with('/'))
-    raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\", no absolute path");
+    raise_invalid("storage_options[\"" + std::string(name) + "\"] is \"" + text + "\", which is not an absolute path");
   return text;
 }
 
@@ -63,7 +63,7 @@ remote_kind kind_of(nb::handle value) {
 // Strings and lists have indexes, not names.
 bool is_mapping(nb::handle value) { return PyMapping_Check(value.ptr()) && nb::hasattr(value, "items"); }
 
-// Calls take with the name and value of each item.
+// Calls `take` with each item's name and value.
 template <class Take>
 void for_each_item(nb::handle mapping, const char* what, Take take) {
   for (const auto item : nb::cast<nb::list>(nb::module_::import_("builtins").attr("list")(mapping.attr("items")()))) {
@@ -114,7 +114,7 @@ bool take_patience(std::string_view name, nb::handle value, remote_options& to) 
   } else if (name == "retry_pause") {
     to.retry_pause = time_of(name, value);
   } else if (name == "retries") {
-    if (!nb::isinstance<noted_retries>(value)) wrong_type(name, "of Penstock's own", value);
+    if (!nb::isinstance<noted_retries>(value)) wrong_type(name, "one of Penstock's own objects", value);
     to.retries = nb::cast<noted_retries&>(value).kept;
   } else {
     return false;
@@ -160,7 +160,7 @@ constexpr std::array choice_options{choice_option{"requester_pays", &remote_opti
 constexpr std::array other_options{"sse_customer_key", "kind",    "size",        "tags",      "headers",    "attempts",
                                    "retried_statuses", "timeout", "retry_pause", "cache_dir", "cache_bytes"};
 
-// Common names of fsspec (s3fs), its additional arguments, and object_store, in lower case, without the prefix aws_.
+// Common names used by fsspec (s3fs), its additional arguments, and object_store, in lower case, without the prefix aws_.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_names{{
     {"key", "access_key_id"},
     {"access_key", "access_key_id"},
@@ -204,7 +204,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 40> other_na
     {"default_acl", "acl"},
 }};
 
-// Settings of the AWS tools that botocore's Config also has, with their names in a profile.
+// AWS tool settings that botocore's Config also has, with their names in a profile.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 19> aws_names{{
     {"payload_signing_enabled", "payload_signing_enabled"},
     {"use_arn_region", "use_arn_region"},
@@ -227,7 +227,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 19> aws_name
     {"disable_request_compression", "disable_request_compression"},
 }};
 
-// Options of fsspec and object_store without effect here: caching, splitting of reads, and behavior that Penstock always has.
+// Options of fsspec and object_store that have no effect here: caching, splitting of reads, and behavior that Penstock always has.
 constexpr std::array without_meaning{"asynchronous",
                                      "loop",
                                      "default_block_size",
@@ -300,7 +300,7 @@ std::vector<remote_header> tags_of(nb::handle value) {
   return made;
 }
 
-// 32 bytes, or a str with them in base64.
+// 32 bytes, or a str with their base64 form.
 std::string key_of_customer(nb::handle value) {
   if (value.is_none()) return {};
   if (PyBytes_Check(value.ptr())) return {PyBytes_AsString(value.ptr()), static_cast<std::size_t>(PyBytes_Size(value.ptr()))};
@@ -311,7 +311,7 @@ std::string key_of_customer(nb::handle value) {
     const auto bytes = nb::module_::import_("base64").attr("b64decode")(value, "validate"_a = true);
     return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
   } catch (const nb::python_error&) {
-    raise_invalid("storage_options[\"sse_customer_key\"] is neither 32 bytes nor base64 of 32 bytes");
+    raise_invalid("storage_options[\"sse_customer_key\"] must be 32 bytes, or a str with base64 of 32 bytes");
   }
 }
 
@@ -342,29 +342,29 @@ std::vector<std::string> all_names() {
   for (const auto& each : other_names) words.append(nb::str(std::string(each.first).c_str()));
   const auto near =
       nb::cast<nb::list>(nb::module_::import_("difflib").attr("get_close_matches")(nb::str(known_name(name).c_str()), words, 1));
-  const auto meant = nb::len(near) == 0 ? std::string() : "; did you mean \"" + nb::cast<std::string>(near[0]) + "\"?";
-  raise_invalid("storage_options has no \"" + std::string(name) + "\"" + meant + " There are " + list);
+  const auto meant = nb::len(near) == 0 ? std::string(".") : "; did you mean \"" + nb::cast<std::string>(near[0]) + "\"?";
+  raise_invalid("storage_options has no option \"" + std::string(name) + "\"" + meant + " The options are " + list);
 }
 
-// Retries do not count the first attempt.
+// The number of retries does not include the first attempt.
 unsigned attempts_with_retries(std::string_view name, nb::handle value) {
   const auto count = unsigned_integer(value, ("storage_options[\"" + std::string(name) + "\"]").c_str());
   if (count > 999) raise_invalid("storage_options[\"" + std::string(name) + "\"] must be from 0 to 999");
   return static_cast<unsigned>(count) + 1;
 }
 
-// Options of other libraries that Penstock must obey or refuse. Returns false for other names.
+// Options from other libraries that Penstock must honor or reject. Returns false for other names.
 bool take_promise(std::string_view name, std::string_view group, nb::handle value, remote_options& to) {
   const auto refuse = [&](std::string_view why) { raise_invalid("storage_options: " + std::string(name) + ": " + std::string(why)); };
   if (name == "verify" || name == "allow_invalid_certificates") {
     const bool checks = name == "verify" ? value.ptr() != Py_False : !switch_or_text(name, value);
-    if (!checks) refuse("certificates of servers are always checked");
+    if (!checks) refuse("server certificates are always verified");
     if (PyUnicode_Check(value.ptr()) && name == "verify")
-      refuse("certificates are named by AWS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE");
+      refuse("set the CA bundle with AWS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE instead");
   } else if (name == "trust_env") {
-    if (!switch_or_text(name, value)) refuse("proxies always come from the environment");
+    if (!switch_or_text(name, value)) refuse("proxies are always taken from the environment");
   } else if (name == "allow_http") {
-    if (!switch_or_text(name, value) && in_small_letters(to.endpoint).starts_with("http://")) refuse("the endpoint is http://");
+    if (!switch_or_text(name, value) && in_small_letters(to.endpoint).starts_with("http://")) refuse("the endpoint uses http://");
   } else if (name == "signature_version" && type_of(value).ends_with("UNSIGNED")) {
     to.anonymous = true;
   } else if (name == "unsigned_payload") {
@@ -372,7 +372,7 @@ bool take_promise(std::string_view name, std::string_view group, nb::handle valu
   } else if (name == "max_retries" || (name == "max_attempts" && group == "retries")) {
     to.attempts = attempts_with_retries(name, value);
   } else if (name == "ssecustomeralgorithm" || name == "sse_customer_algorithm") {
-    if (!value.is_none() && text_of(name, value) != "AES256") refuse("it is AES256");
+    if (!value.is_none() && text_of(name, value) != "AES256") refuse("it must be AES256");
   } else if (name == "total_max_attempts") {
     to.attempts = attempts_of(value);
   } else {
@@ -447,11 +447,11 @@ nb::list take_retries(const noted_retries& self) {
 }  // namespace
 
 void add_remote(nb::module_& module) {
-  nb::class_<noted_retries>(module, "_RemoteRetries", "What is asked of a server again, for storage_options[\"retries\"].")
+  nb::class_<noted_retries>(module, "_RemoteRetries", "Records retried requests, for storage_options[\"retries\"].")
       .def(nb::init<>())
-      .def(
-          "take", &take_retries,
-          "(status of HTTP or 0, whether it answered in time, pause in ms, attempt that failed, attempts) of each that was not taken yet.");
+      .def("take", &take_retries,
+           "Returns (HTTP status or 0, whether it responded in time, pause in ms, failed attempt, attempts) for each retry not\n"
+           "returned before.");
 }
 
 remote_options parse_storage_options(nb::handle options) {

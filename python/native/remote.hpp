@@ -1,4 +1,4 @@
-// storage_options= of penstock.open(): how to reach an object on a server.
+// The argument storage_options= of penstock.open(): how to reach an object on a server.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,8 +14,8 @@ struct noted_retries {
   std::shared_ptr<remote_retries> kept = std::make_shared<remote_retries>();
 };
 
-// options: a mapping of names to strings, bools and numbers, or None. Raises TypeError for another type, and penstock.InvalidArgument for
-// an unknown name or value. No message contains a value, except an unknown kind.
+// options: a mapping of names to strings, bools and numbers, or None. Raises TypeError for a different type, and penstock.InvalidArgument
+// for an unknown name or value. No message contains a value, except an unknown kind.
 remote_options parse_storage_options(nb::handle options);
 
 void add_remote(nb::module_& module);

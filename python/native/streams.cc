@@ -17,7 +17,7 @@ namespace {
 
 using namespace nb::literals;
 
-// stream: an integer, an object of CuPy (ptr) or PyTorch (cuda_stream), or one with cuda-python's protocol (__cuda_stream__).
+// stream: an integer, a stream object from CuPy (ptr) or PyTorch (cuda_stream), or one with cuda-python's protocol (__cuda_stream__).
 void* stream_handle(nb::handle stream) {
   if (stream.is_none()) return nullptr;
   if (PyLong_Check(stream.ptr())) return reinterpret_cast<void*>(unsigned_integer(stream, "stream"));
@@ -29,7 +29,7 @@ void* stream_handle(nb::handle stream) {
   for (const char* name : {"cuda_stream", "ptr"}) {
     if (nb::hasattr(stream, name)) return reinterpret_cast<void*>(unsigned_integer(stream.attr(name), name));
   }
-  throw nb::type_error(("stream is an int, or an object with __cuda_stream__, cuda_stream or ptr, not " + type_of(stream)).c_str());
+  throw nb::type_error(("stream must be an int, or an object with __cuda_stream__, cuda_stream or ptr, not " + type_of(stream)).c_str());
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ memory_place stream_flight::queue(nb::handle buffer, nb::handle stream, std::int
   begin();
   if (must_wait()) {
     never_began();
-    raise_invalid("the interpreter is shutting down: nothing can be queued onto a stream any more");
+    raise_invalid("the interpreter is shutting down: nothing can be queued on a stream");
   }
   status queued;
   try {
@@ -90,7 +90,7 @@ bool stream_flight::wait(std::optional<double> timeout_s) {
 }
 
 std::uint64_t stream_flight::bytes() {
-  if (!done()) raise_invalid("the request has not ended: synchronize its stream first");
+  if (!done()) raise_invalid("the request has not completed: synchronize its stream first");
   if (!ended_.load(std::memory_order_acquire)) raise({errc::forked, "the request was queued in the parent process"}, {file_name_, offset_});
   kept_.let_go();
   raise_unless_ok(outcome_.error, {file_name_, offset_, outcome_.bytes_done});
@@ -98,13 +98,14 @@ std::uint64_t stream_flight::bytes() {
 }
 
 void add_streams(nb::module_& module) {
-  nb::class_<stream_result>(module, "StreamResult",
-                            "A request queued onto a stream. Keeps its memory and its file alive until the stream has passed it; may be\n"
-                            "dropped at any time.")
+  nb::class_<stream_result>(
+      module, "StreamResult",
+      "A request queued on a stream. Keeps its memory and its file alive until the stream has passed it. May be dropped at\n"
+      "any time.")
       .def_prop_ro(
           "bytes", [](const stream_result& self) { return self->bytes(); },
-          "The bytes moved, once the stream has been synchronized: fewer than asked for at the end of the file, and only there. Raises\n"
-          "penstock.Error as the request ended with, ValueError when it has not ended.")
+          "The number of bytes moved, available once the stream has been synchronized. It is less than requested only at the end\n"
+          "of the file. Raises the request's penstock.Error, or ValueError if it has not completed.")
       .def(
           "wait",
           [](const stream_result& self, std::optional<double> timeout) {
@@ -113,9 +114,11 @@ void add_streams(nb::module_& module) {
             throw nb::python_error();
           },
           "timeout"_a = nb::none(),
-          "Blocks until the stream has passed it, and returns its bytes. timeout in seconds. Raises as bytes does, and TimeoutError.")
+          "Blocks until the stream has passed the request, and returns the number of bytes moved. timeout is in seconds. Raises\n"
+          "as bytes does, and TimeoutError.")
       .def_prop_ro(
-          "done", [](const stream_result& self) { return self->done(); }, "Whether the stream has passed it. Does not block.")
+          "done", [](const stream_result& self) { return self->done(); },
+          "Returns whether the stream has passed the request. Does not block.")
       .def("__repr__",
            [](const stream_result& self) { return nb::str("<penstock.StreamResult {}>").format(self->done() ? "ended" : "queued"); });
 }

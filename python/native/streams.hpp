@@ -21,15 +21,15 @@ namespace penstock::python {
 class stream_flight final : public under_way {
  public:
   explicit stream_flight(std::shared_ptr<file> target) : under_way(false) { kept_.target = std::move(target); }
-  // Queues the request. Raises penstock.Error if nothing was queued. result: a host or device address, or 0; before later work of the
-  // stream starts, 8 bytes there are set to the bytes moved or -1. Returns the place of the memory.
+  // Queues the request. Raises penstock.Error if nothing was queued. result: a host or device address, or 0. The 8 bytes there are set to
+  // the number of bytes moved, or -1, before later work on the stream starts. Returns the memory's location.
   memory_place queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
                      std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write);
-  // In a forked child, requests on the parent's streams count as ended, with the error forked.
+  // In a forked child, requests on the parent's streams count as failed, with the error forked.
   [[nodiscard]] bool done() const noexcept { return ended_.load(std::memory_order_acquire) || left_behind(); }
-  // Blocks, without the GIL, until the request has ended. Returns false on timeout. Raises what a signal handler raises.
+  // Blocks, without the GIL, until the request has completed. Returns false on timeout. Raises a signal handler's exception.
   bool wait(std::optional<double> timeout_s);
-  // Call it after the end. Raises the error of the request.
+  // Call after completion. Raises the request's error.
   [[nodiscard]] std::uint64_t bytes();
   void report() override { kept_.let_go(); }
 

@@ -38,7 +38,7 @@ nb::object type_name_of(const tensor_facts& tensor) { return words(to_string(ten
 
 nb::object names_of(const tensor_header& header) { return list_of(header.tensors(), name_of); }
 
-// Makes the name of each type once.
+// Creates the name of each type once.
 nb::object type_names(const tensor_header& header) {
   std::array<nb::object, tensor_type_count> known;
   return list_of(header.tensors(), [&](const tensor_facts& each) {
@@ -77,7 +77,7 @@ nb::object metadata_of(const tensor_header& header) {
 
 // Raises UnicodeEncodeError for lone surrogates, which Python strings may contain.
 std::string utf8_of(nb::handle text, const char* what) {
-  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(what) + " is a str, not " + type_of(text)).c_str());
+  if (!PyUnicode_Check(text.ptr())) throw nb::type_error((std::string(what) + " must be a str, not " + type_of(text)).c_str());
   Py_ssize_t length = 0;
   const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
   if (bytes == nullptr) throw nb::python_error();
@@ -86,11 +86,11 @@ std::string utf8_of(nb::handle text, const char* what) {
 
 std::optional<tensor_metadata> metadata_from(nb::handle given) {
   if (given.is_none()) return std::nullopt;
-  if (!PyDict_Check(given.ptr())) throw nb::type_error(("metadata is a dict, not " + type_of(given)).c_str());
+  if (!PyDict_Check(given.ptr())) throw nb::type_error(("metadata must be a dict, not " + type_of(given)).c_str());
   tensor_metadata pairs;
   for (const auto& [key, value] : nb::borrow<nb::dict>(given)) {
-    std::string name = utf8_of(key, "a key of metadata");
-    pairs.emplace_back(std::move(name), utf8_of(value, "a value of metadata"));
+    std::string name = utf8_of(key, "a metadata key");
+    pairs.emplace_back(std::move(name), utf8_of(value, "a metadata value"));
   }
   return pairs;
 }
@@ -144,7 +144,7 @@ tensor_header read_tensors(nb::handle from) {
   return read_open(*opened);
 }
 
-// Parses a file in memory, or its beginning.
+// Parses a file in memory, or the start of one.
 tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> file_bytes) {
   Py_buffer view{};
   if (PyObject_GetBuffer(beginning.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
@@ -155,7 +155,7 @@ tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> f
     const auto length = safetensors_header_bytes(bytes, whole);
     if (!length) return length.error();
     if (bytes.size() - safetensors_length_bytes < *length) {
-      return status(errc::invalid_argument, "the header has " + std::to_string(*length) + " bytes, but fewer were given");
+      return status(errc::invalid_argument, "the header is " + std::to_string(*length) + " bytes long, but fewer were given");
     }
     return parse_safetensors(bytes.substr(safetensors_length_bytes, *length), whole);
   }();
@@ -166,9 +166,9 @@ tensor_header parse_tensors(nb::handle beginning, std::optional<std::uint64_t> f
 
 // --- layout
 
-// Places the tensors one after the other in memory, beginning at start.
+// Places the tensors one after the other in memory, starting at start.
 nb::tuple place_all(const tensor_header& header, std::uint64_t alignment, std::uint64_t start) {
-  if (!std::has_single_bit(alignment)) raise_invalid("the alignment is not a power of two");
+  if (!std::has_single_bit(alignment)) raise_invalid("the alignment must be a power of two");
   std::vector<std::int64_t> starts;
   packed_ranges ranges;
   starts.reserve(header.tensors().size());
@@ -191,7 +191,7 @@ std::vector<std::uint64_t> shape_from(nb::handle given) {
 
 std::vector<tensor_facts> facts_from(nb::handle all_names, nb::handle types, nb::handle shapes) {
   std::vector<tensor_facts> tensors;
-  for (const nb::handle each : all_names) tensors.emplace_back().name = utf8_of(each, "the name of a tensor");
+  for (const nb::handle each : all_names) tensors.emplace_back().name = utf8_of(each, "a tensor's name");
   std::size_t at = 0;
   for (const nb::handle each : types) {
     if (at == tensors.size()) raise_invalid("there are more dtypes than names");
@@ -228,33 +228,34 @@ nb::tuple make_beginning(nb::handle all_names, nb::handle types, nb::handle shap
 }  // namespace
 
 void add_tensors(nb::module_& module) {
-  nb::class_<tensor_header> type(module, "TensorHeader",
-                                 "What is in a file of tensors, in the order of their bytes. A tensor is (name, dtype, shape, offset,\n"
-                                 "nbytes): dtype is a word such as 'BF16', offset counts from the beginning of the file.");
+  nb::class_<tensor_header> type(
+      module, "TensorHeader",
+      "The contents of a tensor file, in file order. A tensor is (name, dtype, shape, offset, nbytes): dtype is a word such\n"
+      "as 'BF16', offset is relative to the start of the file.");
   type.def("__len__", [](const tensor_header& self) { return self.tensors().size(); })
       .def(
           "__contains__", [](const tensor_header& self, nb::handle name) { return found(self, name) != nullptr; }, "name"_a.none())
       .def("names", &names_of, "All names.")
       .def("dtypes", &type_names, "All dtypes.")
-      .def("kinds", &kinds_of, "The dtypes that there are, each once: a set.")
+      .def("kinds", &kinds_of, "Returns the set of dtypes that occur.")
       .def("shapes", &shapes_of, "All shapes.")
       .def("offsets", &offsets_of, "All offsets.")
-      .def("sizes", &sizes_of, "Bytes of each.")
+      .def("sizes", &sizes_of, "Returns the size of each tensor in bytes.")
       .def("place", &place_all, "alignment"_a, "start"_a = 0,
-           "All tensors one after the other in memory, from start on, each at a multiple of alignment behind it: (end, starts, (offsets,\n"
-           "nbytes, places)), 64-bit integers as bytes; the last three of those tensors that have bytes.")
-      .def("find", &find_tensor, "name"_a, "The tensor of that name; None where there is none.")
-      .def("only", &only, "names"_a, "The same without the tensors that are not called one of these names.")
-      .def_prop_ro("metadata", &metadata_of, "The text that the file carries, a new dict at each call; None where it does not mention any.")
-      .def_prop_ro("data_offset", &tensor_header::data_offset, "Where the header ends and the bytes of the tensors begin.");
+           "Places all tensors one after the other in memory, from start on, each at the next multiple of alignment: returns (end,\n"
+           "starts, (offsets, nbytes, places)), 64-bit integers as bytes. The last three are only for tensors that have bytes.")
+      .def("find", &find_tensor, "name"_a, "Returns the tensor with this name; None if there is none.")
+      .def("only", &only, "names"_a, "Returns the same header with only the tensors that have one of these names.")
+      .def_prop_ro("metadata", &metadata_of, "The file's metadata as a new dict on each access; None if the file has no metadata.")
+      .def_prop_ro("data_offset", &tensor_header::data_offset, "The offset at which the header ends and the tensors' bytes start.");
   module.def("read_safetensors", &read_tensors, "file"_a,
-             "What is in a safetensors file: a penstock.File or a path. Raises penstock.InvalidArgument where it is none, or not whole.");
+             "Reads the contents of a safetensors file, given as a penstock.File or a path. Raises penstock.InvalidArgument if it is\n"
+             "not a safetensors file or is incomplete.");
   module.def("parse_safetensors", &parse_tensors, "beginning"_a, "file_bytes"_a = nb::none(),
-             "The same of a file in memory (bytes), or of its beginning and its size.");
-  module.def(
-      "make_safetensors", &make_beginning, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
-      "What a safetensors file begins with, and where the tensors go: (beginning, order, offsets, nbytes). order tells the places in\n"
-      "names in the order of the file; offsets, from the beginning of the file, and nbytes are in that order.");
+             "The same for a file in memory (bytes), or for its start and its size.");
+  module.def("make_safetensors", &make_beginning, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
+             "Creates the start of a safetensors file: (beginning, order, offsets, nbytes). order contains indexes into names, in\n"
+             "file order; offsets (from the start of the file) and nbytes are in that order.");
 }
 
 }  // namespace penstock::python

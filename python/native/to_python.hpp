@@ -1,5 +1,5 @@
-// Makes Python objects from many C++ values, with Python's own functions: models have thousands of names, vocabularies hundreds of
-// thousands. The caller holds the GIL.
+// Creates Python objects from many C++ values with Python's own functions: models have thousands of names, vocabularies hundreds of
+// thousands. The caller must hold the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,7 +23,7 @@ inline nb::object words(std::string_view text) {
 }
 inline nb::object number(std::uint64_t value) { return made(PyLong_FromUnsignedLongLong(value)); }
 
-// A list of item(each).
+// Returns a list of item(each).
 template <class Items, class Item>
 nb::object list_of(const Items& items, Item&& item) {
   nb::object list = made(PyList_New(static_cast<Py_ssize_t>(items.size())));

@@ -35,7 +35,7 @@ def error_of(function: Any, args: list[Any], named: dict[str, Any]) -> Exception
     given = dict(zip((each.name for each in parameters), args)) | named
     for each in parameters:
         if each.name in given and not _fits(given[each.name], each.wanted):
-            return TypeError(f"{called}: {each.name} is {_in_words(each.wanted)}, not {_type_of(given[each.name])}")
+            return TypeError(f"{called}: {each.name} must be {_in_words(each.wanted)}, not {_type_of(given[each.name])}")
     for each in parameters:  # the types are right, so a number is out of range
         value = given.get(each.name)
         if "int" in each.wanted and isinstance(value, int) and not 0 <= value < 1 << 31:

@@ -52,23 +52,23 @@ _Progress = Callable[[int], object] | _Updated
 __version__: str
 
 class Pointer:
-    """Memory at an address: of the host or of a device.
+    """Host or device memory at an address.
 
-    owner, if given, is kept alive as long as the Pointer and every request on it. readonly memory can be written
-    from, not read into. Nothing checks that the address is right."""
+    owner, if given, is kept alive as long as the Pointer and every request that uses it. readonly memory can be written
+    from, but not read into. The address is not checked."""
     def __init__(self, address: int, nbytes: int, owner: object = None, readonly: bool = False) -> None: ...
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """The start address."""
     @property
     def nbytes(self) -> int:
-        """Its length in bytes."""
+        """The length in bytes."""
     @property
     def owner(self) -> Any:
-        """What keeps the memory alive, or None."""
+        """The object that keeps the memory alive, or None."""
     @property
     def readonly(self) -> bool:
-        """Whether it can only be written from."""
+        """True if the memory can be written from but not read into."""
 
 class Device:
     """A device whose memory files can be read into: a GPU, or the host device "host:0"."""
@@ -77,49 +77,52 @@ class Device:
         """"cuda:0" or "host:0"."""
     @property
     def description(self) -> str:
-        """The maker's name of it."""
+        """The manufacturer's name for the device."""
     @property
     def pci_bus_id(self) -> str:
         """"0000:3b:00.0"; empty for the host device."""
     @property
     def memory_bytes(self) -> int:
-        """Its memory in bytes."""
+        """The device's memory in bytes."""
     @property
     def numa_node(self) -> int:
-        """The NUMA node that it is attached to; -1: not known."""
+        """The NUMA node that the device is attached to; -1 if unknown."""
     @property
     def window_bytes(self) -> int:
-        """Its largest PCI memory window (BAR1) in bytes; 0: not known."""
+        """The device's largest PCI memory window (BAR1) in bytes; 0 if unknown."""
     @property
     def shares_host_memory(self) -> bool:
-        """It has no memory but the host's (DGX Spark, Jetson): of memory_bytes, what programs and the page cache hold is not free."""
+        """True if the device shares the host's memory (DGX Spark, Jetson), so programs and the page cache use part of
+        memory_bytes."""
     @property
     def uuid(self) -> str:
-        """"GPU-...", as nvidia-smi writes it; empty: not known."""
+        """"GPU-...", as printed by nvidia-smi; empty if unknown."""
     def empty(self, nbytes: int) -> DeviceBuffer:
-        """Allocates nbytes of its memory, uninitialized. Raises penstock.Error."""
+        """Allocates nbytes of uninitialized device memory. Raises penstock.Error."""
 
 class DeviceBuffer:
-    """Memory of one device, from Device.empty(), or a slice of it. Freed when the last reference to any of it is
-    gone; a request under way holds one. CuPy and PyTorch take it by __cuda_array_interface__ and DLPack; that of
-    the host device has the buffer protocol, so NumPy takes it. The CPU cannot touch that of a GPU."""
+    """Memory on one device, from Device.empty(), or a slice of it. Freed with the last reference to any part of it; requests
+    in flight hold one. CuPy and PyTorch accept it through __cuda_array_interface__ and DLPack. Memory on the host device
+    also has the buffer protocol, so NumPy accepts it. The CPU cannot access GPU memory."""
     @property
     def ptr(self) -> int:
         """Its address."""
     @property
     def nbytes(self) -> int:
-        """Its length in bytes."""
+        """The length in bytes."""
     @property
     def device(self) -> str:
-        """The name of its device."""
+        """The device's name."""
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def to_host(self) -> bytes:
-        """A copy of its bytes. Blocks. Raises penstock.Error."""
+        """Returns a copy of the bytes in host memory. Blocks. Raises penstock.Error."""
     def copy_from(self, source: _Buffer, *, order: _Order = "C") -> None:
-        """Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit."""
+        """Copies all bytes of source, which may be any memory, to the start of this buffer. Blocks. Raises ValueError if they do
+        not fit."""
     def copy_to(self, target: _Buffer, *, order: _Order = "C") -> None:
-        """Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit."""
+        """Copies all bytes of this buffer to the start of target, which may be any memory. Blocks. Raises ValueError if they do
+        not fit."""
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice) -> DeviceBuffer: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -134,26 +137,27 @@ class DeviceBuffer:
 
 # Not really derived: it says so to isinstance(), and has what concurrent.futures and asyncio need.
 class Future(concurrent.futures.Future[_T]):
-    """A request under way, or a batch. Keeps its memory and its file alive until it has ended; may be dropped at any time,
-    which stops nothing. Can be awaited, and is taken by wait() and as_completed() of concurrent.futures, and by
-    asyncio.wrap_future()."""
+    """A request or batch in flight. Keeps its memory and its file alive until it has completed. May be dropped at any time,
+    which does not stop the request. Can be awaited, and is accepted by wait() and as_completed() in concurrent.futures
+    and by asyncio.wrap_future()."""
     def result(self, timeout: float | None = None) -> _T:
-        """Blocks until it has ended. Returns the bytes moved: fewer than asked for at the end of the file, and only there. A batch
-        returns a list of them. timeout in seconds. Raises penstock.Error as the request ended with, TimeoutError when it has not."""
+        """Blocks until the request has completed. Returns the number of bytes moved, which is less than requested only at the
+        end of the file. A batch returns a list of these. timeout is in seconds. Raises the request's penstock.Error, or
+        TimeoutError if it has not completed in time."""
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As result(), but returns the error, or None."""
+        """Like result(), but returns the error, or None."""
     def done(self) -> bool:
-        """Whether it has ended. Does not block."""
+        """Returns whether the request has completed. Does not block."""
     def running(self) -> bool:
-        """Whether it has not ended. Does not block."""
+        """Returns whether the request is still in flight. Does not block."""
     def cancelled(self) -> bool:
-        """Whether it has ended with penstock.Cancelled. Does not block."""
+        """Returns whether the request was cancelled (penstock.Cancelled). Does not block."""
     def cancel(self) -> bool:
-        """Asks it to stop; False when it has ended before. It ends soon: with penstock.Cancelled, or well when that came too late. Until
-        then its memory is in use."""
+        """Requests cancellation. Returns False if the request has already completed. It completes soon: with penstock.Cancelled,
+        or normally if it was too late to stop it. Until then its memory is in use."""
     def add_done_callback(self, fn: Callable[[Future[_T]], object]) -> None:
-        """Calls fn(future) once it has ended: on a thread of Penstock, or at once where it has ended before. fn must not block. What it
-        raises goes to sys.unraisablehook."""
+        """Calls fn(future) when the request has completed: on one of Penstock's threads, or immediately if it has already
+        completed. fn must not block. Exceptions that it raises are passed to sys.unraisablehook."""
     def _forget_callback(self, fn: Callable[[Future[Any]], object]) -> None: ...
     def __await__(self) -> Generator[Any, None, _T]: ...
 
@@ -162,28 +166,29 @@ class _RemoteRetries:
     def take(self) -> list[tuple[int, bool, int, int, int]]: ...
 
 class StreamResult:
-    """A request queued onto a stream. Keeps its memory and its file alive until the stream has passed it; may be
-    dropped at any time."""
+    """A request queued on a stream. Keeps its memory and its file alive until the stream has passed it. May be dropped at
+    any time."""
     @property
     def bytes(self) -> int:
-        """The bytes moved, once the stream has been synchronized: fewer than asked for at the end of the file, and only there. Raises
-        penstock.Error as the request ended with, ValueError when it has not ended."""
+        """The number of bytes moved, available once the stream has been synchronized. It is less than requested only at the end
+        of the file. Raises the request's penstock.Error, or ValueError if it has not completed."""
     @property
     def done(self) -> bool:
-        """Whether the stream has passed it. Does not block."""
+        """Returns whether the stream has passed the request. Does not block."""
     def wait(self, timeout: float | None = None) -> int:
-        """Blocks until the stream has passed it, and returns its bytes. timeout in seconds. Raises as bytes does, and TimeoutError."""
+        """Blocks until the stream has passed the request, and returns the number of bytes moved. timeout is in seconds. Raises
+        as bytes does, and TimeoutError."""
 
 class PinnedRange:
-    """The page cache of a range of a file, pinned for reads into device memory. From File.pin()."""
+    """The page cache of a file range, pinned for reads into device memory. Returned by File.pin()."""
     @property
     def size(self) -> int:
-        """Bytes that are pinned now: 0 once it was released, or given up."""
+        """The number of bytes currently pinned; 0 after the pin was released or dropped."""
     @property
     def problem(self) -> str | None:
-        """Why it is no longer pinned, as where memory ran short; None while it is."""
+        """Why the range is no longer pinned, for example because memory ran short; None while it is pinned."""
     def release(self) -> None:
-        """Gives it back. A second time does nothing."""
+        """Releases the pin. A second call does nothing."""
     def __enter__(self) -> PinnedRange: ...
     def __exit__(
         self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
@@ -192,26 +197,26 @@ class PinnedRange:
 class File:
     """An open file, from penstock.open(). Any thread may use it. Offsets and sizes are in bytes.
 
-    Requests take a buffer (see penstock's documentation for what is one), the offset in the file, the size
-    (None: to the end of the buffer) and the offset in the buffer. An array in Fortran's order is refused, unless order is 'A': then
-    its bytes go as they lie in memory. path forces one of Penstock's paths, prefer is
-    'speed' or 'cpu', cache is what reads into device memory do with what is not in the page cache ('keep', 'bypass' or 'auto'; None:
-    as the file was opened), timeout is in seconds. A count below size means the end of the file, and nothing else.
-    Raises penstock.Error; ValueError for what the caller got wrong."""
+    Requests take a buffer (penstock's documentation describes which objects are accepted), an offset in the file, a size
+    (None: to the end of the buffer) and an offset in the buffer. An array in Fortran order is rejected unless order is
+    'A', which moves the bytes in memory order. path forces one of Penstock's paths, prefer is 'speed' or 'cpu', cache
+    selects how reads into device memory treat bytes that are not in the page cache ('keep', 'bypass' or 'auto'; None: as
+    set when the file was opened), timeout is in seconds. A count below size always means the end of the file. Raises
+    penstock.Error, and ValueError for invalid arguments."""
     @property
     def name(self) -> str | bytes | os.PathLike[str] | os.PathLike[bytes] | int:
-        """What it was opened by; of a URL without its query."""
+        """The path, URL (without its query) or descriptor that the file was opened with."""
     @property
     def mode(self) -> str:
-        """How it was opened."""
+        """The mode that the file was opened with."""
     @property
     def closed(self) -> bool: ...
     def size(self) -> int:
-        """Its size now, as the kernel tells it: 0 for files of /proc, whatever they hold."""
+        """Returns the current size as reported by the kernel: 0 for files in /proc, regardless of their contents."""
     def sync(self) -> None:
         """Forces written data to the disk. Blocks."""
     def close(self) -> None:
-        """Waits for requests under way, then closes. A second time does nothing."""
+        """Waits for requests in flight, then closes the file. A second call does nothing."""
     def __enter__(self) -> File: ...
     def __exit__(
         self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
@@ -221,41 +226,42 @@ class File:
         self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
     def read(self, size: int | None = -1) -> bytes:
-        """Reads size bytes from the position on, and moves it on; blocks. None or a negative number: to the end of the file. Returns
-        bytes, fewer than asked for at the end. The position is one, whoever uses it: one thread at a time does."""
+        """Reads size bytes at the position and advances it; blocks. None or a negative number: to the end of the file. Returns
+        bytes, fewer than requested at the end. All users share one position: use it from one thread at a time."""
     def readinto(self, buffer: _Buffer) -> int:
-        """Reads into buffer from the position on, and moves it on; blocks. Returns the bytes read, 0 at the end of the file."""
+        """Reads into buffer at the position and advances it; blocks. Returns the number of bytes read, 0 at the end of the file."""
     def write(self, buffer: _Buffer) -> int:
-        """Writes all of buffer from the position on, and moves it on; blocks. Returns the bytes written."""
+        """Writes all of buffer at the position and advances it; blocks. Returns the number of bytes written."""
     def seek(self, offset: int, whence: Literal[0, 1, 2] = 0) -> int:
-        """Moves the position of read(), readinto() and write() to offset from the beginning (whence 0), itself (1) or the end (2).
-        Returns it. Requests that name an offset have nothing to do with it."""
+        """Moves the position used by read(), readinto() and write() to offset from the start (whence 0), the position (1) or the
+        end (2). Returns the position. Requests with an explicit offset do not use it."""
     def tell(self) -> int:
         """The position."""
     def truncate(self, size: int | None = None) -> int:
-        """Cuts the file to size bytes, or lengthens it with zeros; None: to the position, which stays. Returns the size."""
+        """Truncates the file to size bytes, or extends it with zeros; None: to the position, which does not change. Returns the
+        size."""
     def fileno(self) -> int:
-        """Its descriptor, which is closed with it; of a file that was opened by a descriptor, a duplicate of that one. What is written
-        through it goes past Penstock, whose requests see it."""
+        """Returns the descriptor, which is closed with the file; for a file opened by descriptor, a duplicate of it. Writes
+        through it bypass Penstock, but its requests see them."""
     def flush(self) -> None:
-        """Does nothing, for those who expect it: what was written is the kernel's already. sync() forces it to the disk."""
+        """Does nothing; exists for compatibility: written data is already in the kernel. sync() forces it to the disk."""
     def readable(self) -> bool:
-        """Whether it is open for reading."""
+        """Returns whether the file is open for reading."""
     def writable(self) -> bool:
-        """Whether it is open for writing."""
+        """Returns whether the file is open for writing."""
     def seekable(self) -> bool:
         """True."""
     def readline(self, size: int | None = -1) -> bytes:
-        """Reads from the position on up to and with the next newline, at most size bytes; None or a negative number: however long it
-        is. Returns bytes, none at the end of the file."""
+        """Reads from the position up to and including the next newline, at most size bytes; None or a negative number means no
+        limit. Returns bytes, empty at the end of the file."""
     def readlines(self, hint: int | None = -1) -> list[bytes]:
-        """A list of the lines from the position on; with a positive hint no more once they have so many bytes."""
+        """Returns a list of the lines from the position on. With a positive hint, stops after that many bytes."""
     def writelines(self, lines: Iterable[_Buffer]) -> None:
-        """Writes each of lines at the position, one after the other."""
+        """Writes the lines at the position, one after the other."""
     def readall(self) -> bytes:
         """Reads from the position to the end of the file."""
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Returns whether the file is a terminal."""
     def __iter__(self) -> File: ...
     def __next__(self) -> bytes: ...
     def read_into(
@@ -274,10 +280,10 @@ class File:
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int:
-        """Reads into buffer; blocks. Returns the bytes read. links: PCIe links that one GPU may be filled over from the page cache, 1 to
-        8 or 'auto': its own, and those of GPUs that copy to it straight, through 32 MiB of the memory of each. progress is told the
-        bytes of each piece: a callable, or an object with update(), such as tqdm's. priority: 'background' for what nobody waits for: other
-        requests go first."""
+        """Reads into buffer; blocks. Returns the number of bytes read. links: the number of PCIe links over which one GPU may be
+        filled from the page cache, 1 to 8 or 'auto': its own, and those of GPUs that can copy to it directly, through 32 MiB
+        of memory on each. progress: a callable that is called with the bytes of each piece, or an object with update(), such
+        as tqdm's. priority: 'background' for requests whose results are not needed soon: other requests run first."""
     def write_from(
         self,
         buffer: _Buffer,
@@ -294,7 +300,8 @@ class File:
         timeout: float | None = None,
         progress: _Progress | None = None,
     ) -> int:
-        """Writes from buffer; blocks. Returns the bytes written, which are all. progress as for read_into()."""
+        """Writes from buffer; blocks. Returns the number of bytes written, which is always all of them. progress as for
+        read_into()."""
     def pread(
         self,
         buffer: _Buffer,
@@ -310,7 +317,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[int]:
-        """Begins to read into buffer. Returns a Future of the bytes read."""
+        """Starts reading into buffer. Returns a Future for the number of bytes read."""
     def pwrite(
         self,
         buffer: _Buffer,
@@ -326,7 +333,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[int]:
-        """Begins to write from buffer. Returns a Future of the bytes written."""
+        """Starts writing from buffer. Returns a Future for the number of bytes written."""
     def read_many(
         self,
         requests: Iterable[_Request],
@@ -339,8 +346,8 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises
-        as the first that failed; the others are not disturbed."""
+        """Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of
+        counts. Raises the error of the first request that failed; the others are not affected."""
     def write_many(
         self,
         requests: Iterable[_Request],
@@ -353,7 +360,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Writes; otherwise as read_many()."""
+        """Like read_many(), but writes."""
     def pread_many(
         self,
         requests: Iterable[_Request],
@@ -366,7 +373,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]:
-        """Begins what read_many() does. Returns a Future of the list of counts."""
+        """Starts the same as read_many(). Returns a Future for the list of counts."""
     def pwrite_many(
         self,
         requests: Iterable[_Request],
@@ -379,7 +386,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]:
-        """Begins what write_many() does. Returns a Future of the list of counts."""
+        """Starts the same as write_many(). Returns a Future for the list of counts."""
     def read_ranges(
         self,
         buffer: _Buffer,
@@ -395,9 +402,9 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or arrays; a
-        single size holds for all; without buffer_offsets the ranges lie one after the other. Arrays of 64-bit integers are the quick
-        way. Returns the total of bytes read."""
+        """Reads many ranges into one buffer, as one batch; blocks. offsets, sizes and buffer_offsets are sequences of int or
+        arrays; a single size applies to all ranges; without buffer_offsets the ranges are placed one after the other. Arrays
+        of 64-bit integers are fastest. Returns the total number of bytes read."""
     def write_ranges(
         self,
         buffer: _Buffer,
@@ -413,7 +420,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Writes; otherwise as read_ranges()."""
+        """Like read_ranges(), but writes."""
     def pread_ranges(
         self,
         buffer: _Buffer,
@@ -430,9 +437,10 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]:
-        """Begins what read_ranges() does. Returns a Future of the list of counts.
-        copies: further buffers, of other devices, that get the same ranges at the same places: the file is read once, and the bytes go on
-        from each buffer to the next, where their devices reach each other. Ranges of 32 MiB and less keep all of them busy. Their counts follow."""
+        """Starts the same as read_ranges(). Returns a Future for the list of counts. copies: further buffers, on other devices,
+        that receive the same ranges at the same places. The file is read once, and the bytes are copied from each buffer to
+        the next if their devices can access each other. Ranges up to 32 MiB keep all devices busy. The counts of the copies
+        follow those of buffer."""
     def pwrite_ranges(
         self,
         buffer: _Buffer,
@@ -448,7 +456,7 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> Future[list[int]]:
-        """Begins what write_ranges() does. Returns a Future of the list of counts."""
+        """Starts the same as write_ranges(). Returns a Future for the list of counts."""
     def read_on_stream(
         self,
         buffer: _Buffer,
@@ -460,10 +468,10 @@ class File:
         order: _Order = "C",
         result: int = 0,
     ) -> StreamResult:
-        """Queues a read into device memory onto a stream: an address, or an object of CuPy, PyTorch or cuda-python. Does not block.
-        result: an address, of the host or of a device, where 8 bytes are set before later work of the stream starts: to the bytes
-        read, or to -1. The file may be read from the call on, but after writes onto streams that were queued before and overlap it;
-        memory is written to in the order of the stream. Returns a StreamResult."""
+        """Queues a read into device memory on a stream, which is an address or an object from CuPy, PyTorch or cuda-python. Does
+        not block. result: the address, in host or device memory, of 8 bytes that are set before later work on the stream
+        starts: to the number of bytes read, or to -1. The file may be read immediately, but not before overlapping writes
+        that were queued earlier on any stream; memory is written in stream order. Returns a StreamResult."""
     def write_on_stream(
         self,
         buffer: _Buffer,
@@ -475,15 +483,14 @@ class File:
         order: _Order = "C",
         result: int = 0,
     ) -> StreamResult:
-        """Queues a write from device memory onto a stream; otherwise as read_on_stream()."""
+        """Like read_on_stream(), but queues a write from device memory."""
     def pin(self, offset: int = 0, size: int | None = None) -> PinnedRange:
-        """Brings a range (size None: to the end) into the page cache and pins it there: it is registered with the GPU's
-        driver, so that reads into device memory are copied from it by the GPU, however often they come. Blocks. Returns
-        a penstock.PinnedRange, which gives it back at the end of a with statement, by release(), or with its last
-        reference."""
+        """Reads a range (size None: to the end of the file) into the page cache and pins it there: it is registered with the GPU
+        driver, so that the GPU itself copies all later reads of it into device memory. Blocks. Returns a
+        penstock.PinnedRange, which releases the pin at the end of a with statement, by release(), or with its last reference."""
     def prepare(self, device: Any) -> None:
-        """Begins to make, on the library's threads, what the first read into that device needs: pinned memory, streams, a kernel. For programs
-        that know where the bytes will go before they ask for them. Raises NotFound where there is no such device."""
+        """Prepares the first read into this device on the library's threads: pinned memory, streams, a kernel. For programs that
+        know the target device early. Raises NotFound if there is no such device."""
     def explain(
         self,
         size: int | _Buffer | None = None,
@@ -498,10 +505,10 @@ class File:
         priority: _Priority | None = None,
         device: Any = None,
     ) -> Plan:
-        """What a read of the range (or a write) would do, and why: a penstock.Plan. size: a number of bytes, None for the rest of the
-        file, or a buffer: that many bytes with memory like it. device: a device, as for penstock.device(); memory: 'host', 'pinned' or
-        'device'. Without either it is memory like that of the last request on this file, and before the first one that of the first
-        of devices(). Makes no context on a GPU."""
+        """Returns a penstock.Plan that says what a read (or write) of the range would do, and why. size: a number of bytes, None
+        for the rest of the file, or a buffer: that many bytes, in memory like the buffer's. device: as for penstock.device().
+        memory: 'host', 'pinned' or 'device'. Without either, the memory is like that of the last request on this file or,
+        before the first request, that of the first of devices(). Does not create a context on a GPU."""
 
 def open(
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | int,
@@ -513,21 +520,23 @@ def open(
     bytes_per_second: int = 0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> File:
-    """Opens a file, or an object on a server for reading: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes, PathLike, or an open descriptor, which is duplicated and not closed. mode: r, r+, w (create or empty, write
-    only), w+, x (create, fail where it is there), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache: what
-    reads of this file into device memory do with what is not in the page cache: 'keep' it there, 'bypass' the cache, or 'auto'.
-    immutable: nobody changes the bytes of the file while it is open here, so that blocking reads of up to 16 MiB into device memory
-    that each begin where the last one ended find what is in the page cache in pinned memory already. For mode r.
-    bytes_per_second: a limit for what requests of this file move, which are delayed where it is reached; 0 is none.
-    storage_options: how a server is reached, a mapping: kind (auto, http, s3, s3_public, s3_presigned, webhdfs), size (bytes: then the
-    server is not asked), headers (of http), region, endpoint, profile, access_key_id, secret_access_key, session_token, anonymous,
-    allow_credential_process, requester_pays, addressing_style, use_fips, use_dualstack, and of what is written content_type,
-    server_side_encryption, sse_kms_key_id, storage_class, acl, tags (of s3; what is not given is looked for where the AWS tools do; the
-    usual names of fsspec and object_store mean the same), user (of webhdfs), attempts,
-    retried_statuses, timeout and retry_pause in seconds (patience with the server),
-    cache_dir (a folder in which what is read is kept for the next reader on this machine) and cache_bytes (that it may hold),
-    ranges_only (reads of a server without ranges fail, instead of reading the whole object once).
-    Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError; ValueError for a wrong mode."""
+    """Opens a file, or (for reading) an object on a server: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes,
+    PathLike, or an open descriptor, which is duplicated and not closed. mode: r, r+, w (create or truncate, write-only),
+    w+, x (create, fail if it exists), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache:
+    how reads of this file into device memory treat bytes that are not in the page cache: 'keep' them there, 'bypass' the
+    cache, or 'auto'. immutable: you guarantee that the file's bytes do not change while it is open here, so that for
+    sequential blocking reads up to 16 MiB into device memory, the following bytes are read ahead from the page cache into
+    pinned memory. For mode r. bytes_per_second: a limit for requests on this file, which are delayed when it is reached;
+    0 means no limit. storage_options: a mapping that says how to reach a server: kind (auto, http, s3, s3_public,
+    s3_presigned, webhdfs), size (in bytes: it is then not requested from the server), headers (for http), region,
+    endpoint, profile, access_key_id, secret_access_key, session_token, anonymous, allow_credential_process,
+    requester_pays, addressing_style, use_fips, use_dualstack, and for writing content_type, server_side_encryption,
+    sse_kms_key_id, storage_class, acl, tags (for s3; values that are not given are looked up as the AWS tools do; the
+    usual names of fsspec and object_store are also accepted), user (for webhdfs), attempts, retried_statuses, timeout and
+    retry_pause in seconds (retries and waiting), cache_dir (a folder that caches what is read for later readers on this
+    machine) and cache_bytes (its size limit), ranges_only (reads fail on a server without ranges, instead of reading the
+    whole object once). Raises penstock.Error, which is also FileNotFoundError, PermissionError or FileExistsError, and
+    ValueError for an invalid mode."""
 def open_many(paths: list[str] | list[bytes] | list[os.PathLike[str]]) -> list[File | Exception]: ...
 def close_many(files: list[File]) -> None: ...
 def pread_many(
@@ -541,8 +550,9 @@ def pread_many(
     priority: _Priority | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]:
-    """Begins to read (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of files.
-    Returns a Future of the list of counts, which raises as the first that failed; the others are not disturbed."""
+    """Starts reading (file, buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch over any number of
+    files. Returns a Future for the list of counts, which raises the error of the first request that failed; the others
+    are not affected."""
 def pwrite_many(
     requests: Iterable[_FileRequest],
     *,
@@ -554,35 +564,38 @@ def pwrite_many(
     priority: _Priority | None = None,
     timeout: float | None = None,
 ) -> Future[list[int]]:
-    """Begins to write; otherwise as pread_many()."""
+    """Like pread_many(), but writes."""
 def devices() -> list[Device]:
-    """All devices, without making a context on any: the GPUs, then the host device."""
+    """Returns all devices, the GPUs first and then the host device. Does not create a context on any of them."""
 def device(name: Any) -> Device:
-    """The device of that name: "host:0" (also "host" and "cpu"), "cuda:1" (also 1), "cuda" for CUDA's current one; or a
-    torch.device or CuPy's Device. Raises FileNotFoundError, saying why and what there is, where there is none."""
+    """Returns a device by name: "host:0" (also "host" and "cpu"), "cuda:1" (also 1) or "cuda" for CUDA's current one; or by
+    a torch.device or CuPy Device. Raises FileNotFoundError if there is no such device; the message says why and lists the
+    devices."""
 def copy(target: _Buffer, source: _Buffer, *, order: _Order = "C") -> None:
-    """Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran's order is
-    refused, unless order is 'A': then bytes go as they lie in memory. Raises penstock.Error."""
+    """Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran
+    order is rejected unless order is 'A', which copies the bytes in memory order. Raises penstock.Error."""
 def describe(memory: _Buffer | int) -> dict[str, Any]:
-    """What a buffer or an address is: {"kind": "host" | "pinned" | "device", "device": its name or None, "base" and "nbytes": of the allocation, or None}."""
+    """Describes the memory of a buffer or address: {"kind": "host" | "pinned" | "device", "device": its name or None, "base"
+    and "nbytes": of the allocation, or None}."""
 def resolve(obj: _Buffer, writable: bool = False) -> tuple[int, int]: ...
 def stats() -> dict[str, Any]:
-    """The counters of this process: requests, bytes, and for each path under "paths" what it carried, with histograms by size (powers
-    of two from 1 KiB) and time (from 1 microsecond). Under "channels" what its pipes have carried by each, under "usage" what advice
-    is made from."""
+    """Returns this process's counters: requests, bytes, and under "paths" what each path moved, with histograms by size
+    (powers of two from 1 KiB) and time (from 1 microsecond). "channels" lists what its pipes moved over each channel,
+    "usage" the counters from which advice is derived."""
 def requests() -> list[Request]:
-    """The requests of this process that are under way, also those of other faces: a list of penstock.Request."""
+    """Returns this process's requests in flight, including those made through other interfaces: a list of penstock.Request."""
 def summary() -> str:
-    """The counters in words: what each path carried, and what kept bytes from a faster one."""
+    """Returns the counters as text: what each path moved, and why a faster one was not used."""
 def advice() -> list[dict[str, Any]]:
-    """What in this program costs it speed, the greatest loss first: a list of dicts with "code", "text", "remedy" and
-    "loss_seconds" (None where that is not known). Empty where there is nothing to say."""
+    """Returns usage patterns that cost this program speed, greatest loss first: a list of dicts with "code", "text",
+    "remedy" and "loss_seconds" (None if unknown). Empty if there is no advice."""
 def trim() -> int:
-    """Gives pinned staging memory that no request is using back to the system, and returns its bytes. Later requests pin it anew."""
+    """Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory
+    again."""
 def cuda_status() -> str | None:
-    """Why no CUDA device can be used; None where one can."""
+    """Returns why no CUDA device can be used; None if one can."""
 def gpu_direct_status() -> str | None:
-    """Why no file of this machine can be read or written GPU-direct; None where some may be."""
+    """Returns why no file on this machine can be read or written GPU-direct; None if some can."""
 def _cufile_settings() -> dict[str, int | bool | str]: ...
 def _cufile_calls() -> dict[str, int]: ...
 def _cufile_use() -> tuple[int, int]: ...
@@ -744,8 +757,9 @@ def file_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
 def list_remote(
     url: str, *, storage_options: Mapping[str, Any] | None = None, one_level: bool = False
 ) -> list[tuple[str, int | None]]:
-    """The objects whose URLs begin with s3://BUCKET/BEGINNING, sorted, each as (URL, bytes). one_level: where they have a "/" behind
-    that, (URL up to it, None) instead, once. Blocks. Raises penstock.Error; Unsupported for other servers, which list nothing."""
+    """Lists the objects whose URLs start with s3://BUCKET/PREFIX, sorted, each as (URL, bytes). one_level: URLs with a "/"
+    after the prefix are truncated there and listed once, as (URL, None). Blocks. Raises penstock.Error; Unsupported for
+    other servers, which cannot be listed."""
 def shown_name(name: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str: ...
 def find_model(
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes], storage_options: Mapping[str, Any] | None = None

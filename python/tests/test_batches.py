@@ -156,7 +156,7 @@ def test_ranges_are_moved_without_blocking(memory: Any, file: Any, pattern: Any)
     assert file.pwrite_ranges(memory.of(content[:30]), [100_000, 5], 10, [20, 0]).result() == [10, 10]
     written = Path(file.name).read_bytes()
     assert written[100_000:100_010] == content[20:30] and written[5:15] == content[:10]
-    with pytest.raises(ValueError, match="sizes has 2 items, offsets has 1"):
+    with pytest.raises(ValueError, match="sizes has 2 items, but offsets has 1"):
         file.pread_ranges(target, [0], [1, 2])
     with penstock.open(file.name, "r") as reader, pytest.raises(penstock.PermissionDenied):
         reader.pwrite_ranges(target, [0], [1]).result()

@@ -50,7 +50,7 @@ def test_explain_tells_what_was_asked_for(path: Path) -> None:
 def test_an_unknown_word_is_refused(path: Path) -> None:
     with pytest.raises(penstock.InvalidArgument, match="auto, keep, bypass"):
         penstock.open(path, cache="kept")  # type: ignore[arg-type]
-    with penstock.open(path) as file, pytest.raises(TypeError, match="cache is a str or None"):
+    with penstock.open(path) as file, pytest.raises(TypeError, match="cache must be a str or None"):
         file.pread(bytearray(1), cache=3)  # type: ignore[arg-type]
 
 
@@ -133,5 +133,5 @@ def test_an_immutable_file_has_the_same_bytes(device_memory: Any, path: Path, st
 def test_what_is_written_is_not_immutable(path: Path) -> None:
     with pytest.raises(penstock.InvalidArgument, match="cannot be opened for writing"):
         penstock.open(path, "r+", immutable=True)
-    with path.open("rb") as raw, pytest.raises(penstock.InvalidArgument, match="not by a descriptor"):
+    with path.open("rb") as raw, pytest.raises(penstock.InvalidArgument, match="not by descriptor"):
         penstock.open(raw.fileno(), immutable=True)

@@ -63,7 +63,7 @@ def test_the_cpu_is_not_let_at_memory_of_a_gpu(device_memory: Any) -> None:
     facts = buffer.__cuda_array_interface__
     assert facts["data"] == (buffer.ptr, False)
     assert (facts["shape"], facts["typestr"], facts["strides"]) == ((10,), "|u1", None)
-    with pytest.raises(BufferError, match="the CPU cannot touch memory of cuda:0"):
+    with pytest.raises(BufferError, match="the CPU cannot access memory on cuda:0"):
         memoryview(buffer)
 
 
@@ -130,7 +130,7 @@ def test_a_slice_keeps_the_memory(device_memory: Any, tmp_path: Path, pattern: A
     with penstock.open(tmp_path / "file", "r+") as file:
         assert file.read_into(part, 7) == 250
         assert file.pwrite(part, 500).result() == 250
-        with pytest.raises(ValueError, match="the buffer holds 250 bytes"):
+        with pytest.raises(ValueError, match="the buffer has 250 bytes"):
             file.read_into(part, 0, 251)
     assert part.to_host() == pattern(1_000)[7:257] == (tmp_path / "file").read_bytes()[500:750]
     assert penstock.describe(part)["base"] == address
@@ -143,9 +143,9 @@ def test_a_slice_keeps_the_memory(device_memory: Any, tmp_path: Path, pattern: A
 def test_what_is_no_slice_is_refused(device_memory: Any) -> None:
     buffer = device_memory.of(bytes(10))
     for wrong in (3, "x", None, (1, 2)):
-        with pytest.raises(TypeError, match=f"indexed by a slice, not by {type(wrong).__name__}"):
+        with pytest.raises(TypeError, match=f"indexed with a slice, not {type(wrong).__name__}"):
             buffer[wrong]
-    with pytest.raises(ValueError, match="step 1 only, not 2"):
+    with pytest.raises(ValueError, match="must have step 1, not 2"):
         buffer[::2]
     with pytest.raises(TypeError):
         buffer["a":]
@@ -181,7 +181,7 @@ def test_a_capsule_that_nobody_takes_lets_go(device_memory: Any) -> None:
 def test_dlpack_is_refused_in_words(device_memory: Any) -> None:
     buffer = device_memory.of(bytes(10))
     assert buffer.__dlpack__(dl_device=buffer.__dlpack_device__(), copy=False) is not None
-    with pytest.raises(BufferError, match="dl_device: .*lies on"):
+    with pytest.raises(BufferError, match="dl_device: .*is on"):
         buffer.__dlpack__(dl_device=(4, 0))
     with pytest.raises(BufferError, match="copy:"):
         buffer.__dlpack__(copy=True)
@@ -237,7 +237,7 @@ def test_copy_takes_memory_of_the_host(pattern: Any) -> None:
 
 def test_what_does_not_fit_is_not_copied(device_memory: Any) -> None:
     buffer = penstock.device(device_memory.device).empty(10)
-    with pytest.raises(ValueError, match="source has 11 bytes, the target 10"):
+    with pytest.raises(ValueError, match="source has 11 bytes, but the target has 10"):
         buffer.copy_from(bytes(11))
     with pytest.raises(ValueError):
         buffer.copy_to(bytearray(9))

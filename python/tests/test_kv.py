@@ -176,11 +176,11 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(penstock.NotFound):
         Store(tmp_path / "none", read_only=True)
     with Store(tmp_path / "store", MIB) as store:
-        with pytest.raises(TypeError, match="a key is str or bytes, not int"):
+        with pytest.raises(TypeError, match="a key must be str or bytes, not int"):
             store.put({5: b"abc"})  # type: ignore[dict-item]
         with pytest.raises(TypeError, match="iterable of keys"):
             store.exists("abc")
-        with pytest.raises(TypeError, match=r"items\['b'\]: memory is needed"):
+        with pytest.raises(TypeError, match=r"items\['b'\]: memory is required"):
             store.put({"a": b"abc", "b": 5})
         with pytest.raises(penstock.BufferError, match=r"items\['a'\].*read-only"):
             store.get({"a": b"abc"})

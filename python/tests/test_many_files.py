@@ -109,7 +109,7 @@ def test_nothing_is_opened_where_a_path_is_none(paths: list[Path]) -> None:
         with pytest.raises(TypeError):
             anything.open_many([str(paths[0]), wrong])
     for no_list in (str(paths[0]), (str(paths[0]),), None):
-        with pytest.raises(TypeError, match=r"^open_many\(\): paths is a list, not"):
+        with pytest.raises(TypeError, match=r"^open_many\(\): paths must be a list, not"):
             anything.open_many(no_list)
     assert descriptors() == before
     assert _native.open_many([]) == []
@@ -157,7 +157,7 @@ def test_nothing_is_closed_where_one_is_no_file(paths: list[Path]) -> None:
         for wrong in (3, None, str(paths[0]), penstock.NotFound("x")):
             with pytest.raises(TypeError, match="penstock.File objects, not"):
                 anything.close_many([file, wrong])
-        with pytest.raises(TypeError, match=r"^close_many\(\): files is a list, not"):
+        with pytest.raises(TypeError, match=r"^close_many\(\): files must be a list, not"):
             anything.close_many(file)
         assert not file.closed and file.size() == 100
 

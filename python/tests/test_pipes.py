@@ -221,7 +221,7 @@ def test_a_number_of_connections_that_there_cannot_be_is_named():
 def test_memory_that_would_arrive_as_something_else_is_refused(ends):
     here, _ = ends
     matrix = np.arange(6).reshape(2, 3)
-    for wrong, words in ((matrix.T, "Fortran"), (np.zeros(3, object), "objects of Python"), (matrix[:, ::2], "not contiguous")):
+    for wrong, words in ((matrix.T, "Fortran"), (np.zeros(3, object), "Python objects"), (matrix[:, ::2], "not contiguous")):
         for arguments in ({"tensors": [b"1", wrong]}, {"payloads": [b"1", wrong]}):
             with pytest.raises(penstock.BufferError, match=rf"{next(iter(arguments))}\[1\]: .*{words}") as caught:
                 here.send(b"", **arguments)

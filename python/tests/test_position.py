@@ -84,7 +84,7 @@ def test_seek_counts_from_three_places(path: Path) -> None:
             with pytest.raises(penstock.InvalidArgument, match=f"offset is {offset} from"):
                 file.seek(offset, whence)
         for whence in (3, -1):
-            with pytest.raises(ValueError, match=f"whence is 0, 1 or 2, not {whence}"):
+            with pytest.raises(ValueError, match=f"whence must be 0, 1 or 2, not {whence}"):
                 file.seek(0, whence)
         assert file.tell() == before
 

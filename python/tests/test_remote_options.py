@@ -184,20 +184,20 @@ def test_options_of_writing_have_the_names_of_boto3(server):
     [("regoin", "region"), ("acces_key_id", "access_key_id"), ("endpont_url", "endpoint_url"), ("storageClas", "storageclass"), ("anno", "anon")],
 )
 def test_an_unknown_option_is_named_with_the_one_that_was_meant(name, meant):
-    with pytest.raises(ValueError, match=f'storage_options has no "{name}"; did you mean "{meant}"'):
+    with pytest.raises(ValueError, match=f'storage_options has no option "{name}"; did you mean "{meant}"'):
         penstock.open("s3://bucket/key", storage_options={name: "x"})
-    with pytest.raises(ValueError, match=f'has no "{name}"'):
+    with pytest.raises(ValueError, match=f'has no option "{name}"'):
         penstock.open("s3://bucket/key", storage_options={"client_kwargs": {name: "x"}})
 
 
 # Members of storage_options, and what is said of each.
 REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"client_kwargs": {"verify": False}}, "always checked"),
+    ({"client_kwargs": {"verify": False}}, "always verified"),
     ({"client_kwargs": {"verify": "/etc/own.pem"}}, "AWS_CA_BUNDLE"),
-    ({"client_options": {"allow_invalid_certificates": "true"}}, "always checked"),
+    ({"client_options": {"allow_invalid_certificates": "true"}}, "always verified"),
     ({"client_kwargs": {"trust_env": False}}, "from the environment"),
-    ({"client_kwargs": {"config": 1}}, 'has no "config"'),
-    ({"config_kwargs": {"proxies": {}}}, 'has no "proxies"'),
+    ({"client_kwargs": {"config": 1}}, 'has no option "config"'),
+    ({"config_kwargs": {"proxies": {}}}, 'has no option "proxies"'),
     ({"config_kwargs": {"signature_version": "s3"}}, "signature_version .* is 's3': only version 4"),
     ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "use_accelerate_endpoint .* acceleration"),
     ({"config_kwargs": {"s3": {"payload_signing_enabled": "odd"}}}, "true or false"),
@@ -351,7 +351,7 @@ for more in {NAMES_OF_CUSTOMER_KEY}:
     [
         ({"sse_customer_key": CUSTOMER_KEY}, "requires https"),
         ({"sse_customer_key": b"short"}, "is 5 bytes long"),
-        ({"sse_customer_key": "not base64"}, "neither 32 bytes nor base64"),
+        ({"sse_customer_key": "not base64"}, "must be 32 bytes, or a str with base64"),
         ({"sse_customer_key": CUSTOMER_KEY, "server_side_encryption": "AES256"}, "mutually exclusive"),
         ({"SSECustomerAlgorithm": "DES"}, "AES256"),
     ],

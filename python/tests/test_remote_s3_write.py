@@ -233,7 +233,7 @@ class _NoImage:
 
 
 def test_options_of_servers_are_for_urls(tmp_path):
-    with pytest.raises(penstock.InvalidArgument, match="they are for URLs"):
+    with pytest.raises(penstock.InvalidArgument, match="applies only to URLs"):
         penstock.tofile(SMALL, tmp_path / "file", storage_options={"region": "eu-west-1"})
     assert not (tmp_path / "file").exists()
     with pytest.raises(penstock.InvalidArgument, match="an object is always written from offset 0"):

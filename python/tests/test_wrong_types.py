@@ -229,16 +229,16 @@ def test_the_functions_are_all_there_are(given: Given) -> None:
 def test_the_error_names_what_is_wrong(given: Given) -> None:
     file, buffer = given.file, given.buffer
     for words, call in {
-        "timeout is a number, not str": lambda: file.pread(buffer, timeout="soon"),  # type: ignore[arg-type]
-        "path is a str or None, not int": lambda: file.pread(buffer, path=3),  # type: ignore[arg-type]
-        "^offset is an int, not str": lambda: file.read_many([(buffer, "x")]),  # type: ignore[list-item]
-        "size is an int, not float": lambda: file.read_many([(buffer, 0, 1.5)]),  # type: ignore[list-item]
-        "buffer_offset is an int, not NoneType": lambda: file.read_many([(buffer, 0, 1, None)]),  # type: ignore[list-item]
-        "an offset is an int, not str": lambda: file.read_ranges(buffer, ["x"], [1]),
-        "a size is an int, not str": lambda: file.read_ranges(buffer, [0], ["x"]),
-        "progress is a callable": lambda: file.read_into(buffer, progress="x"),  # type: ignore[arg-type]
-        "stream is an int": lambda: file.read_on_stream(given.memory, object()),
-        "memory is needed, not list": lambda: penstock.describe([]),
+        "timeout must be a number, not str": lambda: file.pread(buffer, timeout="soon"),  # type: ignore[arg-type]
+        "path must be a str or None, not int": lambda: file.pread(buffer, path=3),  # type: ignore[arg-type]
+        "^offset must be an int, not str": lambda: file.read_many([(buffer, "x")]),  # type: ignore[list-item]
+        "size must be an int, not float": lambda: file.read_many([(buffer, 0, 1.5)]),  # type: ignore[list-item]
+        "buffer_offset must be an int, not NoneType": lambda: file.read_many([(buffer, 0, 1, None)]),  # type: ignore[list-item]
+        "an offset must be an int, not str": lambda: file.read_ranges(buffer, ["x"], [1]),
+        "a size must be an int, not str": lambda: file.read_ranges(buffer, [0], ["x"]),
+        "progress must be a callable": lambda: file.read_into(buffer, progress="x"),  # type: ignore[arg-type]
+        "stream must be an int": lambda: file.read_on_stream(given.memory, object()),
+        "memory is required, not list": lambda: penstock.describe([]),
     }.items():
         with pytest.raises(TypeError, match=words):
             call()
@@ -254,17 +254,17 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
         r"^read_into\(\): offset is given twice": lambda: anything.read_into(buffer, 0, offset=3),
         r"^read_into\(\) takes 4 positional arguments, not 5: order, path, .*progress are keyword-only": lambda: anything.read_into(buffer, 0, 1, 0, "C"),
         r"^sync\(\) takes 0 positional arguments, not 1$": lambda: anything.sync(1),
-        r"^read_into\(\): offset is an int, not str": lambda: anything.read_into(buffer, "x"),
-        r"^pwrite\(\): size is an int or None, not float": lambda: anything.pwrite(buffer, size=1.5),
-        r"^seek\(\): whence is an int, not NoneType": lambda: anything.seek(0, None),
-        r"^explain\(\): write is a bool, not str": lambda: anything.explain(write="yes"),
-        r"^explain\(\): memory is a str or None, not int": lambda: anything.explain(memory=3),
-        r"^open\(\): mode is a str, not int": lambda: penstock.open("x", 3),  # type: ignore[arg-type]
+        r"^read_into\(\): offset must be an int, not str": lambda: anything.read_into(buffer, "x"),
+        r"^pwrite\(\): size must be an int or None, not float": lambda: anything.pwrite(buffer, size=1.5),
+        r"^seek\(\): whence must be an int, not NoneType": lambda: anything.seek(0, None),
+        r"^explain\(\): write must be a bool, not str": lambda: anything.explain(write="yes"),
+        r"^explain\(\): memory must be a str or None, not int": lambda: anything.explain(memory=3),
+        r"^open\(\): mode must be a str, not int": lambda: penstock.open("x", 3),  # type: ignore[arg-type]
         r"^name must be a str, an int, a torch.device or a CuPy Device, not float": lambda: penstock.device(1.5),
-        r"^empty\(\): nbytes is an int, not str": lambda: host.empty("x"),  # type: ignore[arg-type]
-        r"^result\(\): timeout is a number or None, not str": lambda: given.future.result("x"),  # type: ignore[arg-type]
+        r"^empty\(\): nbytes must be an int, not str": lambda: host.empty("x"),  # type: ignore[arg-type]
+        r"^result\(\): timeout must be a number or None, not str": lambda: given.future.result("x"),  # type: ignore[arg-type]
         r"^add_done_callback\(\) needs the argument 'fn'": lambda: given.future.add_done_callback(),  # type: ignore[call-arg]
-        r"^_pipe_listen\(\): channels is a sequence, not int": lambda: _native._pipe_listen("unix:", 3, b"", 1),  # type: ignore[arg-type]
+        r"^_pipe_listen\(\): channels must be a sequence, not int": lambda: _native._pipe_listen("unix:", 3, b"", 1),  # type: ignore[arg-type]
     }.items():
         with pytest.raises(TypeError, match=words):
             call()
