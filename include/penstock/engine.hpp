@@ -90,7 +90,7 @@ class PENSTOCK_API pinned_range {
   ~pinned_range() = default;  // may wait while the driver unregisters the range (6 ms per GiB); reads in flight finish first
   // Pinned bytes; 0 once the pin has been dropped.
   [[nodiscard]] std::uint64_t size() const noexcept;
-  // Why the pin was dropped; ok while it is active.
+  // Returns why the pin was dropped; ok while it is active.
   [[nodiscard]] status problem() const;
 
  private:
@@ -110,7 +110,7 @@ class PENSTOCK_API operation {
   io_result wait();
   // Returns true if the request completed within the timeout. Never takes longer than the timeout, even if the file system hangs.
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
-  // True if wait() would return at once.
+  // Returns true if wait() would return at once.
   [[nodiscard]] bool done() const noexcept;
   // Requests cancellation. Pieces that have not started are dropped, and the request fails with errc::cancelled and the actual bytes_done.
   // If it is too late, the request completes as usual. Does not block: a request that is still queued completes at once, on this thread.
@@ -207,8 +207,8 @@ class PENSTOCK_API file {
   io_result read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
   // Writes length bytes from memory at offset. Blocks. Errors: those of read, and no_space, permission_denied.
   io_result write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {}) const;
-  // The same without waiting for the transfer. memory must stay valid until the operation has completed. callback may be empty. For more
-  // than 128 KiB the call itself still queries the driver and the file system; see starts_without_blocking().
+  // Like read() and write(), but without waiting for the transfer. memory must stay valid until the operation has completed. callback may
+  // be empty. For more than 128 KiB the call itself still queries the driver and the file system; see starts_without_blocking().
   operation read_async(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
                        io_callback callback = {}) const;
   operation write_async(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options = {},
@@ -224,7 +224,7 @@ class PENSTOCK_API file {
 
   // Forces written data to disk (fdatasync). Blocks.
   status sync() const;
-  // The current size. Queries the file system. Errors: io, closed, forked.
+  // Returns the current size. Queries the file system. Errors: io, closed, forked.
   [[nodiscard]] result<std::uint64_t> size() const;
   // Shortens the file, or extends it with zeros. Calls the file system. Does not wait for requests in flight. Errors: permission_denied
   // (not open for writing), invalid_argument (also for a block device), no_space, io, closed, forked.
@@ -241,10 +241,10 @@ class PENSTOCK_API file {
   // memory (the first 16 MiB take about 2.5 ms, the rest 7 ms), streams and a kernel. Creates the device's context if it does not exist.
   // Does not wait. device: device_info::name. Errors: not_found, invalid_argument, closed, forked, device.
   status prepare(std::string_view device) const;
-  // The descriptor that the file was opened or adopted with (with adopt_options::duplicate, the duplicate); close() invalidates it. It
-  // bypasses the page cache (O_DIRECT) only if it was adopted that way. Errors: closed, forked, unsupported (not a kernel file).
+  // Returns the descriptor that the file was opened or adopted with (with adopt_options::duplicate, the duplicate); close() invalidates it.
+  // It bypasses the page cache (O_DIRECT) only if it was adopted that way. Errors: closed, forked, unsupported (not a kernel file).
   [[nodiscard]] result<int> descriptor() const;
-  // The path that the file was opened with; "descriptor N" for an adopted file; empty if it was never opened.
+  // Returns the path that the file was opened with; "descriptor N" for an adopted file; empty if it was never opened.
   [[nodiscard]] const std::string& path() const noexcept;
   // Waits for requests in flight, then closes the descriptors that Penstock opened, but not a borrowed one. A second call returns
   // errc::closed.
@@ -286,9 +286,9 @@ class PENSTOCK_API upload {
   upload& operator=(upload&&) noexcept = default;  // discards its previous upload
   ~upload() = default;
 
-  // A file to write the object's bytes to, in any order, each byte once; close it before publish(). Bytes are sent as you write them and
-  // stay in memory until sent (up to 1 GiB, usually 128 MiB; see docs/guides/object-storage.md); writes wait while that memory is full.
-  // file::truncate() declares the object's size. Errors: closed, forked.
+  // Returns a file to write the object's bytes to, in any order, each byte once; close it before publish(). Bytes are sent as you write
+  // them and stay in memory until sent (up to 1 GiB, usually 128 MiB; see docs/guides/object-storage.md); writes wait while that memory is
+  // full. file::truncate() declares the object's size. Errors: closed, forked.
   [[nodiscard]] result<file> open(std::uint64_t bytes_per_second = 0) const;
   // Blocks until everything is sent. If replace is false and the object exists, it is kept and this call fails (EEXIST). Errors:
   // invalid_argument (bytes that were never written; the message names them), permission_denied, not_found (the bucket), timed_out, io,
@@ -296,7 +296,7 @@ class PENSTOCK_API upload {
   status publish(bool replace = true) const;
   // Discards the upload unless it was published. Blocks until the server confirms, but at most a few seconds.
   void discard() noexcept { core_.reset(); }
-  // The URL without its query.
+  // Returns the URL without its query.
   [[nodiscard]] const std::string& url() const noexcept;
 
  private:
@@ -310,7 +310,7 @@ class PENSTOCK_API engine {
   // Does not read files or access GPUs. Threads, contexts and pinned memory are created when first needed.
   static result<engine> create(const engine_options& options);
   static result<engine> create();  // with engine_options::from_environment()
-  // The engine that all of Penstock's interfaces in this process share. Created on first use, and again in a forked child.
+  // Returns the engine that all of Penstock's interfaces in this process share. Created on first use, and again in a forked child.
   static result<engine> shared();
   // The same. If this call creates the engine, `change` may edit engine_options::from_environment() first; otherwise the existing engine
   // keeps its options, which options() returns. Errors: those of create(), including errors in changed options.
@@ -343,18 +343,18 @@ class PENSTOCK_API engine {
   [[nodiscard]] result<file> adopt(int descriptor, cache_use cache = cache_use::automatic) const;
   [[nodiscard]] result<file> adopt(int descriptor, const adopt_options& options) const;
 
-  // All devices: "cuda:N", then the host device "host:0". Does not create a context.
+  // Returns all devices: "cuda:N", then the host device "host:0". Does not create a context.
   [[nodiscard]] std::vector<device_info> devices() const;
-  // Why no CUDA device is listed; ok if at least one is.
+  // Returns why no CUDA device is listed; ok if at least one is.
   [[nodiscard]] status cuda_status() const;
   // Allocates memory on the named device. Errors: invalid_argument and not_found (the message lists the devices), out_of_memory, device.
   [[nodiscard]] result<device_buffer> allocate(std::string_view device, std::size_t bytes) const;
-  // The kind and device of the memory behind a pointer. Error: bad_memory for a device address that is not allocated.
+  // Returns the kind and device of the memory behind a pointer. Error: bad_memory for a device address that is not allocated.
   [[nodiscard]] result<memory_facts> describe(const void* memory) const;
-  // The address at which the CPU can access a memory range while it is allocated: a different address for the host device, the same address
-  // for host memory. Errors: unsupported (GPU memory), bad_memory (a host device range that is not within one allocation).
+  // Returns the address at which the CPU can access a memory range while it is allocated: a different address for the host device, the same
+  // address for host memory. Errors: unsupported (GPU memory), bad_memory (a host device range that is not within one allocation).
   [[nodiscard]] result<void*> cpu_address(const void* memory, std::size_t bytes) const;
-  // All PCI devices of the machine; empty if sysfs is not mounted.
+  // Returns all PCI devices of the machine; empty if sysfs is not mounted.
   [[nodiscard]] std::vector<pci_device> pci_devices() const;
   // Copies between any two memory ranges of this process. Blocks. Errors: bad_memory, device.
   status copy(void* target, const void* source, std::size_t bytes) const;
@@ -372,14 +372,14 @@ class PENSTOCK_API engine {
   // Errors: invalid_argument, not_found (the message lists the devices), closed, forked, unsupported (the forced path cannot serve it).
   [[nodiscard]] result<plan> explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset,
                                      bool is_write = false, const io_options& options = {}) const;
-  // The requests in flight, in no particular order; a batch's requests are listed individually. Intended for monitoring: does not wait for
-  // devices or files. Requests of a batch that waits for the default stream are missing until the stream reaches the batch.
+  // Returns the requests in flight, in no particular order; a batch's requests are listed individually. Intended for monitoring: does not
+  // wait for devices or files. Requests of a batch that waits for the default stream are missing until the stream reaches the batch.
   [[nodiscard]] std::vector<request_info> requests() const;
-  // The counters since the engine was created. Each counter is correct, but they are not all read at the same instant.
+  // Returns the counters since the engine was created. Each counter is correct, but they are not all read at the same instant.
   [[nodiscard]] engine_stats stats() const;
-  // The counters as text: one line for each path that moved bytes, with the reason why a faster path was not used.
+  // Returns the counters as text: one line for each path that moved bytes, with the reason why a faster path was not used.
   [[nodiscard]] std::string summary() const;
-  // Advice from the counters. The first call in a process spends a few milliseconds measuring the cost of copying memory.
+  // Returns advice based on the counters. The first call in a process spends a few milliseconds measuring the cost of copying memory.
   [[nodiscard]] std::vector<penstock::advice> advice() const;
   // Returns idle pinned staging memory to the system, and the 32 MiB per device used for scattered pieces. Returns the decrease of
   // stats().pinned_bytes, in bytes. Later requests pin memory again (about 7 ms for 32 MiB). Blocks while the driver unpins. Requests in
@@ -393,7 +393,7 @@ class PENSTOCK_API engine {
   void await_preparation() const noexcept;
   // Counts a call to an interface built on this one, in stats().usage.
   void note_call(noted_call what, bool ok) const noexcept;
-  // Why no file on this machine can be read or written GPU-direct; ok if some files can.
+  // Returns why no file on this machine can be read or written GPU-direct; ok if some files can.
   [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;
   [[nodiscard]] const std::shared_ptr<core::engine_core>& core() const noexcept { return core_; }

@@ -154,7 +154,7 @@ struct usage_counter {
   std::uint64_t usage_stats::*value;
   std::string_view what;
 };
-// All counters that change while a program runs: all except lanes and copy_ns_per_mib.
+// Returns all counters that change while a program runs: all except lanes and copy_ns_per_mib.
 PENSTOCK_API std::span<const usage_counter> usage_counters() noexcept;
 
 // Traffic of one pipe channel.
@@ -190,8 +190,8 @@ struct engine_stats {
   }
 };
 
-// Advice from a program's counters alone, greatest loss first; empty if no loss reaches both 100 ms and a twentieth of the time spent
-// moving bytes. src/core/advisor.hpp documents how each loss is estimated.
+// Returns advice based only on a program's counters, greatest loss first; empty if no loss reaches both 100 ms and a twentieth of the time
+// spent moving bytes. src/core/advisor.hpp documents how each loss is estimated.
 PENSTOCK_API std::vector<advice> advise(const engine_stats& stats);
 
 }  // namespace penstock

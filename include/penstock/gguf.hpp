@@ -34,7 +34,7 @@ struct ggml_type {
   std::optional<tensor_type> plain;  // the same type in tensors.hpp, unless it is quantised
 };
 
-// All known types, by number.
+// Returns all known types, by number.
 PENSTOCK_API std::span<const ggml_type> ggml_types() noexcept;
 // Returns null for an unknown number. The result points to static data.
 PENSTOCK_API const ggml_type* find_ggml_type(std::uint32_t number) noexcept;
@@ -42,7 +42,7 @@ PENSTOCK_API const ggml_type* find_ggml_type(std::uint32_t number) noexcept;
 // Metadata types, with their numbers in files. The numbers are also the indexes of the alternatives in gguf_value and gguf_array::items.
 enum class gguf_value_type : std::uint32_t { u8 = 0, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 inline constexpr int gguf_value_type_count = static_cast<int>(gguf_value_type::f64) + 1;
-// A name such as "u8", "bool", "string".
+// Returns a name such as "u8", "bool" or "string".
 PENSTOCK_API std::string_view to_string(gguf_value_type type) noexcept;
 
 // All items of an array have one type; the items of an array of arrays may differ.
@@ -85,7 +85,7 @@ struct gguf_header {
   std::vector<gguf_elements> elements;       // one for each of tensors.tensors()
   std::vector<gguf_unknown_tensor> unknown;  // sorted by offset; not in tensors, cannot be loaded
 
-  // The number of tensors in the file, known or not, even after tensors has been moved from.
+  // Returns the number of tensors in the file, known or not, even after tensors has been moved from.
   [[nodiscard]] std::size_t tensor_count() const noexcept { return elements.size() + unknown.size(); }
   // Returns null if the key does not exist.
   [[nodiscard]] PENSTOCK_API const gguf_value* find(std::string_view key) const noexcept;
@@ -108,9 +108,9 @@ PENSTOCK_API result<gguf_header> read_gguf(const file& from);
 
 // --- models split into several files
 
-// The files of the model that path belongs to, in order: "folder/name-00002-of-00003.gguf" is the second of three; any other path is the
-// only file. URLs of further files get the query of path. Queries the file system. Errors: not_found; the message lists up to 20 missing
-// files.
+// Returns the files of the model that path belongs to, in order: "folder/name-00002-of-00003.gguf" is the second of three; any other path
+// is the only file. URLs of further files get the query of path. Queries the file system. Errors: not_found; the message lists up to 20
+// missing files.
 PENSTOCK_API result<std::vector<std::string>> gguf_files_of(const std::string& path);
 // split.no and split.count from the metadata; 0 if they are missing. A file with a count of 0 is a complete model.
 PENSTOCK_API std::uint64_t gguf_split_number(const gguf_header& header) noexcept;

@@ -135,7 +135,7 @@ class PENSTOCK_API store {
   // full), bad_memory, io, device, permission_denied (read-only), closed, forked, cancelled, out_of_memory.
   std::vector<key_result> put(std::span<const item> items) const;
   std::vector<key_result> put(std::initializer_list<item> items) const { return put(std::span(items.begin(), items.size())); }
-  // The same without waiting. done may be empty.
+  // Like put(), but without waiting. done may be empty.
   [[nodiscard]] call put_async(std::span<const item> items, callback done = {}) const;
   [[nodiscard]] call put_async(std::initializer_list<item> items, callback done = {}) const {
     return put_async(std::span(items.begin(), items.size()), std::move(done));
@@ -150,8 +150,8 @@ class PENSTOCK_API store {
     return get_async(std::span(items.begin(), items.size()), std::move(done));
   }
 
-  // The length of each value in bytes. Marks the values as used, the first key most recently. In a read-only store: as currently recorded
-  // in the index.
+  // Returns the length of each value in bytes. Marks the values as used, the first key most recently. In a read-only store: as currently
+  // recorded in the index.
   [[nodiscard]] std::vector<key_result> sizes(std::span<const std::string_view> keys) const;
   // Returns for each key whether it has a value. Errors: io, closed, forked, out_of_memory.
   [[nodiscard]] result<std::vector<bool>> exists(std::span<const std::string_view> keys) const;

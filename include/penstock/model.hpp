@@ -92,7 +92,7 @@ PENSTOCK_API status check_tensors(const model_paths& paths, std::span<const std:
 // --- contents of the files
 
 enum class model_file_kind : std::uint8_t { safetensors, checkpoint, gguf };
-// The name of a format: "safetensors", "checkpoint", "gguf".
+// Returns the name of a format: "safetensors", "checkpoint", "gguf".
 PENSTOCK_API std::string_view to_string(model_file_kind kind) noexcept;
 
 struct model_file {

@@ -46,7 +46,7 @@ PENSTOCK_API std::string_view to_string(path_kind path) noexcept;
 PENSTOCK_API std::string_view to_string(preference prefer) noexcept;
 PENSTOCK_API std::string_view to_string(cache_use cache) noexcept;
 PENSTOCK_API std::string_view to_string(request_priority priority) noexcept;
-// The names of all paths, by number; the first is "automatic".
+// Returns the names of all paths, by number; the first is "automatic".
 PENSTOCK_API std::vector<std::string_view> path_names();
 // The inverse of to_string. Error: invalid_argument; the message includes the word and lists the valid ones.
 PENSTOCK_API result<path_kind> parse_path_kind(std::string_view word);
@@ -105,11 +105,12 @@ struct engine_options {
   // True: AWS profiles may start a program for credentials, regardless of remote_options::allow_credential_process.
   bool allow_credential_process = false;
 
-  // The defaults with these variables applied: PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES, PENSTOCK_PINNED_MIB,
-  // PENSTOCK_PINNED_FILE_MIB, PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1), PENSTOCK_IO_URING (0/1),
-  // PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary: log_summary), PENSTOCK_CACHE_DIR and PENSTOCK_CACHE_BYTES (node_cache_dir and
-  // node_cache_bytes; a suffix K, M, G or T is allowed), PENSTOCK_NVTX (0/1: use_nvtx), PENSTOCK_ALLOW_CREDENTIAL_PROCESS (0/1) and
-  // PENSTOCK_CUFILE_LIBRARY. Error: invalid_argument; the message includes the variable with a malformed value.
+  // Returns the defaults with these environment variables applied: PENSTOCK_PATH, PENSTOCK_PREFER, PENSTOCK_CACHE, PENSTOCK_LANES,
+  // PENSTOCK_PINNED_MIB, PENSTOCK_PINNED_FILE_MIB, PENSTOCK_LINKS (auto, 1 to 8), PENSTOCK_BYTES_PER_SECOND, PENSTOCK_CUDA (0/1),
+  // PENSTOCK_IO_URING (0/1), PENSTOCK_STATS (0/1: use_board), PENSTOCK_LOG (summary: log_summary), PENSTOCK_CACHE_DIR and
+  // PENSTOCK_CACHE_BYTES (node_cache_dir and node_cache_bytes; a suffix K, M, G or T is allowed), PENSTOCK_NVTX (0/1: use_nvtx),
+  // PENSTOCK_ALLOW_CREDENTIAL_PROCESS (0/1) and PENSTOCK_CUFILE_LIBRARY. Error: invalid_argument; the message includes the variable with a
+  // malformed value.
   PENSTOCK_API static result<engine_options> from_environment();
 };
 

@@ -66,15 +66,15 @@ class PENSTOCK_API pending_file {
   pending_file& operator=(pending_file&& other) noexcept;  // discards its previous file
   ~pending_file();                                         // discards
 
-  // The descriptor, open for reading and writing until this object is destroyed or discarded, then -1; -1 for an object on a server. Close
-  // files that have adopted it before publish().
+  // Returns the descriptor, open for reading and writing until this object is destroyed or discarded, then -1; -1 for an object on a
+  // server. Close files that have adopted it before publish().
   [[nodiscard]] int descriptor() const noexcept;
   // Returns this file, opened with `with`; close it before publish(). For an object: a write-only file of the engine that uploads it.
   // Errors: closed, and those of engine::adopt().
   [[nodiscard]] result<file> open(const engine& by, const adopt_options& options = {}) const;
   // Returns true for an object on a server.
   [[nodiscard]] bool is_object() const noexcept;
-  // The path given to create(), or its target if it is a symbolic link; for an object, its URL without the query.
+  // Returns the path given to create(), or its target if it is a symbolic link; for an object, its URL without the query.
   [[nodiscard]] const std::string& path() const noexcept;
   // Moves the file to its name, once. On failure the old file is unchanged and you may retry, unless only the last step failed: the message
   // then says that the file is in place but a power failure may undo that. Errors: those that the kernel reports late (no_space, io), those

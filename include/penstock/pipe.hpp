@@ -198,9 +198,9 @@ class PENSTOCK_API pipe_listener {
   pipe_listener(pipe_listener&&) noexcept;
   pipe_listener& operator=(pipe_listener&&) noexcept;
   ~pipe_listener();  // stops listening; existing pipes continue
-  // The URL for connect(), with the chosen port or name.
+  // Returns the URL for connect(), with the chosen port or name.
   [[nodiscard]] std::string url() const;
-  // The number of peers that tried and failed to prove that they know the secret.
+  // Returns the number of peers that tried to prove that they know the secret and failed.
   [[nodiscard]] std::uint64_t refused() const noexcept;
   // Completes when a peer has connected and finished the handshake; `accepted` then contains the pipe, and must not be moved before then.
   // Connections that close or do not speak the protocol are ignored (health checks, port scanners). Does not block.

@@ -33,7 +33,7 @@ struct process_list {
 // with_requests: include the requests in flight. Errors: not_found (no such process, or it does not use Penstock), permission_denied
 // (another user's process), unsupported (another version of Penstock), invalid_argument (its counters are corrupt).
 PENSTOCK_API result<process_stats> observe_process(int pid, bool with_requests = true);
-// All processes of this user.
+// Reports all processes of this user.
 PENSTOCK_API process_list observe_processes(bool with_requests = false);
 
 }  // namespace penstock

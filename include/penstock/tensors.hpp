@@ -53,11 +53,11 @@ enum class tensor_type : std::uint8_t {
 };
 inline constexpr int tensor_type_count = static_cast<int>(tensor_type::u64) + 1;
 
-// The name in safetensors files, such as "BF16".
+// Returns the name in safetensors files, such as "BF16".
 PENSTOCK_API std::string_view to_string(tensor_type type) noexcept;
 // Errors: invalid_argument.
 PENSTOCK_API result<tensor_type> parse_tensor_type(std::string_view name);
-// Bits per element.
+// Returns the number of bits per element.
 PENSTOCK_API unsigned bits_of(tensor_type type) noexcept;
 // Returns the size in bytes of a tensor of this type and shape; without dimensions it has one element. Errors: invalid_argument (not a
 // whole number of bytes, or a number that does not fit into 64 bits).
@@ -84,9 +84,9 @@ class PENSTOCK_API tensor_header {
 
   // In file order. A safetensors file has no gap between data_offset() and its end.
   [[nodiscard]] const std::vector<tensor_facts>& tensors() const noexcept { return tensors_; }
-  // nullopt if the file has no metadata.
+  // Returns nullopt if the file has no metadata.
   [[nodiscard]] const std::optional<tensor_metadata>& metadata() const noexcept { return metadata_; }
-  // The offset at which the header ends and the tensors' bytes start.
+  // Returns the offset at which the header ends and the tensors' bytes start.
   [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_offset_; }
   // Returns null if no tensor has this name. Fast: a binary search.
   [[nodiscard]] const tensor_facts* find(std::string_view name) const noexcept;

@@ -51,7 +51,7 @@ struct checkpoint_tensor {
   std::uint64_t extent = 0;  // bytes from its first element to the end of its last one, in the file; equals `bytes` if contiguous
   bool contiguous = true;    // its elements are adjacent and in C order
   status problem;            // ok, or why its values cannot be read (unsupported); type and bytes are then meaningless
-  // The keys, joined by dots.
+  // Returns the keys, joined by dots.
   [[nodiscard]] PENSTOCK_API std::string name() const;
 };
 
@@ -95,8 +95,8 @@ class PENSTOCK_API torch_checkpoint_image {
     bool is_tensor = false;
   };
   explicit torch_checkpoint_image(std::vector<record> records) : records_(std::move(records)) {}
-  // The bytes before, between and after the tensors. checksums: the zip_crc32() of each tensor's bytes, in file order. Without them the
-  // archive has no checksums, which PyTorch accepts but zip tools do not.
+  // Returns the bytes before, between and after the tensors. checksums: the zip_crc32() of each tensor's bytes, in file order. Without them
+  // the archive has no checksums, which PyTorch accepts but zip tools do not.
   [[nodiscard]] result<std::vector<placed_bytes>> parts(std::span<const std::uint32_t> checksums) const;
 
  private:

@@ -36,7 +36,7 @@ struct device_memory {
   ~device_memory();
 };
 
-// The process-wide engine. Raises penstock.Error.
+// Returns the process-wide engine. Raises penstock.Error.
 engine shared_engine();
 
 // Returns the name for any spelling of a device, using penstock._devices: "host", "host:0" or "cuda:1". argument: the argument's name in

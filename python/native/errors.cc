@@ -13,7 +13,7 @@ namespace {
 
 nb::object word(std::string_view text) { return nb::str(text.data(), text.size()); }
 
-// The kernel's paths are bytes; Python decodes them like os.fsdecode.
+// The kernel's paths are bytes; they are decoded as os.fsdecode() would.
 nb::object path_word(const std::string& path) { return path.empty() ? nb::none() : path_object(path); }
 
 // Messages contain paths, which may not be UTF-8.

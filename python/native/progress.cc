@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Waits for longer requests happen in steps, with a check for signals after each.
+// The threads that wait for larger requests do so in steps, and check for signals after each.
 constexpr std::uint64_t uninterrupted_bytes = std::uint64_t{64} << 20;
 // For a request that reports progress: two pieces of this size are in flight, and one call per piece costs almost nothing.
 constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 20;

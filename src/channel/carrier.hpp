@@ -45,7 +45,7 @@ struct posting {
   posting(const posting&) = delete;
   posting& operator=(const posting&) = delete;
   virtual ~posting() = default;
-  // True if the peer may use this posting, or has used it.
+  // Returns true if the peer may use this posting, or has used it.
   [[nodiscard]] virtual bool is_given() const noexcept = 0;
 
   carrier& by;
@@ -185,7 +185,7 @@ class carrier {
   }
   // Called when its message has arrived, or when the pipe has ended while the peer writes: the carrier then calls written().
   virtual void await(posting& /*where*/) {}
-  // True if poll() may find events that nothing else reports. Any thread, without the lock.
+  // Returns true if poll() may find events that nothing else reports. Any thread, without the lock.
   [[nodiscard]] virtual bool polls() const noexcept { return false; }
   virtual bool poll() noexcept { return false; }
 

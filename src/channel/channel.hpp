@@ -47,13 +47,14 @@ class channel {
   [[nodiscard]] virtual bool serves(bool from_device, bool to_device) const noexcept = 0;
   // Returns why it cannot move bytes from that process to this one; nothing if it can. May run a test transfer.
   [[nodiscard]] virtual std::optional<std::string> refuses(const identity& from, const identity& here, const means& by) const = 0;
-  // True if it reads the sender's memory without the sender's help. The bytes are valid only if the message is still unchanged after the
-  // read, and they may be readable even after the connection is lost.
+  // Returns true if the channel reads the sender's memory without the sender's help. The bytes are valid only if the message is still
+  // unchanged after the read, and they may be readable even after the connection is lost.
   [[nodiscard]] virtual bool reads_memory() const noexcept { return false; }
-  // True if it can write device memory in stream order (incoming::on_streams): when delivery::start() returns, all work has been queued on
-  // the stream.
+  // Returns true if the channel can write device memory in stream order (incoming::on_streams): when delivery::start() returns, all work
+  // has been queued on the stream.
   [[nodiscard]] virtual bool keeps_stream_order() const noexcept { return false; }
-  // True if it uses a network fabric. Both ends must support the fabric; a user may select the channel by name to use it over any network.
+  // Returns true if the channel uses a network fabric. Both ends must support the fabric; a user may select the channel by name to use it
+  // over any network.
   [[nodiscard]] virtual bool over_fabric() const noexcept { return false; }
   // Returns the name of the channel to fall back to for a tensor of which nothing has been transferred; empty: none.
   [[nodiscard]] virtual std::string_view successor() const noexcept { return {}; }

@@ -1,5 +1,5 @@
-// A line of a pipe over a network fabric: the route for tensors from one kind of the sender's memory to one kind of the receiver's. Owned
-// by its carrier and guarded by the pipe's lock, except for its constants.
+// A pipe's line over a network fabric: the route for tensors from one kind of the sender's memory to one kind of the receiver's. Owned by
+// its carrier and guarded by the pipe's lock, except for its constants.
 #pragma once
 
 #include <chrono>

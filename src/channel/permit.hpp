@@ -28,7 +28,7 @@ class permit {
   // For the sender. take() returns false if the permit was revoked.
   [[nodiscard]] bool take() noexcept { return move(given, taken); }
   void use_up() noexcept { (void)move(taken, gone); }
-  // The value that a device stores in the word after its writes; written() checks for it.
+  // Returns the value that a device stores in the word after its writes; written() checks for it.
   [[nodiscard]] std::uint32_t* word() const noexcept { return reinterpret_cast<std::uint32_t*>(word_); }
   [[nodiscard]] std::uint32_t value_of_written() const noexcept { return value(done); }
 

@@ -53,7 +53,7 @@ class pieces : public carrier {
   [[nodiscard]] virtual std::uint64_t piece_bytes(std::uint64_t /*length*/) const noexcept { return limits::piece_bytes; }
   // Returns the maximum number of one message's pieces that may be requested or being copied.
   [[nodiscard]] virtual std::size_t most_pieces() const noexcept { return usual_pieces; }
-  // True if pieces go to slots of an inbox, and code is 0 or a slot's number plus one. Otherwise code is the number of the piece.
+  // Returns true if pieces are written to inbox slots; code is then 0 or a slot's number plus one. Otherwise code is the piece's number.
   [[nodiscard]] virtual bool has_slots() const noexcept { return true; }
   virtual void send(outgoing_frame frame, staging::landing::lease room, endings& ended);
   // Stops all writes to this message's memory.

@@ -108,7 +108,7 @@ class reading::arriving final : public delivery {
     added.source = core::file_core::make(with_.runtime, std::move(memory));
     added.what = {static_cast<std::byte*>(message_.targets[tensor].memory), facts.length, 0, false};
   }
-  // A stopped message starts none.
+  // Does not start any if the message was stopped.
   void begin_requests() noexcept {
     const std::lock_guard guard(requests_lock_);
     for (auto& each : requests_) {

@@ -49,7 +49,7 @@ class ring_reader {
   result<std::size_t> read(const iovec& into);
   // Returns true if the writer must be woken because there is now room.
   [[nodiscard]] bool must_call() noexcept;
-  // True if there is something to read. A hint. Any thread.
+  // Returns true if there is something to read. Only a hint. Any thread.
   [[nodiscard]] bool something() const noexcept;
   // Any thread. watch(): the reader polls and needs no wakeup. sleep(): the reader needs to be woken again; returns false if something has
   // already arrived.

@@ -89,9 +89,9 @@ class counters {
 
   // These do nothing while statistics are off. They do not call the GPU driver.
   void count(counted what, bool ok) noexcept;
-  // GPU memory was registered or deregistered.
+  // Counts GPU memory that was registered or deregistered.
   void count_buffer(int gpu, counted what, bool ok) noexcept;
-  // A completed read or write.
+  // Counts a completed read or write.
   void count_transfer(const subject& of, const io_result& outcome, clock::time_point began) noexcept;
   void count_submitted(std::size_t entries, clock::time_point began) noexcept;
   void count_entry(const subject& of, const io_result& outcome, clock::time_point submitted) noexcept;

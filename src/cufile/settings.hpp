@@ -90,7 +90,7 @@ class settings_book {
   // sizes_kb and counts must have the same length and not be empty.
   CUfileOpError set(slab_pool pool, slab_array value);
 
-  // The range of a parameter; CUFILE_PARAM_PROFILE_STATS has none.
+  // Returns the range of a parameter; CUFILE_PARAM_PROFILE_STATS has no range.
   static CUfileOpError range(CUFileSizeTConfigParameter_t parameter, size_range& value);
 
  private:

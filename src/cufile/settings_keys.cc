@@ -293,7 +293,7 @@ const key* find_key(key_kind kind, int parameter) {
   return found == std::end(keys) ? nullptr : &*found;
 }
 
-// The prefixes of known keys, such as "fs.lustre".
+// Returns true for a prefix of known keys, such as "fs.lustre".
 bool is_section(std::string_view name) {
   return std::ranges::any_of(keys, [&](const key& candidate) {
     return is_below(candidate.name, name) || std::ranges::any_of(candidate.aliases, [&](auto alias) { return is_below(alias, name); });

@@ -33,7 +33,7 @@ refusal store_addresses(const key& where, const std::vector<std::string>& value,
 refusal store_table(const key& where, const std::string& text, settings& target);  // as JSON; empty: no keys
 refusal store_number(const key& where, std::string_view text, settings& target);
 refusal store_slabs(const key& where, std::vector<std::size_t> value, settings& target);
-// A value as written in the table and in environment variables.
+// Stores a value as written in the table and in environment variables.
 refusal store_text(const key& where, std::string_view text, settings& target);
 slab_pool pool_of(const key& where);
 

@@ -30,7 +30,7 @@ class extents {
   void grow(std::uint64_t capacity_bytes);
   [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_; }
   [[nodiscard]] std::uint64_t free_bytes() const noexcept { return free_; }
-  // Number of free extents.
+  // Returns the number of free extents.
   [[nodiscard]] std::size_t holes() const noexcept { return by_offset_.size(); }
 
  private:

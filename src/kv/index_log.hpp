@@ -26,7 +26,7 @@ class new_records {
   }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t count() const noexcept { return ends_.size(); }
-  // The number of records that fit completely into this many bytes, and the end offset of the last of them.
+  // Returns the number of records that fit completely into this many bytes, and the end offset of the last of them.
   [[nodiscard]] std::size_t whole_within(std::size_t bytes) const noexcept;
   [[nodiscard]] std::size_t end_of_first(std::size_t count) const noexcept { return count == 0 ? 0 : ends_[count - 1]; }
 
@@ -36,7 +36,7 @@ class new_records {
   std::vector<std::size_t> ends_;
 };
 
-// A header with a new random id.
+// Returns a header with a new random id.
 [[nodiscard]] index_header new_header(std::uint64_t capacity_bytes);
 // Returns all records for a new log of the catalogue.
 [[nodiscard]] new_records records_of(const catalogue& of, std::uint64_t id);
@@ -49,7 +49,7 @@ class index_log {
   // log remains, unless was_replaced() is true.
   static result<index_log> create(const folder& in, const index_header& header, const new_records& records);
   [[nodiscard]] const index_header& header() const noexcept { return header_; }
-  // The byte offset after the last record that was read or written.
+  // Returns the byte offset after the last record that was read or written.
   [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
 
   // Passes the records starting at end() to apply(). Stops at the first record that is incomplete, invalid or rejected by apply(), and sets

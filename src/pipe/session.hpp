@@ -57,7 +57,7 @@ class arrived_message {
   [[nodiscard]] bool has_tensors_elsewhere() const;
   // Payloads and inline tensors, back to back.
   [[nodiscard]] std::span<const std::byte> contents() const { return std::span(body).subspan(facts.bytes_before_payloads); }
-  // The bytes of all its tensors, back to back; empty if they are not inline.
+  // Returns the bytes of all its tensors, back to back; empty if they are not inline.
   [[nodiscard]] std::span<const std::byte> in_line_bytes() const;
 };
 

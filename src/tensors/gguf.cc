@@ -55,7 +55,7 @@ struct placed_elements {
   std::uint32_t unknown_type = 0;  // set if elements.type is null
 };
 
-// The shape in bytes: for quantized types, the bytes of a row replace its elements.
+// Returns the shape in bytes: for quantized types, the bytes of a row replace its elements.
 result<std::vector<std::uint64_t>> shape_of_blocks(const gguf_elements& of) {
   std::vector<std::uint64_t> shape = of.shape;
   if (of.type->plain) return shape;

@@ -120,7 +120,7 @@ result<target_place> look_in_folder(int folder, const std::string& path) {
   return place;
 }
 
-// The initial mode: no other user can open the file before it has its final permissions.
+// Returns the initial mode: no other user can open the file before it has its final permissions.
 unsigned first_mode(const pending_file_options& options, const std::optional<replaced_file>& old) {
   if (options.mode) return 0600 & *options.mode;
   return old ? 0600 & old->facts.st_mode : options.new_mode;

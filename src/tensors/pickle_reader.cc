@@ -253,7 +253,7 @@ class pickle_reader {
     std::uint64_t value = 0;
     return number(count, value) && push_integer(static_cast<std::int64_t>(value));
   }
-  // A little-endian integer of count bytes, sign-extended.
+  // Reads a little-endian integer of count bytes, sign-extended.
   bool signed_integer(std::size_t count) {
     std::uint64_t value = 0;
     if (!number(count, value)) return false;

@@ -15,7 +15,7 @@ bool names_a_file(std::string_view url);
 // as_folder() inserts "/" before the query of a folder's URL. folder_of_url() returns a file's folder in that form.
 std::string as_folder(std::string_view url);
 std::string folder_of_url(std::string_view url);
-// Returns the URL of a file with this name in such a folder. Keeps the folder's query.
+// Returns the URL of the file with this name in a folder in that form. Keeps the folder's query.
 std::string below(std::string_view folder, std::string_view name);
 
 }  // namespace penstock::tensors
