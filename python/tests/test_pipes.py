@@ -72,7 +72,7 @@ def test_next_tells_what_comes(ends):
     assert [each.nbytes for each in descriptor.tensors] == [array.nbytes, 3]
     assert descriptor.tensors[0].dtype == "<f4" and descriptor.tensors[0].shape == (300, 200)
     assert descriptor.tensors[1].dtype is None
-    with pytest.raises(penstock.InvalidArgument, match="1 targets for 2 tensors"):
+    with pytest.raises(penstock.InvalidArgument, match="1 targets were given for 2 tensors"):
         descriptor.receive(into=[np.empty_like(array)]).result()
     message = descriptor.receive(timeout=10).result()
     assert (message.tensors[0] == array).all()

@@ -47,7 +47,7 @@ status session::prepare(receive_operation& op) {
   if (op.message->pushed) return received_before();
   const auto& tensors = op.message->facts.tensors;
   if (op.targets.size() != tensors.size()) {
-    return {errc::invalid_argument, fmt::format("{} targets for {} tensors", op.targets.size(), tensors.size())};
+    return {errc::invalid_argument, fmt::format("{} targets were given for {} tensors", op.targets.size(), tensors.size())};
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& target = op.targets[i];
