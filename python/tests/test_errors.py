@@ -8,6 +8,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,20 @@ def test_a_directory_is_a_directory(tmp_path: Path) -> None:
             penstock.open(tmp_path, mode)
         assert isinstance(caught.value, penstock.Error)
         assert (caught.value.errno, caught.value.filename) == (errno.EISDIR, str(tmp_path))
+
+
+# Each opens one file.
+FILE_READERS: dict[str, Callable[[Path], Any]] = {
+    "open": penstock.open,
+    "safetensors.safe_open": lambda path: penstock.safetensors.safe_open(path, "np"),
+    "gguf.open": penstock.gguf.open,
+}
+
+
+@pytest.mark.parametrize("reader", FILE_READERS)
+def test_a_folder_in_place_of_a_file_names_the_calls_that_load_folders(tmp_path: Path, reader: str) -> None:
+    with pytest.raises(penstock.IsADirectory, match=f"^{tmp_path} is a folder, not a file: .*safetensors.load_file.* load the model in a folder"):
+        FILE_READERS[reader](tmp_path)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
