@@ -61,8 +61,8 @@ def load(
 
     Arguments:
 
-    - `dtype`: a NumPy or PyTorch dtype, or its name. With `dtype`, `shape` or `offset`, any file is read as a raw array of this type; `dtype="u1"`
-      loads the bytes of any file.
+    - `dtype`: a NumPy or PyTorch dtype, or its name. With `dtype`, `shape` or `offset`, the file is read as a raw array of this type; `dtype="u1"`
+      loads the bytes of any file. `dtype` converts nothing: alone and wider than a byte, it is refused for a file of the kinds above.
     - `shape`: an int or a sequence of ints. One of them may be -1, meaning as many items as the file has. None means -1.
     - `device`: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a `torch.device`; or "host:0", the simulated GPU.
     - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None; see below.
@@ -83,8 +83,9 @@ def load(
 
     Raises:
 
-    - `InvalidArgument`: a dtype that the library does not support, a damaged file, a file whose extension does not match its content, or a format
-      that needs another reader (TorchScript, HDF5, pickles, Zarr stores); the message names the reader.
+    - `InvalidArgument`: a dtype that the library does not support, `dtype` for a file whose tensors have their own, a damaged file, a file whose
+      extension does not match its content, or a format that needs another reader (TorchScript, HDF5, pickles, Zarr stores); the message names the
+      reader.
     - `NotFound`: no such file, or a folder without a model.
     - `ShortRead`: see `exact`.
     - `ImportError`: the library is not installed.
@@ -119,6 +120,8 @@ def load(
                 return _load_kind(content, kind, request)
             if keys is None:
                 _check_ending(content.name)
+        elif size > 0 and shape is None and offset == 0 and maker.item_bytes > 1:
+            _refuse_to_convert(file, size, path)
         if keys is not None:
             problem = f"{_name_of(path)}: {_NAMES_ARE_FOR}, and this file is of another kind (do not combine names= with dtype, shape or offset)"
             raise InvalidArgument(problem, code="invalid_argument")
@@ -147,13 +150,36 @@ def load(
 
 
 def _load_kind(content: Content, kind: Kind, request: Request) -> Any:
-    if kind.load is None:
-        problem = f'{content.name} is {kind.name}: {kind.reader} reads it; dtype="u1" (numpy.uint8) loads its bytes'
-        raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
+    _refuse_without_loader(content.name, kind)
     if request.names is not None and not kind.takes_names:
         problem = f"{content.name} is {kind.name}: {_NAMES_ARE_FOR}"
         raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
+    assert kind.load is not None
     return kind.load(content, request)
+
+
+def _refuse_without_loader(name: str, kind: Kind) -> None:
+    if kind.load is None:
+        problem = f'{name} is {kind.name}: {kind.reader} reads it; dtype="u1" (numpy.uint8) loads its bytes'
+        raise InvalidArgument(problem, code="invalid_argument", filename=name)
+
+
+def _refuse_to_convert(file: _native.File, size: int, path: Path) -> None:
+    """Raises InvalidArgument for a file of tensors, which a dtype would read as raw data.
+
+    At a URL, this looks only at objects that are named as files of tensors are, because it costs a request.
+    """
+    name = _name_of(path)
+    if is_url(path) and not name.lower().endswith((*ENDINGS, ".bin")):
+        return
+    kind = find_kind(Content(file, size, name))
+    if kind is not None:
+        _refuse_without_loader(name, kind)
+        problem = (
+            f"{name} is {kind.name}, and dtype= converts no tensors: load it without dtype=, then convert each tensor; "
+            'dtype="u1" (numpy.uint8) loads its bytes, and with shape= or offset= it is read as raw data'
+        )
+        raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
 _NAMES_ARE_FOR = "names= selects arrays of a .npz file, and tensors of safetensors and GGUF files"

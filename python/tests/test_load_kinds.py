@@ -113,6 +113,19 @@ def test_a_file_is_loaded_by_its_content(tmp_path: Path, kind: str, name: str) -
     assert bytes(memoryview(np.asarray(penstock.load(tmp_path / name, "u1")))) == (tmp_path / name).read_bytes()
 
 
+@pytest.mark.parametrize("kind", FILES)
+def test_a_dtype_alone_is_refused_for_a_file_of_tensors(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    FILES[kind](path)
+    load = partial(penstock.load, path, framework="np")
+    with pytest.raises(penstock.InvalidArgument, match=f"^{path} is an? .*dtype= converts no tensors: load it without dtype="):
+        load("f4")
+    content = path.read_bytes()
+    assert load("i1").tobytes() == load("u1").tobytes() == content
+    assert load("<u8", 1).tobytes() == content[:8]
+    assert load("<u2", offset=8, exact=False).tobytes() == content[8 : 8 + (len(content) - 8) // 2 * 2]
+
+
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_folder_is_its_model(tmp_path: Path, kind: str) -> None:
     FOLDERS[kind](tmp_path)
@@ -241,6 +254,9 @@ def test_what_it_cannot_load_is_named(tmp_path: Path, kind: str) -> None:
     with pytest.raises((penstock.InvalidArgument, penstock.NotFound), match=words) as caught:
         penstock.load(tmp_path / "x")
     assert caught.value.filename == str(tmp_path / "x")
+    if (tmp_path / "x").is_file():
+        with pytest.raises(penstock.InvalidArgument, match=words):
+            penstock.load(tmp_path / "x", "f4")
 
 
 @pytest.mark.parametrize("ending", [ending for kind in KINDS for ending in kind.ending])
