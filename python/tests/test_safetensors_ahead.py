@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock.safetensors._ahead import Ahead, Sequence
 from penstock.safetensors._sources import Source
 
 CPU = torch.device("cpu")  # which stands for a GPU here
+HANG_S = 60  # a test that waits this long fails
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.skipif(penstock.cuda_status() is not None or not torch.cuda.is_available(), reason="no GPU"))])
@@ -90,8 +92,8 @@ def test_a_program_that_wants_few_is_not_read_ahead_for_long(tmp_path: Path) -> 
     source = Source(str(tmp_path / "model.safetensors"))
     ahead = Ahead(source, CPU)
     started = []
-    start = ahead._start
-    ahead._start = lambda rows: started.extend(rows) or start(rows)  # type: ignore[method-assign,func-returns-value]
+    batch_of = ahead._batch
+    ahead._batch = lambda rows: started.extend(rows) or batch_of(rows)  # type: ignore[method-assign,func-returns-value]
     for row in range(0, 2000, 8):  # each 8th: near enough to be foreseen, and seven of eight in vain
         assert ahead.take(row)[0] == row
         _ahead._Neighbours.of(CPU).make_room(Sequence(CPU), 1 << 20, 0)  # whose room is taken from what waits
@@ -114,6 +116,85 @@ def test_threads_that_ask_at_once_get_theirs(opened: Any, device: Any) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+class DuringAllocation(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    """Calls a function before each tensor that PyTorch allocates on this thread. The function may take as long as a busy stream, or fail."""
+
+    def __init__(self, function: Callable[[tuple[int, ...]], None]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.empty:
+            self._function(tuple(args[0]))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("waits_for", ["its own tensor", "the tensors after it"])
+def test_a_thread_that_waits_for_memory_keeps_no_other_waiting(tmp_path: Path, device: Any, waits_for: str) -> None:
+    names = [[f"a{each:03}" for each in range(60)], [f"b{each:03}" for each in range(40)]]
+    sequence = Sequence(device)
+    first, second = (Ahead(source, device, sequence=sequence) for source in shards(tmp_path, names))
+    if waits_for == "its own tensor":
+        first.take(50)
+        row = 0  # out of order
+    else:
+        first.take(0)
+        row = 1
+    is_slow, goes_on = threading.Event(), threading.Event()
+    allocated: list[tuple[int, ...]] = []
+
+    def wait(shape: tuple[int, ...]) -> None:
+        allocated.append(shape)
+        if len(allocated) == (1 if waits_for == "its own tensor" else 2):
+            is_slow.set()
+            assert goes_on.wait(HANG_S)
+
+    def take() -> Any:
+        with DuringAllocation(wait):
+            return first.take(row)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(take)
+        assert is_slow.wait(HANG_S)
+        try:
+            assert second.take(30)[0] == 1030  # of another shard
+            assert first.take(40)[0] == 40
+        finally:
+            goes_on.set()
+        assert found.result(HANG_S)[0] == row
+    assert [first.take(each)[0] for each in range(60)] == list(range(60))
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("failure", [torch.OutOfMemoryError, KeyboardInterrupt])
+def test_no_memory_to_read_ahead_costs_only_what_is_read_ahead(opened: Any, device: Any, failure: type[BaseException]) -> None:
+    source, tensors = opened
+    names = source.header.names
+    ahead = Ahead(source, device)
+    ahead.take(0)
+    allocated: list[tuple[int, ...]] = []
+
+    with ThreadPoolExecutor(1) as pool:
+        other: list[Future[Any]] = []
+
+        def fail(shape: tuple[int, ...]) -> None:
+            allocated.append(shape)
+            if len(allocated) == 3:  # after the requested tensor, and one of the next
+                other.append(pool.submit(ahead.take, 2))  # which this thread has begun to read
+                raise failure("no memory")
+
+        with DuringAllocation(fail):
+            try:
+                ahead.take(1)
+            except KeyboardInterrupt:
+                assert failure is KeyboardInterrupt
+        assert torch.equal(other[0].result(HANG_S).cpu(), tensors[names[2]])
+    for row, name in enumerate(names):
+        assert torch.equal(ahead.take(row).cpu(), tensors[name])
+    assert ahead.waiting_bytes == 0
 
 
 def test_what_is_read_already_is_not_looked_through_for_each_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,35 +67,48 @@ class Ahead:
         """Returns the tensor, in the file's type. Blocks until it is read. The caller is its only owner."""
         with self._lock:
             batch = self._waiting.pop(row, None)
-            was_waiting = batch is not None
-            if batch is None:
-                batch = self._start([row])
-            else:
+            if batch is not None:
                 self._waits_for(-self._pieces.nbytes(row))
-            tensor = batch.tensors.pop(row)
             self._asked.add(row)
-            self._sequence.read_on(self, row, was_waiting)
+        was_waiting = batch is not None
+        if batch is None:
+            batch = self._batch([row])
+            batch.start()
+        with self._lock:
+            following = self._sequence.read_on(self, row, was_waiting)
+        if following:
+            self._start_following(following)
         try:
-            batch.wait()
-        except Error:
+            tensor = batch.take(row)
+        except (Error, RuntimeError):
             if not was_waiting:
                 raise
-            return self._alone(row)  # the bytes of its neighbours could not be read
+            return self.take_all([row])[row]  # it could not be read together with its neighbours
         batch.used_in_current_stream(tensor)
         return tensor
 
     def take_all(self, rows: Numbers[int]) -> dict[int, Any]:
         """Returns several tensors, read in one batch."""
-        with self._lock:
-            batch = self._start(rows)
-        batch.wait()
-        return batch.tensors
+        batch = self._batch(rows)
+        batch.start()
+        return {row: batch.take(row) for row in rows}
 
     def begin(self, rows: Numbers[int]) -> None:
         """Starts reading these tensors and no others. take() returns each of them."""
         with self._lock:
             self._asked.update(set(range(len(self.source.header))).difference(rows))
-            self.wait_for([row for row in rows if row not in self._waiting])
+            batches = self.wait_for([row for row in rows if row not in self._waiting])
+        for each in batches:
+            each.start()
+
+    def _start_following(self, batches: Iterable[_Batch]) -> None:
+        """Starts batches of read-ahead. If there is no memory for one of them, drops all that was read ahead."""
+        try:
+            for each in batches:
+                each.start()
+        except (Error, RuntimeError):  # such as PyTorch's OutOfMemoryError: the requested tensor is already there
+            with self._lock:
+                self._sequence.give_up()
 
     def forget(self, row: int) -> None:
         """Drops a tensor that will not be requested on this device."""
@@ -128,12 +141,16 @@ class Ahead:
         """Returns True if the tensor was neither requested nor read."""
         return row not in self._asked and row not in self._waiting
 
-    def wait_for(self, rows: Iterable[int]) -> None:
+    def wait_for(self, rows: Iterable[int]) -> list[_Batch]:
+        """Returns the batches that read the tensors. The caller starts them once it has released the lock."""
+        batches = []
         for group in self._groups(rows):
-            batch = self._start(group)
+            batch = self._batch(group)
+            batches.append(batch)
             for row in group:
                 self._waiting[row] = batch
                 self._waits_for(self._pieces.nbytes(row))
+        return batches
 
     def drop_all(self) -> int:
         """Drops all tensors read ahead, and returns their bytes."""
@@ -143,16 +160,10 @@ class Ahead:
         self._sequence.unwanted(nbytes)
         return nbytes
 
-    def _alone(self, row: int) -> Any:
-        with self._lock:
-            batch = self._start([row])
-        batch.wait()
-        return batch.tensors[row]
-
     def _drop(self, row: int) -> None:
         batch = self._waiting.pop(row, None)
         if batch is not None:
-            batch.tensors.pop(row)
+            batch.drop(row)
             self._waits_for(-self._pieces.nbytes(row))
 
     def _waits_for(self, nbytes: int) -> None:
@@ -172,7 +183,7 @@ class Ahead:
         if group:
             yield group
 
-    def _start(self, rows: Numbers[int]) -> _Batch:
+    def _batch(self, rows: Numbers[int]) -> _Batch:
         return _Batch(self._pieces, self._place, self._device, rows)
 
 
@@ -223,34 +234,35 @@ class Sequence:
 
     # --- with the lock held
 
-    def read_on(self, file: Ahead, row: int, was_waiting: bool) -> None:
-        """Reads the next tensors, after one was requested."""
+    def read_on(self, file: Ahead, row: int, was_waiting: bool) -> list[_Batch]:
+        """Returns the batches that read the next tensors, after one was requested. The caller starts them once it has released the lock."""
         nbytes = file.nbytes(row)
         if was_waiting:
             self._wanted_bytes += nbytes
         most = most_ahead_bytes()
         order = self._foreseen(file.first + row)
         if order is None or not most:
-            return
+            return []
         if self._unwanted_bytes > _batch_bytes + self._wanted_bytes:  # the program requests few of the tensors
-            return
+            return []
         self._depth = min(most, max(_batch_bytes, 2 * nbytes, self._depth * 2 if was_waiting else self._depth))
         if self._counts_anew:
             self._counts_anew = False
             self._waiting_bytes = sum(each.waiting_bytes for each in self._living())
         room = self._depth - self._waiting_bytes
         if room < min(self._depth // 2, _batch_bytes):
-            return
+            return []
         rows = self._next(order, file.first + row, room)
         _Neighbours.of(self._device).make_room(self, sum(each.nbytes(number) for each, number in rows), most)
-        try:
-            for each, group in itertools.groupby(rows, key=lambda found: found[0]):
-                each.wait_for([number for _, number in group])
-        except Exception as problem:  # such as PyTorch's OutOfMemoryError: the requested tensor is already there
-            if not isinstance(problem, (RuntimeError, Error)):
-                raise
-            self.drop_all()
-            self._depth = 0
+        found: list[_Batch] = []
+        for each, group in itertools.groupby(rows, key=lambda found: found[0]):
+            found += each.wait_for([number for _, number in group])
+        return found
+
+    def give_up(self) -> None:
+        """Drops all tensors read ahead, and starts again with few."""
+        self.drop_all()
+        self._depth = 0
 
     def waits_for(self, nbytes: int) -> None:
         """Adds to the count of waiting bytes; nbytes may be negative."""
@@ -327,44 +339,62 @@ class _Pieces:
 
 
 class _Batch:
-    """Several tensors, each with its own allocation, that one request fills."""
+    """Several tensors, each with its own allocation, that one request fills. Thread-safe.
+
+    The first thread that needs one of them allocates all of them and starts the reads. Neither is done under a lock, because both may wait.
+    """
 
     def __init__(self, pieces: _Pieces, place: Framework, device: Any, rows: Numbers[int]) -> None:
-        import torch
+        self._pieces, self._place, self._device = pieces, place, device
+        self._lock = threading.Lock()  # of the next two
+        self._rows = dict.fromkeys(rows)  # the tensors that are still wanted, in order
+        self._is_begun = False
+        self._started = threading.Event()
+        self._tensors: dict[int, Any] = {}
+        self._reads: Reads | None = None
+        self._problem: Exception | None = None
+        self._stream: Any = None
 
-        source, header = pieces.source, pieces.source.header
-        self.tensors: dict[int, Any] = {}
-        self._lock = threading.Lock()
-        self._reads: Reads | None = Reads()
-        self._problem: BaseException | None = None
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        for row in rows:
-            dtype = place.dtype(header.types[row])
-            shape = check_type(source.name, header.names[row], header.types[row], pieces.shape(row), place, dtype)
-            self.tensors[row] = torch.empty(shape, dtype=dtype, device=device)
-        if self._stream is not None:
-            self._stream.synchronize()  # work that is still queued in the stream may use the memory
-        filled = [row for row in rows if pieces.nbytes(row)]
-        if not filled:
-            return
-        addresses = [self.tensors[row].data_ptr() for row in filled]
-        begin = min(addresses)
-        end = max(address + pieces.nbytes(row) for address, row in zip(addresses, filled))
-        ranges = Ranges()
-        ranges.add_all([pieces.offset(row) for row in filled], [pieces.nbytes(row) for row in filled], [each - begin for each in addresses])
-        self._reads.start(source, _native.Pointer(begin, end - begin, tuple(self.tensors.values())), ranges)
-
-    def wait(self) -> None:
-        """Waits for the reads. Raises their error on every call."""
-        with self._lock:
-            if self._reads is not None:
-                try:
-                    self._reads.wait()
-                except Error as problem:
-                    self._problem = problem
-                self._reads = None
+    def start(self) -> None:
+        """Allocates the tensors and starts the reads. If another thread does so, waits until it has. Raises the error of either on every call."""
+        if self._begins():
+            try:
+                self._begin()
+            except BaseException as problem:
+                self._problem = problem if isinstance(problem, Exception) else Error("the thread that read ahead was interrupted")
+                raise
+            finally:
+                self._started.set()
+        else:
+            self._started.wait()
             if self._problem is not None:
                 raise self._problem
+
+    def take(self, row: int) -> Any:
+        """Returns a tensor, and gives it up. Blocks until the batch is read. Raises the error of the batch on every call."""
+        if not self._started.is_set():
+            self.start()
+        reads = self._reads
+        if reads is not None:
+            try:
+                reads.wait()
+            except Error as problem:
+                self._problem = problem
+            self._reads = None
+        if self._problem is not None:
+            raise self._problem
+        return self._tensors.pop(row)
+
+    def drop(self, row: int) -> None:
+        """Gives up a tensor that nobody takes."""
+        with self._lock:
+            self._rows.pop(row)
+        self._tensors.pop(row, None)
+
+    def _begins(self) -> bool:
+        with self._lock:
+            is_begun, self._is_begun = self._is_begun, True
+            return not is_begun
 
     def used_in_current_stream(self, tensor: Any) -> None:
         """Tells the allocator if the tensor is used in another stream than the one that was current when reading began."""
@@ -375,6 +405,33 @@ class _Batch:
         current = torch.cuda.current_stream(tensor.device)
         if current != self._stream:
             tensor.record_stream(current)
+
+    def _begin(self) -> None:
+        import torch
+
+        pieces, source, header = self._pieces, self._pieces.source, self._pieces.source.header
+        with self._lock:
+            rows = list(self._rows)
+        self._stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        tensors: dict[int, Any] = {}
+        for row in rows:
+            dtype = self._place.dtype(header.types[row])
+            shape = check_type(source.name, header.names[row], header.types[row], pieces.shape(row), self._place, dtype)
+            tensors[row] = torch.empty(shape, dtype=dtype, device=self._device)
+        if self._stream is not None:
+            self._stream.synchronize()  # work that is still queued in the stream may use the memory
+        filled = [row for row in rows if pieces.nbytes(row)]
+        if filled:
+            addresses = [tensors[row].data_ptr() for row in filled]
+            begin = min(addresses)
+            end = max(address + pieces.nbytes(row) for address, row in zip(addresses, filled))
+            ranges = Ranges()
+            ranges.add_all([pieces.offset(row) for row in filled], [pieces.nbytes(row) for row in filled], [each - begin for each in addresses])
+            reads = Reads()
+            reads.start(source, _native.Pointer(begin, end - begin, tuple(tensors.values())), ranges)
+            self._reads = reads
+        with self._lock:
+            self._tensors = {row: tensor for row, tensor in tensors.items() if row in self._rows}
 
 
 class _Order:
