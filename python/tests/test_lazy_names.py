@@ -58,7 +58,6 @@ SUBMODULES = {
     "penstock.gguf.open": "",
     "penstock.kv.Store": "",
     "penstock.kvikio.CuFile": "",
-    "penstock.kvikio.benchmarks.single_node_io": "numpy",
     "penstock.kvikio.numpy.fromfile": "numpy",
     "penstock.kvikio.zarr.GDSStore": "zarr",
     "penstock.pipe.listen": "",

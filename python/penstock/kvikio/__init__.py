@@ -66,10 +66,9 @@ __all__ = [
 __version__ = "26.10.00"
 """The version of KvikIO whose interface this is, for programs that compare it. The version of Penstock is penstock.__version__."""
 
-_submodules = {"benchmarks": "", "numpy": "numpy", "zarr": "zarr"}
+_submodules = {"numpy": "numpy", "zarr": "zarr"}
 
 if TYPE_CHECKING:
-    from penstock.kvikio import benchmarks as benchmarks
     from penstock.kvikio import numpy as numpy
     from penstock.kvikio import zarr as zarr
 else:

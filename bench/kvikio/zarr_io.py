@@ -1,6 +1,6 @@
 """Writes a zarr array and reads it back, with Penstock's GDSStore and with zarr's own store, and prints the speed of both.
 
-    python -m penstock.kvikio.benchmarks.zarr_io --nbytes "1 GiB" --chunksize "16 MiB" --dir /mnt/nvme
+    python bench/kvikio/zarr_io.py --nbytes "1 GiB" --chunksize "16 MiB" --dir /mnt/nvme
 
 It takes the same options as KvikIO's benchmark of this name. Needs zarr.
 """
@@ -17,11 +17,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import utils
 
 from penstock import kvikio
-from penstock.kvikio.benchmarks import utils
-
-__all__ = ["API", "main"]
 
 
 def array_like(zarr: Any, store: Any, shape: Any, chunks: Any, dtype: Any) -> Any:
@@ -128,10 +126,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         utils.print_facts(told | {"drop-vm-cache": args.drop_vm_cache, "directory": args.dir, "nruns": args.nruns})
         print("=" * 40)
         utils.run_all(args, API, args.n_warmup_runs)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes an array to files and reads it back, with KvikIO's interface on Penstock and with plain files, and prints the speed of both.
 
-    python -m penstock.kvikio.benchmarks.single_node_io --nbytes "1 GiB" --dir /mnt/nvme --api all
+    python bench/kvikio/single_node_io.py --nbytes "1 GiB" --dir /mnt/nvme --api all
 
 It takes the same options as KvikIO's benchmark of this name, except --zarr-compressor.
 """
@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from penstock import kvikio
-from penstock.kvikio.benchmarks import utils
+import utils
 
-__all__ = ["API", "main"]
+from penstock import kvikio
 
 
 def run_cufile(args: Any) -> tuple[float, float]:
@@ -65,8 +64,8 @@ def run_posix(args: Any) -> tuple[float, float]:
 def run_zarr(args: Any) -> tuple[float, float]:
     """Measures an uncompressed zarr array of one chunk in a GDSStore."""
     import zarr
+    from zarr_io import array_like, on_gpu
 
-    from penstock.kvikio.benchmarks.zarr_io import array_like, on_gpu
     from penstock.zarr import GDSStore
 
     folder, data = args.dir / "zarr", _data(args.nbytes)
@@ -167,10 +166,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         utils.print_facts(told)
         print("=" * 40)
         utils.run_all(args, API)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 if __name__ == "__main__":

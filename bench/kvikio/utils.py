@@ -15,17 +15,6 @@ from typing import Any
 import penstock
 from penstock import kvikio
 
-__all__ = [
-    "array_module",
-    "drop_vm_cache",
-    "folder_for",
-    "format_bytes",
-    "parse_bytes",
-    "parse_directory",
-    "pprint_sys_info",
-    "print_rates",
-]
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -136,7 +125,3 @@ def run_all(args: argparse.Namespace, api: dict[str, Roundtrip], warm_ups: int =
 def chosen(args: argparse.Namespace, api: dict[str, Roundtrip]) -> list[str]:
     """Returns the selection of --api; "all" selects every roundtrip."""
     return list(api) if "all" in args.api else list(args.api)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
