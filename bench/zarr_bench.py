@@ -208,7 +208,7 @@ def packed_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[An
     rows.append(Row("penstock.zarr.load, the CPU decodes", loaded("cpu"), kind="penstock"))
     if on_gpu and (why := _nvcomp.problem()):
         print(f"nvCOMP is left out: {why}", file=sys.stderr)
-    elif on_gpu and penstock.zarr.explain(array, device=arguments.device).decoder == "gpu":
+    elif on_gpu and penstock.zarr.explain(array, device=arguments.device, decode="gpu").decoder == "gpu":
         rows.append(Row("penstock.zarr.load, nvCOMP decodes", loaded("gpu"), kind="penstock"))
     return rows
 

@@ -488,14 +488,15 @@ def test_explains_who_decodes(tmp_path: Path) -> None:
         load(array, decode="gpu")
 
 
-def test_the_gpu_decodes_by_itself_only_what_damage_harms_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_far", [False, True])
+@pytest.mark.parametrize("codec", [numcodecs.Zstd(), numcodecs.LZ4(), numcodecs.GZip(), numcodecs.Zlib()], ids=lambda codec: str(codec.codec_id))
+def test_the_gpu_decodes_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any, is_far: bool) -> None:
     monkeypatch.setattr(_nvcomp, "problem", lambda: None)
-    zstd = layout_of(make2(tmp_path / "zstd", (64, 64), (8, 64), "f4", numcodecs.Zstd()))
-    lz4 = layout_of(make2(tmp_path / "lz4", (64, 64), (8, 64), "f4", numcodecs.LZ4()))
-    assert why_not_gpu(zstd, "cuda:0", "auto") is None
-    assert "outside the memory of a damaged lz4 chunk" in str(why_not_gpu(lz4, "cuda:0", "auto"))
-    assert "these chunks come from a server" in str(why_not_gpu(replace(zstd, open_far=penstock.open), "cuda:0", "auto"))
-    assert why_not_gpu(replace(lz4, open_far=penstock.open), "cuda:0", "gpu") is None
+    array = make2(tmp_path, (64, 64), (8, 64), "f4", codec)
+    layout = replace(layout_of(array), open_far=penstock.open) if is_far else layout_of(array)
+    assert "can write outside the memory of a damaged chunk" in str(why_not_gpu(layout, "cuda:0", "auto"))
+    assert why_not_gpu(layout, "cuda:0", "cpu") == 'decode is "cpu"'
+    assert why_not_gpu(layout, "cuda:0", "gpu") is None
 
 
 def test_a_forked_child_decodes(tmp_path: Path) -> None:

@@ -95,10 +95,8 @@ def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
     payload = _nvcomp.payload_of(layout.codecs, layout.chunk_bytes)
     if isinstance(payload, str):
         return payload
-    if decode == "auto" and payload.whole is None:
-        return f'nvCOMP writes outside the memory of a damaged {layout.codecs[0].name} chunk (decode="gpu" allows it)'
-    if decode == "auto" and layout.far:
-        return 'nvCOMP trusts its input, and these chunks come from a server (decode="gpu" allows it)'
+    if decode != "gpu":
+        return 'nvCOMP trusts its input and can write outside the memory of a damaged chunk (decode="gpu" allows it)'
     return _nvcomp.problem()
 
 
@@ -120,10 +118,9 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
 
     Values of `decode`:
 
-    - "auto": nvCOMP on the GPU if the result is on a GPU, nvCOMP (`pip install nvidia-libnvcomp-cu12`) and CuPy are installed, the chunks are in
-      local files, and zstd is their only codec. Otherwise CPU threads, one per core.
-    - "cpu": always CPU threads. Use it for untrusted data.
-    - "gpu": nvCOMP, also for lz4, gzip and zlib, and for chunks on a server. Raises ValueError if nvCOMP cannot decode the array.
+    - "auto" and "cpu": CPU threads, one per core.
+    - "gpu": nvCOMP (`pip install nvidia-libnvcomp-cu12`), for zstd, lz4, gzip and zlib. Needs CuPy. Use it for data that you trust. Raises ValueError
+      if nvCOMP cannot decode the array.
 
     zstd chunks with an incomplete frame or block are not passed to nvCOMP. Other damage may destroy the process's CUDA context or hang the GPU
     (penstock.Error, penstock.TimedOut). With damaged lz4, gzip and zlib chunks, nvCOMP also writes out of bounds.

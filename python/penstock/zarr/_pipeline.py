@@ -37,10 +37,10 @@ def install(decode: str = "auto") -> Any:
 
     This applies to arrays in local files or a RemoteStore whose codecs load() decodes, and to selections of integers and slices with step 1. zarr
     still does all other reads, and all writes; the logger "penstock" reports the reason at level DEBUG, once per array. After
-    `zarr.config.enable_gpu()` the bytes go straight to the GPU, where nvCOMP decodes them if it is installed.
+    `zarr.config.enable_gpu()` the bytes go straight to the GPU.
 
-    - `decode`: as for load(). It is stored in zarr's configuration as "penstock.decode". "cpu" is for untrusted data; zarr does not limit what it
-      decodes itself. "gpu" raises ValueError for reads that zarr or the CPU would decode.
+    - `decode`: as for load(). It is stored in zarr's configuration as "penstock.decode". "gpu" lets nvCOMP decode, and raises ValueError for reads
+      that zarr or the CPU would decode. zarr does not limit what it decodes itself.
 
     Returns zarr's configuration. Used as a context manager, it restores the settings at the end of the block:
 
