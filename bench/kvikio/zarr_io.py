@@ -23,19 +23,15 @@ from penstock import kvikio
 
 
 def array_like(zarr: Any, store: Any, shape: Any, chunks: Any, dtype: Any) -> Any:
-    """Creates an uncompressed array of this shape with zarr 2 or 3, in the benchmark's kind of memory."""
-    if int(zarr.__version__.partition(".")[0]) >= 3:
-        return zarr.create_array(store, shape=shape, chunks=chunks, dtype=dtype, compressors=None, filters=None)
-    xp = utils.array_module()
-    return zarr.create(shape=shape, chunks=chunks, dtype=dtype, store=store, compressor=None, meta_array=xp.empty(()))
+    """Creates an uncompressed array of this shape."""
+    return zarr.create_array(store, shape=shape, chunks=chunks, dtype=dtype, compressors=None, filters=None)
 
 
 def on_gpu(xp: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes zarr 3 return CuPy arrays during the block, if the benchmark uses CuPy."""
+    """Makes zarr return CuPy arrays during the block, if the benchmark uses CuPy."""
     import zarr
 
-    switch = getattr(zarr.config, "enable_gpu", None) if hasattr(zarr, "config") and xp.__name__ == "cupy" else None
-    return switch() if switch is not None else contextlib.nullcontext()
+    return zarr.config.enable_gpu() if xp.__name__ == "cupy" else contextlib.nullcontext()
 
 
 def run_kvikio(args: Any) -> tuple[float, float]:
@@ -49,14 +45,10 @@ def run_kvikio(args: Any) -> tuple[float, float]:
 
 def run_posix(args: Any) -> tuple[float, float]:
     """Measures zarr's own store, with a copy to or from the GPU."""
-    import zarr
+    from zarr.storage import LocalStore
 
     folder = str(_emptied(args.dir / "posix"))
-    xp = utils.array_module()
-    # The class has another name in zarr 2.
-    kind: Any = zarr.storage
-    store = getattr(kind, "LocalStore", None) or kind.DirectoryStore
-    return _roundtrip(args, store(folder), xp, of_gpu=False)
+    return _roundtrip(args, LocalStore(folder), utils.array_module(), of_gpu=False)
 
 
 API: dict[str, utils.Roundtrip] = {"kvikio": run_kvikio, "posix": run_posix}
@@ -66,12 +58,11 @@ def _roundtrip(args: Any, store: Any, xp: Any, of_gpu: bool) -> tuple[float, flo
     import zarr
 
     source = xp.random.random(args.nbytes // args.dtype.itemsize).astype(args.dtype)
-    host = np if xp is np else None
     if args.drop_vm_cache:
         utils.drop_vm_cache()
     start = perf_counter()
-    array = _create(zarr, store, source, args, xp if of_gpu else np)
-    array[:] = source if of_gpu or host is not None else source.get()
+    array = array_like(zarr, store, source.shape, (args.chunksize // args.dtype.itemsize,), args.dtype)
+    array[:] = source if of_gpu or xp is np else source.get()
     os.sync()
     wrote = perf_counter() - start
     if args.drop_vm_cache:
@@ -82,13 +73,6 @@ def _roundtrip(args: Any, store: Any, xp: Any, of_gpu: bool) -> tuple[float, flo
     if not bool((back == source).all()):
         raise RuntimeError("the data read differs from the data written")
     return read, wrote
-
-
-def _create(zarr: Any, store: Any, source: Any, args: Any, xp: Any) -> Any:
-    chunks = (args.chunksize // args.dtype.itemsize,)
-    if int(zarr.__version__.partition(".")[0]) >= 3 or xp is not np:
-        return array_like(zarr, store, source.shape, chunks, args.dtype)
-    return zarr.create(shape=source.shape, chunks=chunks, dtype=args.dtype, store=store, compressor=None)
 
 
 def _emptied(folder: Any) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+zarr = pytest.importorskip("zarr", minversion="3.1", reason="zarr 3.1 is not installed")
 
 import numcodecs
 
@@ -39,7 +39,6 @@ from penstock.zarr._targets import target_for
 from .test_malformed_files import damaged as at_random  # noqa: E402
 from .zarr_level import stays_level  # noqa: E402, F401
 
-ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
 ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "150")) // 3
 OTHER = "big" if sys.byteorder == "little" else "little"
 OTHER_SIGN = {"big": ">", "little": "<"}[OTHER]
@@ -59,12 +58,9 @@ CODECS_2: dict[str, Callable[[], Any]] = {
 
 
 def make2(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any = "i4", compressor: Any = None, **options: Any) -> Any:
-    """An array of format 2, by the zarr that is installed."""
-    store = GDSStore(str(folder))
+    """An array of format 2."""
     options = {"fill_value": 0, **options}
-    if ZARR_3:
-        return zarr.create_array(store, shape=shape, chunks=chunks, dtype=dtype, compressors=compressor, zarr_format=2, **options)
-    return zarr.create(shape, store=store, chunks=chunks, dtype=dtype, compressor=compressor, **options)
+    return zarr.create_array(GDSStore(str(folder)), shape=shape, chunks=chunks, dtype=dtype, compressors=compressor, zarr_format=2, **options)
 
 
 def make3(folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any = "i4", **options: Any) -> Any:
@@ -151,10 +147,7 @@ def test_records_and_times_and_texts_of_one_length(tmp_path: Path) -> None:
 
 
 def test_objects_are_read_by_zarr_and_lie_in_numpy_alone(tmp_path: Path) -> None:
-    if ZARR_3:
-        array = make3(tmp_path, (4,), (2,), str, fill_value="")
-    else:
-        array = zarr.create((4,), chunks=2, dtype=object, object_codec=numcodecs.VLenUTF8(), store=GDSStore(str(tmp_path)))
+    array = make3(tmp_path, (4,), (2,), str, fill_value="")
     array[...] = np.array(["a", "bb", "", "dddd"], dtype=object)
     told = explain(array)
     assert not told.direct and "not a plain data type" in told.reason
@@ -199,7 +192,6 @@ class TestDamage:
             np.testing.assert_array_equal(found[rows], expected[rows])
             np.testing.assert_array_equal(load(array, rows), expected[rows])
 
-    @pytest.mark.skipif(not ZARR_3, reason="zarr 2 makes no arrays of format 3")
     @pytest.mark.parametrize("codec", [None, "ZstdCodec", "GzipCodec", "BloscCodec", "Crc32cCodec", "sharding"])
     def test_at_random_is_penstocks_error(self, tmp_path: Path, codec: str | None) -> None:
         codecs = {"shards": (4, 4)} if codec == "sharding" else {"compressors": None if codec is None else getattr(zarr.codecs, codec)()}
@@ -462,7 +454,6 @@ def test_files_are_closed_after_damage_and_after_an_error_of_a_read(tmp_path: Pa
     assert open_files(tmp_path) == []
 
 
-@pytest.mark.skipif(not ZARR_3, reason="zarr 2 has no shards")
 @pytest.mark.parametrize("way", WAYS)
 def test_shards_stay_open_for_the_groups_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(_coded, "MOST_DECODED_BYTES", 1000)
@@ -504,8 +495,8 @@ def test_a_forked_child_decodes(tmp_path: Path) -> None:
 import os, sys, numcodecs, numpy, zarr, warnings
 warnings.simplefilter("ignore")
 import penstock.zarr
-options = {{"zarr_format": 2, "compressors": numcodecs.Zstd()}} if {ZARR_3} else {{"compressor": numcodecs.Zstd()}}
-array = zarr.{"create_array" if ZARR_3 else "create"}(store={str(tmp_path / "a")!r}, shape=(100,), chunks=(7,), dtype="i4", **options)
+options = {{"zarr_format": 2, "compressors": numcodecs.Zstd()}}
+array = zarr.create_array({str(tmp_path / "a")!r}, shape=(100,), chunks=(7,), dtype="i4", **options)
 array[...] = numpy.arange(100)
 expected = penstock.zarr.load(array)
 child = os.fork()
@@ -517,7 +508,6 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(not ZARR_3, reason="zarr 2 has no such codecs")
 class TestFormat3:
     @pytest.mark.parametrize("name", ["zstd", "gzip", "blosc", "crc32c", "zstd, crc32c"])
     @pytest.mark.parametrize("endian", ["little", "big"])
@@ -769,7 +759,7 @@ def random_array(dice: random.Random, folder: Path) -> Any:
     shape = tuple(dice.randint(1, {1: 3000, 2: 120, 3: 30}[ndim]) for _ in range(ndim))
     chunks = tuple(dice.randint(max(1, size // 5), size) for size in shape)
     dtype = dice.choice(["u1", "i2", f"{OTHER_SIGN}i4", "f8"])
-    if dice.random() < 0.5 or not ZARR_3:
+    if dice.random() < 0.5:
         compressor = dice.choice([None, *CODECS_2])
         made = make2(folder, shape, chunks, dtype, CODECS_2[compressor]() if compressor else None, order=dice.choice("CF"), fill_value=1)
     else:
@@ -845,7 +835,6 @@ class TestDecodingOnADevice:
             np.testing.assert_array_equal(found, array[selection])
             assert decoder.chunks > 0
 
-    @pytest.mark.skipif(not ZARR_3, reason="zarr 2 has no shards")
     def test_of_shards(self, tmp_path: Path) -> None:
         array = make3(tmp_path, (50, 40), (5, 40), shards=(20, 40))
         array[...] = values_of((50, 40))

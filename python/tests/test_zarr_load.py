@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+zarr = pytest.importorskip("zarr", minversion="3.1", reason="zarr 3.1 is not installed")
 
 import penstock
 from penstock.zarr import GDSStore, explain, load
@@ -21,8 +21,7 @@ from penstock.zarr import GDSStore, explain, load
 from .zarr_level import stays_level  # noqa: E402, F401
 
 
-ZARR_3 = int(zarr.__version__.split(".")[0]) >= 3
-FORMATS = [2, 3] if ZARR_3 else [2]
+FORMATS = [2, 3]
 ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "150"))
 
 pytestmark = pytest.mark.filterwarnings("ignore:The data type:Warning")  # zarr 3, of dtypes that its format 3 lacks
@@ -38,12 +37,9 @@ def make(
     compressed: bool = False,
     **options: Any,
 ) -> Any:
-    """An empty array of the zarr that is installed."""
+    """An empty array."""
     store = GDSStore(str(folder))
     common = {"shape": shape, "chunks": chunks, "dtype": dtype, "fill_value": fill_value}
-    if not ZARR_3:
-        compressor = "default" if compressed else None
-        return zarr.create(store=store, compressor=compressor, **common, **options)
     compressors = "auto" if compressed else None
     return zarr.create_array(store, compressors=compressors, zarr_format=zarr_format, **common, **options)
 
@@ -107,7 +103,7 @@ def test_whole_arrays(tmp_path: Path, shape: tuple[int, ...], chunks: tuple[int,
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i8", "f2", "f4", "f8", "c8", "c16", "M8[s]", "m8[ms]", "S5", "U3"])
 def test_dtypes(tmp_path: Path, dtype: str, zarr_format: int) -> None:
-    fill_value = None if not ZARR_3 else "" if dtype[0] in "SU" else 0
+    fill_value = "" if dtype[0] in "SU" else 0
     check(filled(tmp_path, (37, 23), (10, 23), dtype, fill_value=fill_value, zarr_format=zarr_format))
 
 
@@ -185,7 +181,6 @@ RECORD = [("a", "<i4"), ("b", "<M8[s]"), ("c", "S2")]
 DTYPES_WITH_FILLS = ["?", "i1", ">i4", "<u8", "<f2", "f8", "c16", "S3", "U2", "V4", "M8[s]", ">M8[ns]", "M8[D]", "m8[ms]", ">m8[ns]", RECORD]
 
 
-@pytest.mark.skipif(not ZARR_3, reason="zarr 2 leaves chunks without a fill value to chance")
 @pytest.mark.parametrize("device", [None, "host:0"])
 @pytest.mark.parametrize("fill_value", ["null", "default"])
 @pytest.mark.parametrize("dtype", DTYPES_WITH_FILLS, ids=str)
@@ -204,7 +199,6 @@ def test_a_missing_chunk_without_a_fill_value_is_what_zarr_has(
     assert (result.tobytes() if device is None else result.to_host()) == expected.tobytes()
 
 
-@pytest.mark.skipif(not ZARR_3, reason="the metadata are those of zarr 3")
 def test_chunks_larger_than_any_memory_are_left_to_zarr(tmp_path: Path) -> None:
     array = zarr.create_array(str(tmp_path), shape=(4, 4), chunks=(2, 2), dtype="f8", zarr_format=2)
     described = json.loads((tmp_path / ".zarray").read_text())
@@ -222,17 +216,12 @@ def test_records_are_read_like_numbers(tmp_path: Path) -> None:
 
 
 def test_other_stores_are_left_to_zarr() -> None:
-    if ZARR_3:
-        store = zarr.storage.MemoryStore()
-        array = zarr.create_array(store, shape=(9,), chunks=(2,), dtype="i4", compressors=None)
-    else:
-        array = zarr.create((9,), chunks=(2,), dtype="i4", compressor=None, store=zarr.storage.MemoryStore())
+    array = zarr.create_array(zarr.storage.MemoryStore(), shape=(9,), chunks=(2,), dtype="i4", compressors=None)
     array[...] = np.arange(9)
     assert "MemoryStore" in explain(array).reason
     check(array, direct=False)
 
 
-@pytest.mark.skipif(not ZARR_3, reason="zarr 2 has nothing like it")
 class TestPlacesOfZarr3:
     @pytest.mark.parametrize("encoding", [("default", "."), ("v2", "/"), ("v2", ".")], ids=str)
     def test_chunk_keys_of_every_encoding(self, tmp_path: Path, encoding: tuple[str, str]) -> None:
@@ -441,7 +430,6 @@ def test_cuda(tmp_path: Path) -> None:
         np.testing.assert_array_equal(cupy.asnumpy(out), array[selection])
 
 
-@pytest.mark.skipif(not ZARR_3, reason="the example is for zarr 3")
 def test_the_example_runs(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "python" / "zarr_on_gpu.py"
     done = subprocess.run([sys.executable, example, tmp_path], capture_output=True, text=True, timeout=120)
@@ -465,6 +453,6 @@ def test_without_zarr_the_extra_is_named(tmp_path: Path) -> None:
 
 
 def test_an_older_zarr_is_an_import_error() -> None:
-    script = "import zarr; zarr.__version__ = '2.14.3'; import penstock.zarr"
+    script = "import zarr; zarr.__version__ = '2.18.7'; import penstock.zarr"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 1 and "ImportError: penstock.zarr needs zarr 2.15 or newer, but this is zarr 2.14.3" in done.stderr
+    assert done.returncode == 1 and "ImportError: penstock.zarr needs zarr 3.1 or newer, but this is zarr 2.18.7" in done.stderr

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-zarr = pytest.importorskip("zarr", reason="zarr is not installed")
-if int(zarr.__version__.split(".")[0]) < 3:
-    pytest.skip(f"zarr {zarr.__version__} is installed, these tests are for zarr 3", allow_module_level=True)
+zarr = pytest.importorskip("zarr", minversion="3.1", reason="zarr 3.1 is not installed")
 
 import numpy as np
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest

@@ -1,40 +1,31 @@
 """Zarr arrays through Penstock: `load` reads and decodes all or part of an array; `GDSStore` and `RemoteStore` are stores for zarr.
 
-    store = penstock.zarr.GDSStore("data.zarr")             # for zarr 2 or 3, whichever is installed
+    store = penstock.zarr.GDSStore("data.zarr")
     array = zarr.open_array(store, path="temperature")
     values = penstock.zarr.load(array, device="cuda:0")     # a CuPy array
     print(penstock.zarr.explain(array))                     # how load() reads it, and why
-    penstock.zarr.install()                                 # zarr's array[...] reads and decodes as load() does; zarr 3
-    store = penstock.zarr.RemoteStore("s3://bucket/data.zarr")  # read-only; zarr 3
+    penstock.zarr.install()                                 # zarr's array[...] reads and decodes as load() does
+    store = penstock.zarr.RemoteStore("s3://bucket/data.zarr")  # read-only
 
 This module needs zarr: `pip install "penstock[zarr]"`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 try:
     import zarr as _zarr
 except ImportError as error:
     raise ImportError('penstock.zarr needs zarr: pip install "penstock[zarr]"', name="zarr") from error
 
-if tuple(int(number) for number in _zarr.__version__.split(".")[:2]) < (2, 15):
-    raise ImportError(f"penstock.zarr needs zarr 2.15 or newer, but this is zarr {_zarr.__version__}", name="zarr")
+if tuple(int(number) for number in _zarr.__version__.split(".")[:2]) < (3, 1):
+    raise ImportError(f"penstock.zarr needs zarr 3.1 or newer, but this is zarr {_zarr.__version__}", name="zarr")
 
-from penstock.zarr._layouts import ZARR_MAJOR
 from penstock.zarr._load import Explanation, explain, load
+from penstock.zarr._pipeline import CodecPipeline, install
+from penstock.zarr._remote import RemoteStore
+from penstock.zarr._store3 import GDSStore
 
-if TYPE_CHECKING or ZARR_MAJOR >= 3:
-    from penstock.zarr._pipeline import CodecPipeline, install
-    from penstock.zarr._remote import RemoteStore
-    from penstock.zarr._store3 import GDSStore
-
-    __all__ = ["CodecPipeline", "Explanation", "GDSStore", "RemoteStore", "explain", "install", "load"]
-else:
-    from penstock.zarr._store2 import GDSStore, open_cupy_array
-
-    __all__ = ["Explanation", "GDSStore", "explain", "load", "open_cupy_array"]
+__all__ = ["CodecPipeline", "Explanation", "GDSStore", "RemoteStore", "explain", "install", "load"]
 
 
 def __dir__() -> list[str]:

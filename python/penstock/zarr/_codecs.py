@@ -1,4 +1,4 @@
-"""Describes chunk codecs from zarr 2 and 3 metadata, and decodes chunks on the CPU.
+"""Describes chunk codecs from metadata of formats 2 and 3, and decodes chunks on the CPU.
 
 Stateless, so any thread may decode. numcodecs does the work, with the GIL released.
 """
@@ -116,7 +116,7 @@ _OF_ARRAYS = ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "qu
 
 
 def byte_codecs2(filters: Iterable[Any] | None, compressor: Any) -> tuple[ByteCodec, ...]:
-    """Returns the numcodecs codecs of zarr 2 metadata, which holds codecs or their configurations. Raises Unsupported if one is not installed."""
+    """Returns the numcodecs codecs of format 2, given as codecs or their configurations. Raises Unsupported if one is not installed."""
     codecs = [*(filters or ()), *([] if compressor is None else [compressor])]
     return tuple(_of_numcodecs(codec if isinstance(codec, dict) else codec.get_config()) for codec in codecs)
 

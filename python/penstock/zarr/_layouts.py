@@ -1,4 +1,4 @@
-"""Determines the layout of a zarr 2 or 3 array's chunk files, or the reason why only zarr can read it."""
+"""Determines the layout of a zarr array's chunk files, or the reason why only zarr can read it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import zarr
 from penstock.zarr._codecs import Stored, byte_codecs2, stored3
 from penstock.zarr._plan import ArrayLayout, Unsupported
 
-__all__ = ["ZARR_MAJOR", "layout_of", "layout_of_metadata"]
-
-ZARR_MAJOR = int(zarr.__version__.split(".")[0])
+__all__ = ["layout_of", "layout_of_metadata"]
 
 # dtype kinds whose elements are plain bytes of one size: bool, numbers, times, fixed-length strings, and records of those.
 _PLAIN_KINDS = "biufcmMSUV"
@@ -25,8 +23,6 @@ def layout_of(array: Any) -> ArrayLayout:
     """Returns an array's layout. Raises TypeError if it is not a zarr array, and Unsupported if only zarr can read its chunks."""
     if not isinstance(array, zarr.Array):
         raise TypeError(f"penstock.zarr reads a zarr.Array, not a {type(array).__name__}")
-    if ZARR_MAJOR < 3:
-        return _layout2(array)
     config = getattr(getattr(array, "async_array", None), "config", None)
     if not getattr(config, "read_missing_chunks", True):
         raise Unsupported("its configuration makes missing chunks an error")
@@ -34,13 +30,13 @@ def layout_of(array: Any) -> ArrayLayout:
 
 
 def layout_of_metadata(metadata: Any, store: Any, folder: str) -> ArrayLayout:
-    """Returns a zarr 3 array's layout. File names are paths below the store's folder. Errors as for layout_of()."""
+    """Returns an array's layout. File names are paths below the store's folder. Errors as for layout_of()."""
     try:
         dtype, stored, name = _stored_of(metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # zarr decides whether such metadata is wrong, and reports the error.
         raise Unsupported(f"its metadata could not be read ({type(error).__name__}: {error})") from error
-    path_of, open_far = _files3(store, folder)
+    path_of, open_far = _files_of(store, folder)
     return ArrayLayout(
         path_of=path_of,
         open_far=open_far,
@@ -81,11 +77,7 @@ def _fill_value(metadata: Any) -> Any:
     """Returns the fill value of missing chunks. Format 2 allows null: zarr then uses the dtype's default, which is NaT for dates, not zero."""
     if metadata.fill_value is not None or metadata.zarr_format != 2:
         return metadata.fill_value
-    default = getattr(metadata.dtype, "default_scalar", None)  # zarr 3.1 and later
-    if default is not None:
-        return default()
-    dtype = _plain_dtype(metadata.dtype)
-    return np.array("NaT", dtype)[()] if dtype.kind in "mM" else None
+    return metadata.dtype.default_scalar()
 
 
 def _plain_dtype(dtype: Any) -> np.dtype[Any]:
@@ -96,7 +88,7 @@ def _plain_dtype(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-def _files3(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any] | None]:
+def _files_of(store: Any, folder: str) -> tuple[Callable[[str], str], Callable[[str], Any] | None]:
     """Returns the function that names an array's files, and the function that opens them on a server."""
     from zarr.storage import LocalStore
 
@@ -127,28 +119,3 @@ def _axes2(order: str, chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _v2_names(separator: str) -> Callable[[tuple[int, ...]], str]:
     return lambda coordinates: separator.join(map(str, coordinates)) or "0"
-
-
-def _layout2(array: Any) -> ArrayLayout:
-    from penstock.zarr._store2 import GDSStore
-
-    plain: Any = GDSStore.__base__  # DirectoryStore
-    if getattr(array, "_version", 2) != 2:
-        raise Unsupported("it uses zarr 2's experimental format 3")
-    store = array.chunk_store
-    readers = (plain.__getitem__, GDSStore.__getitem__)
-    if not (isinstance(store, plain) and type(store).__getitem__ in readers):
-        raise Unsupported(f"its store is a {type(store).__name__}, not a folder of the local file system")
-    dtype, chunk_shape = _plain_dtype(array.dtype), tuple(array.chunks)
-    return ArrayLayout(
-        path_of=lambda name: os.path.join(store.path, name),
-        open_far=None,
-        shape=tuple(array.shape),
-        chunk_shape=chunk_shape,
-        dtype=dtype,
-        fill_value=array.fill_value,
-        chunk_name=lambda coordinates: store._normalize_key(array._chunk_key(coordinates or (0,))),
-        stored_dtype=dtype,
-        stored_axes=_axes2(array.order, chunk_shape),
-        codecs=byte_codecs2(array.filters, array.compressor),
-    )

@@ -108,7 +108,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     else, such as variable-length strings, and load() then copies it to the device; explain() says which applies, and why. Missing chunks have the
     fill value.
 
-    - `array`: a zarr.Array (zarr 2 or 3).
+    - `array`: a zarr.Array.
     - `selection`: as in array[...]. Integers, slices with step 1 and an ellipsis are read without zarr.
     - `device`: None, "cpu" or "host" returns a NumPy array; "cuda:N", N or "cuda", a CuPy array; "host:0", a penstock.DeviceBuffer with the elements
       in C order.

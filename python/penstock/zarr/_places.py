@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HOST", "Place", "place_like", "places_like", "settle"]
+__all__ = ["HOST", "Place", "places_like", "settle"]
 
 
 class Place:
@@ -47,11 +47,6 @@ class _Gpu(Place):
     def settle(self) -> None:
         # cupy reuses memory while kernels that read it are still queued on its stream, and penstock writes to it on its own streams.
         self.stream.synchronize()
-
-
-def place_like(example: Any) -> Place:
-    """Returns the place of arrays like the example, on the calling thread's current device and stream."""
-    return places_like(example)()
 
 
 def places_like(example: Any) -> Callable[[], Place]:
