@@ -107,7 +107,13 @@ result<credentials> credential_search::run() {
     if (!*found) continue;
     return usable(std::move(**found));
   }
-  std::string message("no credentials were found. Penstock looked at:");
+  std::string message("no credentials were found. ");
+  if (options_.for_google) {
+    message +=
+        "Google Cloud Storage requires an HMAC key (GOOG..., created under Settings > Interoperability): set AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or access_key_id and secret_access_key. Service accounts and gcloud logins are not used. ";
+  }
+  message += "Penstock looked at:";
   for (const auto& each : looked_at_) message += fmt::format("{} {}", &each == &looked_at_.front() ? "" : ";", each);
   message += ". For public objects, use anonymous access";
   return status(errc::permission_denied, std::move(message));
@@ -115,6 +121,10 @@ result<credentials> credential_search::run() {
 
 result<credentials> credential_search::usable(credentials found) const {
   if (found.found_in.empty()) found.found_in = "the program";
+  if (options_.given && (found.access_key_id.empty() || found.secret_access_key.reveal().empty())) {
+    const auto missing = found.access_key_id.empty() ? "access_key_id" : "secret_access_key";
+    return status(errc::invalid_argument, fmt::format("{} is missing: access_key_id and secret_access_key must be set together", missing));
+  }
   const bool fits = fits_header(found.access_key_id) && fits_header(found.secret_access_key.reveal()) &&
                     (found.session_token.empty() || fits_header(found.session_token.reveal()));
   if (!fits)

@@ -62,7 +62,7 @@ credential_options credential_options_of(const remote_options& how, const std::s
   made.region = region;
   made.anonymous = how.anonymous;
   made.allow_process = how.allow_credential_process;
-  if (!how.access_key_id.empty()) {
+  if (!how.access_key_id.empty() || !how.secret_access_key.empty() || !how.session_token.empty()) {
     made.given = credentials{.access_key_id = how.access_key_id,
                              .secret_access_key = secret_text(how.secret_access_key),
                              .session_token = secret_text(how.session_token),

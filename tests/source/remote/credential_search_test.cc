@@ -347,6 +347,21 @@ TEST_F(credential_search_test, keys_of_amazon_are_not_for_google) {
   EXPECT_NE(refusal(errc::permission_denied).find("requires an HMAC key (GOOG...)"), std::string::npos);
 }
 
+TEST_F(credential_search_test, one_key_of_two_is_refused_and_the_other_named) {
+  options.given = credentials{"AKIAGIVEN", {}, {}, {}, {}};
+  EXPECT_NE(refusal(errc::invalid_argument).find("secret_access_key is missing"), std::string::npos);
+  options.given = credentials{"", secret_text("givenhush"), {}, {}, {}};
+  EXPECT_NE(refusal(errc::invalid_argument).find("access_key_id is missing"), std::string::npos);
+  options.given = credentials{"", {}, secret_text("tokenhush"), {}, {}};
+  EXPECT_NE(refusal(errc::invalid_argument).find("access_key_id is missing"), std::string::npos);
+}
+
+TEST_F(credential_search_test, the_error_without_keys_for_google_says_which_keys_it_takes) {
+  options.for_google = true;
+  outside.serve = [](const control_request&) { return outside_world::answered(404, ""); };
+  EXPECT_NE(refusal(errc::permission_denied).find("HMAC key (GOOG..."), std::string::npos);
+}
+
 TEST_F(credential_search_test, other_names_of_settings_are_read_or_refused) {
   set_keys();
   outside.variables["AWS_SECURITY_TOKEN"] = "oldhush";
