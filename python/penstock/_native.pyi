@@ -13,7 +13,7 @@ from ._requests import Request
 
 _T = TypeVar("_T")
 
-# "C", or "A": also Fortran's, and the bytes go as they lie in memory.
+# "C", or "A", which also accepts Fortran order and transfers the bytes in memory order.
 _Order = Literal["C", "A"]
 _Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 _Prefer = Literal["speed", "cpu"]
@@ -37,7 +37,7 @@ class _DataPointer(Protocol):
     def nbytes(self) -> Any: ...
     def data_ptr(self) -> int: ...
 
-# Anything that is memory: see penstock's documentation.
+# Any object with memory; see penstock's documentation.
 _Buffer: TypeAlias = Buffer | _CudaArray | _Dlpack | _DataPointer | Pointer | DeviceBuffer
 _FileRequest = (
     tuple[File, _Buffer, int] | tuple[File, _Buffer, int, int | None] | tuple[File, _Buffer, int, int | None, int]
@@ -71,7 +71,7 @@ class Pointer:
         """True if the memory can be written from but not read into."""
 
 class Device:
-    """A device whose memory files can be read into: a GPU, or the host device "host:0"."""
+    """A device into whose memory files can be read: a GPU, or the host device "host:0"."""
     @property
     def name(self) -> str:
         """"cuda:0" or "host:0"."""
@@ -106,7 +106,7 @@ class DeviceBuffer:
     also has the buffer protocol, so NumPy accepts it. The CPU cannot access GPU memory."""
     @property
     def ptr(self) -> int:
-        """Its address."""
+        """The address."""
     @property
     def nbytes(self) -> int:
         """The length in bytes."""
@@ -135,7 +135,7 @@ class DeviceBuffer:
         copy: bool | None = None,
     ) -> Any: ...
 
-# Not really derived: it says so to isinstance(), and has what concurrent.futures and asyncio need.
+# Not actually derived, but isinstance() returns True, and it has everything that concurrent.futures and asyncio need.
 class Future(concurrent.futures.Future[_T]):
     """A request or batch in flight. Keeps its memory and its file alive until it has completed. May be dropped at any time,
     which does not stop the request. Can be awaited, and is accepted by wait() and as_completed() in concurrent.futures
@@ -214,7 +214,7 @@ class File:
     def size(self) -> int:
         """Returns the current size as reported by the kernel: 0 for files in /proc, regardless of their contents."""
     def sync(self) -> None:
-        """Forces written data to the disk. Blocks."""
+        """Flushes written data to disk. Blocks."""
     def close(self) -> None:
         """Waits for requests in flight, then closes the file. A second call does nothing."""
     def __enter__(self) -> File: ...
@@ -236,7 +236,7 @@ class File:
         """Moves the position used by read(), readinto() and write() to offset from the start (whence 0), the position (1) or the
         end (2). Returns the position. Requests with an explicit offset do not use it."""
     def tell(self) -> int:
-        """The position."""
+        """Returns the current position."""
     def truncate(self, size: int | None = None) -> int:
         """Truncates the file to size bytes, or extends it with zeros; None: to the position, which does not change. Returns the
         size."""
@@ -250,7 +250,7 @@ class File:
     def writable(self) -> bool:
         """Returns whether the file is open for writing."""
     def seekable(self) -> bool:
-        """True."""
+        """Returns True."""
     def readline(self, size: int | None = -1) -> bytes:
         """Reads from the position up to and including the next newline, at most size bytes; None or a negative number means no
         limit. Returns bytes, empty at the end of the file."""
@@ -259,7 +259,7 @@ class File:
     def writelines(self, lines: Iterable[_Buffer]) -> None:
         """Writes the lines at the position, one after the other."""
     def readall(self) -> bytes:
-        """Reads from the position to the end of the file."""
+        """Reads from the current position to end of file."""
     def isatty(self) -> bool:
         """Returns whether the file is a terminal."""
     def __iter__(self) -> File: ...
@@ -685,7 +685,7 @@ def _pipe_connect(url: str, channels: Sequence[str], secret: bytes, connections:
 # (name, dtype, shape, offset, nbytes)
 _Tensor = tuple[str, str, tuple[int, ...], int, int]
 
-# Offsets, sizes and places of ranges that have bytes, as 64-bit integers.
+# Offsets, sizes and places of non-empty ranges, as packed 64-bit integers.
 _Packed = tuple[bytes, bytes, bytes]
 
 class TensorHeader:
@@ -697,7 +697,7 @@ class TensorHeader:
     def shapes(self) -> list[tuple[int, ...]]: ...
     def offsets(self) -> list[int]: ...
     def sizes(self) -> list[int]: ...
-    # The end; starts; offsets, nbytes and places.
+    # Returns the end, the starts, and the packed offsets, sizes and places.
     def place(self, alignment: int, start: int = 0) -> tuple[int, bytes, _Packed]: ...
     def find(self, name: str) -> _Tensor | None: ...
     def only(self, names: list[str]) -> TensorHeader: ...
@@ -706,7 +706,7 @@ class TensorHeader:
     @property
     def data_offset(self) -> int: ...
 
-# Name, type, shape of elements, elements and bytes of a block, offset, nbytes.
+# Name, type, shape in elements, elements per block, bytes per block, offset, nbytes.
 _GGUFRow = tuple[str, str, tuple[int, ...], int, int, int, int]
 
 class GGUFHeader:
@@ -746,14 +746,14 @@ def open_kv(
 def read_safetensors(file: File | str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> TensorHeader: ...
 def parse_safetensors(beginning: Buffer, file_bytes: int | None = None) -> TensorHeader: ...
 
-MODEL_ALIGNMENT: int  # of every tensor in memory: that of a GPU's widest accesses, as cudaMalloc has it
+MODEL_ALIGNMENT: int  # of each tensor in memory: sufficient for a GPU's widest accesses, like cudaMalloc's
 MOST_MODEL_INDEX_BYTES: int
 MOST_MODEL_REQUEST_BYTES: int
 
 def is_url(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bool: ...
 def file_path(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str: ...
 
-# Of s3://BUCKET/BEGINNING. The size is None of what other objects' URLs begin with.
+# For s3://BUCKET/BEGINNING. The size is None for a common prefix of objects' URLs.
 def list_remote(
     url: str, *, storage_options: Mapping[str, Any] | None = None, one_level: bool = False
 ) -> list[tuple[str, int | None]]:
@@ -765,16 +765,16 @@ def find_model(
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes], storage_options: Mapping[str, Any] | None = None
 ) -> str: ...
 
-# The files; and each tensor with the file that it is promised in.
+# Returns the files, and for each tensor the file listed in the index.
 def shards_of_index(json: bytes, path: str) -> tuple[list[str], dict[str, str]]: ...
 def check_model(files: list[str], headers: list[TensorHeader], promised: dict[str, str]) -> None: ...
 
-# Where their memory begins and ends; and of each header its tensors, and their ranges.
+# Returns the start and end of the tensors' memory, and for each header its tensors and their ranges.
 def find_plain_tensors(
     headers: list[TensorHeader], targets: dict[str, Any], classes: tuple[type, ...]
 ) -> tuple[int, int, list[tuple[list[Any], _Packed]]] | None: ...
 
-# The beginning; then, in the order of the file: places in names, offsets, nbytes.
+# Returns the first bytes of the file, then, in file order, indexes into names, offsets and nbytes.
 def make_safetensors(
     names: Iterable[str], dtypes: Iterable[str], shapes: Iterable[Iterable[int]], metadata: dict[str, str] | None = None
 ) -> tuple[bytes, list[int], list[int], list[int]]: ...
