@@ -8,7 +8,7 @@ __all__ = ["CODE_NUMBERS", "FeatureFlags", "FileHandleType", "OpError", "Status"
 
 
 class OpError(enum.IntEnum):
-    """cuFile's operation codes (CUfileOpError, cuFile 1.17): cuFile's own names, and the documented module's names for the same numbers."""
+    """cuFile's operation codes (CUfileOpError, cuFile 1.17), under cuFile's names and under the documented module's names for the same numbers."""
 
     CU_FILE_SUCCESS = 0
     CU_FILE_DRIVER_NOT_INITIALIZED = 5001
@@ -86,7 +86,7 @@ class Status(enum.IntEnum):
 
 
 class FeatureFlags(enum.IntFlag):
-    """The features of a library, as in driver_get_properties()."""
+    """A library's features, as returned by driver_get_properties()."""
 
     CU_FILE_FEATURE_GDS_SUPPORTED = 1
     CU_FILE_FEATURE_BATCH_IO_SUPPORTED = 2
@@ -106,7 +106,7 @@ class cuFileError(Exception):  # noqa: N801, N818 - the documented name
 
     - `status`: a Status, or an OpError if Status has no name for the number; both are integers.
     - `message`: what failed.
-    - `bytes_done`: the bytes, from the start of the request, that were moved before the failure. If it is not 0, `status` is
+    - `bytes_done`: the number of bytes, from the start of the request, that were transferred before the failure. If it is not 0, `status` is
       OpError.CU_FILE_OP_PARTIAL_COMPLETION.
     - `reason`: the status that stopped a partial operation; otherwise the same as `status`.
     """
@@ -129,7 +129,7 @@ class cuFileError(Exception):  # noqa: N801, N818 - the documented name
         return f" ({self.bytes_done} bytes done, then {reason})"
 
 
-# Maps Penstock's error codes to cuFile's, as in its C library.
+# Maps Penstock's error codes to cuFile's, like the C library.
 CODE_NUMBERS = {
     "invalid_argument": OpError.CU_FILE_INVALID_VALUE,
     "bad_memory": OpError.CU_FILE_CUDA_POINTER_INVALID,

@@ -1,7 +1,7 @@
 """The driver behind penstock.cufile, with its registered files and its error mapping.
 
-The C library alone keeps whether and how often the driver is open, the registered buffers and the statistics, because penstock.cuda_bindings, which
-uses the C library too, changes them as well. State that this module keeps for an opening is therefore stored with that opening's number.
+Only the C library keeps the driver's use count, the registered buffers and the statistics, because penstock.cuda_bindings, which also uses the C
+library, changes them too. Each time the driver opens, it gets a new number, and this module stores its own state under that number.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RegisteredFile:
         self._lock = forkable_lock()
         self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-        # Key: True with O_DIRECT. Both files stay open once used, because a request may be about to start on the other one.
+        # Key: True with O_DIRECT. Once used, both files stay open, because another thread may be about to start a request on either.
         self._opened = {self.direct: penstock.open(descriptor, mode_of(self._access))}
         self._descriptor = self._opened[self.direct].fileno()
         self._for_library: dict[bool, _LibraryFile] = {}
@@ -66,7 +66,7 @@ class RegisteredFile:
         return self._opened[self.direct]
 
     def is_of(self, descriptor: int) -> bool:
-        """Returns whether the caller's descriptor still refers to the registered open file, and not to one that was opened later."""
+        """Returns True if the caller's descriptor still refers to the registered open file, not to one that was opened later."""
         return self.told == descriptor and _native._cufile_same_open_file(self._descriptor, descriptor)
 
     @property
@@ -78,8 +78,8 @@ class RegisteredFile:
         return self._access != os.O_RDONLY
 
     def library_handle(self) -> int:
-        """Returns the C library's handle for the current descriptor, for functions that only the C library has. Blocks. Raises OSError if no
-        descriptor is left.
+        """Returns the C library's handle for the current descriptor, for functions that only the C library provides. Blocks. Raises OSError if the
+        process has run out of descriptors.
         """
         with self._lock:
             direct = self.direct
@@ -122,7 +122,7 @@ class RegisteredFile:
                 self.priority = None if props["priority"] == "automatic" else props["priority"]
 
     def _make_ready(self, direct: bool) -> None:
-        """Opens the file with or without O_DIRECT if necessary. Does not hold the lock, because opening may be slow on some mounts."""
+        """Opens the file with or without O_DIRECT if necessary. Does not hold the lock, because opening can be slow on some mounts."""
         with self._lock:
             self._require_open()
             if direct in self._opened:
@@ -207,15 +207,15 @@ class _LibraryFile:
         check(Answer(status, cuda_error), "handle_register")
 
     def close(self) -> None:
-        _native._cufile_release_file(self.handle)  # does nothing if the driver was closed since
+        _native._cufile_release_file(self.handle)  # does nothing if the driver has been closed since
 
 
 class Driver:
-    """The files that are registered through penstock.cufile, and the settings of the C library's driver."""
+    """The files registered through penstock.cufile, and the settings of the C library's driver."""
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
-        self._known: tuple[int, Settings] | None = None  # number of the opening, and its settings
+        self._known: tuple[int, Settings] | None = None  # the opening's number and settings
         self._files: dict[int, RegisteredFile] = {}
         self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
         self._handles = itertools.count(1)  # never reused, so that stale handles are detected
@@ -242,7 +242,7 @@ class Driver:
         return found
 
     def close(self) -> Answer | int:
-        """Undoes one opening, by any module. The last one waits until nothing runs on any file. Returns cuFile's number."""
+        """Undoes one opening, by any module. Undoing the last one waits until no file has running operations. Returns cuFile's status."""
         status = calls.driver_close()
         self._forget_stale()
         return status
@@ -327,8 +327,8 @@ class Driver:
             return
         if fault == Status.CU_FILE_PERMISSION_DENIED:
             words = ("writes", "READ_ONLY") if is_write else ("reads", "WRITE_ONLY")
-            raise cuFileError(fault, f"the buffer cannot be used for {words[0]}: it is registered {words[1]}")
-        raise cuFileError(fault, f"{size} bytes at {offset} of the buffer that is registered at {base:#x}, which is too short")
+            raise cuFileError(fault, f"the buffer cannot be used for {words[0]}: it was registered {words[1]}")
+        raise cuFileError(fault, f"{size} bytes at offset {offset} exceed the buffer registered at {base:#x}")
 
 
 driver = Driver()
@@ -366,7 +366,7 @@ def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
 
 
 def _deregistered() -> cuFileError:
-    return cuFileError(Status.CU_FILE_INVALID_HANDLE, "the file was deregistered in the meantime")
+    return cuFileError(Status.CU_FILE_INVALID_HANDLE, "the file was deregistered during the call")
 
 
 def _check_opening(status: int) -> None:
@@ -381,9 +381,9 @@ def _open_library() -> tuple[int, Settings]:
         _check_opening(Answer(*_native._cufile_use()))
         opening = _native._cufile_opening()
         settings = read_settings()
-        if opening != 0 and opening == _native._cufile_opening():  # nobody has closed it meanwhile
+        if opening != 0 and opening == _native._cufile_opening():  # it has not been closed in between
             return opening, settings
 
 
-_no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # no descriptor or memory left for another open file
+_no_room = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # no descriptors or memory left for another open file
 descriptor_struct_bytes = 24  # CUfileDescr_t: int type, 4 unused, union {int fd, void *handle}, pointer

@@ -1,4 +1,4 @@
-"""The functions of cuFile's C interface, as callables that release the GIL. They use the engine that all interfaces of Penstock share."""
+"""The functions of cuFile's C interface, as callables that release the GIL. They use the engine that all of Penstock's interfaces share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock import _native
 
 __all__ = ["Answer", "calls", "is_reachable", "lowest_address", "words"]
 
-lowest_address = 1 << 16  # Linux maps no memory below (vm.mmap_min_addr), and descriptors are smaller numbers
+lowest_address = 1 << 16  # Linux maps no memory below it (vm.mmap_min_addr), and descriptors are smaller numbers
 
 
 class Answer(int):
-    """A cuFile status. `cuda_error` is CUDA's own number, 0 if CUDA reported none. `reason` has details, if there are any."""
+    """A cuFile status. `cuda_error` is CUDA's error number, or 0 if CUDA reported no error. `reason` contains details, if there are any."""
 
     cuda_error: int
     reason: str
@@ -29,9 +29,9 @@ class Answer(int):
 
 
 class _Memory(NamedTuple):
-    """An argument that is the address of this many bytes. The kernel checks that they exist, so that a wrong number does not crash the process.
+    """An argument that is the address of `nbytes` bytes. The kernel checks that they are mapped, so that a wrong address does not crash the process.
 
-    `nbytes` is a number, or a function of all arguments. The C function handles 0 (null) itself.
+    `nbytes` is a number, or a function of all arguments. The C function handles the address 0 (null) itself.
     """
 
     writable: bool
@@ -55,7 +55,7 @@ def _out(nbytes: int | Callable[[Sequence[int]], int]) -> _Memory:
 _pointer, _size, _int, _unsigned, _offset = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint, ctypes.c_int64
 _switch, _count = ctypes.c_bool, ctypes.c_ssize_t
 
-_most_pieces, _most_operations = 1024, 256  # limits of a vector and of a batch: the C functions reject more
+_most_pieces, _most_operations = 1024, 256  # limits of vectors and batches: the C functions reject more
 
 
 def _number_at(address: int) -> int:
@@ -63,7 +63,7 @@ def _number_at(address: int) -> int:
     return ctypes.c_uint.from_address(address).value if is_reachable(address, 4) else 0
 
 
-# None stands for a CUfileError_t. The C functions themselves check text and statistics, whose length they know.
+# None stands for a CUfileError_t. The C functions check strings and statistics themselves, because they know their lengths.
 _shapes: dict[str, tuple[Any, ...]] = {
     "driver_open": (None,),
     "driver_close": (None,),
@@ -122,14 +122,15 @@ _limits = {
 
 
 class _Calls:
-    """Each function by its name in cuda-python. Raises TypeError if an argument is not an integer, and OverflowError if C's type cannot hold it.
+    """Each function by its name in cuda-python. Raises TypeError if an argument is not an integer, and OverflowError if the C type cannot represent
+    it.
 
     A function that returns a CUfileError_t in C returns 0 on success here, and an Answer on failure. A function that returns a count returns -1 on
-    failure, with one of cuFile's numbers or the system's in ctypes.get_errno().
+    failure, and ctypes.get_errno() is then a cuFile status or an errno.
     """
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        """Creates a function when it is first used, because creating all of them takes a millisecond."""
+        """Creates a function on first use, because creating all of them takes a millisecond."""
         if name not in _shapes:
             raise AttributeError(name)
         result, *kinds = _shapes[name]
@@ -146,7 +147,7 @@ def _checked(name: str, call: Callable[..., Any], kinds: list[Any]) -> Callable[
 
     def run(*arguments: Any) -> int:
         if len(arguments) != len(checks):
-            raise TypeError(f"{name} takes {len(checks)} arguments, not {len(arguments)}")
+            raise TypeError(f"{name} takes {len(checks)} arguments, but {len(arguments)} were given")
         values = [check(each) for check, each in zip(checks, arguments)]
         for place, kind in memories:
             nbytes = kind.nbytes if isinstance(kind.nbytes, int) else kind.nbytes(values)
@@ -175,7 +176,7 @@ _invalid_value = 5022  # CU_FILE_INVALID_VALUE
 
 
 def is_reachable(address: int, nbytes: int, writable: bool = False) -> bool:
-    """Returns whether this process has this much memory at an address. Asks the kernel, and does not access the memory."""
+    """Returns True if this many bytes are mapped at the address. Queries the kernel, and does not access the memory."""
     return 0 <= address < 1 << 64 and _native._cufile_reachable(address, nbytes, writable)
 
 
@@ -197,5 +198,5 @@ calls = _Calls()
 
 
 def words(status: int) -> str:
-    """Returns the meaning of one of cuFile's numbers."""
+    """Returns the description of a cuFile status."""
     return _native._cufile_words(status)

@@ -1,4 +1,4 @@
-"""The cuFile settings that penstock.cufile and penstock.gds obey: those from the file and the variables that libcufile.so.0 reads."""
+"""The cuFile settings that penstock.cufile and penstock.gds obey, from the file and the variables that libcufile.so.0 reads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Settings", "read_settings"]
 
 
 class Settings(NamedTuple):
-    """The settings of an open driver. `values` has every key with a cuFile parameter, such as "properties.io_batchsize"."""
+    """The settings of an open driver. `values` contains every key that has a cuFile parameter, such as "properties.io_batchsize"."""
 
     gpu_direct: bool  # False: properties.force_compat_mode
     only_gpu_direct: bool  # properties.allow_compat_mode is false
     host_memory: bool  # properties.allow_system_memory
-    streams: bool  # execution.parallel_io, and execution.max_io_threads above 0
+    streams: bool  # execution.parallel_io is true, and execution.max_io_threads is above 0
     values: Mapping[str, int | bool | str]
 
     def path_for(self, *addresses: int) -> Literal["staged", "direct"] | None:
-        """Returns the path that requests for this memory must take, or None if they may take any. Host memory may always take any."""
+        """Returns the path that requests for this memory must take, or None if they may take any, as they always may for host memory."""
         if self.gpu_direct and not self.only_gpu_direct:
             return None
         if any(penstock.describe(address)["kind"] != "device" for address in addresses):
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
         return not self.host_memory and penstock.describe(address)["kind"] != "device"
 
     def refusal(self, file: penstock.File) -> str | None:
-        """Returns why a file may not be used, or None if it may. Checks a write of one block, as libcufile.so.0 does."""
+        """Returns why a file may not be used, or None if it may be. Like libcufile.so.0, plans a write of one block to find out."""
         if not self.only_gpu_direct:
             return None
         try:
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
 
 
 def read_settings() -> Settings:
-    """Reads cufile.json and the environment. Blocks. Raises cuFileError with CU_FILE_DRIVER_INVALID_PROPS, which names the file and the place in it.
+    """Reads cufile.json and the environment. Blocks. Raises cuFileError with CU_FILE_DRIVER_INVALID_PROPS and the file and position of the error.
     """
     try:
         values = _native._cufile_settings()

@@ -1,16 +1,16 @@
-"""The cufile module of cuda-python's documentation, on Penstock: files by descriptor, memory by address.
+"""The cufile module in cuda-python's documentation, implemented on Penstock: files by descriptor, memory by address.
 
-Pointers, streams and handles are integers. A pointer may point to host memory, GPU memory, or memory of the host device. As in C, a pointer keeps
-nothing alive: memory must stay allocated until the call, or the queued operation, has finished. Registering memory is never required. The first call
+Pointers, streams and handles are integers. A pointer may point to host memory, GPU memory, or memory of the host device. As in C, a pointer does not
+keep memory alive: it must stay allocated until the call, or the queued operation, is complete. Registering memory is never required. The first call
 that needs the driver opens it. Thread-safe.
 
 A call that fails raises cuFileError, whose status is one of cuFile's error codes (docs.nvidia.com/gpudirect-storage, API reference). Some functions
-of cuda.bindings.cufile 13.x take different arguments: programs written for it import penstock.cuda_bindings.cufile, or run unchanged under `penstock
-run`.
+in cuda.bindings.cufile 13.x take different arguments: programs written for that module can import penstock.cuda_bindings.cufile, or run unchanged
+under `penstock run`.
 
 Batches (batch_io_...), statistics (stats_..., get_stats_...), parameters (get_parameter_..., set_parameter_...), the driver's settings
 (driver_set_...), streams (stream_register), and their structs and enumerations come from penstock.cuda_bindings.cufile. They are imported on first
-use and need NumPy. Batches use the handles of this module. Statistics count the calls of this module.
+use and need NumPy. Batches use handles from this module. Statistics count calls made through this module.
 
 Settings are read when the driver opens: first set_parameter_...(), then the CUFILE_ variables, then cufile.json (CUFILE_ENV_PATH_JSON, else
 /etc/cufile.json). This module obeys properties.allow_compat_mode, force_compat_mode and allow_system_memory, execution.parallel_io and
@@ -86,7 +86,7 @@ __all__ = [
 
 @dataclasses.dataclass
 class IOVec:
-    """One piece of a scattered read or write.
+    """A piece of a scattered read or write.
 
     - `ptr`: an address.
     - `size`: in bytes.
@@ -111,14 +111,14 @@ def driver_open() -> None:
 def driver_close() -> None:
     """Undoes one driver_open(), or the automatic opening on first use.
 
-    The last call deregisters every file and buffer, and waits for their operations. Raises cuFileError with CU_FILE_DRIVER_NOT_INITIALIZED if the
-    driver is not open.
+    Undoing the last one deregisters every file and buffer, and waits for their operations. Raises cuFileError with CU_FILE_DRIVER_NOT_INITIALIZED if
+    the driver is not open.
     """
     check(_driver.close(), "driver_close")
 
 
 def use_count() -> int:
-    """Returns the driver's use count, which includes penstock.gds, penstock.kvikio and penstock.cuda_bindings."""
+    """Returns the driver's use count, which includes uses by penstock.gds, penstock.kvikio and penstock.cuda_bindings."""
     return calls.use_count()
 
 
@@ -152,8 +152,8 @@ def get_version() -> int:
 def handle_register(descr: int) -> int:
     """Registers an open file and returns its handle.
 
-    - `descr`: a file descriptor, opened with or without O_DIRECT, or the address of a CUfileDescr_t that holds one. You may close the descriptor
-      afterwards: the handle has its own.
+    - `descr`: a file descriptor, opened with or without O_DIRECT, or the address of a CUfileDescr_t that contains one. You may close the descriptor
+      afterwards: the handle has its own duplicate.
 
     Raises cuFileError with:
 
@@ -167,7 +167,7 @@ def handle_register(descr: int) -> int:
 
 
 def handle_deregister(fh: int) -> None:
-    """Releases a handle once its operations have finished. Your descriptor stays open. Raises cuFileError with CU_FILE_INVALID_HANDLE."""
+    """Releases a handle once its operations are complete. Your descriptor stays open. Raises cuFileError with CU_FILE_INVALID_HANDLE."""
     counted("handle_deregister", lambda: _driver.remove_file(fh))
 
 
@@ -182,9 +182,9 @@ def buf_register(devPtr_base: int, size: int, flags: int) -> None:  # noqa: N803
     Raises cuFileError with:
 
     - CU_FILE_INVALID_VALUE: null, zero size, or unknown flags.
-    - CU_FILE_MEMORY_ALREADY_REGISTERED: the same base.
+    - CU_FILE_MEMORY_ALREADY_REGISTERED: memory with the same base is registered.
     - CU_FILE_CUDA_POINTER_RANGE_ERROR: the range exceeds the device allocation.
-    - CU_FILE_CUDA_POINTER_INVALID: nothing is allocated there.
+    - CU_FILE_CUDA_POINTER_INVALID: no memory is allocated there.
     - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, and allow_system_memory is false.
     """
     counted("buf_register", lambda: _register_buffer(devPtr_base, size, flags))
@@ -254,7 +254,7 @@ def read_async(
 
     Raises cuFileError if nothing was queued, with the codes of read() and:
 
-    - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, which has no stream.
+    - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, which does not belong to a stream.
     - CU_FILE_ASYNC_NOT_SUPPORTED: the settings disable stream-ordered calls, or set_file_properties() selected a path other than "staged".
     """
     used = _driver.find_file(fh)
@@ -274,16 +274,16 @@ def write_async(
 def synchronize(stream: int = 0) -> None:
     """Waits for everything that read_async() and write_async() queued on a stream. Raises nothing for failed operations: see their result pointers.
 
-    cuda-python does not have this call. For GPU streams you may use CUDA's own call; for the host device there is no alternative.
+    cuda-python lacks this function. For GPU streams, you may call CUDA's own function; for the host device, there is no alternative.
     """
     _driver.wait_for(stream)
 
 
 def readv(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int, bytes_read_ptr: int) -> None:
-    """Reads many pieces, scattered in the file and in memory, as one batch. Blocks.
+    """Reads many pieces, scattered across the file and memory, as one batch. Blocks.
 
-    - `iov`: the pieces. The first iovcnt are read: each size bytes at file_offset + its own file_offset into ptr + buf_offset. They must not overlap
-      in memory.
+    - `iov`: the pieces. The first iovcnt pieces are read: for each, size bytes at file_offset + its own file_offset, into ptr + buf_offset. They must
+      not overlap in memory.
     - `bytes_read_ptr`: the address, in host or device memory, of 8 bytes for the total; 0 writes nothing.
 
     A piece at end of file may be short without an error. Raises cuFileError with CU_FILE_INVALID_VALUE if iovcnt exceeds the length of iov; otherwise
@@ -304,10 +304,11 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
 
     - `iocbp`: IOParams, or the address of the first; fh is a handle from this module. Memory must stay allocated until the operation's event.
 
-    An operation with invalid memory, range or direction is started, and its event reports the failure. Raises cuFileError if nothing was started:
+    An operation with invalid memory, range or direction is started, and its event reports the failure. If no operation was started, raises
+    cuFileError with:
 
     - CU_FILE_INVALID_HANDLE.
-    - CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR: no such batch, too many operations for it, or none.
+    - CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR: no such batch, too many operations for it, or no operations.
     - CU_FILE_INVALID_VALUE: flags other than 0.
     - CU_FILE_IO_NOT_SUPPORTED: set_file_properties() selected a path for a file.
     """
@@ -324,7 +325,7 @@ def set_stats_level(level: int) -> None:
 
 
 def stats_start() -> None:
-    """Starts counting, if the level is 1 or more: blocking reads and writes, batches, and buffers."""
+    """Starts counting if the level is 1 or higher: blocking reads and writes, batches, and buffers."""
     check(calls.stats_start(), "stats_start")
 
 
@@ -341,39 +342,39 @@ def get_file_properties(fh: int) -> dict[str, Any]:
     - `residency`: the bytes in the page cache.
     - `read_paths`, `write_paths`: how the whole file would be transferred to and from device memory, as (offset, length, path, reason), for the
       directions that the file is open for. With path "posix": to and from host memory.
-    - `remarks`: what keeps the file from a faster path.
-    - `nvidia_fs`: the version of the kernel module, or "" if it is not loaded. `gpu_direct`: whether this file may use GPU-direct I/O.
-    - `path`, `direct_io`, `priority`: the values of set_file_properties().
+    - `remarks`: why the file cannot use a faster path.
+    - `nvidia_fs`: the version of the kernel module, or "" if it is not loaded. `gpu_direct`: True if this file may use GPU-direct I/O.
+    - `path`, `direct_io`, `priority`: as set by set_file_properties().
     """
     return _driver.find_file(fh).properties()
 
 
 def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
-    """Changes how a file is used from now on. All values are checked before any is set.
+    """Changes how subsequent calls use a file. All values are checked before any is set.
 
-    - `path`: "automatic", or one of "posix", "staged", "mapped", "direct" and "dma_buf". A forced path that cannot serve a request makes it fail.
+    - `path`: "automatic", or one of "posix", "staged", "mapped", "direct" and "dma_buf". A request that a forced path cannot serve fails.
     - `direct_io`: True lets large aligned writes bypass the page cache.
     - `priority`: "automatic", "speed", or "cpu" for the least CPU time per byte.
 
-    They apply to read(), write(), readv(), writev() and their variants. Stream-ordered calls accept only the paths "automatic" and "staged", and
-    batches only "automatic"; neither uses the priority.
+    These properties apply to read(), write(), readv(), writev() and their variants. Stream-ordered calls accept only the paths "automatic" and
+    "staged", and batches only "automatic"; neither uses the priority.
 
-    Raises cuFileError with CU_FILE_INVALID_VALUE (an unknown key or an out-of-range value, which it names), CU_FILE_IO_NOT_SUPPORTED (the file system
-    does not support direct_io), or CU_FILE_INVALID_HANDLE.
+    Raises cuFileError with CU_FILE_INVALID_VALUE (an unknown key or an out-of-range value, which the message contains), CU_FILE_IO_NOT_SUPPORTED (the
+    file system does not support direct_io), or CU_FILE_INVALID_HANDLE.
     """
     used = _driver.find_file(fh)
     for key, value in props.items():
         if key not in _settable:
             known = ", ".join(sorted(_settable))
-            raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"set_file_properties: unknown key {key!r}; known are {known}")
+            raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"set_file_properties: unknown key {key!r}; valid keys are {known}")
         if value not in _settable[key] or isinstance(value, bool) != (key == "direct_io"):
             known = ", ".join(repr(word) for word in _settable[key])
-            raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"set_file_properties: {key} is one of {known}, not {value!r}")
+            raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"set_file_properties: {key} must be one of {known}, not {value!r}")
     used.change(props)
 
 
 def _operations_at(address: int, count: int) -> bytes:
-    """Copies operations and replaces the handles of this module by those of the C library."""
+    """Copies operations and replaces this module's handles with the C library's."""
     found = bytearray(attempt(lambda: _read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations")))
     for at in range(_handle_in_operation, len(found), _operation_bytes):
         (handle,) = struct.unpack_from("=q", found, at)
@@ -383,7 +384,7 @@ def _operations_at(address: int, count: int) -> bytes:
 
 def _handle_for_batch(used: RegisteredFile) -> int:
     if used.path is not None:
-        reason = f"batch_io_submit: {used.name} is set to the path {used.path}, but batches choose their own path"
+        reason = f"batch_io_submit: {used.name} has the path {used.path} set, but batches choose their own path"
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
     return attempt(used.library_handle, used)
 
@@ -392,16 +393,16 @@ def _register_buffer(base: int, size: int, flags: int) -> None:
     if not 0 < base < _addresses or not 0 < size < _most:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: {size} bytes at {base:#x}")
     if flags not in _known_buffer_flags:
-        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags {flags:#x}; known are 0, 1 and 2")
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"buf_register: flags must be 0, 1 or 2, not {flags:#x}")
     _check_allocation(base, size)
     _refuse_host_memory(base)
     _driver.add_buffer(base, size, flags)
 
 
 def _moved(move: Callable[[], int], used: RegisteredFile, address: int, *, is_write: bool, is_vector: bool = False) -> int:
-    """Runs attempt(), and counts the call in the statistics if they are on; a rejected call counts as an error.
+    """Runs attempt(), and counts the call in the statistics if they are enabled; a rejected call counts as an error.
 
-    `address`: for a vector, that of its first piece, whose device counts for the whole call.
+    `address`: for a vector, the first piece's address, whose device is used for the whole call.
     """
     if not _native._cufile_counts():
         return attempt(move, used)
@@ -439,7 +440,7 @@ _property_names = (
     *("max_device_cache_size", "per_buffer_cache_size", "max_device_pinned_mem_size", "max_batch_io_size", "max_batch_io_timeout_msecs"),
 )
 
-# Names with the same meaning in penstock.cuda_bindings.cufile. Imported on first use, because that module needs NumPy.
+# Names that mean the same in penstock.cuda_bindings.cufile. Imported on first use, because that module requires NumPy.
 _of_bindings = (
     *("batch_io_cancel", "batch_io_destroy", "batch_io_get_status", "batch_io_set_up", "driver_set_max_cache_size"),
     *("driver_set_max_direct_io_size", "driver_set_max_pinned_mem_size", "driver_set_poll_mode", "get_bar_size_in_kb", "get_parameter_bool"),
@@ -482,7 +483,7 @@ def _descriptor_in(descr: int) -> int:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descr} is not open")
     kind, descriptor = struct.unpack_from("=i4xi", attempt(lambda: _read_own_memory(descr, descriptor_struct_bytes, "handle_register: neither a descriptor nor an address")))
     if kind != FileHandleType.CU_FILE_HANDLE_TYPE_OPAQUE_FD:
-        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: unsupported type of the descriptor struct: {kind}")
+        raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: unsupported descriptor struct type {kind}")
     if not _is_descriptor(descriptor):
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"handle_register: descriptor {descriptor} is not open")
     return _plain(descriptor)
@@ -499,7 +500,7 @@ def _is_descriptor(number: int) -> bool:
 def _plain(descriptor: int) -> int:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     if flags & os.O_APPEND and flags & os.O_ACCMODE != os.O_RDONLY:
-        reason = f"handle_register: descriptor {descriptor} is O_APPEND, which ignores offsets"
+        reason = f"handle_register: descriptor {descriptor} was opened with O_APPEND, which ignores offsets"
         raise cuFileError(Status.CU_FILE_INVALID_FILE_OPEN_FLAG, reason)
     return descriptor
 
@@ -511,7 +512,7 @@ def _read_own_memory(address: int, size: int, refusal: str) -> bytes:
 
 
 def _require_memory(address: int, size: int, call: str) -> None:
-    """Checks memory for a result. Host memory must be writable; the engine checks device memory."""
+    """Checks the memory for a result. Host memory must be writable; the engine checks device memory."""
     if not 0 < address < _addresses:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"{call}: address {address:#x}")
     if is_reachable(address, size, True):
@@ -521,13 +522,13 @@ def _require_memory(address: int, size: int, call: str) -> None:
 
 
 def _check_allocation(base: int, size: int) -> None:
-    """Checks that device memory is allocated. Host memory is accepted without a check, as in cuFile; errors appear when it is used."""
+    """Checks that device memory is allocated. Host memory is accepted without a check, as in cuFile; errors are reported when it is used."""
     facts = attempt(lambda: penstock.describe(base))
     if facts["kind"] != "device" or facts["base"] is None:
         return
     end = facts["base"] + facts["nbytes"]
     if base + size > end:
-        reason = f"buf_register: {size} bytes at {base:#x}, in memory that ends at {end:#x}"
+        reason = f"buf_register: {size} bytes at {base:#x} exceed the allocation, which ends at {end:#x}"
         raise cuFileError(OpError.CU_FILE_CUDA_POINTER_RANGE_ERROR, reason)
 
 
@@ -556,7 +557,7 @@ def _pieces(
     used: RegisteredFile, given: Sequence[IOVec], count: int, file_offset: int, is_write: bool
 ) -> list[tuple[penstock.Pointer, int]]:
     if not 0 <= count <= len(given):
-        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"iovcnt is {count}, of {len(given)} pieces")
+        raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"iovcnt is {count}, but there are {len(given)} pieces")
     if not 0 <= file_offset < _most:
         raise cuFileError(Status.CU_FILE_INVALID_VALUE, f"file_offset is {file_offset}")
     pieces = []
@@ -577,7 +578,7 @@ def _scatter(
     given = [iov] if isinstance(iov, IOVec) else list(iov)
     for piece in given:
         if not isinstance(piece, IOVec):
-            raise TypeError(f"iov must be an IOVec or a sequence of them, not of {type(piece).__name__}")
+            raise TypeError(f"iov must be an IOVec or a sequence of IOVec objects, not of {type(piece).__name__}")
     if result_ptr:
         _require_memory(result_ptr, 8, "writev" if is_write else "readv")
     call = used.file.write_many if is_write else used.file.read_many
@@ -602,7 +603,7 @@ def _path(used: RegisteredFile, memory: penstock.Pointer) -> Path | None:
 def _by_path(
     used: RegisteredFile, pieces: list[tuple[penstock.Pointer, int]]
 ) -> dict[Path | None, list[tuple[penstock.Pointer, int]]]:
-    """Groups pieces by path; there is nearly always one group."""
+    """Groups pieces by path. There is nearly always a single group."""
     groups: dict[Path | None, list[tuple[penstock.Pointer, int]]] = {}
     for piece in pieces:
         groups.setdefault(attempt(functools.partial(_path, used, piece[0]), used), []).append(piece)
@@ -618,9 +619,9 @@ def _queue(
     stream: int,
 ) -> None:
     if attempt(lambda: penstock.describe(memory))["kind"] != "device":
-        raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, "host memory has no stream")
+        raise cuFileError(Status.CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED, "host memory does not belong to a stream")
     if used.path not in (None, "staged"):
-        reason = f"{used.name} is set to the path {used.path}, but stream-ordered calls support only staged"
+        reason = f"{used.name} has the path {used.path} set, but stream-ordered calls support only staged"
         raise cuFileError(OpError.CU_FILE_ASYNC_NOT_SUPPORTED, reason)
     if not _driver.settings().streams:
         reason = "execution.parallel_io is false, or execution.max_io_threads is 0"

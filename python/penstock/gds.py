@@ -1,9 +1,9 @@
-"""The interface of torch.cuda.gds: replace `from torch.cuda import gds` by `from penstock import gds`.
+"""The interface of torch.cuda.gds: replace `from torch.cuda import gds` with `from penstock import gds`.
 
 It accepts PyTorch's untyped storages, and any object with data_ptr() and nbytes(), on a GPU, the CPU or the host device. It does not import torch,
-and works if PyTorch was built without cuFile.
+and works even if PyTorch was built without cuFile.
 
-Names, arguments, results and exception types are those of torch/cuda/gds.py (PyTorch 2.7 and later):
+Names, arguments, results and exception types are the same as in torch/cuda/gds.py (PyTorch 2.7 and later):
 
 - RuntimeError: cuFile fails.
 - AssertionError: the file is in the wrong state.
@@ -37,22 +37,22 @@ __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer
 
 
 class Fallbacks(NamedTuple):
-    """How many files this process opened without O_DIRECT, and the reason for the latest; empty if there was none."""
+    """The number of files that this process opened without O_DIRECT, and the reason for the latest one; empty if there was none."""
 
     files: int
     reason: str
 
 
 def direct_io_fallbacks() -> Fallbacks:
-    """Returns how many GdsFile objects were opened without O_DIRECT because the file system refused it. PyTorch raises an error instead."""
+    """Returns how many GdsFile objects were opened without O_DIRECT because the file system does not support it. PyTorch raises an error instead."""
     with _lock:
         return _fallbacks
 
 
 def is_available() -> bool:
-    """Returns whether a GdsFile can use GPU storages: a GPU is usable, and cufile.json can be read.
+    """Returns True if a GdsFile can use GPU storages: a GPU is usable, and cufile.json can be read.
 
-    As in PyTorch 2.11 and later, this does not say whether bytes bypass the CPU. penstock.gpu_direct_status() does.
+    As in PyTorch 2.11 and later, this does not mean that bytes bypass the CPU. See penstock.gpu_direct_status() for that.
     """
     try:
         return penstock.cuda_status() is None and bool(_settings("is_available"))
@@ -66,7 +66,7 @@ def gds_register_buffer(s: Any) -> None:
     The memory must stay allocated until gds_deregister_buffer(): the registration does not keep it alive.
 
     Raises RuntimeError if memory at this address is already registered, the storage is empty, the storage is in host memory and cufile.json forbids
-    that, or cufile.json cannot be read.
+    host memory, or cufile.json cannot be read.
     """
     address, nbytes = _place_of("gds_register_buffer", s)
     if _settings("cuFileBufRegister").refuses(address):
@@ -75,13 +75,13 @@ def gds_register_buffer(s: Any) -> None:
         raise RuntimeError("gds_register_buffer: the storage has no bytes")
     status = calls.buf_register(address, nbytes, 0)
     if status == OpError.CU_FILE_MEMORY_ALREADY_REGISTERED:
-        raise RuntimeError(f"gds_register_buffer: the storage at {address:#x} is registered already")
+        raise RuntimeError(f"gds_register_buffer: the storage at {address:#x} is already registered")
     if status != 0:
         raise RuntimeError(f"gds_register_buffer: the storage at {address:#x}: {words(status)}")
 
 
 def gds_deregister_buffer(s: Any) -> None:
-    """Undoes gds_register_buffer() and waits for the memory's GPU-direct transfers. Raises RuntimeError if it is not registered."""
+    """Undoes gds_register_buffer() and waits for the memory's GPU-direct transfers. Raises RuntimeError if the storage is not registered."""
     address, _ = _place_of("gds_deregister_buffer", s)
     if address == 0 or calls.buf_deregister(address) != 0:
         raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
@@ -93,14 +93,14 @@ class GdsFile:
     - `filename`, `flags`: the arguments.
     - `fd`: the descriptor; -1 once closed.
     - `handle`: an integer while the file is registered, else None.
-    - `fallback_reason`: why the file was opened without O_DIRECT; empty if it was opened with it.
+    - `fallback_reason`: why the file was opened without O_DIRECT; empty if it was opened with O_DIRECT.
     """
 
     def __init__(self, filename: str | os.PathLike[str], flags: int) -> None:
         """Opens filename with the flags of os.open() and O_DIRECT, and registers it. New files get mode 0777 less the umask, as in PyTorch.
 
-        If the file system refuses O_DIRECT, the file is opened without it: direct_io_fallbacks() counts this, and fallback_reason says why. Raises
-        OSError as os.open() does, and RuntimeError as register_handle() does.
+        If the file system does not support O_DIRECT, the file is opened without it: direct_io_fallbacks() counts this, and fallback_reason contains
+        the reason. Raises OSError as os.open() does, and RuntimeError as register_handle() does.
         """
         self.filename = filename
         self.flags = flags
@@ -180,9 +180,9 @@ class GdsFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        # The kernel refuses O_DIRECT only after it has created the file, so a second exclusive creation would find that file.
+        # The kernel rejects O_DIRECT only after it has created the file, so a second exclusive creation would fail.
         descriptor = self._open_file(self.flags & ~os.O_EXCL)
-        self.fallback_reason = f"the file system of {os.fspath(self.filename)} has no direct I/O"
+        self.fallback_reason = f"the file system of {os.fspath(self.filename)} does not support direct I/O"
         global _fallbacks
         with _lock:
             _fallbacks = Fallbacks(_fallbacks.files + 1, self.fallback_reason)
@@ -195,7 +195,7 @@ class GdsFile:
             raise RuntimeError(f"cuFileHandleRegister failed: {error}") from error
 
     def _complete(self, what: str, word: str, call: Callable[..., int], storage: Any, offset: int) -> None:
-        """Transfers the whole storage, and raises if that fails. `word` is the one that PyTorch's messages use."""
+        """Transfers the whole storage, and raises if that fails. `word` is the one used in PyTorch's messages."""
         place = f"{what}: {os.fspath(self.filename)} at {offset}"
         address, nbytes = _place_of(what, storage)
         assert self._settings is not None
@@ -223,7 +223,8 @@ def _settings(what: str) -> Settings:
 
 
 def _place_of(what: str, storage: Any) -> tuple[int, int]:
-    """Returns address and bytes. Raises TypeError if it is not a storage, and RuntimeError if its memory cannot be used."""
+    """Returns the address and the number of bytes. Raises TypeError for objects other than storages, and RuntimeError if the memory cannot be
+    used."""
     try:
         return _native.resolve(storage, False)
     except penstock.Error as error:
@@ -231,7 +232,7 @@ def _place_of(what: str, storage: Any) -> tuple[int, int]:
 
 
 def _settle(storage: Any) -> None:
-    """Waits for PyTorch's current stream, which may still compute the storage's content."""
+    """Waits for PyTorch's current stream, which may still be computing the storage's content."""
     device = getattr(storage, "device", None)
     if getattr(device, "type", None) == "cuda":
         sys.modules["torch"].cuda.current_stream(device).synchronize()

@@ -1,4 +1,5 @@
-"""The enumerations of cuda.bindings.cufile (cuda-python 13), with its names and cuFile's numbers. Use them through penstock.cuda_bindings.cufile."""
+"""The enumerations of cuda.bindings.cufile (cuda-python 13), with cuda-python's names and cuFile's numbers. Use them through
+penstock.cuda_bindings.cufile."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ class Opcode(enum.IntEnum):
 
 
 class BatchMode(enum.IntEnum):
-    """The mode of a batch operation; there is only one."""
+    """The mode of a batch operation. There is only one mode."""
 
     BATCH = 1
 
@@ -124,7 +125,7 @@ class DriverControlFlags(enum.IntEnum):
     USE_POLL_MODE = 0
     ALLOW_COMPAT_MODE = 1
     VANILLA_POSIX_IO_MODE = 2
-    POSIX_IO_MODE = 2  # the same bit, by its later name
+    POSIX_IO_MODE = 2  # the same bit under its later name
     FALLBACK_IO_MODE = 4
 
 
@@ -149,7 +150,7 @@ class DriverStatusFlags(enum.IntEnum):
 
 
 class P2PFlags(enum.IntEnum):
-    """How a GPU and storage reach each other."""
+    """How a GPU and a storage device are connected."""
 
     P2PDMA = 0
     NVFS = 1
@@ -195,7 +196,7 @@ class BoolConfigParameter(enum.IntEnum):
 
 
 class StringConfigParameter(enum.IntEnum):
-    """Text parameters."""
+    """String parameters."""
 
     LOGGING_LEVEL = 0
     ENV_LOGFILE_PATH = 1

@@ -1,6 +1,6 @@
-"""The structs of cuda.bindings.cufile (cuda-python 13), with its names, in NumPy memory. Use them through penstock.cuda_bindings.cufile.
+"""The structs of cuda.bindings.cufile (cuda-python 13), with cuda-python's names, in NumPy memory. Use them through penstock.cuda_bindings.cufile.
 
-An object is one struct or an array of them. Its attributes read and set the fields, indexing an array returns one struct, and ptr is the address.
+An object is one struct or an array of structs. Its attributes read and set the fields, indexing an array returns one struct, and ptr is the address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Struct:
 
     def __init__(self, size: int = 1) -> None:
         if size < 1:
-            raise ValueError(f"{type(self).__name__}: size is 1 or more, not {size}")
+            raise ValueError(f"{type(self).__name__}: size must be at least 1, not {size}")
         self._hold(np.zeros(size, self.dtype), None)
 
     def _hold(self, data: np.ndarray[Any, Any], owner: Any) -> None:
@@ -42,7 +42,7 @@ class Struct:
         """Returns an object over the memory of a NumPy array of the same dtype, or of another object of this class."""
         held = data._data if isinstance(data, Struct) else np.atleast_1d(data)
         if held.dtype != cls.dtype:
-            raise ValueError(f"{cls.__name__}: data is of dtype {held.dtype}")
+            raise ValueError(f"{cls.__name__}: data has the wrong dtype, {held.dtype}")
         return cls._over(held, data)
 
     @classmethod
@@ -154,7 +154,7 @@ _batch_sums = (
 )
 _vector_fields: list[tuple[str, np.dtype[Any]]] = [(f"{what}_ops", op_counter_dtype) for what in ("readv", "writev")]
 _vector_fields += [(f"{what}_{of}", np.dtype("<u8")) for of in _sums for what in ("readv", "writev")]
-# cuFile 1.15 to 1.18 have no vectors.
+# cuFile 1.15 to 1.18 do not support vectors.
 _level1_of_1_15 = np.dtype(
     [(name, op_counter_dtype) for name in _counters]
     + [(f"{what}_{of}", np.dtype("<u8")) for of in _sums for what in ("read", "write")]

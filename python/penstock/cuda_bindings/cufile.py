@@ -1,12 +1,12 @@
 """cuda-python 13's cuda.bindings.cufile, implemented on Penstock: `from penstock.cuda_bindings import cufile` in place of `from cuda.bindings import cufile`.
 
-Names, signatures, structs, enumerations and numbers are those of cuda-python, and each function does what its cuFile namesake does. Pointers,
-handles and streams are integers; a pointer keeps nothing alive.
+Names, signatures, structs, enumerations and numbers are the same as in cuda-python, and each function does the same as its cuFile namesake. Pointers,
+handles and streams are integers; a pointer does not keep its memory alive.
 
 File handles belong to the module that returned them. Buffers, batches, parameters, statistics and the driver's use count are shared with
-penstock.cufile, which has the calls that cuda-python's documentation describes.
+penstock.cufile, which provides the functions in cuda-python's documentation.
 
-A call that fails raises cuFileError with one of cuFile's numbers, or an errno. An argument that is not an integer raises TypeError, and one that does
+A call that fails raises cuFileError with a cuFile status or an errno. An argument that is not an integer raises TypeError, and an integer that does
 not fit the C type raises OverflowError. Thread-safe; calls release the GIL. Needs NumPy.
 """
 
@@ -146,7 +146,7 @@ class cuFileError(_cufile_codes.cuFileError):  # noqa: N801, N818 - cuda-python'
 
     - `status`: an OpError, or an errno.
     - `cuda_error`: the CUresult; 0 if CUDA reported none, None for reads and writes.
-    - `detail`: what was wrong with the call, if more is known than the status says.
+    - `detail`: what was wrong with the call, if more is known than the status alone conveys.
     """
 
     def __init__(self, status: int, cu_err: int | None = None, detail: str = "") -> None:
@@ -177,7 +177,7 @@ def driver_open() -> None:
 
 
 def driver_close() -> None:
-    """Ends one use; ending the last one releases everything that is registered."""
+    """Ends one use. Ending the last use releases everything that is registered."""
     _check(driver.close())
 
 
@@ -207,7 +207,7 @@ def driver_set_max_direct_io_size(max_direct_io_size: int) -> None:
 
 
 def driver_set_max_cache_size(max_cache_size: int) -> None:
-    """Sets the GPU memory for bounce buffers, in KiB."""
+    """Sets the amount of GPU memory for bounce buffers, in KiB."""
     _check(calls.driver_set_max_cache_size(max_cache_size))
 
 
@@ -234,7 +234,7 @@ def handle_register(descr: int | Descr) -> int:
 
 
 def handle_deregister(fh: int) -> None:
-    """Releases a handle once its running operations have ended. Does nothing for any other number."""
+    """Releases a handle once its running operations are complete. Does nothing for any other number."""
     calls.handle_deregister(fh)
 
 
@@ -249,22 +249,23 @@ def buf_deregister(buf_ptr_base: int) -> None:
 
 
 def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """Reads into memory at buf_ptr_base + buf_ptr_offset and returns the bytes read: fewer than size only at end of file. Blocks."""
+    """Reads into memory at buf_ptr_base + buf_ptr_offset and returns the number of bytes read, which is smaller than size only at end of file.
+    Blocks."""
     return _count(calls.read(fh, buf_ptr_base, size, file_offset, buf_ptr_offset))
 
 
 def write(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset: int) -> int:
-    """Writes from memory at buf_ptr_base + buf_ptr_offset and returns the bytes written. Blocks."""
+    """Writes from memory at buf_ptr_base + buf_ptr_offset and returns the number of bytes written. Blocks."""
     return _count(calls.write(fh, buf_ptr_base, size, file_offset, buf_ptr_offset))
 
 
 def readv(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
-    """Reads one range of the file into the pieces of memory, in order, and returns the bytes read. Blocks."""
+    """Reads one range of the file into the pieces of memory, in order, and returns the number of bytes read. Blocks."""
     return _count(calls.readv(fh, *_pieces(iov), file_offset, flags))
 
 
 def writev(fh: int, iov: IOVec, file_offset: int, flags: int = 0) -> int:
-    """Writes the pieces of memory, in order, to one range of the file, and returns the bytes written. Blocks."""
+    """Writes the pieces of memory, in order, to one range of the file, and returns the number of bytes written. Blocks."""
     return _count(calls.writev(fh, *_pieces(iov), file_offset, flags))
 
 
@@ -307,21 +308,21 @@ def batch_io_submit(batch_idp: int, nr: int, iocbp: int | IOParams, flags: int) 
 
 
 def batch_io_get_status(batch_idp: int, min_nr: int, nr: int, iocbp: int | IOEvents, timeout: int) -> None:
-    """Waits until min_nr operations have ended.
+    """Waits until min_nr operations are complete.
 
-    - `nr`: the address of an unsigned int: how many events fit at iocbp, and on return how many were stored there.
+    - `nr`: the address of an unsigned int: on entry, the number of events that fit at iocbp; on return, the number stored there.
     - `timeout`: the address of a struct timespec; 0 means no timeout.
     """
     _check(calls.batch_io_get_status(batch_idp, min_nr, nr, _address(iocbp), timeout))
 
 
 def batch_io_cancel(batch_idp: int) -> None:
-    """Cancels operations that have not begun."""
+    """Cancels operations that have not started."""
     _check(calls.batch_io_cancel(batch_idp))
 
 
 def batch_io_destroy(batch_idp: int) -> None:
-    """Cancels operations that have not begun, waits for the others, and releases the batch. Does nothing for any other number."""
+    """Cancels operations that have not started, waits for the others, and releases the batch. Does nothing for any other number."""
     calls.batch_io_destroy(batch_idp)
 
 
@@ -350,7 +351,7 @@ def set_parameter_bool(param: int, value: bool) -> None:
 
 
 def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-python's name
-    """Returns a text parameter of fewer than len bytes."""
+    """Returns a string parameter that is shorter than len bytes."""
     if len <= 0:
         raise cuFileError(OpError.INVALID_VALUE)
     room = min(len, _longest_text)
@@ -360,7 +361,7 @@ def get_parameter_string(param: int, len: int) -> str:  # noqa: A002 - cuda-pyth
 
 
 def set_parameter_string(param: int, desc_str: int) -> None:
-    """Sets a text parameter from the address of a NUL-terminated string."""
+    """Sets a string parameter from the address of a NUL-terminated string."""
     _check(calls.set_parameter_string(param, desc_str))
 
 
@@ -372,12 +373,12 @@ def get_parameter_min_max_value(param: int) -> tuple[int, int]:
 
 
 def get_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
-    """Writes the slab sizes and counts to two addresses, each with room for len 8-byte numbers."""
+    """Writes the slab sizes and counts to two addresses, each with space for len 8-byte numbers."""
     _check(calls.get_parameter_posix_pool_slab_array(size_values, count_values, len))
 
 
 def set_parameter_posix_pool_slab_array(size_values: int, count_values: int, len: int) -> None:  # noqa: A002
-    """Sets the slab sizes and counts from two addresses, each of len 8-byte numbers."""
+    """Sets the slab sizes and counts from two arrays of len 8-byte numbers."""
     _check(calls.set_parameter_posix_pool_slab_array(size_values, count_values, len))
 
 
@@ -424,7 +425,7 @@ def get_stats_l3(stats: int | StatsLevel3) -> None:
 _cufile_base = 5000
 _known_errors = frozenset(int(each) for each in OpError)
 _stats_grew_in = 1190
-_longest_text = 1 << 20  # bytes of a parameter
+_longest_text = 1 << 20  # bytes in a string parameter
 
 
 def _store_stats(level: int, target: int, call: Callable[..., int]) -> None:
@@ -446,14 +447,14 @@ def _check(status: int) -> None:
 
 
 def _cuda_name(number: int) -> str:
-    """Returns the CUDA driver's name for an error. If the driver has reported one, it is loaded."""
+    """Returns the CUDA driver's name for an error. A driver that has reported an error is already loaded."""
     if number == 0:
         return "CUDA_SUCCESS"
     name = ctypes.c_char_p()
     try:
         ctypes.CDLL("libcuda.so.1").cuGetErrorName(number, ctypes.byref(name))
     except (OSError, AttributeError):
-        pass  # no driver: the error was created by hand, or came from another process
+        pass  # no driver is loaded: the error was created by hand, or came from another process
     return (name.value or b"CUresult").decode()
 
 
