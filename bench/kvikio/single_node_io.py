@@ -1,8 +1,8 @@
-"""Writes an array to files and reads it back, with KvikIO's interface on Penstock and with plain files, and prints the speed of both.
+"""Writes an array to files and reads it back, with KvikIO's interface on Penstock and with plain files, and prints the speeds of both.
 
     python bench/kvikio/single_node_io.py --nbytes "1 GiB" --dir /mnt/nvme --api all
 
-It takes the same options as KvikIO's benchmark of this name, except --zarr-compressor.
+It takes the same options as KvikIO's benchmark of the same name, except --zarr-compressor.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run_posix(args: Any) -> tuple[float, float]:
 
 
 def run_zarr(args: Any) -> tuple[float, float]:
-    """Measures an uncompressed zarr array of one chunk in a GDSStore."""
+    """Measures an uncompressed, single-chunk zarr array in a GDSStore."""
     import zarr
     from zarr_io import array_like, on_gpu
 
@@ -94,7 +94,7 @@ API: dict[str, utils.Roundtrip] = {
 def _roundtrip(
     args: Any, paths: Sequence[Any], arrays: Sequence[Any], offsets: Sequence[int], parallel: bool = True
 ) -> tuple[float, float]:
-    """Writes all arrays at once, and then reads all of them back: each with a file of its own, or at its offset of a common file."""
+    """Writes all arrays at the same time, and then reads all of them back. Each array has its own file, or its own offset in a common file."""
     registered = [array for array in arrays if args.pre_register_buffer and hasattr(array, "__cuda_array_interface__")]
     for array in registered:
         kvikio.memory_register(array)
@@ -130,13 +130,13 @@ def _files(args: Any) -> list[Any]:
 
 def _share(args: Any) -> int:
     if args.nbytes % args.nthreads:
-        raise SystemExit(f"--nbytes, {args.nbytes}, has to be a multiple of --nthreads, {args.nthreads}")
+        raise SystemExit(f"--nbytes ({args.nbytes}) must be a multiple of --nthreads ({args.nthreads})")
     return int(args.nbytes // args.nthreads)
 
 
 def _check(done: int, wanted: int) -> None:
     if done != wanted:
-        raise RuntimeError(f"{done} of {wanted} bytes were moved")
+        raise RuntimeError(f"only {done} of {wanted} bytes were transferred")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -144,10 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="single_node_io", description=str(__doc__).partition("\n")[0])
     parser.add_argument("-n", "--nbytes", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
     parser.add_argument("-d", "--dir", metavar="PATH", type=utils.parse_directory, help="a folder to write to (default: a temporary one)")
-    parser.add_argument("--nruns", metavar="RUNS", default=1, type=int, help="runs of each (default: %(default)s)")
-    parser.add_argument("--pre-register-buffer", action="store_true", help="register the memory of the GPU first, which changes nothing here")
+    parser.add_argument("--nruns", metavar="RUNS", default=1, type=int, help="number of runs of each API (default: %(default)s)")
+    parser.add_argument("--pre-register-buffer", action="store_true", help="register the GPU memory first (no effect with Penstock)")
     parser.add_argument(
-        "-t", "--nthreads", metavar="THREADS", default=1, type=int, help="files or arrays of the parallel ones (default: %(default)s)"
+        "-t", "--nthreads", metavar="THREADS", default=1, type=int, help="number of files or arrays in the parallel APIs (default: %(default)s)"
     )
     parser.add_argument("--api", nargs="+", default=["cufile", "posix"], choices=[*API, "all"], help="(default: cufile posix)")
     args = parser.parse_args(arguments)
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--nbytes, --nruns and --nthreads must be at least 1")
     args.api = utils.chosen(args, API)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # num_threads changes nothing, and the help says so
+        warnings.simplefilter("ignore", RuntimeWarning)  # num_threads has no effect, as the help says
         kvikio.defaults.set("num_threads", args.nthreads)
     with utils.folder_for(args.dir) as args.dir:
         print("Roundtrip benchmark\n" + "-" * 40)

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: arrays, arguments and output."""
+"""Code shared by the benchmarks: arrays, arguments and output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def parse_directory(text: str | None) -> pathlib.Path | None:
-    """Checks an argparse argument that must name an existing folder. None stays None."""
+    """Checks an argparse argument that must be an existing folder. None stays None."""
     if text is None:
         return None
     folder = pathlib.Path(text)
@@ -62,7 +62,7 @@ def parse_directory(text: str | None) -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def folder_for(given: pathlib.Path | None) -> Iterator[pathlib.Path]:
-    """Yields the given folder, or a temporary one for the block."""
+    """Yields the given folder, or a temporary one that exists during the block."""
     if given is not None:
         yield given
     else:
@@ -73,11 +73,11 @@ def folder_for(given: pathlib.Path | None) -> Iterator[pathlib.Path]:
 def drop_vm_cache() -> None:
     """Empties the machine's page cache. Raises RuntimeError unless the process is root or can use passwordless sudo."""
     if not kvikio.drop_system_page_cache():
-        raise RuntimeError("the page cache of the machine could not be dropped: that needs root, or sudo without a password")
+        raise RuntimeError("the machine's page cache could not be dropped, which requires root or passwordless sudo")
 
 
 def pprint_sys_info() -> None:
-    """Prints the system properties that the figures depend on."""
+    """Prints the system properties that affect the results."""
     major, minor = kvikio.cufile_driver.libcufile_version()
     properties = kvikio.cufile_driver.properties
     gpu = next((device for device in penstock.devices() if device.name.startswith("cuda:")), None)
@@ -100,7 +100,7 @@ def print_facts(told: dict[str, Any]) -> None:
 
 
 def print_rates(name: str, rates: Sequence[float]) -> None:
-    """Prints the mean of some rates, in bytes per second, and their spread."""
+    """Prints the mean of the rates, in bytes per second, and their spread."""
     mean = statistics.mean(rates)
     line = f"{name:<19} | {format_bytes(mean):>11}/s"
     if len(rates) > 1:
@@ -123,5 +123,5 @@ def run_all(args: argparse.Namespace, api: dict[str, Roundtrip], warm_ups: int =
 
 
 def chosen(args: argparse.Namespace, api: dict[str, Roundtrip]) -> list[str]:
-    """Returns the selection of --api; "all" selects every roundtrip."""
+    """Returns the roundtrips that --api selects; "all" selects every one."""
     return list(api) if "all" in args.api else list(args.api)

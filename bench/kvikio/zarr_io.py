@@ -1,8 +1,8 @@
-"""Writes a zarr array and reads it back, with Penstock's GDSStore and with zarr's own store, and prints the speed of both.
+"""Writes a zarr array and reads it back, with Penstock's GDSStore and with zarr's own store, and prints the speeds of both.
 
     python bench/kvikio/zarr_io.py --nbytes "1 GiB" --chunksize "16 MiB" --dir /mnt/nvme
 
-It takes the same options as KvikIO's benchmark of this name. Needs zarr.
+It takes the same options as KvikIO's benchmark of the same name. Requires zarr.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--chunksize", metavar="BYTES", default="10 MiB", type=utils.parse_bytes, help="(default: %(default)s)")
     parser.add_argument("--dtype", default="float32", type=np.dtype, help="(default: %(default)s)")
     parser.add_argument("-d", "--dir", metavar="PATH", type=utils.parse_directory, help="a folder to write to (default: a temporary one)")
-    parser.add_argument("--nruns", metavar="RUNS", default=1, type=int, help="runs of each (default: %(default)s)")
+    parser.add_argument("--nruns", metavar="RUNS", default=1, type=int, help="number of runs of each API (default: %(default)s)")
     parser.add_argument("--n-warmup-runs", metavar="RUNS", default=0, type=int, help="runs that are not counted (default: %(default)s)")
-    parser.add_argument("-t", "--nthreads", metavar="THREADS", default=1, type=int, help="changes nothing here (default: %(default)s)")
+    parser.add_argument("-t", "--nthreads", metavar="THREADS", default=1, type=int, help="no effect with Penstock (default: %(default)s)")
     parser.add_argument("--api", nargs="+", default=["kvikio", "posix"], choices=[*API, "all"], help="(default: kvikio posix)")
-    parser.add_argument("--drop-vm-cache", action="store_true", help="empty the page cache before each write and read; needs root")
+    parser.add_argument("--drop-vm-cache", action="store_true", help="drop the page cache before each write and read (requires root)")
     args = parser.parse_args(arguments)
     if min(args.nruns, args.nthreads, args.nbytes, args.chunksize) < 1:
         parser.error("--nbytes, --chunksize, --nruns and --nthreads must be at least 1")
     if args.nbytes % args.dtype.itemsize or args.chunksize % args.dtype.itemsize:
-        parser.error(f"--nbytes and --chunksize have to be multiples of the {args.dtype.itemsize} bytes of {args.dtype}")
+        parser.error(f"--nbytes and --chunksize must be multiples of {args.dtype.itemsize}, the size of {args.dtype} in bytes")
     args.api = utils.chosen(args, API)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -69,7 +69,7 @@ def test_zarr_io(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     assert rates(done.stdout) == {"kvikio read": False, "kvikio write": False, "posix read": False, "posix write": False}
     done = run("zarr_io", "-n", "1001")
-    assert done.returncode != 0 and "multiples of the 4 bytes of float32" in done.stderr
+    assert done.returncode != 0 and "multiples of 4, the size of float32" in done.stderr
 
 
 @pytest.fixture

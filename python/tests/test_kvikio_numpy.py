@@ -112,5 +112,5 @@ def test_a_negative_count_is_refused_in_numpys_words(tmp_path: pathlib.Path) -> 
     (tmp_path / "file").write_bytes(bytes(8))
     with pytest.raises(ValueError, match="negative dimensions are not allowed"):
         kvikio_numpy.fromfile(tmp_path / "file", count=-42)
-    with pytest.raises(ValueError, match="offset has to be 0 or more"):
+    with pytest.raises(ValueError, match="offset must be 0 or more"):
         kvikio_numpy.fromfile(tmp_path / "file", offset=-1)

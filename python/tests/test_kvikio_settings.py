@@ -163,7 +163,7 @@ def test_what_changes_nothing_says_so_once(monkeypatch: pytest.MonkeyPatch, name
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         defaults.set(name, defaults.get(name))  # no other value: nothing to tell
-        with pytest.raises(RuntimeWarning, match=f"KvikIO's {name} changes nothing in Penstock"), defaults.set(name, 2):
+        with pytest.raises(RuntimeWarning, match=f"KvikIO's {name} has no effect in Penstock"), defaults.set(name, 2):
             pass
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -187,7 +187,7 @@ def test_variables_that_change_nothing_are_named_when_a_file_is_opened(tmp_path:
     done = told(dict.fromkeys([*names, "KVIKIO_COMPAT_MODE"], "1"), f"[CuFile({path!r}) for _ in range(3)]")
     assert done.returncode == 0
     for name in names:
-        assert done.stderr.count(f"KvikIO's {name} changes nothing in Penstock: ") == 1
+        assert done.stderr.count(f"KvikIO's {name} has no effect in Penstock: ") == 1
     assert "COMPAT_MODE" not in done.stderr
     used = {"KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD": "1", "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE": "1", "KVIKIO_LOG_LEVEL": "off"}
     assert told({**used, "KVIKIO_GDS_THRESHOLD": "1048576"}, f"CuFile({path!r})").stderr == ""
@@ -420,7 +420,7 @@ def test_a_driver_property_that_is_changed_says_so_once(monkeypatch: pytest.Monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cufile_driver.set(name, before)
-        with pytest.raises(RuntimeWarning, match=f"KvikIO's cufile_driver.{name} changes nothing in Penstock: "):
+        with pytest.raises(RuntimeWarning, match=f"KvikIO's cufile_driver.{name} has no effect in Penstock: "):
             cufile_driver.set(name, not before if name == "poll_mode" else before + 1)
         assert cufile_driver.get(name) == before
         with cufile_driver.set(name, not before if name == "poll_mode" else before + 1):

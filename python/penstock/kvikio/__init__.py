@@ -1,6 +1,6 @@
 """KvikIO's Python interface: replace `import kvikio` with `import penstock.kvikio as kvikio`.
 
-It supports both generations of KvikIO's settings (kvikio.defaults). Remote files need libcurl: see is_remote_file_available().
+It supports both generations of KvikIO's settings (kvikio.defaults). Remote files require libcurl: see is_remote_file_available().
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 __version__ = "26.10.00"
-"""The version of KvikIO whose interface this is, for programs that compare it. The version of Penstock is penstock.__version__."""
+"""The version of KvikIO that this interface matches, for programs that compare it. Penstock's own version is penstock.__version__."""
 
 _submodules = {"numpy": "numpy", "zarr": "zarr"}
 
@@ -87,4 +87,4 @@ def _commit_built_from() -> str:
 
 
 __git_commit__ = _commit_built_from()
-"""The commit of Penstock that this was built from, in hexadecimal; "unknown" where it was built from no checkout."""
+"""The Penstock commit that this package was built from, in hexadecimal; "unknown" if it was not built from a Git checkout."""

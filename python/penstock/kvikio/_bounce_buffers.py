@@ -1,7 +1,8 @@
-"""Computes the result of bounce_buffer_free() for programs that set bounce_buffer_size: the buffers of that size that KvikIO would hold.
+"""Computes the result of bounce_buffer_free() for programs that set bounce_buffer_size: the total size of the buffers that KvikIO would keep.
 
-KvikIO keeps a buffer of bounce_buffer_size for each of its threads that has worked on device memory, and frees all of them when the size changes.
-Penstock's staging memory has other sizes. It is freed too, but its bytes are returned only if the size has its default value.
+KvikIO keeps a buffer of bounce_buffer_size for each of its threads that has accessed device memory, and frees all of these buffers when the size
+changes. The sizes of Penstock's staging memory differ. It is freed too, but the number of its bytes is returned only if the size has its default
+value.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from penstock.kvikio._memory import is_device_memory
 __all__ = ["free", "note_transfer"]
 
 _lock = forkable_lock()
-_size = 0  # of each buffer; guarded by _lock, like _count
+_size = 0  # size of each buffer; guarded by _lock, like _count
 _count = 0
 
 
 def note_transfer(buf: Any, size: int | None) -> None:
-    """Counts the buffers of a transfer. `size` None means all of buf. Ignores objects that are not buffers."""
+    """Counts the buffers of a transfer. If `size` is None, all of buf is transferred. Ignores objects that are not buffers."""
     global _size, _count
     bytes_of_each = defaults.current("bounce_buffer_size")
     if bytes_of_each == defaults.default_of("bounce_buffer_size"):
@@ -40,7 +41,7 @@ def note_transfer(buf: Any, size: int | None) -> None:
 
 
 def free() -> int:
-    """Frees idle staging memory. Returns the bytes of KvikIO's buffers if the program has set their size, else the freed bytes."""
+    """Frees idle staging memory. Returns the size of KvikIO's buffers if the program has set it, else the number of freed bytes."""
     global _count
     freed = penstock.trim()
     with _lock:

@@ -1,4 +1,4 @@
-"""Shared by the two kinds of settings: the argument forms of set(), and the context manager that it returns."""
+"""Code shared by the two kinds of settings: the argument forms of set(), and the context manager that it returns."""
 
 from __future__ import annotations
 

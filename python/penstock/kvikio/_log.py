@@ -1,8 +1,8 @@
-"""The log that KvikIO's variables enable: KVIKIO_LOG_LEVEL (default: off) sets the level, KVIKIO_LOG_FILE (default: standard error) the target.
+"""The log that KvikIO's variables control: KVIKIO_LOG_LEVEL (default: off) sets the level, KVIKIO_LOG_FILE (default: standard error) the target.
 
-Failed operations are logged at level error, opened files at info, and starting operations at debug, through Python's logger "penstock.kvikio".
-Without a valid KVIKIO_LOG_LEVEL, nothing is set up or logged. If the log file cannot be opened, a message on standard error says so, and the log goes
-there.
+Failed operations are logged at level error, opened files at info, and operations that start at debug, by the Python logger "penstock.kvikio".
+Without a valid KVIKIO_LOG_LEVEL, nothing is set up or logged. If the log file cannot be opened, the log, with a message about the failure, goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock._forks import forkable_lock
 __all__ = ["logger", "set_up", "wants_operations"]
 
 logger = logging.getLogger("penstock.kvikio")
-logger.disabled = True  # until set_up(), because a program's own logging setup does not request these messages
+logger.disabled = True  # until set_up(), because a program's own logging configuration does not request these messages
 
 # Maps KvikIO's level names to Python's levels.
 _LEVELS = {
@@ -33,7 +33,7 @@ _wants_operations = False
 
 
 def set_up() -> None:
-    """Reads the variables, and sets up the log on the first call."""
+    """Reads the variables and sets up the log. Later calls do nothing."""
     global _is_set_up, _wants_operations
     if _is_set_up:
         return
@@ -51,12 +51,12 @@ def set_up() -> None:
 
 
 def wants_operations() -> bool:
-    """Returns whether starting operations are logged."""
+    """Returns True if the start of operations is logged."""
     return _wants_operations
 
 
 def _level() -> int | None:
-    """Returns the level. None disables the log, also for a word that KvikIO does not know, as in KvikIO."""
+    """Returns the level, or None to disable the log. As in KvikIO, an unknown level disables it too."""
     return _LEVELS.get(os.environ.get("KVIKIO_LOG_LEVEL", "off").strip().lower())
 
 
@@ -76,7 +76,7 @@ def _add_handler() -> None:
 
 
 def _file_handler(path: str) -> logging.Handler:
-    """Empties the file, and then appends, so that processes that share it do not overwrite each other."""
+    """Truncates the file and then appends, so that processes that share it do not overwrite each other's lines."""
     with open(path, "w"):
         pass
     return logging.FileHandler(path, "a")

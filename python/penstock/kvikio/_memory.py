@@ -1,4 +1,4 @@
-"""Checks of buffers that KvikIO needs in addition to Penstock's own."""
+"""Checks of buffers that KvikIO performs in addition to Penstock's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["is_device_memory", "require_device_memory", "settle"]
 
 
 def is_device_memory(buf: Any) -> bool:
-    """Returns whether buf is device memory, including that of the host device. Raises TypeError or ValueError if buf is not a buffer."""
+    """Returns True if buf is device memory, including the host device's. Raises TypeError or ValueError if buf is not a buffer."""
     if isinstance(buf, penstock.DeviceBuffer) or _has_device_interface(buf):
         return True
     return bool(penstock.describe(buf)["kind"] == "device")

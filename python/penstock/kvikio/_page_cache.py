@@ -1,4 +1,4 @@
-"""The page cache of files: what it holds, and how to empty it. Linux only, as in KvikIO."""
+"""Queries and empties the page cache. Linux only, as in KvikIO."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["clear_page_cache", "drop_file_page_cache", "drop_system_page_cache",
 
 File = str | os.PathLike[str] | int | io.IOBase
 
-_window_bytes = 1 << 30  # mapped at a time, because mapping a large file whole would count against the commit limit
+_window_bytes = 1 << 30  # mapped at a time, because mapping all of a large file would count against the commit limit
 _drop_caches_file = "/proc/sys/vm/drop_caches"
 
 
 def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[int, int]:
-    """Returns how much of a file is in the page cache, as (cached pages, pages of the range) from mincore(2).
+    """Returns how much of a file is in the page cache, as (cached pages, total pages in the range), from mincore(2).
 
     - `file`: a path, a descriptor open for reading, or a file object.
-    - `offset`, `length`: the range in bytes, extended to whole pages and cut at the end of the file. Length 0 means the rest of the file. An empty
-      range returns (0, 0).
+    - `offset`, `length`: the range in bytes, extended to whole pages and clipped to the end of the file. Length 0 means the rest of the file. An
+      empty range returns (0, 0).
 
     Raises RuntimeError ("Unable to open file"), ValueError if file is anything else, and OverflowError for a negative number.
     """
@@ -45,7 +45,7 @@ def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[i
 
 
 def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_first: bool = True) -> None:
-    """Asks the kernel to drop the cached pages of a range of a file (fdatasync, then posix_fadvise DONTNEED). Needs no privileges.
+    """Asks the kernel to drop the cached pages in a range of a file (fdatasync, then posix_fadvise DONTNEED). Requires no privileges.
 
     - `sync_first`: write dirty pages to disk first; the kernel does not drop dirty pages.
 
@@ -59,7 +59,7 @@ def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_firs
 
 
 def drop_system_page_cache(reclaim_dentries_and_inodes: bool = True, sync_first: bool = True) -> bool:
-    """Empties the whole machine's page cache and returns whether that succeeded. Needs root or passwordless sudo.
+    """Empties the whole machine's page cache and returns True if that succeeded. Requires root or passwordless sudo.
 
     - `reclaim_dentries_and_inodes`: also drop the kernel's dentry and inode caches.
     - `sync_first`: write dirty pages to disk first.
@@ -97,7 +97,7 @@ def _descriptor_of(file: File) -> Iterator[int]:
         finally:
             os.close(descriptor)
     else:
-        raise ValueError(f"a path, a file descriptor or a file object is needed, not {type(file).__name__}")
+        raise ValueError(f"file must be a path, a file descriptor or a file object, not {type(file).__name__}")
 
 
 def _check_range(offset: int, length: int) -> None:
@@ -111,12 +111,12 @@ def _pages(length: int) -> int:
 
 
 def _resident_pages(descriptor: int, start: int, length: int) -> int:
-    # Writable and private only because ctypes needs that to return the address; nothing is written.
+    # Writable and private only because ctypes requires that to return the address; nothing is written.
     with mmap.mmap(descriptor, length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE, offset=start) as mapping:
         flags = (ctypes.c_ubyte * _pages(length))()
         first = ctypes.c_char.from_buffer(mapping)
         failed = _libc.mincore(ctypes.byref(first), ctypes.c_size_t(length), flags)
-        del first  # otherwise the mapping could not be closed
+        del first  # otherwise, the mapping could not be closed
         if failed:
             error = ctypes.get_errno()
             raise RuntimeError(f"mincore: {os.strerror(error)}")

@@ -41,7 +41,7 @@ def memory_register(buf: Any) -> None:
 
 
 def memory_deregister(buf: Any) -> None:
-    """Undoes one memory_register() call for any buffer in the same allocation. Does nothing if this module did not register it.
+    """Undoes one memory_register() call for any buffer in the same allocation. Does nothing if this module has not registered the allocation.
 
     Raises ValueError as memory_register() does.
     """
@@ -52,7 +52,7 @@ def memory_deregister(buf: Any) -> None:
 
 
 class _Registrations:
-    """Counts how often this module has registered each allocation since the driver was opened."""
+    """Counts the times that this module has registered each allocation since the driver was opened."""
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
@@ -60,7 +60,7 @@ class _Registrations:
         self._counts: dict[int, int] = {}
 
     def add(self, base: int) -> bool:
-        """Counts a registration. Returns whether the allocation was registered already."""
+        """Counts a registration. Returns True if the allocation was already registered."""
         with self._lock:
             self._forget_stale()
             count = self._counts.get(base, 0)
@@ -68,7 +68,7 @@ class _Registrations:
             return count > 0
 
     def remove(self, base: int) -> bool:
-        """Removes a registration. Returns whether it was the last one, so that the allocation must be deregistered."""
+        """Removes a registration. Returns True if it was the last one, so that the allocation must be deregistered."""
         with self._lock:
             self._forget_stale()
             count = self._counts.pop(base, 0)
@@ -93,7 +93,7 @@ _not_registered = (
 
 
 def _allocation_of(buf: Any) -> tuple[int, int]:
-    """Returns base and bytes of the allocation. If it consists of several mappings, it ends with buf."""
+    """Returns the allocation's base and size in bytes. An allocation of several mappings counts only up to the end of buf."""
     try:
         facts = penstock.describe(buf)
         address, nbytes = penstock._native.resolve(buf)
@@ -111,10 +111,10 @@ def _check(what: str, status: int, *accepted: int) -> None:
 
 
 def bounce_buffer_free() -> int:
-    """Frees pinned staging memory that no request uses, as penstock.trim() does, and returns the number of bytes freed.
+    """Frees pinned staging memory that is not in use, as penstock.trim() does, and returns the number of bytes freed.
 
-    If the program has set bounce_buffer_size, this returns what KvikIO would: one buffer of that size for each thread that KvikIO would have used
-    since. penstock.stats()["pinned_bytes"] says how much memory Penstock holds.
+    If the program has set bounce_buffer_size, this returns the same number as KvikIO: the size of one buffer for each thread that KvikIO would have
+    used since then. penstock.stats()["pinned_bytes"] is the amount of pinned memory that Penstock has allocated.
     """
     return free()
 

@@ -1,7 +1,7 @@
 """KvikIO's file handle and futures, implemented on Penstock.
 
 Names, arguments, defaults, exception types and the message texts that programs match on are KvikIO's (rapidsai/kvikio, 26.x). Penstock is safer in
-these respects:
+these ways:
 
 - A future keeps its buffer and file alive, and get() may be called any number of times.
 - Every offset is checked against the buffer.
@@ -72,7 +72,8 @@ class IOFuture:
             future.add_done_callback(functools.partial(_end_of, counted))
 
     def get(self) -> int:
-        """Waits for the operation and returns the bytes moved: fewer than requested only at end of file. May be called any number of times.
+        """Waits for the operation and returns the number of bytes transferred, which is smaller than requested only at end of file. May be called any
+        number of times.
 
         Raises RuntimeError if the operation failed, with the penstock.Error as its cause; the buffer is then no longer in use.
         """
@@ -81,7 +82,7 @@ class IOFuture:
         return _attempt(self._name, self._future.result)
 
     def done(self) -> bool:
-        """Returns whether the operation has ended. Does not block."""
+        """Returns True if the operation is done. Does not block."""
         return self._future.done()
 
 
@@ -97,8 +98,8 @@ class IOFutureStream:
         self._keep = keep
 
     def check_bytes_done(self) -> int:
-        """Waits until the stream has passed the operation and returns the bytes moved. May be called any number of times. Raises RuntimeError if
-        the operation failed.
+        """Waits until the stream has completed the operation and returns the number of bytes transferred. May be called any number of times. Raises
+        RuntimeError if the operation failed.
         """
         return _attempt(self._name, lambda: _count(self._counted, self._result.wait, True))
 
@@ -115,7 +116,7 @@ class CuFile:
         Raises RuntimeError ("Unable to open file") with the system's reason; if the file does not exist, the error is also a FileNotFoundError.
         Raises ValueError for "a" or any other first letter.
         """
-        self._backend = ""  # for the statistics; empty: chosen for each request
+        self._backend = ""  # for the statistics; empty: determined for each request
         self._may_be_direct: bool | None = None  # None: not determined yet
         self._descriptor = -1
         self._direct_descriptor = -1
@@ -153,7 +154,7 @@ class CuFile:
 
     @property
     def closed(self) -> bool:
-        """Whether close() has been called."""
+        """True once close() has been called."""
         return self._descriptor < 0
 
     def fileno(self) -> int:
@@ -167,7 +168,7 @@ class CuFile:
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
 
     def is_direct_io_supported(self) -> bool:
-        """Returns whether the file can be opened with O_DIRECT and was opened while auto_direct_io_read or auto_direct_io_write was on.
+        """Returns True if the file can be opened with O_DIRECT and was opened while auto_direct_io_read or auto_direct_io_write was on.
 
         Raises RuntimeError if the file is closed or the process has run out of descriptors.
         """
@@ -215,7 +216,7 @@ class CuFile:
     def read(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
-        """Reads size bytes at file_offset into buf and returns the bytes read: fewer than size only at end of file. Blocks.
+        """Reads size bytes at file_offset into buf and returns the number of bytes read, which is smaller than size only at end of file. Blocks.
 
         Returns 0 past the end of the file (KvikIO raises "EOF" in its POSIX mode). Arguments are as for pread(). Raises RuntimeError if the read
         fails; the message is "Operation not permitted" if the file is open for writing only.
@@ -226,12 +227,12 @@ class CuFile:
     def write(
         self, buf: Any, size: int | None = None, file_offset: int = 0, task_size: int | None = None
     ) -> int:
-        """Writes size bytes of buf at file_offset and returns the bytes written. Blocks. Otherwise like read()."""
+        """Writes size bytes of buf at file_offset and returns the number of bytes written. Blocks. Otherwise like read()."""
         _check_task_size(task_size)
         return self._run(self._file.write_from, buf, size, file_offset, 0, defaults.current("gds_threshold"))
 
     def raw_read(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
-        """Reads size bytes at file_offset into device memory, beginning at dev_offset in buf. Blocks.
+        """Reads size bytes at file_offset into device memory, starting at dev_offset in buf. Blocks.
 
         - `size`: in bytes; None fills the rest of buf.
 
@@ -242,14 +243,14 @@ class CuFile:
         return self._run(self._file.read_into, buf, size, file_offset, dev_offset)
 
     def raw_write(self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0) -> int:
-        """Writes size bytes of device memory, beginning at dev_offset in buf, at file_offset. Blocks. Otherwise like raw_read()."""
+        """Writes size bytes of device memory, starting at dev_offset in buf, to the file at file_offset. Blocks. Otherwise like raw_read()."""
         require_device_memory(buf)
         return self._run(self._file.write_from, buf, size, file_offset, dev_offset)
 
     def raw_read_async(
         self, buf: Any, raw_stream: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
     ) -> IOFutureStream:
-        """Queues a read on a stream of the device that owns buf, between the stream's earlier and later work. Does not block.
+        """Queues a read, in stream order, on a stream of the device that owns buf. Does not block.
 
         - `raw_stream`: the stream as an int (0 is the default stream), or an object that wraps one.
 
@@ -316,7 +317,7 @@ class CuFile:
             _log.logger.debug("%s: %s of %s bytes at %s", self._name, call.__name__, "all" if size is None else size, file_offset)
 
     def _begin(self, call: Callable[..., object], buf: Any, size: int | None, dev_offset: int, threshold: int) -> Any:
-        """Reports an operation to the monitors. Mmap has its own backend; KvikIO's CUFILE stands for GPU-direct operations."""
+        """Reports an operation to the monitors. Mmap has its own backend; KvikIO's CUFILE backend counts GPU-direct operations."""
         requested = size if size is not None else max(0, _nbytes(buf) - dev_offset)
         is_write = "write" in call.__name__
         is_direct = not self._backend and self._is_direct(buf, requested, threshold, is_write)
@@ -339,7 +340,7 @@ class CuFile:
 def _open_flags(flags: str) -> int:
     first = flags[:1]
     if first == "a":
-        raise ValueError('Open flag "a" is not supported: an append has no offset')
+        raise ValueError('Open flag "a" is not supported, because appends ignore offsets')
     if first not in ("r", "w"):
         raise ValueError(f"Unknown file open flag {flags!r}")
     both = "+" in flags
@@ -349,9 +350,9 @@ def _open_flags(flags: str) -> int:
 
 
 def _reopen_direct(descriptor: int) -> int:
-    """Opens the same file with O_DIRECT. Returns -1 if that is not supported. Opens through the descriptor, because the file may have been renamed.
+    """Opens the same file with O_DIRECT. Returns -1 if that is not supported. Reopens the descriptor, because the file may have been renamed.
 
-    Raises OSError if no descriptor is left, which says nothing about this file.
+    Raises OSError if the process has run out of descriptors, which says nothing about this file.
     """
     access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     try:
@@ -362,14 +363,14 @@ def _reopen_direct(descriptor: int) -> int:
         return -1
 
 
-_small_bytes = 128 << 10  # run on the calling thread; the page cache decides whether such a read is GPU-direct
+_small_bytes = 128 << 10  # runs on the calling thread; the page cache determines whether such a read is GPU-direct
 _no_request_is_direct = 1 << 64  # used as a threshold
 
 
 def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"] | None:
     """Returns "staged" for device memory in KvikIO's compatibility mode, and for requests smaller than the threshold.
 
-    Otherwise the planner decides, also if nothing would be GPU-direct anyway.
+    Otherwise the planner decides, even if no request would be GPU-direct.
     """
     if defaults.current("compat_mode") == defaults.CompatMode.ON:
         return "staged" if is_device_memory(buf) else None
@@ -378,7 +379,7 @@ def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"
     nbytes = penstock._native.resolve(buf)[1] if size is None else size
     if nbytes >= threshold:
         return None
-    # A small request takes the same time on this path, and checking for GPU-direct would take longer.
+    # A small request is as fast on this path, and checking for GPU-direct I/O would take longer.
     return "staged" if nbytes <= _small_bytes or penstock.gpu_direct_status() is None else None
 
 
@@ -396,7 +397,7 @@ def _check_task_size(task_size: int | None) -> None:
     if task_size < 0:
         raise OverflowError(f"task_size: can't convert negative value {task_size}")
     if task_size == 0:
-        raise ValueError("task_size has to be a positive integer, not 0")
+        raise ValueError("task_size must be a positive integer, not 0")
     defaults.tell_of_unused("task_size", task_size)
 
 
@@ -423,7 +424,7 @@ def _nbytes(buf: Any) -> int:
 
 
 def _count(counted: Any, call: Callable[[], Outcome], ends: bool = False) -> Outcome:
-    """Runs call. Its failure ends the counted operation, if there is one. Its success does so if `ends` is set."""
+    """Runs call. A failure ends the counted operation, if there is one. Success ends it if `ends` is set."""
     if counted is None:
         return call()
     try:
@@ -440,7 +441,7 @@ def _count(counted: Any, call: Callable[[], Outcome], ends: bool = False) -> Out
 
 
 def _attempt(name: str, call: Callable[[], Outcome]) -> Outcome:
-    """Runs call. Converts Penstock's errors to KvikIO's RuntimeError, except ValueErrors other than that for a closed file."""
+    """Runs call. Converts Penstock's errors to KvikIO's RuntimeError, except ValueErrors (other than the one for a closed file)."""
     try:
         return call()
     except penstock.Error as error:

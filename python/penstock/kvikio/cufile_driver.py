@@ -1,7 +1,7 @@
 """KvikIO's view of the cuFile driver.
 
-Penstock needs no driver: it uses GPU-direct I/O if the machine supports it. driver_open() and driver_close() calls are only counted. Properties start
-with the values in cufile.json (in KiB). New values are checked and remembered but change nothing; a RuntimeWarning says so once per process.
+Penstock needs no driver: it uses GPU-direct I/O if the machine supports it. driver_open() and driver_close() calls are only counted. Properties
+initially have the values in cufile.json (in KiB). New values are checked and stored but have no effect; a RuntimeWarning says so once per process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 class DriverProperties:
     """The driver's properties as attributes. Four can be set; the others are read-only (AttributeError). Sizes are in KiB.
 
-    Raises RuntimeError if cufile.json, which is read on first use, cannot be read or is not valid.
+    Raises RuntimeError if cufile.json, which is read on first use, is unreadable or invalid.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class DriverProperties:
 
     @property
     def is_gds_available(self) -> bool:
-        """Whether the nvidia-fs kernel module is loaded, as in KvikIO. penstock.File.explain() says whether a file can be GPU-direct."""
+        """True if the nvidia-fs kernel module is loaded, as in KvikIO. penstock.File.explain() shows whether a file can use GPU-direct I/O."""
         return self._version() != (0, 0)
 
     @property
@@ -60,7 +60,7 @@ class DriverProperties:
 
     @property
     def allow_compat_mode(self) -> bool:
-        """Whether I/O works without GPU-direct: True unless cufile.json forbids it."""
+        """True if I/O may work without GPU-direct, as it may unless cufile.json forbids it."""
         return bool(self._told("properties.allow_compat_mode"))
 
     @property
@@ -70,7 +70,7 @@ class DriverProperties:
 
     @property
     def poll_mode(self) -> bool:
-        """Whether waits poll for completion."""
+        """True if waiting threads poll for completion."""
         return bool(self._changed.get("poll_mode", self._told("properties.use_poll_mode")))
 
     @poll_mode.setter
@@ -88,7 +88,7 @@ class DriverProperties:
 
     @property
     def max_device_cache_size(self) -> int:
-        """GPU memory for bounce buffers, in KiB."""
+        """The amount of GPU memory for bounce buffers, in KiB."""
         return int(self._changed.get("max_device_cache_size", self._told("properties.max_device_cache_size_kb")))
 
     @max_device_cache_size.setter
@@ -159,13 +159,13 @@ def get(config_name: str) -> Any:
 
 
 def libcufile_version() -> tuple[int, int]:
-    """Returns the (major, minor) version of cuFile that Penstock replaces: that of penstock.cufile.get_version()."""
+    """Returns the (major, minor) version of cuFile that Penstock replaces, as in penstock.cufile.get_version()."""
     major, rest = divmod(cufile.get_version(), 1000)
     return major, rest // 10
 
 
 def driver_open() -> None:
-    """Opens the driver. Never required. Each call needs its own driver_close(). Raises RuntimeError if cufile.json cannot be read or is not valid."""
+    """Opens the driver. Never required. Each call needs its own driver_close(). Raises RuntimeError if cufile.json is unreadable or invalid."""
     _attempt(cufile.driver_open)
 
 
@@ -184,7 +184,7 @@ _OWN_WAITING = "waiting threads poll briefly, then sleep"
 _OWN_MEMORY = "bytes pass through pinned host memory, which PENSTOCK_PINNED_MIB limits"
 _OWN_REGISTRATIONS = "only NVIDIA's library registers GPU memory with the kernel, and it reads cufile.json itself"
 
-# The reason why each setting changes nothing.
+# The reason why each setting has no effect.
 _UNUSED = {
     "poll_mode": _OWN_WAITING,
     "poll_thresh_size": _OWN_WAITING,

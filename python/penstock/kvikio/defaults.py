@@ -4,7 +4,7 @@ Initial values come from KvikIO's environment variables. A variable is read and 
 is opened; a malformed one raises a ValueError that names it. Settings apply to the whole process. All functions are thread-safe.
 
 A setting or variable that has no effect in Penstock causes a RuntimeWarning once per process and name: a setting when you set it to a different value
-(`task_size` also when you pass it to pread() or another call), a variable when the first file is opened. The guide "KvikIO and cuDF" lists all
+(`task_size` also when you pass it to pread() or another call), a variable when you open the first file. The guide "KvikIO and cuDF" lists all
 settings.
 """
 
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class CompatMode(enum.IntEnum):
-    """Whether GPU-direct I/O may be used, with KvikIO's names and numbers."""
+    """Controls whether GPU-direct I/O may be used. The names and numbers are KvikIO's."""
 
     OFF = 0
     ON = 1
@@ -97,7 +97,7 @@ def get(config_name: str) -> Any:
 
 
 def current(config_name: str) -> Any:
-    """Like get(), for a number or a switch, but without the lock once the value is known. Not part of KvikIO."""
+    """Like get(), for a number or a switch, but without taking the lock once the value is known. Not part of KvikIO."""
     value = _values.get(config_name)
     return get(config_name) if value is None else value
 
@@ -108,19 +108,19 @@ def default_of(config_name: str) -> Any:
 
 
 def is_compat_mode_preferred() -> bool:
-    """Returns whether no I/O is GPU-direct: compat_mode is ON, or AUTO when no file on this machine can be GPU-direct
+    """Returns True if no I/O can be GPU-direct: compat_mode is ON, or it is AUTO and no file on this machine can use GPU-direct I/O
     (penstock.gpu_direct_status()).
     """
     mode = get("compat_mode")
     return bool(mode == CompatMode.ON or (mode == CompatMode.AUTO and penstock.gpu_direct_status() is not None))
 
 
-# The older interface: a function for each setting. The setters take effect at once, and can also be used in a with statement.
+# The older interface: a function for each setting. The setters take effect immediately, and can also be used in a with statement.
 
 
 def compat_mode() -> bool:
-    """Returns whether the setting "compat_mode", with AUTO resolved, is ON. True and False equal CompatMode.ON and OFF, which KvikIO 24.12 to 25.02
-    returned. The newer get("compat_mode") returns the CompatMode.
+    """Returns True if "compat_mode" is ON, or AUTO resolves to ON. True and False equal CompatMode.ON and CompatMode.OFF, which KvikIO 24.12 to 25.02
+    returned. The newer get("compat_mode") returns the CompatMode itself.
     """
     return is_compat_mode_preferred()
 
@@ -233,7 +233,7 @@ class _Setting(NamedTuple):
     variables: tuple[str, ...]  # environment variables; all that are set must agree
     initial: Any
     check: Callable[[str, Any], Any]  # (name, value passed to set()) -> value to keep
-    parse: Callable[[str, str], Any]  # (variable, its text) -> value
+    parse: Callable[[str, str], Any]  # (variable, its value) -> parsed value
 
 
 def _check_count(name: str, value: Any) -> int:
@@ -246,7 +246,7 @@ def _check_count(name: str, value: Any) -> int:
 def _check_positive(name: str, value: Any) -> int:
     count = _check_count(name, value)
     if count == 0:
-        raise ValueError(f"{name} has to be a positive integer, not 0")
+        raise ValueError(f"{name} must be a positive integer, not 0")
     return count
 
 
@@ -255,14 +255,14 @@ def _check_switch(name: str, value: Any) -> bool:
         return value
     if operator.index(value) in (0, 1):
         return bool(value)
-    raise ValueError(f"{name} has to be True or False, not {value!r}")
+    raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
 def _check_compat_mode(name: str, value: Any) -> CompatMode:
     try:
         return CompatMode(operator.index(value))
     except ValueError:
-        raise ValueError(f"{name} has to be a CompatMode, not {value!r}") from None
+        raise ValueError(f"{name} must be a CompatMode, not {value!r}") from None
 
 
 def _check_codes(name: str, value: Any) -> list[int]:
@@ -328,12 +328,12 @@ _SETTINGS = {
     "http_timeout": _counted(60, "KVIKIO_HTTP_TIMEOUT"),
 }
 
-_OWN_THREADS = "Penstock uses as many threads as the links need; PENSTOCK_LANES sets their number"
-_OWN_SIZES = "Penstock splits a request by its size and by the bytes in the page cache"
+_OWN_THREADS = "Penstock uses as many threads as the PCIe links require; PENSTOCK_LANES sets the number"
+_OWN_SIZES = "Penstock splits a request according to its size and the bytes in the page cache"
 _OWN_MEMORY = "PENSTOCK_PINNED_MIB limits pinned memory"
 _OWN_SERVERS = "Penstock adapts the number of connections to the server"
 
-# The reason why each setting changes nothing.
+# The reason why each setting has no effect.
 _UNUSED = {
     "num_threads": _OWN_THREADS,
     "task_size": _OWN_SIZES,
@@ -347,7 +347,7 @@ _UNUSED_VARIABLES = {
     "KVIKIO_REMOTE_IO_REACTOR_DISPATCH": _OWN_SERVERS,
     "KVIKIO_REMOTE_IO_MAX_CONCURRENT_REQUESTS": _OWN_SERVERS,
 }
-# Variables that have an effect, or request what Penstock does anyway, so that no warning is needed.
+# Variables that need no warning, because they have an effect or request what Penstock always does.
 _USED_VARIABLES = (
     "KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD",
     "KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE",
@@ -360,7 +360,7 @@ _warned: builtins.set[str] = builtins.set()
 def warn_once(name: str, why: str) -> None:
     if name not in _warned:
         _warned.add(name)
-        warnings.warn(f"KvikIO's {name} changes nothing in Penstock: {why}", RuntimeWarning, stacklevel=_level_of_the_caller())
+        warnings.warn(f"KvikIO's {name} has no effect in Penstock: {why}", RuntimeWarning, stacklevel=_level_of_the_caller())
 
 
 def _level_of_the_caller() -> int:
@@ -378,7 +378,7 @@ def tell_of_unused(name: str, value: Any) -> None:
 
 
 def tell_of_unused_variables() -> None:
-    """Warns once about each environment variable that changes nothing. Raises ValueError if one is malformed."""
+    """Warns once about each environment variable that has no effect. Raises ValueError if one is malformed."""
     for name in _SETTINGS:
         if name not in _values:
             get(name)
@@ -391,7 +391,7 @@ def tell_of_unused_variables() -> None:
 
 
 _lock = forkable_lock()
-_values: dict[str, Any] = {}  # values that were read or set so far; guarded by _lock
+_values: dict[str, Any] = {}  # values that have been read or set so far; guarded by _lock
 
 
 def _value(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""KvikIO's memory-mapped file. Penstock's engine performs the reads and decides whether to map the file."""
+"""KvikIO's memory-mapped file. Penstock's engine performs the reads, and decides whether to map the file."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class Mmap:
         self._file.close()
 
     def closed(self) -> bool:
-        """Returns whether close() has been called. As in KvikIO, this is a method here but a property of CuFile."""
+        """Returns True once close() has been called. As in KvikIO, this is a method here but a property in CuFile."""
         return self._file.closed
 
     def read(self, buf: Any, size: int | None = None, offset: int = 0) -> int:
         """Reads size bytes (None: to the end of the file) at offset in the file into buf (host or device memory). Blocks.
 
-        Returns the bytes read. Raises IndexError if the range is not within the region, ValueError if it does not fit into buf, and RuntimeError if
-        the file is closed or the read fails.
+        Returns the number of bytes read. Raises IndexError if the range is not within the region, ValueError if it does not fit into buf, and
+        RuntimeError if the file is closed or the read fails.
         """
         return self._file.read(buf, self._checked(size, offset), offset)
 

@@ -1,6 +1,6 @@
 """Reads and writes arrays by file name, as numpy.fromfile() and ndarray.tofile() do, for arrays of NumPy, CuPy and similar libraries.
 
-This module needs NumPy. The functions behave as in KvikIO.
+This module requires NumPy. The functions behave as in KvikIO.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class FileLike(Protocol):
 
 
 class LikeWrapper:
-    """For np.fromfile()'s argument `like`: the file is read into an array of the same type as the wrapped one.
+    """Wraps an array for np.fromfile()'s argument `like`: the file is read into an array of the same type as the wrapped one.
 
-    np.fromfile("x", dtype=int, like=LikeWrapper(cupy.empty(()))) reads straight into device memory.
+    np.fromfile("x", dtype=int, like=LikeWrapper(cupy.empty(()))) reads directly into device memory.
     """
 
     def __init__(self, like: Any) -> None:
@@ -55,12 +55,12 @@ def fromfile(
     *,
     like: Any = None,
 ) -> Any:
-    """Reads count items of dtype from a file, beginning at offset (in bytes); -1 reads to the end. Blocks.
+    """Reads count items of dtype from a file, starting at offset (in bytes); -1 reads to the end. Blocks.
 
     - `file`: a path, or a file object, whose name is used.
     - `like`: an array of the type to return; None returns a NumPy array.
 
-    Returns fewer items if the file ends earlier, and none if offset is past its end. Raises:
+    Returns fewer items if the file ends first, and none if offset is past its end. Raises:
 
     - NotImplementedError: sep is not empty.
     - FileNotFoundError, which is also a RuntimeError here: the file does not exist.
@@ -70,9 +70,9 @@ def fromfile(
     if sep != "":
         raise NotImplementedError("Non-default value of the `sep` argument is not supported")
     if offset < 0:
-        raise ValueError(f"fromfile: offset has to be 0 or more, not {offset}")
+        raise ValueError(f"fromfile: offset must be 0 or more, not {offset}")
     if count < -1:
-        raise ValueError(f"fromfile: negative dimensions are not allowed: count is {count}, and only -1 means all")
+        raise ValueError(f"fromfile: negative dimensions are not allowed: count is {count}; pass -1 to read all items")
     item = np.dtype(dtype)
     with CuFile(_path_of(file), "r") as source:
         size = os.fstat(source.fileno()).st_size
@@ -85,7 +85,7 @@ def fromfile(
         length = there if count == -1 else min(count, there)
         array = np.empty(length, item) if like is None else np.empty_like(like, shape=(length,), dtype=item)
         done = source.read(array, file_offset=offset) if length > 0 else 0
-    # Shorter if the file ended before its size.
+    # The result is shorter if the file was truncated while it was being read.
     return array if done == array.nbytes else array[: done // item.itemsize]
 
 
@@ -98,7 +98,7 @@ def tofile(ary: Any, file: str | os.PathLike[str] | FileLike) -> None:
     """
     check_array("ary", ary)
     array = np.ascontiguousarray(ary, like=ary) if hasattr(ary, "__array_function__") else np.ascontiguousarray(ary)
-    _native.resolve(array)  # raise before the file changes if the array cannot be written
+    _native.resolve(array)  # raises if the array cannot be written, before the file changes
     with CuFile(_path_of(file), "w") as target:
         if array.nbytes > 0:
             target.write(array)

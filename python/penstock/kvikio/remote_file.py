@@ -3,8 +3,8 @@
 Names, arguments, defaults, exception types and the message texts that programs match on are KvikIO's (rapidsai/kvikio, 26.x). In Penstock, all reads
 of a file return bytes from the same version of the object or raise an error.
 
-http_max_attempts, http_status_codes and http_timeout are read when a file is opened. The timeout limits stalls: a slow but steady download does not
-time out. As with KvikIO, the caller percent-encodes the keys of S3 objects.
+http_max_attempts, http_status_codes and http_timeout are read when a file is opened. The timeout applies to stalls: a slow but steady download does
+not time out. As with KvikIO, the caller percent-encodes the keys of S3 objects.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _S3_HOSTS = re.compile(r"(.+\.)?s3([.-][a-z0-9-]+)?\.amazonaws\.com")
 
 @functools.cache
 def is_remote_file_available() -> bool:
-    """Returns whether files can be read over the network: whether libcurl is installed."""
+    """Returns True if files can be read over the network, that is, if libcurl is installed."""
     try:
         ctypes.CDLL("libcurl.so.4")
     except OSError:
@@ -63,7 +63,7 @@ def is_remote_file_available() -> bool:
 
 
 def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
-    """Returns the kind of a URL, judging by its text alone: S3 for s3:// and Amazon's hosts, S3_PRESIGNED_URL for signed URLs of Amazon's hosts.
+    """Returns the kind of a URL, based only on its text: S3 for s3:// and Amazon's hosts, S3_PRESIGNED_URL for signed URLs of Amazon's hosts.
 
     Raises RuntimeError ("Bad scheme" or "Unsupported endpoint URL").
     """
@@ -72,7 +72,7 @@ def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
 
 def _fitting(url: str) -> list[RemoteEndpointType]:
     """Returns all kinds that a URL may be, in KvikIO's order."""
-    from urllib.parse import parse_qs, urlsplit  # takes 2 ms, which programs without URLs should not pay
+    from urllib.parse import parse_qs, urlsplit  # importing takes 2 ms, a cost that programs without URLs should not pay
 
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url):
         raise RuntimeError(f"KvikIO: Bad scheme: {_shown(url)} is not a URL")
@@ -99,7 +99,7 @@ def _shown(url: str) -> str:
 
 
 class RemoteFile:
-    """An object on a server that you read at offsets into host or device memory. Created by open() and the other class methods. Thread-safe."""
+    """An object on a server. You read it at offsets, into host or device memory. Created by open() and the other class methods. Thread-safe."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class RemoteFile:
 
     @classmethod
     def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens a file on a web server. `nbytes` is its size; None asks the server. Raises RuntimeError, such as "URL returned error: 404"."""
+        """Opens a file on a web server. `nbytes` is its size; if it is None, the server is queried. Raises RuntimeError, such as "URL returned error:
+        404"."""
         return cls._open(url, RemoteEndpointType.HTTP, nbytes)
 
     @classmethod
@@ -164,7 +165,7 @@ class RemoteFile:
             "region": aws_region_name,
             "access_key_id": aws_access_key_id,
             "secret_access_key": aws_secret_access_key,
-            "endpoint": aws_endpoint_url if is_by_name else None,  # other URLs name their server themselves
+            "endpoint": aws_endpoint_url if is_by_name else None,  # other URLs already contain their server
             "session_token": aws_session_token,
         }
         options = {name: value for name, value in given.items() if value is not None}
@@ -177,12 +178,13 @@ class RemoteFile:
 
     @classmethod
     def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens an S3 object by a presigned URL, which has the signature in its query."""
+        """Opens an S3 object by a presigned URL, whose query contains the signature."""
         return cls._open(presigned_url, RemoteEndpointType.S3_PRESIGNED_URL, nbytes)
 
     @classmethod
     def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Opens an HDFS file: http://HOST:PORT/webhdfs/v1/PATH. The user comes from `user.name=` in the query or from KVIKIO_WEBHDFS_USERNAME."""
+        """Opens an HDFS file: http://HOST:PORT/webhdfs/v1/PATH. The user name comes from `user.name=` in the query or from
+        KVIKIO_WEBHDFS_USERNAME."""
         return cls._open(url, RemoteEndpointType.WEBHDFS, nbytes)
 
     @classmethod
@@ -193,10 +195,10 @@ class RemoteFile:
         allow_list: Sequence[RemoteEndpointType] | None = None,
         nbytes: int | None = None,
     ) -> RemoteFile:
-        """Opens a file by a URL of any kind. `allow_list` lists the accepted kinds; None accepts all.
+        """Opens a file by a URL of any kind. `allow_list` contains the accepted kinds; None accepts all.
 
-        An S3 object that the credentials may not read is opened as a public one, as in KvikIO; a RuntimeWarning says so. Raises RuntimeError:
-        "Unsupported endpoint URL", "Invalid URL" (for a different kind), or "not in the allowlist".
+        An S3 object that the credentials do not allow reading is opened as a public object, as in KvikIO; a RuntimeWarning says so. Raises
+        RuntimeError: "Unsupported endpoint URL", "Invalid URL" (for a different kind), or "not in the allowlist".
         """
         allowed = list(RemoteEndpointType) if allow_list is None else list(allow_list)
         if remote_endpoint_type is not RemoteEndpointType.AUTO:
@@ -244,7 +246,7 @@ class RemoteFile:
             _print(retries)
 
     def close(self) -> None:
-        """Does nothing, as in KvikIO: the object is released with this file."""
+        """Does nothing, as in KvikIO: the object is released when this file is deleted."""
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -264,7 +266,7 @@ class RemoteFile:
         return self._file.size()
 
     def read(self, buf: Any, size: int | None = None, file_offset: int = 0) -> int:
-        """Reads size bytes (None: fills buf) at file_offset into buf and returns the bytes read. Blocks.
+        """Reads size bytes (None: fills buf) at file_offset into buf and returns the number of bytes read. Blocks.
 
         - ValueError: the range is not within the object ("cannot read ... bytes into a ... bytes file"), or buf is read-only, not contiguous or
           shorter than size.
@@ -287,7 +289,7 @@ class RemoteFile:
         return _RemoteFuture(future, self._url, self, buf if wanted == there else None)
 
     def _read_whole(self, buf: Any) -> int:
-        """Reads a whole object from a server without ranges, as KvikIO does."""
+        """Reads a whole object from a server that does not support ranges, as KvikIO does."""
         return _attempt(lambda: self._open_whole().pread(buf, 0, self.nbytes(), order="A").result())
 
 
@@ -316,7 +318,7 @@ class _RemoteFuture(IOFuture):
             _print(self._retries)
 
 
-_FIRST_PAUSE_S = 0.5  # KvikIO's first pause, doubled up to eight times
+_FIRST_PAUSE_S = 0.5  # KvikIO's first pause between retries, doubled up to eight times
 _PRINTED_EVERY_S = 0.25
 
 
@@ -330,7 +332,7 @@ def _patience() -> dict[str, Any]:
 
 
 def _print(retries: _RemoteRetries) -> None:
-    """Prints KvikIO's lines on standard output, as KvikIO does. A closed or full output does not make the read fail."""
+    """Prints KvikIO's lines on standard output, as KvikIO does. Ignores a closed or full output."""
     for status, in_time, pause_ms, attempt, attempts in retries.take():
         what = f"Got HTTP code {status}" if status else "Connection error" if in_time else "Timeout error"
         with contextlib.suppress(OSError, ValueError):
@@ -338,13 +340,13 @@ def _print(retries: _RemoteRetries) -> None:
 
 
 def _attempt(call: Callable[[], Outcome]) -> Outcome:
-    """Runs call. Converts Penstock's errors to KvikIO's, with the words that programs match on."""
+    """Runs call. Converts Penstock's errors to KvikIO's, with the message texts that programs match on."""
     try:
         return call()
     except penstock.Error as error:
         text = str(error)
         _log.logger.error("%s", text)
-        if "serves no ranges" in text:
+        if "serves no ranges" in text or "support ranges" in text:
             raise OverflowError(f"KvikIO: {text}: maybe the server doesn't support file ranges?") from error
         if isinstance(error, ValueError) and "URL" not in text:
             raise

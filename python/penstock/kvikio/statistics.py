@@ -1,6 +1,6 @@
-"""KvikIO's call totals, counted while a SummaryMonitor exists. penstock.stats() has more totals and always counts.
+"""KvikIO's operation totals, counted while a SummaryMonitor exists. penstock.stats() has more totals and always counts.
 
-One call of CuFile or Mmap is one operation. A stream-ordered operation ends when check_bytes_done() is called.
+Each call of a CuFile or Mmap method is one operation. A stream-ordered operation ends when check_bytes_done() is called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock._forks import forkable_lock
 
 __all__ = ["Summary", "SummaryMonitor", "begin"]
 
-# KvikIO's backends. CUFILE counts GPU-direct operations of CuFile, POSIX its others. The two for remote files stay zero.
+# KvikIO's backends. CUFILE counts CuFile's GPU-direct operations, POSIX its other operations. The two remote backends stay zero.
 _BACKENDS = ("POSIX", "CUFILE", "MMAP", "REMOTE_HTTP", "REMOTE_HDFS")
 _MAGIC = b"penstock summary 1\n"
 
@@ -34,7 +34,7 @@ class BackendTotals(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The totals at one time or over an interval. Names that end in _ns are nanoseconds, those in _unix_ns nanoseconds since 1970.
+    """Totals at a point in time or over an interval. Names that end in _ns are nanoseconds, and those in _unix_ns nanoseconds since 1970.
 
     - `busy_ns`: the time during which at least one operation was running.
     - `total_duration_ns`: the sum of the durations of all operations.
@@ -58,15 +58,15 @@ class Summary:
     busy_bytes_per_sec: float
     busy_fraction: float
     mean_duration_ns: int
-    # The monitor and span of this reading; empty for an interval.
+    # The monitor and counting span of this summary; empty for an interval.
     _span: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def since(self, previous: Summary) -> Summary:
-        """Returns the totals between an earlier reading of the same monitor and this one. Raises ValueError if previous is not a Summary, or was
-        read before a reset().
+        """Returns the totals between an earlier summary from the same monitor and this one. Raises ValueError if previous is not a Summary, or was
+        created before a reset().
         """
         if self._span is None or previous._span != self._span or previous.end_unix_ns > self.end_unix_ns:
-            raise ValueError("previous is not an earlier reading of the same monitor")
+            raise ValueError("previous must be an earlier summary from the same monitor")
         totals = {name: getattr(self, name) - getattr(previous, name) for name in _COUNTED}
         backends = {
             name: {key: of[key] - previous.by_backend[name][key] for key in of} for name, of in self.by_backend.items()  # type: ignore[literal-required]
@@ -83,20 +83,20 @@ class Summary:
 
     @staticmethod
     def deserialize(data: bytes) -> Summary:
-        """Returns the summary that serialize() wrote. Raises ValueError for any other bytes."""
+        """Returns the summary that serialize() encoded. Raises ValueError for any other bytes."""
         if not data.startswith(_MAGIC):
-            raise ValueError("these bytes are not a summary")
+            raise ValueError("data is not a serialized Summary")
         try:
             told = json.loads(data[len(_MAGIC) :])
             span = told.pop("_span")
             return Summary(**told, _span=None if span is None else (span[0], span[1]))
         except (TypeError, KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"these bytes are not a summary: {error}") from None
+            raise ValueError(f"data is not a serialized Summary: {error}") from None
 
     def report(self) -> str:
         """Returns the summary as text, one line per total."""
         lines = [
-            f"KvikIO I/O summary, by Penstock: {self.wall_ns / 1e9:.3f} s, busy {self.busy_fraction:.1%} of them",
+            f"KvikIO I/O summary, by Penstock: {self.wall_ns / 1e9:.3f} s, busy {self.busy_fraction:.1%} of the time",
             f"  operations: {self.num_ops} ({self.num_reads} reads, {self.num_writes} writes, {self.num_errors} failed)",
             f"  bytes: {self.bytes_transferred} of {self.bytes_requested} ({self.bytes_read} read, {self.bytes_written} written)",
             f"  while busy: {self.busy_bytes_per_sec / 1e9:.3f} GB/s, {self.mean_duration_ns / 1e3:.1f} us per operation",
@@ -139,13 +139,13 @@ def _summary(start: int, end: int, totals: dict[str, int], backends: Any, span: 
 
 
 class SummaryMonitor:
-    """Counts what this process does through penstock.kvikio, until stop(), the end of its with block, or its deletion. Thread-safe."""
+    """Counts this process's penstock.kvikio operations, until stop(), the end of its with block, or its deletion. Thread-safe."""
 
     def __init__(self) -> None:
         self._number = next(_numbers)
         self._anchor = time.time_ns() - time.monotonic_ns()
         self._span = 0
-        self._span_of_work = 0  # changes with each reset() and stop(), so that operations of earlier spans are recognized at their end
+        self._span_of_work = 0  # changes with each reset() and stop(), so that operations from earlier spans are recognized when they end
         self._under_way = 0
         self._busy_since = 0
         self._stopped: int | None = None
@@ -176,7 +176,7 @@ class SummaryMonitor:
         return self.get().since(previous)
 
     def stop(self) -> None:
-        """Stops counting; the interval ends here. Does nothing if already stopped."""
+        """Stops counting and ends the interval. Does nothing if already stopped."""
         with _lock:
             if self._entry in _monitors:
                 _monitors.remove(self._entry)
@@ -212,7 +212,7 @@ class SummaryMonitor:
 
     def _ended(self, now: int, done: _Operation, moved: int, failed: bool, span: int) -> None:
         if span != self._span_of_work:
-            return  # it began before a reset(), or ends after stop()
+            return  # it started before a reset(), or ended after stop()
         self._under_way -= 1
         if self._under_way == 0:
             self._totals["busy_ns"] += now - self._busy_since
@@ -230,7 +230,7 @@ class SummaryMonitor:
 
 
 class _Operation:
-    """One running call."""
+    """A running operation."""
 
     def __init__(self, backend: str, is_write: bool, requested: int) -> None:
         self.backend = backend
@@ -251,7 +251,7 @@ class _Operation:
 
 
 def begin(backend: str, is_write: bool, requested: int) -> _Operation | None:
-    """Begins an operation, or returns None if there is no monitor. Called by penstock.kvikio."""
+    """Starts an operation, or returns None if there is no monitor. Called by penstock.kvikio."""
     return _Operation(backend, is_write, requested) if _monitors else None
 
 
@@ -260,7 +260,7 @@ _monitors: list[weakref.ref[SummaryMonitor]] = []
 
 
 def _forget(entry: weakref.ref[SummaryMonitor]) -> None:
-    """Removes a monitor that was garbage collected. Takes no lock, because the thread that this interrupts may hold it."""
+    """Removes a monitor that was garbage collected. Does not take the lock, because the thread that this interrupts may hold it."""
     with contextlib.suppress(ValueError):
         _monitors.remove(entry)
 

@@ -1,4 +1,4 @@
-"""Decorators and a test web server that KvikIO's users import."""
+"""Decorators and a test web server that programs import from KvikIO."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def call_once(func: Callable[..., Result]) -> Callable[..., Result]:
     """Runs func on its first call only; later calls return the first result, whatever their arguments.
 
-    A call in which func raises does not count. Thread-safe: other callers wait for the running call.
+    If func raises, the call does not count. Thread-safe: other callers wait for the running call.
     """
     lock = forkable_lock()
     kept: list[Result] = []
@@ -66,7 +66,7 @@ def kvikio_deprecate_module(msg: str, *, since: str) -> None:
 
 
 class LocalHttpServer:
-    """Serves a folder on a port of 127.0.0.1, for tests. A context manager: `with LocalHttpServer(folder) as server: ... server.url`.
+    """Serves a folder on a 127.0.0.1 port, for tests. A context manager: `with LocalHttpServer(folder) as server: ... server.url`.
 
     `ip`, `port` and `url` are set during the block. The server runs on threads of this process (KvikIO's is a separate process). It stops when the
     block or the process ends, or after max_lifetime.
@@ -80,7 +80,7 @@ class LocalHttpServer:
         """Prepares the server; the with statement starts it.
 
         - `root_path`: the folder.
-        - `range_support`: whether to honour range requests.
+        - `range_support`: True to support range requests.
         - `max_lifetime`: in seconds.
         """
         self.root_path = root_path
@@ -160,7 +160,7 @@ class _RangeHandler(_WholeHandler):
 
 
 def _part(first: str, last: str, size: int) -> tuple[int, int]:
-    """Returns the begin and end of a range: "2-5" is bytes 2 to 5, "2-" is everything from 2 on, "-5" is the last five bytes."""
+    """Returns the begin and end of a range: "2-5" is bytes 2 to 5, "2-" is everything from byte 2 to the end, "-5" is the last five bytes."""
     if not first:
         return max(0, size - int(last)), size
     return int(first), min(int(last) + 1, size) if last else size

@@ -8,7 +8,7 @@ MINIMUM_ZARR_VERSION = "3.1"
 """The oldest zarr that a GDSStore works with."""
 
 supported = True
-"""Whether the installed zarr is supported. Always True: importing this module fails otherwise."""
+"""True if the installed zarr is supported. Always True, because importing this module fails otherwise."""
 
 
 def __dir__() -> list[str]:
