@@ -72,7 +72,7 @@ assert "load_rank(group=) returns PyTorch tensors" in failure(penstock.InvalidAr
 message = failure(penstock.InvalidArgument, shard={"up": 0} if rank < 2 else {"up": 0, "wide": 1})
 assert "ranks 1 and 2 do not load the same" in message, message
 message = failure(FileNotFoundError if rank == 1 else penstock.Closed, path=path if rank != 1 else f"{folder}/missing")
-assert "missing" in message and (rank == 1 or "rank 1 has failed: NotFound" in message), message
+assert "missing" in message and (rank == 1 or "rank 1 failed: NotFound" in message), message
 
 wait = _group.Reads.wait
 
@@ -85,9 +85,9 @@ def fails(reads):
 if rank == 2:
     _group.Reads.wait = fails
 message = failure(penstock.Closed if rank != 2 else penstock.Error)
-assert "the disk has gone" in message and (rank == 2 or "rank 2 has failed: Error" in message), message
+assert "the disk has gone" in message and (rank == 2 or "rank 2 failed: Error" in message), message
 message = failure(penstock.Closed if rank != 2 else penstock.Error, names=["up"])  # of which each rank reads its own part only
-assert "the disk has gone" in message and (rank == 2 or "rank 2 has failed: Error" in message), message
+assert "the disk has gone" in message and (rank == 2 or "rank 2 failed: Error" in message), message
 _group.Reads.wait = wait
 check(load(), rank, world)
 
@@ -106,9 +106,9 @@ def test_each_rank_of_a_group_gets_its_part_and_hears_of_failures(tmp_path: Path
 
 
 def test_a_group_stands_for_rank_world_and_address() -> None:
-    with pytest.raises(TypeError, match="rank, world and address are needed, or group="):
+    with pytest.raises(TypeError, match="pass either rank, world and address, or group="):
         load_rank("model.safetensors", "cpu")
-    with pytest.raises(TypeError, match="do not combine group= with rank, world or address"):
+    with pytest.raises(TypeError, match="group= cannot be combined with rank, world or address"):
         load_rank("model.safetensors", "cpu", 0, 1, "unix:@x", group=object())
     with pytest.raises(penstock.InvalidArgument, match="init_process_group"):
         load_rank("model.safetensors", "cpu", group=object())

@@ -122,7 +122,7 @@ def test_an_empty_tensor_of_a_shape_that_no_array_has_is_named(tmp_path: Path, s
             pytest.skip("PyTorch has as many dimensions as one likes")
     path = written(tmp_path / "file", {"victim": row(dtype="F32", shape=shape, data_offsets=[0, 0])})
     for call in (load_file, lambda path, **how: list(safetensors.stream(path, **how)), lambda path, **how: safe_open(path, **how).get_tensor("victim")):
-        with pytest.raises(SafetensorError, match='tensor "victim" is of type F32 and shape') as caught:
+        with pytest.raises(SafetensorError, match='tensor "victim" has the type F32 and shape') as caught:
             call(path, framework=framework)
         assert caught.value.filename == str(path)
 
@@ -199,12 +199,12 @@ def test_a_file_that_shrinks_is_a_short_read_of_named_tensors(pair: tuple[Path, 
         assert (file.get_tensor("first") == tensors["first"]).all()
         for each in (file, device):
             for name in ("second", "third"):
-                with pytest.raises(penstock.ShortRead, match=f'{path}: the file ends at .*before the bytes of "{name}"') as caught:
+                with pytest.raises(penstock.ShortRead, match=f'{path}: the file was truncated after it was opened: it ends at .*before the end of "{name}"') as caught:
                     each.get_tensor(name)
                 assert caught.value.filename == str(path)
-            with pytest.raises(penstock.ShortRead, match='before the bytes of "second", "third"'):
+            with pytest.raises(penstock.ShortRead, match='before the end of "second", "third"'):
                 each.get_tensors()
-            with pytest.raises(penstock.ShortRead, match='before the bytes of "third"'):
+            with pytest.raises(penstock.ShortRead, match='before the end of "third"'):
                 each.get_slice("third")[10:]
 
 

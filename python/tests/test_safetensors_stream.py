@@ -591,7 +591,7 @@ def test_a_second_thread_is_refused_and_the_stream_goes_on(file: Path, tensors: 
 
     def wait(batch: Any) -> None:
         def other() -> None:
-            with pytest.raises(penstock.InvalidArgument, match="another call is taking a tensor from this stream") as caught:
+            with pytest.raises(penstock.InvalidArgument, match="another thread is using this stream") as caught:
                 next(flow)
             told.append(caught.value)
 

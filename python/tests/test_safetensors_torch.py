@@ -157,11 +157,11 @@ def test_four_bits_are_told_by_the_number_of_elements(tmp_path: Path) -> None:
     assert bytes_of(torch.cat([each.view(torch.uint8) for each in parts], dim=1)) == bytes_of(tensor)
     header = b'{"x":{"dtype":"F4","shape":[2,1],"data_offsets":[0,1]}}'
     (tmp_path / "odd").write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
-    with pytest.raises(SafetensorError, match=r'"x" is of type F4 and shape \[2, 1\]: PyTorch has two of them in a byte'):
+    with pytest.raises(SafetensorError, match=r'"x" has the type F4 and shape \[2, 1\]: PyTorch packs two elements into a byte'):
         ours.load_file(tmp_path / "odd")
     header = b'{"x":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}'
     (tmp_path / "six").write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
-    with pytest.raises(SafetensorError, match='"x" is of type F6_E2M3, which PyTorch does not support'):
+    with pytest.raises(SafetensorError, match='"x" has the type F6_E2M3, which PyTorch does not support'):
         ours.load_file(tmp_path / "six")
 
 
@@ -272,7 +272,7 @@ def test_models_whose_names_differ_are_told_as_by_the_other(tmp_path: Path) -> N
     result = load_into(tmp_path / "file", model, strict=False)
     assert set(result.missing_keys) == results[0][0] and result.unexpected_keys == results[0][1]
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(RuntimeError, match=r'(?s)does not fit into the Sequential:.*missing in the file: "0.bias", "1.weight".*unexpected in the file: "other"'):
+    with pytest.raises(RuntimeError, match=r'(?s)does not match the Sequential:.*missing from the file: "0.bias", "1.weight".*unexpected in the file: "other"'):
         load_into(tmp_path / "file", model)
     assert all((each == before[name]).all() for name, each in model.state_dict().items())
 
@@ -286,7 +286,7 @@ def test_tensors_that_are_not_as_in_the_file_are_copied_into(tmp_path: Path, dev
         "steps": torch.zeros(4, 12, device=device)[:, ::2],
         "plain": torch.zeros(4, 6, device=device, requires_grad=True),
     }
-    with pytest.raises(Mismatch, match='"half" is of type F32 in the file and torch.bfloat16 in memory, and convert is False'):
+    with pytest.raises(Mismatch, match='"half" has the type F32 in the file but torch.bfloat16 in memory, and convert is False'):
         load_into(tmp_path / "file", target)
     assert not any(bool(each.any()) for each in target.values())
     load_into(tmp_path / "file", target, convert=True)
@@ -300,7 +300,7 @@ def test_tensors_without_bytes_are_refused_in_words(tmp_path: Path) -> None:
     ours.save_file({"weight": torch.ones(3, 2), "bias": torch.ones(3)}, tmp_path / "file")
     with pytest.raises(Mismatch, match='(?s)"weight" is on the device meta, which.*"bias" is on the device meta'):
         load_into(tmp_path / "file", torch.nn.Linear(2, 3, device="meta"))
-    with pytest.raises(Mismatch, match='"bias" is of the layout torch.sparse_coo'):
+    with pytest.raises(Mismatch, match='"bias" has the layout torch.sparse_coo'):
         load_into(tmp_path / "file", {"bias": torch.zeros(3).to_sparse()}, strict=False)
     lazy = torch.nn.Linear(2, 3, device="meta").to_empty(device="cpu")
     load_into(tmp_path / "file", lazy)

@@ -4,16 +4,16 @@
     from penstock.safetensors.torch import save_file
 
     weights = load_file("model.safetensors", device="cuda:0", framework="pt")
-    load_into("folder/of/a/model", module)                        # index and shards, into memory that you have
+    load_into("folder/of/a/model", module)                        # index and shards, into existing memory
     for name, tensor in stream("folder/of/a/model", device=0):    # one at a time, in bounded memory
         ...
     with safe_open("model.safetensors", framework="pt", device="cuda:0") as file:
-        part = file.get_slice("embedding")[:, :128]               # reads only this part
+        part = file.get_slice("embedding")[:, :128] # reads only this part
 
-    install()                                                     # Penstock in place of the safetensors library
+    install() # replaces the safetensors library
 
-The submodules torch and numpy have the names of safetensors.torch and safetensors.numpy; cupy does the same for CuPy. PyTorch is imported only by the
-submodule torch and by calls that return PyTorch objects.
+The submodules torch and numpy have the same names as safetensors.torch and safetensors.numpy; cupy provides them for CuPy. PyTorch is imported only
+by the submodule torch and by calls that return PyTorch objects.
 """
 
 from __future__ import annotations

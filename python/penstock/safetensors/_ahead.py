@@ -25,7 +25,7 @@ __all__ = ["Ahead", "Sequence", "most_ahead_bytes", "natural_order"]
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
 _default_ahead_bytes = 512 << 20
-_near = 8  # positions: a request this close after the last one was predicted, even if several threads interleave
+_near = 8  # positions: a request this close after the last one counts as predicted, even if several threads interleave
 
 
 def most_ahead_bytes() -> int:
@@ -35,7 +35,7 @@ def most_ahead_bytes() -> int:
 
 
 class Ahead:
-    """Read-ahead from one file to one PyTorch device. Thread-safe."""
+    """Read-ahead from one file into one PyTorch device. Thread-safe."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Ahead:
         """Adds the file to the sequence.
 
         - `device`: a torch.device with an index.
-        - `rows_of`: the rows to read of some tensors; they must be contiguous bytes.
+        - `rows_of`: for some tensors, the rows to read, which must be contiguous bytes.
         - `least_bytes`: smaller tensors are not read ahead.
         - `sequence`: the sequence that the file belongs to; None for a standalone file.
         """
@@ -56,7 +56,7 @@ class Ahead:
         self._device = device
         self._pieces = _Pieces(source, rows_of or {})
         self._place: Framework = framework_on("pt", device)
-        self._waiting: dict[int, _Batch] = {}  # tensors that are read, or being read, and not yet requested, by row
+        self._waiting: dict[int, _Batch] = {}  # tensors that have been or are being read, but have not been requested, by row
         self._waiting_bytes = 0
         self._asked = {row for row, nbytes in enumerate(source.header.sizes) if nbytes < least_bytes}
         self._sequence = Sequence(device) if sequence is None else sequence
@@ -64,7 +64,7 @@ class Ahead:
         self.first = self._sequence.add(self)  # the number of its first tensor
 
     def take(self, row: int) -> Any:
-        """Returns the tensor, in the file's type. Blocks until it is read. The caller is its only owner."""
+        """Returns the tensor, with the file's type. Blocks until it is read. The caller becomes its only owner."""
         with self._lock:
             batch = self._waiting.pop(row, None)
             if batch is not None:
@@ -94,7 +94,7 @@ class Ahead:
         return {row: batch.take(row) for row in rows}
 
     def begin(self, rows: Numbers[int]) -> None:
-        """Starts reading these tensors and no others. take() returns each of them."""
+        """Starts reading only these tensors. take() returns each of them."""
         with self._lock:
             self._asked.update(set(range(len(self.source.header))).difference(rows))
             batches = self.wait_for([row for row in rows if row not in self._waiting])
@@ -138,7 +138,7 @@ class Ahead:
     # --- with the sequence's lock held
 
     def is_to_come(self, row: int) -> bool:
-        """Returns True if the tensor was neither requested nor read."""
+        """Returns True if the tensor has been neither requested nor read."""
         return row not in self._asked and row not in self._waiting
 
     def wait_for(self, rows: Iterable[int]) -> list[_Batch]:
@@ -153,7 +153,7 @@ class Ahead:
         return batches
 
     def drop_all(self) -> int:
-        """Drops all tensors read ahead, and returns their bytes."""
+        """Drops all tensors read ahead, and returns their total size in bytes."""
         nbytes = self._waiting_bytes
         for row in list(self._waiting):
             self._drop(row)
@@ -188,7 +188,7 @@ class Ahead:
 
 
 class Sequence:
-    """The tensors of files that belong together, in the orders in which a program may request them. Does not keep files open."""
+    """The tensors of files that belong together, in each order in which a program may request them. Does not keep files open."""
 
     def __init__(self, device: Any) -> None:
         self.lock = threading.Lock()
@@ -196,13 +196,13 @@ class Sequence:
         self._files: list[weakref.ref[Ahead]] = []
         self._starts: list[int] = []  # global number of each file's first tensor
         self._file_of: list[int] = []  # by global tensor number
-        self._names: list[str] = []  # by global tensor number, for sorting; any name for a file that is gone
+        self._names: list[str] = []  # by global tensor number, for sorting; arbitrary for a closed file
         self._last: int | None = None
         self._orders: list[_Order] = []
-        self._steps = 0.0  # steps from one tensor to the next, with recent ones weighted most
+        self._steps = 0.0  # average step from one tensor to the next, with recent steps weighted most
         self._waiting_bytes = 0
         self._has_lost = self._counts_anew = False
-        self._depth = 0  # bytes to keep waiting: 0 until two tensors were requested in a known order
+        self._depth = 0  # bytes to keep waiting: 0 until two tensors have been requested in a known order
         self._unwanted_bytes = 0
         self._wanted_bytes = 0
         _Neighbours.of(device).add(self)
@@ -225,11 +225,11 @@ class Sequence:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of tensors that have been or are being read, but have not been requested."""
+        """The total bytes of tensors that have been or are being read, but have not been requested."""
         return self._waiting_bytes
 
     def _lose(self, _: weakref.ref[Ahead]) -> None:
-        """Notes that a file is gone, with all its waiting tensors. May be called at any point and under any lock."""
+        """Records that a file is gone, with all its waiting tensors. May be called at any point and under any lock."""
         self._has_lost = self._counts_anew = True
 
     # --- with the lock held
@@ -269,7 +269,7 @@ class Sequence:
         self._waiting_bytes += nbytes
 
     def unwanted(self, nbytes: int) -> None:
-        """Counts bytes that were read and then dropped."""
+        """Counts bytes that were read but then dropped."""
         self._unwanted_bytes += nbytes
         for each in self._orders:
             each.forget_begun()
@@ -319,7 +319,7 @@ class Sequence:
 
 
 class _Pieces:
-    """The wanted part of each tensor: all of it, or some rows."""
+    """The part of each tensor to read: all of it, or some rows."""
 
     def __init__(self, source: Source, rows_of: Mapping[int, Part]) -> None:
         self.source = source
@@ -397,7 +397,7 @@ class _Batch:
             return not is_begun
 
     def used_in_current_stream(self, tensor: Any) -> None:
-        """Tells the allocator if the tensor is used in another stream than the one that was current when reading began."""
+        """Notifies the allocator if the tensor is used on a different stream from the one that was current when reading started."""
         if self._stream is None:
             return
         import torch
@@ -438,10 +438,10 @@ class _Order:
     """One order in which a program may request the tensors, by their numbers."""
 
     def __init__(self, made: Callable[[], Numbers[int]]) -> None:
-        self._made = made  # returns the order of all files that are known at the time
+        self._made = made  # returns the order of the tensors in all files added so far
         self._numbers: Numbers[int] | None = None
         self._ranks: Numbers[int] = ()
-        self._begun = range(0)  # ranks without a tensor left to read, so that requests need not check each one
+        self._begun = range(0)  # ranks with no tensors left to read, so that requests need not check each one
         self.score = 0.0
 
     def clear(self) -> None:
@@ -450,11 +450,11 @@ class _Order:
         self.forget_begun()
 
     def forget_begun(self) -> None:
-        """Forgets which ranks were begun, after tensors were dropped and may be read again."""
+        """Forgets which ranks have been started, after tensors were dropped and may be read again."""
         self._begun = range(0)
 
     def has_begun(self, number: int) -> None:
-        """Extends the begun ranks by the next one."""
+        """Extends the started ranks by the next one."""
         self._begun = range(self._begun.start, self._ranks[number] + 1)
 
     def rank(self, number: int) -> int:
@@ -490,7 +490,7 @@ def natural_order(name: str) -> str:
 
 
 class _Neighbours:
-    """All sequences that read ahead into one device. They share one budget."""
+    """All sequences that read ahead into one device. They share a memory budget."""
 
     _every: dict[str, _Neighbours] = {}
     _lock = threading.Lock()
@@ -508,7 +508,7 @@ class _Neighbours:
             self._sequences.add(sequence)
 
     def make_room(self, asker: Sequence, nbytes: int, most: int) -> None:
-        """Drops waiting tensors of other sequences until the budget is met. The asker's lock is held."""
+        """Drops waiting tensors of other sequences until the budget is met. Call it with the asker's lock held."""
         with self._lock:
             others = [each for each in self._sequences if each is not asker]
         excess = sum(each.waiting_bytes for each in others) + asker.waiting_bytes + nbytes - most

@@ -15,9 +15,9 @@ DeviceMap = Mapping[str, Any] | Callable[[str], Any]
 
 
 class Places:
-    """Maps tensor names to devices. Tensors without an entry go to `device`, if there is one.
+    """Maps tensor names to devices. Tensors without an entry go to `device`, if it is set.
 
-    The longest matching key decides. A key matches the tensor's name, or its beginning up to a dot; "" matches all names. Raises InvalidArgument if
+    The longest matching key applies. A key matches the tensor's name, or its beginning up to a dot; "" matches all names. Raises InvalidArgument if
     no key matches and there is no device.
     """
 
@@ -35,7 +35,7 @@ class Places:
             for name, where in self._map.items():
                 if not isinstance(name, str):
                     raise TypeError(f"the keys of device_map must be str, not {type(name).__name__}")
-                self._place(where)  # report an unknown device before anything is read
+                self._place(where)  # reports an unknown device before anything is read
 
     def devices(self) -> list[str]:
         """Returns the devices known so far, excluding the host."""
@@ -74,5 +74,5 @@ class Places:
         if "" in told:
             return told[""]
         if self._device is None:
-            raise InvalidArgument(f'device_map has no device for tensor "{name}"; the key "" stands for all other tensors', code="invalid_argument")
+            raise InvalidArgument(f'device_map has no device for tensor "{name}"; use the key "" for all other tensors', code="invalid_argument")
         return self._device

@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["Explanation", "Installed", "explain", "install", "uninstall"]
 
 _lock = threading.RLock()
-_replaced: list[tuple[Any, str, Any]] = []  # namespace, name and original value; _absent: there was none
+_replaced: list[tuple[Any, str, Any]] = []  # namespace, name and original value (_absent if there was none)
 _absent = object()
 
 
@@ -34,10 +34,11 @@ class Installed:
 class Explanation:
     """The result of `explain()`.
 
-    - `installed`: whether Penstock is in place of the safetensors library.
+    - `installed`: True if Penstock has replaced the safetensors library.
     - `library`: the version of the safetensors library; None if it is not installed.
     - `replaced`: the names that were replaced ("module.name"), in order.
-    - `counts`: tensors and bytes that Penstock has read into GPU memory, and tensors and files that it left to the library, by reason.
+    - `counts`: the numbers of tensors and bytes that Penstock has read into GPU memory, and of tensors and files that it has left to the library, by
+      reason.
     """
 
     installed: bool
@@ -47,7 +48,7 @@ class Explanation:
 
     def __str__(self) -> str:
         if not self.installed:
-            return "programs use the safetensors library itself; penstock.safetensors.install() makes them use Penstock"
+            return "the safetensors library itself is in use; penstock.safetensors.install() replaces it with Penstock"
         lines = [f"Penstock replaces the safetensors library {self.library}"]
         lines.append(f"  replaced: {', '.join(self.replaced)}")
         lines += [f"  {name}: {count}" for name, count in sorted(self.counts.items())]
@@ -58,10 +59,10 @@ def install() -> Installed:
     """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads tensors loaded onto a GPU.
 
     The library's `load_file()`, `load_model()` and everything else that opens files with `safe_open` then use Penstock too. All other names in the
-    library stay. If the installed version lacks newer names (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice), they are added. A second call
-    does nothing. `uninstall()` undoes it, as does the end of a block: `with install(): ...`.
+    library stay the same. If the installed version lacks newer names (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice), they are added. A
+    second call does nothing. `uninstall()` or the end of a `with install():` block undoes the replacement.
 
-    A module that rejects the change keeps the library's `safe_open`.
+    Modules that reject the change keep the library's `safe_open`.
 
     Raises `ImportError`, and replaces nothing, if the safetensors library is missing, damaged or unrecognized.
     """
@@ -87,7 +88,7 @@ def _replace_all(library: ModuleType) -> None:
             if value is theirs:
                 _replace(module, name, _door_open.safe_open, optional=module is not library)
     if not _replaced:
-        raise ImportError(f"{_called(library)} has no safe_open of its own that could be replaced")
+        raise ImportError(f"{_called(library)} does not define safe_open itself, so it cannot be replaced")
     added = {"PrefetchPlan": _prefetch.PrefetchPlan, "PrefetchLoader": _prefetch.PrefetchLoader, "TensorMeta": _prefetch.TensorMeta}
     for name, value in {**added, "PySafeSlice": _door_open.Slice}.items():
         if not hasattr(library, name):
@@ -112,7 +113,7 @@ def _safe_open_of(library: ModuleType) -> Any:
     except AttributeError:
         theirs = None
     if not callable(theirs):
-        raise ImportError(f"{_called(library)} has no safe_open: it is damaged, or of a version that Penstock does not know")
+        raise ImportError(f"{_called(library)} does not define safe_open: it is damaged, or its version is not supported")
     return theirs
 
 
@@ -128,16 +129,16 @@ def uninstall() -> None:
 
         from . import original
 
-        for module in _modules():  # including modules that were imported meanwhile
+        for module in _modules():  # including modules that were imported later
             if vars(module).get("__name__") != ours.__module__:
                 for name, value in list(vars(module).items()):
                     if value is ours:
-                        with contextlib.suppress(Exception):  # a module that refuses changes
+                        with contextlib.suppress(Exception):  # a module that rejects changes
                             setattr(module, name, original.safe_open)
 
 
 def explain() -> Explanation:
-    """Says what `install()` has replaced in this process, and what Penstock and the library have read since."""
+    """Reports what `install()` has replaced in this process, and what Penstock and the library have read since then."""
     from ._door_open import counts
 
     with _lock:
@@ -147,21 +148,21 @@ def explain() -> Explanation:
 
 
 def _replace(namespace: Any, name: str, value: Any, optional: bool = False) -> None:
-    """Replaces a name. `optional`: skip a module that refuses; otherwise raise ImportError."""
+    """Replaces a name. `optional`: skip a module that rejects the change, instead of raising ImportError."""
     before = vars(namespace).get(name, _absent)
     try:
         setattr(namespace, name, value)
     except Exception as problem:
         if optional:
             return
-        raise ImportError(f"{_called(namespace)} does not let {name} be replaced: {problem}") from problem
+        raise ImportError(f"{_called(namespace)} does not allow {name} to be replaced: {problem}") from problem
     _replaced.append((namespace, name, before))
 
 
 def _put_back() -> None:
     while _replaced:
         namespace, name, before = _replaced.pop()
-        with contextlib.suppress(Exception):  # a module that refuses changes by now
+        with contextlib.suppress(Exception):  # a module that now rejects changes
             if before is _absent:
                 vars(namespace).pop(name, None)
             else:

@@ -1,7 +1,7 @@
-"""The safe_open that replaces the safetensors library's while Penstock is installed.
+"""The safe_open that replaces the safetensors library's own while Penstock is installed.
 
-Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads tensors loaded onto
-a GPU. The library handles everything that Penstock does not support.
+Each file is also opened with the library, which provides the metadata, the memory of CPU tensors, and the errors. Penstock reads tensors that are
+loaded onto a GPU. The library handles everything that Penstock does not support.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ._types import BITS
 
 __all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "part_of_part", "safe_open", "takes_all"]
 
-# Counters of this process: what Penstock has read, and what it has left to the library, by reason.
+# This process's counters: what Penstock has read, and what it has left to the library, by reason.
 counts: Counter[str] = Counter()
 _counting = threading.Lock()
-_most_reasons = 100  # some reasons name a file
+_most_reasons = 100  # some reasons contain a file name
 
 _pytorch = ("pt", "torch", "pytorch")
 
@@ -43,9 +43,9 @@ def _count(what: str, number: int = 1) -> None:
 
 
 class safe_open:
-    """safetensors.safe_open, except that Penstock reads tensors loaded onto a GPU.
+    """Like safetensors.safe_open, except that Penstock reads tensors that are loaded onto a GPU.
 
-    The arguments are the library's, in any of its versions. backend is accepted even if the library lacks it.
+    Accepts the arguments of any version of the library, and backend even if the installed version lacks it.
     """
 
     def __init__(self, filename: Any, framework: Any, device: Any = None, **options: Any) -> None:
@@ -56,14 +56,14 @@ class safe_open:
         self._loader: PrefetchLoader | None = None
         self._inner = _opened(library, filename, framework, "cpu" if gpu is not None else device, options)
         self._file: DoorFile | None = None
-        self._noted: DoorFile | None = None  # set if CPU tensors may move to a GPU later
+        self._noted: DoorFile | None = None  # set if CPU tensors may be moved to a GPU later
         if gpu is not None:
             self._file, reason = DoorFile.find(filename, gpu)
             if self._file is None:  # as without Penstock
                 self._inner = _opened(library, filename, framework, device, options)
         elif framework in _pytorch and device in (None, "cpu") and _in_file().gpus_may_be_used():
             self._noted = DoorFile.on_the_way(filename)
-        if self._file is None and self._noted is None:  # do not change the cost without Penstock
+        if self._file is None and self._noted is None:  # adds no cost for files that Penstock does not read
             vars(self).update(get_tensor=self._inner.get_tensor, get_slice=self._inner.get_slice)
         _count(_words_of(self._file, self._noted, reason))
 
@@ -139,10 +139,10 @@ class safe_open:
         return tensor_meta(source.header, source.row(name))
 
     def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
-        """Starts reading tensors, or rows of them, into GPU memory, as safetensors 0.9 does. Returns the loader that hands them out.
+        """Starts reading tensors, or rows of them, into GPU memory, as safetensors 0.9 does. Returns the loader that delivers them.
 
-        device: None is the device that the file was opened for. threads is ignored: Penstock has its own threads. Raises SafetensorError if the GPU
-        does not exist, or the file lacks a tensor or rows in the plan.
+        device: None means the device that the file was opened for. threads is ignored, because Penstock has its own threads. Raises SafetensorError
+        if the GPU does not exist, or if the file lacks a tensor or rows in the plan.
         """
         gpu, reason = (self._device, "") if device is None else _gpu_of("pt", device)
         if gpu is None:
@@ -159,17 +159,17 @@ class safe_open:
             return self._file.source
         if self._closed:
             raise _library().SafetensorError("File is closed")
-        raise _library().SafetensorError(f"{what}: Penstock does not read this file, and this version of the library has no {what}")
+        raise _library().SafetensorError(f"{what}: Penstock does not read this file, and this version of the library does not provide {what}")
 
     def _found(self, name: str) -> tuple[DoorFile | None, int | None]:
-        """Returns the row of a tensor that Penstock reads."""
+        """Returns the file and row of a tensor that Penstock reads."""
         if self._file is None or self._closed or not isinstance(name, str):
             return None, None
         return self._file, self._file.row(name)
 
 
 class _LibrarySlice:
-    """Wraps the library's get_slice() result. Subclasses read the parts differently."""
+    """Wraps the result of the library's get_slice(). Subclasses differ in how they read the parts."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -183,7 +183,7 @@ class _LibrarySlice:
         return list(self._inner.get_shape())
 
     def get_dtype(self) -> str:
-        """Returns the type as the file spells it, such as "BF16"."""
+        """Returns the type name in the file, such as "BF16"."""
         return str(self._inner.get_dtype())
 
 
@@ -202,7 +202,7 @@ class SliceOnTheWay(_LibrarySlice):
         shape = self._inner.get_shape()
         if is_plain(index, shape):
             tensor = _in_file().in_file(tensor, self._file, self._name, index, shape)
-        if not isinstance(tensor, _in_file().TensorInFile):  # its memory may be shared with other tensors of this name
+        if not isinstance(tensor, _in_file().TensorInFile):  # it may share its memory with other tensors of this name
             self._file.touch(self._name)
         return tensor
 
@@ -228,14 +228,14 @@ class Slice(_LibrarySlice):
 
 
 class DoorFile:
-    """A file that Penstock reads tensors from, for any GPU. Thread-safe. A tensor that may move to a GPU keeps the file open."""
+    """A file from which Penstock reads tensors into any GPU. Thread-safe. A tensor that may be moved to a GPU keeps the file open."""
 
     def __init__(self, name: str, descriptor: int | None = None, source: Source | None = None, device: Any = None) -> None:
-        """Takes the opened file.
+        """Takes an open file.
 
-        `device`: the only device for its tensors; None: any device that they are moved to.
+        `device`: the only device for its tensors; None allows any device that they are moved to.
         """
-        self._descriptor = descriptor  # the header is read when the first tensor goes to a GPU
+        self._descriptor = descriptor  # the header is read when the first tensor is moved to a GPU
         self._source = source
         self._lock = threading.Lock()
         self._rows: dict[str, int] | None = None
@@ -262,24 +262,24 @@ class DoorFile:
 
     @classmethod
     def on_the_way(cls, filename: Any) -> DoorFile | None:
-        """Wraps a file that the library has opened, and keeps using it even if the name is reused. Returns None if the file is gone."""
+        """Wraps a file that the library has opened, and keeps using it even if its name is reused. Returns None if the file is gone."""
         try:
             name = os.fsdecode(filename)
-            # If the name now belongs to a pipe, do not wait for a writer.
+            # If the name now refers to a FIFO, do not wait for a writer.
             return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         except OSError:
             return None
 
     @property
     def source(self) -> Source:
-        """Opens the file. Raises SafetensorError if Penstock rejects its content."""
+        """The open file. Raises SafetensorError if Penstock rejects its content."""
         with self._lock:
             if self._source is None:
                 self._source = Source(self.name, descriptor=None if self._has_its_name() else self._descriptor)
             return self._source
 
     def _has_its_name(self) -> bool:
-        """Returns True if the name still belongs to the file. The file is then opened by name, so that errors contain it."""
+        """Returns True if the name still refers to the file. The file is then opened by name, so that errors contain the name."""
         if self._descriptor is None:
             return True
         try:
@@ -288,7 +288,7 @@ class DoorFile:
             return False
 
     def row(self, name: str) -> int | None:
-        """Returns a tensor's row, or None for an unknown name or a type that PyTorch lacks; the library raises the error."""
+        """Returns a tensor's row, or None for an unknown name or a type that PyTorch lacks, for which the library raises the error."""
         header = self.source.header
         if self._rows is None:
             self._rows = {each: row for row, each in enumerate(header.names)}
@@ -298,11 +298,11 @@ class DoorFile:
     # --- tensors that were requested on the CPU
 
     def is_untouched(self, name: str) -> bool:
-        """Returns True if nobody can have changed the tensor's CPU memory, which all tensors of this name share."""
+        """Returns True if the tensor's CPU memory, which all tensors with this name share, cannot have been changed."""
         return name not in self._touched
 
     def touch(self, name: str) -> None:
-        """Marks the tensor as possibly changed: from now on, its values come from CPU memory."""
+        """Marks the tensor as possibly changed, so that its values come from CPU memory from now on."""
         self._touched.add(name)
         if self._aheads:
             row = self.row(name)
@@ -311,7 +311,7 @@ class DoorFile:
                     each.forget(row)
 
     def on_gpu(self, name: str, index: Any, device: Any) -> Any:
-        """Returns a tensor, or the part that index selects, in new GPU memory. None if Penstock does not read it."""
+        """Returns a tensor, or the part that index selects, in new GPU memory. Returns None if Penstock does not read it."""
         if not self.is_untouched(name):
             return None
         gpu = _known_gpu(device)
@@ -320,7 +320,7 @@ class DoorFile:
         try:
             row = self.row(name)
         except SafetensorError as problem:
-            if self._was_cut():  # accessing truncated mapped memory would end the process
+            if self._was_cut():  # accessing truncated mapped memory would kill the process
                 with error_of_the_library():
                     raise
             _count(f"tensors left to the library: {problem}")
@@ -355,7 +355,7 @@ class DoorFile:
         return {name: found[row] for row, name in enumerate(header.names)}
 
     def part(self, row: int, index: Any) -> Any:
-        """Returns the part to read, or None if the library must read it or report the error."""
+        """Returns the part to read, or None if the library must read the part or report the error."""
         header = self.source.header
         shape, bits = header.shapes[row], BITS[header.types[row]]
         if bits % 8 or not is_plain(index, shape):
@@ -376,7 +376,7 @@ class DoorFile:
         return found
 
     def join(self, device: Any) -> None:
-        """Adds the tensors to the device's read-ahead, if the program may request them there. Raises the errors of source."""
+        """Adds the tensors to the device's read-ahead if the program may request them there. Raises the errors of `source`."""
         if self._only_device not in (None, device):
             return
         source = self.source
@@ -395,7 +395,7 @@ class DoorFile:
             each.end()
 
 
-# Open files by folder, such as the shards of a model: read-ahead continues from one file to the next.
+# Open files by folder, such as a model's shards. Read-ahead continues from one file to the next.
 _files_of: dict[str, weakref.WeakSet[DoorFile]] = {}
 _sequences: weakref.WeakValueDictionary[tuple[str, str], Sequence] = weakref.WeakValueDictionary()
 _registering = threading.Lock()
@@ -411,13 +411,14 @@ def _register(file: DoorFile, folder: str) -> None:
 def _sequence_of(folder: str, device: Any) -> Sequence:
     with _registering:
         found = _sequences.get((folder, str(device)))
-        if found is None or found.has_lost:  # the remaining files belong to an earlier load
+        if found is None or found.has_lost:  # the remaining files are from an earlier load
             found = _sequences[folder, str(device)] = Sequence(device)
         return found
 
 
 def _join_all(file: DoorFile, device: Any) -> None:
-    """Adds all open files of the folder to the read-ahead. A file that Penstock cannot read raises its error when one of its tensors is requested."""
+    """Adds all open files in the folder to the read-ahead. If Penstock cannot read a file, its error is raised when one of its tensors is
+    requested."""
     with _registering:
         others = sorted(_files_of.get(file.folder, ()), key=lambda each: natural_order(os.fsdecode(each.name)))
     for each in others:
@@ -463,7 +464,7 @@ def part_of_part(shape: tuple[int, ...], outer: Any, inner: Any) -> tuple[Any, .
 
 
 def _in_file() -> Any:
-    """Imports the module that needs PyTorch; by now the library has imported PyTorch."""
+    """Imports the module that requires PyTorch, which the library has already imported by now."""
     from . import _in_file as found
 
     return found
@@ -472,7 +473,7 @@ def _in_file() -> Any:
 def _words_of(file: DoorFile | None, noted: DoorFile | None, reason: str) -> str:
     if file is not None:
         return "files opened for a GPU"
-    return "files opened for the CPU, whose tensors may go on to a GPU" if noted is not None else f"files left to the library: {reason}"
+    return "files opened for the CPU, whose tensors may be moved to a GPU" if noted is not None else f"files left to the library: {reason}"
 
 
 def _known_gpu(device: Any) -> Any:
@@ -497,7 +498,7 @@ def _opened(library: Any, filename: Any, framework: Any, device: Any, options: M
     except TypeError as problem:
         if "backend" not in options or "'backend'" not in str(problem):
             raise
-    # Versions before 0.8 do not know the argument.
+    # Versions before 0.8 do not have the argument.
     given = dict(options)
     if given.pop("backend") not in ("mmap", "pread"):
         raise library.SafetensorError(f"backend {options['backend']} is invalid")
@@ -509,13 +510,13 @@ def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:
     if framework not in _pytorch:
         return None, f"framework {framework}"
     if device is None or device == "cpu":
-        return None, "memory of the CPU"
+        return None, "CPU memory"
     if not isinstance(device, (str, int)) or isinstance(device, str) and device != "cuda" and not device.startswith("cuda:"):
         return None, f"device {device}"
     import torch
 
     if torch.version.cuda is None or not torch.cuda.is_available():
-        return None, "PyTorch has no CUDA here"
+        return None, "PyTorch cannot use CUDA"
     problem = _native.cuda_status()
     if problem is not None:
         return None, problem
@@ -528,7 +529,7 @@ def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:
 
 @contextmanager
 def error_of_the_library() -> Iterator[None]:
-    """Converts an error of Penstock into one that is also the library's SafetensorError."""
+    """Converts Penstock's errors into errors that are also the library's SafetensorError."""
     try:
         yield
     except Error as problem:

@@ -1,4 +1,4 @@
-"""Errors for tensor files, in addition to penstock's."""
+"""Errors for tensor files, in addition to Penstock's general ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def of_file(filename: str, problem: str, kind: type[SafetensorError] = Safetenso
 
 
 def meant(missing: Iterable[str], there: Iterable[str]) -> str:
-    """Returns ": did you mean ...?" with names that are similar to the missing ones; empty if no name is similar."""
+    """Returns ": did you mean ...?" with names that are similar to the missing ones, or "" if no name is similar."""
     names = list(there)
     close = [found for each in itertools.islice(missing, 3) for found in difflib.get_close_matches(each, _alike(each, names), 1, 0.8)]
     return f": did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
 
 
 def _alike(wrong: str, names: Iterable[str]) -> list[str]:
-    """Returns the few names with the same beginning or end, because comparing many thousands would take seconds."""
+    """Returns the few names with the same beginning or end, because comparing many thousands of names would take seconds."""
     half = max(1, len(wrong) // 2 - 1)
     found = (each for each in names if abs(len(each) - len(wrong)) <= 3 and (each.startswith(wrong[:half]) or each.endswith(wrong[-half:])))
     return list(itertools.islice(found, 500))

@@ -1,4 +1,4 @@
-"""The libraries in whose arrays tensors are returned: NumPy, PyTorch, CuPy, or none (device memory).
+"""The libraries whose arrays are returned as tensors: NumPy, PyTorch, CuPy, or none (device memory).
 
 Each library makes one allocation for many tensors (an Arena), and the tensors are views of it.
 """
@@ -21,9 +21,9 @@ from ._types import NAMES
 __all__ = ["SURE_DIMENSIONS", "Arena", "Framework", "View", "framework_on", "only_view", "strides_of"]
 
 
-SURE_DIMENSIONS = 32  # supported by all libraries: NumPy 1 has no more
+SURE_DIMENSIONS = 32  # supported by all libraries; the limit of NumPy 1
 
-# A tensor to create: name, type, shape, start in the arena, and bytes.
+# A tensor to create: name, type, shape, offset in the arena, and bytes.
 View = tuple[str, Any, tuple[int, ...], int, int]
 
 
@@ -32,26 +32,26 @@ class Arena(Protocol):
 
     @property
     def memory(self) -> Any:
-        """A buffer of the whole allocation."""
+        """A buffer that covers the whole allocation."""
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
-        """Adds the tensors to found, by name. Takes a few milliseconds for thousands of tensors."""
+        """Adds the tensors to `found`, by name. Takes a few milliseconds for thousands of tensors."""
 
     def settled(self) -> bool:
-        """Returns True if the memory may be written to: the work queued on the current stream at allocation has finished."""
+        """Returns True if the memory may be written to: the work that was queued on the current stream at allocation has finished."""
 
     def settle(self) -> None:
         """Waits until settled() is true."""
 
     def use(self) -> None:
-        """Tells the library's allocator that the tensors are used on the current stream from now on."""
+        """Notifies the library's allocator that the tensors are used on the current stream from now on."""
 
     def held(self) -> Callable[[], bool]:
-        """Returns a function that returns whether the memory is still referenced, and holds no reference itself. Call this before views()."""
+        """Returns a function that returns True while the memory is referenced, and that holds no reference itself. Call this before views()."""
 
 
 class _Memory:
-    """Base of arenas whose memory needs no stream order."""
+    """Base class of arenas whose memory requires no stream order."""
 
     def settled(self) -> bool:
         return True
@@ -69,7 +69,7 @@ def _lives(what: Any) -> Callable[[], bool]:
 
 
 def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> Any:
-    """Returns the view of an arena that holds one tensor."""
+    """Returns the view of an arena that contains a single tensor."""
     found: dict[str, Any] = {}
     arena.views([("", dtype, shape, 0, nbytes)], found)
     return found[""]
@@ -80,7 +80,7 @@ class Framework(Protocol):
 
     @property
     def name(self) -> str:
-        """The library's name in messages."""
+        """The library's name, for messages."""
 
     @property
     def device(self) -> str:
@@ -91,13 +91,13 @@ class Framework(Protocol):
         """True if the arrays can be indexed, and so sliced after they are read."""
 
     def dtype(self, word: str) -> Any:
-        """Returns the library's type for a safetensors type, or None if it lacks the type."""
+        """Returns the library's type for a safetensors type, or None if the library lacks it."""
 
     def shape(self, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the array's shape for a shape in the file. Raises ValueError if there is no such array."""
+        """Returns the array's shape for a shape in the file. Raises ValueError if there can be no such array."""
 
     def arena(self, nbytes: int) -> Arena:
-        """Allocates memory, and waits for the current stream, because the memory may have been in use there."""
+        """Allocates memory and waits for the current stream, which may still be using it."""
 
     def unsettled_arena(self, nbytes: int) -> Arena:
         """Allocates memory without waiting. Write to it only once it is settled()."""
@@ -106,11 +106,11 @@ class Framework(Protocol):
         """Returns a contiguous copy in its own memory."""
 
     def copied_into(self, arena: Arena, array: Any) -> Any:
-        """Returns a copy in an arena of this many bytes. On a GPU, the copy is made on the current stream, so the arena need not be settled."""
+        """Returns a copy in an arena of the same size. On a GPU, the copy runs on the current stream, so the arena need not be settled."""
 
 
 class _Library:
-    """Base of all frameworks."""
+    """Base class of all frameworks."""
 
     def arena(self, nbytes: int) -> Arena:
         found = self.unsettled_arena(nbytes)
@@ -147,7 +147,7 @@ class _NumpyArena(_Memory):
             found[name] = ndarray(shape, dtype, memory, start if nbytes else 0)
 
 
-_numpy_alignment = 64  # a cache line, and the widest registers
+_numpy_alignment = 64  # the size of a cache line, and of the widest registers
 
 
 class _Numpy(_Library):
@@ -174,7 +174,7 @@ class _Numpy(_Library):
         return numpy.array(array, order="C", copy=True)
 
 
-# NumPy's own types. ml_dtypes provides the others; it stores a 4-bit element per byte, unlike files.
+# NumPy's own types. ml_dtypes provides the others, but stores each 4-bit element in its own byte, unlike files.
 _plain = {"BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"}
 
 
@@ -207,11 +207,11 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _ask_for_huge_pages(address: int, nbytes: int) -> None:
-    """Requests huge pages, as NumPy does for its arrays. With small pages, the page faults of a large allocation cost as much as its bytes."""
+    """Requests huge pages, as NumPy does for its arrays. With small pages, a large allocation's page faults take as long as reading its bytes."""
     start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (address + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
     if length >= _huge_from:
-        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # advice, which the kernel may refuse
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # only advice, which the kernel may ignore
 
 
 _huge_from = 4 << 20
@@ -253,7 +253,7 @@ class _TorchArena:
         if self._stream is None:
             return
         device = self._bytes.device
-        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # takes a tenth of the time of creating the stream object
+        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # ten times faster than creating the stream object
             return
         current = self._current_stream(device)
         if current != self._stream:
@@ -282,7 +282,7 @@ class _Torch(_Library):
         if word != "F4":
             return shape
         if not shape or shape[-1] % 2:
-            raise ValueError("PyTorch has two of them in a byte, but its last dimension is odd")
+            raise ValueError("PyTorch packs two elements into a byte, but the last dimension is odd")
         return *shape[:-1], shape[-1] // 2
 
     def unsettled_arena(self, nbytes: int) -> Arena:
@@ -311,7 +311,7 @@ class _CupyArena:
         self._before.synchronize()
 
     def use(self) -> None:
-        pass  # CuPy's allocator does not track other streams that use memory
+        pass  # CuPy's allocator does not track which other streams use memory
 
     def held(self) -> Callable[[], bool]:
         owner = _Owner(self.memory)  # CuPy's own memory objects support no weak references
@@ -385,13 +385,13 @@ class _BufferArena(_Memory):
                 self._held.append(_lives(part))
 
     def held(self) -> Callable[[], bool]:
-        """Does not count slices that outlive the buffer that they were cut from."""
+        """Ignores slices that outlive the buffer that they were taken from."""
         held = self._held = [_lives(self.memory)] if self.memory else []
         return lambda: any(each() for each in held)
 
 
 class _Buffers(_Library):
-    """Returns tensors as bytes; the header has their types and shapes."""
+    """Returns tensors as bytes; the header contains their types and shapes."""
 
     name = "penstock"
     indexes = False
@@ -409,14 +409,14 @@ class _Buffers(_Library):
         return _BufferArena(self.device, nbytes)
 
     def copied(self, array: Any) -> Any:
-        raise AssertionError("what cannot be indexed is never cut")
+        raise AssertionError("arrays that cannot be indexed are never cut")
 
 
 # --- choosing a library
 
 
 def framework_on(framework: str | None, device: Any) -> Framework:
-    """Returns the library that choose_library() selects for the arguments, with its device.
+    """Returns the library and device that choose_library() selects for the arguments.
 
     Raises SafetensorError for an unknown framework, ImportError if the library is not installed, and NotFound if the device does not exist.
     """

@@ -1,7 +1,7 @@
-"""load_rank() over a process group of torch.distributed.
+"""load_rank() over a torch.distributed process group.
 
 Each rank reads a share of the common tensors, by piece number, and the pieces are broadcast in order. A rank that cannot read a piece keeps
-participating and reports its error at the end; otherwise the other ranks would wait for its broadcasts.
+participating and reports its error at the end, because otherwise the other ranks would wait for its broadcasts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _most_under_way = 16  # pieces
 
 
 class Group:
-    """A process group as _ranks.Ranks."""
+    """Implements _ranks.Ranks with a process group."""
 
     reads = True
 
@@ -92,7 +92,7 @@ class Group:
         return [each if isinstance(each, dict) else {} for each in words]
 
     def _gone(self, problem: RuntimeError) -> Closed:
-        return Closed(f"rank {self.rank}: the process group has failed, or another of its ranks has exited: {problem}", code="closed")
+        return Closed(f"rank {self.rank}: the process group failed, or another rank in it exited: {problem}", code="closed")
 
     def _raise_failure(self, words: list[dict[str, Any]]) -> None:
         for each in words:
@@ -101,7 +101,7 @@ class Group:
 
 
 class _Mine:
-    """The pieces that this rank reads, several at once. `error` says why no more will come."""
+    """The pieces that this rank reads, several at once. `error` is the reason why no more pieces will be read."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.error: Exception | None = None
@@ -110,7 +110,7 @@ class _Mine:
         self._begin()
 
     def wait_for_next(self) -> None:
-        """Waits until the next piece is read, or has failed."""
+        """Waits until the next piece has been read, or its read has failed."""
         if self.error is None:
             try:
                 self._under_way[0].wait()

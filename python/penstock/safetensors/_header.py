@@ -1,4 +1,4 @@
-"""The header of a tensor file."""
+"""The header of tensor files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Header", "header_of_bytes", "read_header"]
 class Header:
     """The tensors in a header, in offset order, as columns.
 
-    A column is built on first use, because for thousands of tensors this takes about as long as reading them.
+    A column is built on first use, because building it for thousands of tensors takes about as long as reading them.
     """
 
     def __init__(self, told: _native.TensorHeader) -> None:
@@ -30,7 +30,7 @@ class Header:
 
     @cached_property
     def types(self) -> list[str]:
-        """The types as the file spells them, such as "BF16"."""
+        """The type names in the file, such as "BF16"."""
         return self.told.dtypes()
 
     @cached_property
@@ -39,12 +39,12 @@ class Header:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Bytes from the start of the file."""
+        """The offsets from the start of the file, in bytes."""
         return self.told.offsets()
 
     @cached_property
     def sizes(self) -> list[int]:
-        """In bytes."""
+        """The sizes in bytes."""
         return self.told.sizes()
 
     @property

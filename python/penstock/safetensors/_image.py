@@ -16,7 +16,7 @@ __all__ = ["TensorsImage"]
 
 
 class TensorsImage:
-    """A file with copies of the tensors. The constructor makes the copies; on a GPU it queues them on the current stream."""
+    """A file with copies of the tensors. The constructor makes the copies, and on a GPU queues them on the current stream."""
 
     def __init__(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None, snapshot: str) -> None:
         self._beginning, self._order = beginning_of(tensors, metadata)

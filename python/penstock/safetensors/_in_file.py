@@ -1,9 +1,9 @@
-"""PyTorch tensors on the CPU that remember their place in a file, so that Penstock can read them into a GPU.
+"""PyTorch tensors on the CPU that record their place in a file, so that Penstock can read them into a GPU.
 
-The library maps files, so a tensor on the CPU costs nothing until its first byte is used. Such a tensor keeps the library's memory, strides and
-storage; only its class differs, which records the file and the byte range. When the tensor is moved to a GPU, or copied into a tensor there, Penstock
-reads the file into GPU memory. Any other operation first turns it into an ordinary torch.Tensor (or Parameter), for good: values that a program may
-have changed in memory are never read from the file again.
+The library maps files, so a tensor on the CPU costs nothing until its first byte is accessed. Such a tensor keeps the library's memory, strides and
+storage. Only its class differs, which records the file and the byte range. When the tensor is moved to a GPU, or copied into a tensor there, Penstock
+reads the file into GPU memory. Any other operation first turns it permanently into an ordinary torch.Tensor (or Parameter), so that values that a
+program may have changed in memory are never read from the file again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_BYTES", "TensorInFile", "gpus_may_be_used", "in_file"]
 
-# Copying a smaller tensor takes less time than tracking it.
+# Copying a smaller tensor is faster than tracking it.
 LEAST_BYTES = 32 << 10
 
 
@@ -35,8 +35,8 @@ class _Origin:
     def __init__(self, file: DoorFile, name: str, shape: tuple[int, ...], index: Any, version: int) -> None:
         self.file = file
         self.name = name
-        self.shape = shape  # of the whole tensor with this name
-        self.index = index  # of the part; None: the whole tensor
+        self.shape = shape  # shape of the whole tensor with this name
+        self.index = index  # index of the part; None: the whole tensor
         self.version = version  # PyTorch's version counter, which increases with every write to the memory
 
     def part(self, index: Any) -> _Origin:
@@ -45,8 +45,8 @@ class _Origin:
 
 
 def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None, shape: tuple[int, ...] | None = None) -> Any:
-    """Returns the tensor as one that records its file, or unchanged if that is of no use. `index` selects the part; `shape` is that of the whole
-    tensor.
+    """Returns a tensor that records its file, or the same tensor if that would be useless. `index` selects the part; `shape` is the whole tensor's
+    shape.
     """
     if type(tensor) is not torch.Tensor or tensor.nbytes < LEAST_BYTES or tensor.is_inference() or not file.is_untouched(name):
         return tensor
@@ -54,7 +54,7 @@ def in_file(tensor: Any, file: DoorFile, name: str, index: Any = None, shape: tu
 
 
 class TensorInFile(torch.Tensor):  # type: ignore[misc,unused-ignore]
-    """A CPU tensor whose bytes come from a file, until the CPU uses any of them."""
+    """A CPU tensor whose bytes come from a file until the CPU accesses any of them."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,7 +74,7 @@ class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
     """The result of torch.nn.Parameter() for a TensorInFile or ParameterInFile."""
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
-        """Makes an ordinary torch.nn.Parameter; only a tensor from a file can have this class."""
+        """Creates an ordinary torch.nn.Parameter, because only a tensor from a file can have this class."""
         return torch.nn.Parameter(data, requires_grad)
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -100,7 +100,7 @@ class ParameterInFile(torch.nn.Parameter):  # type: ignore[misc,unused-ignore]
             return _plainly(func, args, kwargs or {})
         found = _called(func, args, kwargs or {})
         if func is torch.Tensor.detach and type(found) is TensorInFile and sys._getframe(1).f_code is _makes_parameter:
-            found.__class__ = ParameterInFile  # torch.nn.Parameter() wants detach() to keep the class
+            found.__class__ = ParameterInFile  # torch.nn.Parameter() requires detach() to keep the class
         return found
 
 
@@ -110,7 +110,7 @@ _makes_parameter = torch.nn.Parameter.__new__.__code__
 def _make_parameter(tensor: Any, frame: Any) -> None:
     """Handles torch.nn.Parameter(), which sets _is_param on the result of detach() and returns it. `frame` is the caller's.
 
-    For a class derived from Parameter, PyTorch would make an instance of that class from an ordinary tensor, and so does this function.
+    For a class derived from Parameter, PyTorch would create an instance of that class from an ordinary tensor, and so does this function.
     """
     kind = frame.f_locals.get("cls") if frame.f_code is _makes_parameter else None
     if kind in (None, torch.nn.Parameter):
@@ -123,19 +123,19 @@ def _make_parameter(tensor: Any, frame: Any) -> None:
 _ordinary = {TensorInFile: torch.Tensor, ParameterInFile: torch.nn.Parameter}
 
 
-# torch.compile() recognizes this function, and takes one of the ways above while it traces.
+# torch.compile() recognizes this function, and takes one of the paths above while tracing.
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def _plainly(func: Any, args: Any, kwargs: Any) -> Any:
-    """Calls the function as for an ordinary tensor with the same memory. The tensor's class does not change."""
+    """Calls the function as if for an ordinary tensor with the same memory. The tensor's class does not change."""
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
 def _called(func: Any, args: Any, kwargs: Any) -> Any:
     """Handles every PyTorch function that receives such a tensor."""
-    if torch._C._get_tracing_state() is not None:  # torch.jit.trace() traces twice, and requires the same lines of Python both times
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace() traces twice, and requires the same Python lines both times
         for each in _in_files((args, kwargs)):
             _touch(each)
         return _plainly(func, args, kwargs)
@@ -161,14 +161,14 @@ def _noted(tensor: Any, origin: _Origin) -> Any:
 
 
 def _make_ordinary(tensor: Any) -> None:
-    """Turns the tensor into an ordinary one. Its values, and those of all tensors with the same name, then come from memory."""
+    """Turns the tensor into an ordinary one. The values of all tensors with the same name then come from memory."""
     _touch(tensor)
     tensor.__class__ = _ordinary.get(type(tensor), type(tensor))
 
 
 def _touch(tensor: Any) -> None:
     origin = tensor.__dict__.pop("_penstock_origin", None)
-    if origin is not None:  # None: another thread was first
+    if origin is not None:  # None: another thread was faster
         origin.file.touch(origin.name)
 
 
@@ -198,7 +198,7 @@ def _is_gpu(device: Any) -> bool:
     return device is not None and device.type == "cuda"
 
 
-# --- operations that need no bytes. Handlers have the function's arguments; they return _passed_on if the bytes are needed.
+# --- operations that need no bytes. Handlers take the function's arguments, and return _passed_on if the bytes are needed.
 
 _passed_on = object()
 
@@ -266,7 +266,7 @@ def _indexed(func: Any, tensor: Any, index: Any) -> Any:
 
 
 def _narrowed(func: Any, tensor: Any, dim: Any, start: Any, length: Any) -> Any:
-    """Handles narrow(), with which engines take a rank's part."""
+    """Handles narrow(), which engines use to take a rank's part."""
     if not all(type(each) is int for each in (dim, start, length)) or not _is_in_file(tensor) or not -tensor.dim() <= dim < tensor.dim():
         return _passed_on
     return _part(tensor, _index_of(tensor, dim, start, length), lambda: func(tensor, dim, start, length))
@@ -366,7 +366,7 @@ _handlers = _table()
 
 
 def _reduced(tensor: Any) -> Any:
-    """Shares the tensor with another process, as PyTorch does for ordinary ones."""
+    """Shares the tensor with another process, as PyTorch does for ordinary tensors."""
     from torch.multiprocessing.reductions import reduce_tensor
 
     _make_ordinary(tensor)
@@ -379,5 +379,5 @@ ForkingPickler.register(ParameterInFile, _reduced)
 
 @functools.cache
 def gpus_may_be_used() -> bool:
-    """Returns True if this process has a GPU. Makes no CUDA call, because the process could not fork after one."""
+    """Returns True if this process has a GPU. Makes no CUDA calls, because the process could not fork afterwards."""
     return torch.version.cuda is not None and torch.cuda.device_count() > 0

@@ -20,7 +20,7 @@ __all__ = ["LoadResult", "load_into"]
 
 
 class LoadResult(NamedTuple):
-    """The names that are on one side only, as `torch.nn.Module.load_state_dict()` returns them.
+    """The names that are on one side only, as returned by `torch.nn.Module.load_state_dict()`.
 
     - `missing_keys`: names in the target that are not in the files.
     - `unexpected_keys`: names in the files that are not in the target.
@@ -46,16 +46,16 @@ def load_into(
 
     - `filename`, `slices`, `links`, `storage_options`: as for `load_file()`.
     - `target`: a `torch.nn.Module` (parameters and buffers), or a mapping of names to PyTorch tensors, NumPy or CuPy arrays or `DeviceBuffer`s.
-    - `strict`: True raises `Mismatch` for names on one side only; False returns them. For tensors that share memory, one name is enough.
+    - `strict`: True raises `Mismatch` for names on one side only; False returns them. Of tensors that share memory, only one must be in the files.
     - `convert`: True converts tensors of a different type on their device; False raises `Mismatch` for them.
 
-    Contiguous tensors of the file's type are filled directly, others through temporary memory on their device. On a GPU, the call waits for the
-    current stream.
+    Contiguous tensors that have the file's type are filled directly, and others through temporary memory on their device. On a GPU, the call waits
+    for the current stream.
 
     Raises:
 
-    - `Mismatch`: names, shapes or types do not match; the message lists them all, and no tensor was changed.
-    - `SafetensorError` and other file errors: no tensor was changed.
+    - `Mismatch`: names, shapes or types do not match; the message lists them all, and no tensor has been changed.
+    - `SafetensorError` and other file errors: no tensor has been changed.
     - `penstock.Error`: reading failed or was interrupted; the content of the tensors is then undefined.
     """
     with Sources(filename, storage_options=storage_options) as sources:
@@ -71,7 +71,7 @@ def load_into(
 
 
 class _Step(NamedTuple):
-    """A tensor of a file, and its target."""
+    """A tensor in a file, and its target."""
 
     source: Source
     row: int
@@ -89,13 +89,13 @@ class _Plan(NamedTuple):
 
 
 def _state_of(target: Any) -> tuple[Mapping[str, Any], set[str]]:
-    """Returns the values to fill, and the names of a module's entries that are not tensors, which tensor files cannot hold."""
+    """Returns the values to fill, and the names of a module's entries that are not tensors and so cannot be in tensor files."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.nn.Module):
         state = target.state_dict(keep_vars=True)
         return state, {name for name, value in state.items() if not isinstance(value, torch.Tensor)}
     if not isinstance(target, Mapping):
-        raise TypeError(f"target must be a torch.nn.Module or a mapping of names and tensors, not {type(target).__name__}")
+        raise TypeError(f"target must be a torch.nn.Module or a mapping of names to tensors, not {type(target).__name__}")
     return target, set()
 
 
@@ -117,16 +117,16 @@ def _planned(
             problems.append(f'"{name}" {found}')
         else:
             steps.pop(target.same_as, None)
-            steps[target.same_as] = found  # if several names share one memory, the last one counts, as it would with sequential copies
+            steps[target.same_as] = found  # if several names share memory, the last one wins, as with sequential copies
     missing = [name for name in targets if name not in rows and not (name in known and known[name].same_as in steps)]
     unexpected = [name for name in rows if name not in known]
     if strict and missing:
-        problems.append(f"missing in the file: {listed(missing)}")
+        problems.append(f"missing from the file: {listed(missing)}")
     if strict and unexpected:
         problems.append(f"unexpected in the file: {listed(unexpected)}")
     if problems:
         told = "".join(f"\n    {each}" for each in problems)
-        raise Mismatch(f"{sources.name} does not fit into the {into}:{told}", code="invalid_argument", filename=sources.name)
+        raise Mismatch(f"{sources.name} does not match the {into}:{told}", code="invalid_argument", filename=sources.name)
     return _Plan(_apart(list(steps.values())), LoadResult(missing, unexpected))
 
 
@@ -137,11 +137,11 @@ def _step(source: Source, row: int, target: Target, convert: bool, slices: Slice
     place = target.place()
     dtype = place.dtype(word)
     if dtype is None:
-        return f"is of type {word} in the file, which {place.name} does not support"
+        return f"has the type {word} in the file, which {place.name} does not support"
     try:
         shape = place.shape(word, shape)
     except ValueError as problem:
-        return f"is of type {word} and shape {list(shape)} in the file: {problem}"
+        return f"has the type {word} and shape {list(shape)} in the file: {problem}"
     part = None if slices is None else part_wanted(source, name, word, shape, slices, exact=not place.indexes)
     if part is not None:
         nbytes = part.nbytes
@@ -150,25 +150,25 @@ def _step(source: Source, row: int, target: Target, convert: bool, slices: Slice
         nbytes = header.sizes[row]
     if target.shape is None:  # memory without a shape
         return _Step(source, row, target, part, True, place, dtype, shape) if nbytes == target.nbytes else (
-            f"has {nbytes} bytes in the file and {target.nbytes} in memory"
+            f"has {nbytes} bytes in the file but {target.nbytes} in memory"
         )
     if shape != target.shape:
-        return f"is of shape {list(shape)} in the file and {list(target.shape)} in memory"
+        return f"has the shape {list(shape)} in the file but {list(target.shape)} in memory"
     same = dtype == target.dtype
     if not same and not convert:
-        return f"is of type {word} in the file and {target.dtype} in memory, and convert is False"
+        return f"has the type {word} in the file but {target.dtype} in memory, and convert is False"
     direct = same and target.is_plain and (part is None or part.cut is None)
     return _Step(source, row, target, part, direct, place, dtype, shape)
 
 
 def _shape_after(part: Part) -> tuple[int, ...]:
-    """Returns the shape after part.cut is applied."""
+    """Returns the shape after applying part.cut."""
     assert part.cut is not None
     return tuple(len(range(*cut.indices(length))) for cut, length in zip(part.cut, part.shape) if isinstance(cut, slice))
 
 
 def _apart(steps: list[_Step]) -> list[_Step]:
-    """Marks targets that overlap others to be filled from temporary memory, one after the other. DeviceBuffers do not support that."""
+    """Marks targets that overlap others, so that they are filled sequentially from temporary memory. DeviceBuffers do not support that."""
     together = crossing((each.target.device, *each.target.span, i) for i, each in enumerate(steps) if each.place.indexes)
     return [each._replace(direct=False) if i in together else each for i, each in enumerate(steps)]
 
@@ -207,7 +207,7 @@ def _start_direct(steps: list[_Step], reads: Reads) -> None:
             reads.start(step.source, step.target.memory(), ranges)
         else:
             requests.setdefault(id(step.source), (step.source, []))[1].append((offset, size, step.target.address))
-    # Creating a memory object per tensor would take longer than reading, so one object covers all addresses; the steps keep the targets alive.
+    # Creating a memory object per tensor would take longer than reading, so one object covers all addresses. The steps keep the targets alive.
     for source, each in requests.values():
         each.sort()
         offsets, sizes, addresses = zip(*each)
@@ -219,7 +219,7 @@ def _start_direct(steps: list[_Step], reads: Reads) -> None:
 
 
 def _start_others(steps: list[_Step], reads: Reads) -> list[tuple[_Step, Any]]:
-    """Reads the indirect steps into one temporary allocation per device."""
+    """Reads the indirect steps' tensors into one temporary allocation per device."""
     by_device: dict[str, list[_Step]] = {}
     for step in steps:
         by_device.setdefault(f"{step.place.name} {step.place.device}", []).append(step)

@@ -23,8 +23,8 @@ __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "l
 # (dim, rank, world), or an index of slices and ints; None: the whole tensor.
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
 
-ALIGNMENT = _native.MODEL_ALIGNMENT  # of every tensor in memory
-_MOST_ELEMENTS = 1 << 59  # in all non-zero dimensions: byte strides of 16-byte elements must fit into 64 bits
+ALIGNMENT = _native.MODEL_ALIGNMENT # of each tensor in memory
+_MOST_ELEMENTS = 1 << 59  # product of the non-zero dimensions: byte strides of 16-byte elements must fit into 64 bits
 
 
 def load_file(
@@ -43,22 +43,23 @@ def load_file(
 
     Arguments:
 
-    - `filename`: a file; a list of files; an index (model.safetensors.index.json), with its shards; or a folder that contains one. Each may be a URL.
-    - `device`: "cpu", "cuda:1", the number of a GPU, a `torch.device`, or "host:0". None is the host; for `framework="cupy"`, the current GPU.
+    - `filename`: a file; a list of files; an index (model.safetensors.index.json), with its shards; or a folder that contains any of these. Each may
+      be a URL.
+    - `device`: "cpu", "cuda:1", the number of a GPU, a `torch.device`, or "host:0". None means the host, or with `framework="cupy"` the current GPU.
     - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None to choose as `penstock.load()` does.
     - `device_map`: devices by module or tensor name, or a function of the name. The longest key that is the tensor's name, or a prefix of it up to a
       dot, applies; "" matches all names. Tensors without an entry go to `device`.
     - `slices`: the parts to load, by tensor name: `(dim, rank, world)` for one rank's part, or a tuple of slices; or a function of name and shape
       that returns one of these, or None for the whole tensor. Only the parts, and short gaps between them, are read.
     - `names`: the tensors to load. None loads all.
-    - `links`: how many PCIe links may load one GPU, 1 to 8: its own, and those of GPUs with direct access to it. Each uses 32 MiB of its GPU's memory
-      and creates a context there. None or "auto": the links of GPUs that the program already uses through the library.
-    - `max_host_bytes`: how many bytes are read at once, at least 1 MiB. On the way to a GPU they occupy pinned staging buffers from a process-wide
-      pool. None: as many as the pool allows.
-    - `storage_options`: how to reach URLs' servers, as for `penstock.open()`.
+    - `links`: how many PCIe links may load one GPU, 1 to 8: its own, and those of GPUs with direct access to it. Each link uses 32 MiB of its GPU's
+      memory and creates a context there. None or "auto": the links of GPUs that the program already uses through the library.
+    - `max_host_bytes`: the maximum number of bytes in flight, at least 1 MiB. On the way to a GPU, they occupy pinned staging buffers from a
+      process-wide pool. None means as many as the pool allows.
+    - `storage_options`: connection options for URLs, as in `penstock.open()`.
 
     All tensors on a device are views of one allocation from the library, which lives as long as any of them. On a GPU, the call waits for the current
-    stream, because the allocator may hand out memory that is still in use there. You may use the tensors on any stream.
+    stream, because memory from the allocator may still be in use there. You may use the tensors on any stream.
 
     Raises:
 
@@ -93,7 +94,7 @@ def read_tensors(
         else:
             _lay_out_parts(source, rows, places, slices, layouts)
     found: dict[str, Any] = {}
-    if len(layouts.every) > 1:  # in the order of the files, not of the devices
+    if len(layouts.every) > 1:  # in file order, not device order
         found = dict.fromkeys(name for each in files for name in each.header.names if names is None or name in names)
     reads = Reads(links, most_bytes)
     try:
@@ -111,7 +112,7 @@ def read_tensors(
 
 
 class _Whole:
-    """All tensors of a file. Their descriptions are made while the reads run."""
+    """All tensors of a file. Their descriptions are created while the reads run."""
 
     def __init__(self, source: Source, place: Framework, types: dict[str, Any], starts: bytes) -> None:
         self._source, self._place, self._types, self._starts = source, place, types, starts
@@ -249,7 +250,7 @@ def _checked_shapes(
     shapes: Sequence[tuple[int, ...]],
     sizes: Sequence[int],
 ) -> Sequence[tuple[int, ...]]:
-    """Returns the shapes of the tensors. Checks each one only if one may be invalid, or differ from the file's."""
+    """Returns the shapes of the tensors. Checks them individually only if one of them may be invalid or differ from the file's."""
     if "F4" in types or None in types.values() or 0 in sizes or max(map(len, shapes), default=0) > SURE_DIMENSIONS:
         return [check_type(source.name, *row, place, types[row[1]]) for row in zip(names, words, shapes)]
     return shapes
@@ -261,25 +262,25 @@ def _help_for(word: str, library: str) -> str:
         return 'pip install ml_dtypes, or load it with PyTorch (import torch first, or framework="pt")'
     if library != "PyTorch" and word == "F4":
         return 'load it with PyTorch (import torch first, or framework="pt")'
-    return 'framework="bytes" loads its bytes'
+    return 'load its bytes with framework="bytes"'
 
 
 def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: Framework, dtype: Any) -> tuple[int, ...]:
     """Returns the tensor's shape in the library. Raises SafetensorError if the library does not support the type or the shape."""
     if dtype is None:
-        problem = f'tensor "{name}" is of type {word}, which {place.name} does not support: {_help_for(word, place.name)}'
+        problem = f'tensor "{name}" has the type {word}, which {place.name} does not support: {_help_for(word, place.name)}'
         raise SafetensorError(f"{file}: {problem}", code="invalid_argument", filename=file)
     try:
-        if 0 in shape and math.prod(each for each in shape if each) > _MOST_ELEMENTS:  # the file has the bytes of all other shapes
-            raise ValueError("that is larger than any memory")
+        if 0 in shape and math.prod(each for each in shape if each) > _MOST_ELEMENTS:  # the file contains the bytes of all other shapes
+            raise ValueError("too large for any memory")
         return place.shape(word, shape)
     except ValueError as problem:
-        message = f'{file}: tensor "{name}" is of type {word} and shape {str(list(shape)):.200}: {problem}'
+        message = f'{file}: tensor "{name}" has the type {word} and shape {str(list(shape)):.200}: {problem}'
         raise SafetensorError(message, code="invalid_argument", filename=file) from None
 
 
 def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | None) -> None:
-    """Raises SafetensorError for names that are in no file."""
+    """Raises SafetensorError for names that none of the files contains."""
     asked = dict.fromkeys(sorted(names) if names is not None else ())
     if isinstance(slices, Mapping):
         asked.update(dict.fromkeys(slices))
@@ -308,14 +309,14 @@ def part_wanted(
         if picks is None:
             raise ValueError(f"{asked!r} is not (dim, rank, world) or a tuple of slices with steps of 1 or more")
         if BITS[word] % 8 and word != "F4" or word == "F4" and exact:
-            raise ValueError(f"elements of type {word} do not begin at bytes")
+            raise ValueError(f"elements of type {word} do not start at byte boundaries")
     except (ValueError, IndexError) as problem:
         raise InvalidArgument(
-            f'{source.name}: slices of tensor "{name}" of shape {list(shape)}: {problem}', code="invalid_argument", filename=source.name
+            f'{source.name}: slices for tensor "{name}" of shape {list(shape)}: {problem}', code="invalid_argument", filename=source.name
         ) from None
     return part_of(shape, max(1, BITS[word] // 8), picks, exact)
 
 
 def check_backend(backend: str) -> None:
     if backend not in ("mmap", "pread"):
-        raise SafetensorError(f"backend {backend} is invalid: it must be mmap or pread, which do the same", code="invalid_argument")
+        raise SafetensorError(f"backend {backend} is invalid: it must be mmap or pread, which have the same effect", code="invalid_argument")

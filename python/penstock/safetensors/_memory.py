@@ -1,4 +1,4 @@
-"""load(): reads tensors from file content that is already in memory."""
+"""load(): reads tensors from a file's content in memory."""
 
 from __future__ import annotations
 

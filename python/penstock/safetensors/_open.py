@@ -1,4 +1,4 @@
-"""safe_open(): a tensor file whose tensors, or parts of them, are read on request."""
+"""safe_open(): a tensor file whose tensors, or parts of tensors, are read on request."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class safe_open:
     - `filename`: the name of the file, or a URL.
     - `framework`, `device`: as for `load_file()`.
     - `backend`: accepted for compatibility ("mmap" or "pread"); it has no effect.
-    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
+    - `storage_options`: connection options for a URL, as in `penstock.open()`.
 
-    You can pickle and copy it: the copy opens the file again.
+    You can pickle and copy the object: the copy opens the file again.
 
     Raises `SafetensorError` if the file is not a safetensors file, and `penstock.Error` if it cannot be opened or read.
     """
@@ -94,7 +94,7 @@ class safe_open:
         return read_part(source, source.row(name), self._place, None)
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Reads several tensors at once, or all, in offset order, as `load_file()` does. Blocks."""
+        """Reads several tensors, or all of them, at once, in offset order, as `load_file()` does. Blocks."""
         return read_tensors([self._source], self._places, None, check_names(names))
 
     def get_slice(self, name: str) -> Slice:
@@ -108,17 +108,17 @@ class safe_open:
         return tensor_meta(source.header, source.row(name))
 
     def prefetch(self, plan: Mapping[str, slice | None] | None = None, *, device: Any = None, threads: int = 8) -> PrefetchLoader:
-        """Starts reading PyTorch tensors, or rows of them, into GPU memory. The returned loader hands out each of them once.
+        """Starts reading PyTorch tensors, or rows of them, into GPU memory. The returned loader delivers each of them once.
 
         - `plan`: the rows to read (slices of the first dimension, or None for all), by tensor name. None reads every tensor.
-        - `device`: the GPU. None means the device that the file was opened for.
+        - `device`: the GPU. None means the device with which the file was opened.
         - `threads`: ignored; Penstock has its own threads.
 
         Raises `SafetensorError` if the device is not a GPU, or if the file lacks a tensor or rows in the plan.
         """
         place = self._place if device is None else framework_on("pt", device)
         if place.name != "PyTorch" or not is_gpu(place.device):
-            raise SafetensorError(f"prefetch reads tensors of PyTorch into a GPU, not {place.name}'s on {place.device}", code="invalid_argument")
+            raise SafetensorError(f"prefetch reads PyTorch tensors into a GPU, not {place.name} arrays on {place.device}", code="invalid_argument")
         import torch
 
         return PrefetchLoader(self._source, torch.device(place.device), plan)
@@ -129,7 +129,7 @@ def _open_again(filename: Path, framework: str | None, device: Any, storage_opti
 
 
 class Slice:
-    """A tensor of an open file. Indexing it reads the part and returns a new array. It may outlive its `safe_open`.
+    """A tensor in an open file. Indexing it reads the part and returns a new array. It may outlive its `safe_open`.
 
     Ints, slices with positive steps and an Ellipsis read only the bytes that they select. Any other index reads the whole tensor, which the library
     then indexes.
@@ -145,12 +145,12 @@ class Slice:
         return list(self._source.header.shapes[self._row])
 
     def get_dtype(self) -> str:
-        """Returns the type as the file spells it, such as "BF16"."""
+        """Returns the type name in the file, such as "BF16"."""
         return self._source.header.types[self._row]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor. The safetensors library lacks this attribute."""
+        """The size of the whole tensor in bytes. The safetensors library lacks this attribute."""
         return self._source.header.sizes[self._row]
 
     def __getitem__(self, index: Any) -> Any:
@@ -160,7 +160,7 @@ class Slice:
         shape = check_type(self._source.name, name, word, self._source.header.shapes[self._row], place, place.dtype(word))
         picks = picks_of(index, shape)
         if not place.indexes and (picks is None or BITS[word] % 8):
-            raise SafetensorError(f'tensor "{name}": {index!r} of type {word} cannot be read without a library', code="invalid_argument")
+            raise SafetensorError(f'tensor "{name}": reading {index!r} of type {word} requires a library', code="invalid_argument")
         if picks is None:
             return read_part(self._source, self._row, place, None)[index]
         part = part_of(shape, max(1, BITS[word] // 8), picks, not place.indexes, place.device in ("host", "cpu"))

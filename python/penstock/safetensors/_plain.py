@@ -1,7 +1,7 @@
 """load_into() in the common case: contiguous PyTorch tensors, each with the file's type and shape and its own memory.
 
-C++ checks this, or, for older PyTorch, column-wise code, because a check per tensor would take as long as the reads. _into.py handles all other
-cases and reports the errors.
+C++ code checks the tensors, or, for older PyTorch, column-wise code, because checking each tensor in Python would take as long as the reads. _into.py
+handles all other cases and reports the errors.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["PlainTargets"]
 
 
 class PlainTargets:
-    """A mapping of names to tensors that load_into() can fill directly. find() makes one."""
+    """A mapping of names to tensors that load_into() can fill directly. Created by find()."""
 
     def __init__(self) -> None:
         self._devices: set[Any] = set()
         self._reads: list[tuple[Source, list[Any], Ranges]] = []  # tensors in file order
-        self._begin = self._end = 0  # of the address range that contains them, and possibly others
+        self._begin = self._end = 0  # the address range that contains them, and possibly other memory
 
     @staticmethod
     def find(sources: Sources, targets: Mapping[str, Any]) -> PlainTargets | None:
@@ -54,8 +54,8 @@ class PlainTargets:
         reads.wait()
 
     def _find_by_dlpack(self, torch: Any, sources: Sources, targets: Mapping[str, Any]) -> bool:
-        """Uses DLPack's C functions (PyTorch 2.10 and later), which take a tenth of the time."""
-        if not isinstance(targets, dict) or type(targets) not in (dict, OrderedDict):  # other mappings may look names up in their own ways
+        """Uses DLPack's C functions (PyTorch 2.10 and later), which are ten times faster."""
+        if not isinstance(targets, dict) or type(targets) not in (dict, OrderedDict):  # other mappings may look up names in their own way
             return False
         headers = [each.header.told for each in sources]
         found = _native.find_plain_tensors(headers, targets, (torch.Tensor, torch.nn.Parameter))
@@ -67,14 +67,14 @@ class PlainTargets:
         for source, (tensors, packed) in zip(sources, files):
             ranges = Ranges()
             ranges.add_packed(packed)
-            self._devices.update(each.device for each in tensors[:1])  # all are on one device
+            self._devices.update(each.device for each in tensors[:1])  # all are on the same device
             self._reads.append((source, tensors, ranges))
         return True
 
     def _find_by_columns(self, torch: Any, sources: Sources, targets: Mapping[str, Any]) -> bool:
         if not set(map(type, targets.values())) <= {torch.Tensor, torch.nn.Parameter}:
             return False
-        found: list[tuple[Source, list[Any], list[int]]] = []  # with their addresses
+        found: list[tuple[Source, list[Any], list[int]]] = []  # files with their tensors and the tensors' addresses
         for source in sources:
             header = source.header
             if not header.names:

@@ -1,4 +1,4 @@
-"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into GPU memory, and hands out each one once."""
+"""safe_open(...).prefetch() as in safetensors 0.9: reads tensors into GPU memory, and delivers each one once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tensor_meta(header: Header, row: int) -> TensorMeta:
 
 
 class PrefetchLoader:
-    """The tensors in a prefetch plan, which are being read into GPU memory. `take()` and iteration hand out each of them once.
+    """The tensors in a prefetch plan, which are being read into GPU memory. `take()` and iteration return each of them once.
 
     A context manager. Thread-safe. Each tensor has its own allocation.
     """
@@ -64,7 +64,7 @@ class PrefetchLoader:
         return len(self._names)
 
     def has_whole(self, name: str) -> bool:
-        """Returns whether the whole tensor can still be taken."""
+        """Returns True if the whole tensor can still be taken."""
         with self._lock:
             return self._ahead is not None and name in self._left and self._rows[name] not in self._parts
 
@@ -77,7 +77,7 @@ class PrefetchLoader:
             if name not in self._rows:
                 raise of_file(self._source.name, f"tensor {name} is not in the plan", code="not_found")
             if name not in self._left:
-                raise of_file(self._source.name, f"tensor {name} was already delivered")
+                raise of_file(self._source.name, f"tensor {name} has already been delivered")
             self._left.remove(name)
         return ahead.take(self._rows[name])
 
@@ -104,9 +104,9 @@ def _rows_of(source: Source, row: int, asked: Any) -> Any:
     header = source.header
     name, shape, word = header.names[row], header.shapes[row], header.types[row]
     if not isinstance(asked, slice) or asked.step not in (None, 1):
-        raise of_file(source.name, f'tensor "{name}": a plan takes None or a slice with a step of 1, not {asked!r}')
+        raise of_file(source.name, f'tensor "{name}": the plan must contain None or a slice with a step of 1, not {asked!r}')
     if not shape or BITS[word] % 8:
-        raise of_file(source.name, f'tensor "{name}" of type {word} and shape {list(shape)} has no rows that could be read by themselves')
+        raise of_file(source.name, f'tensor "{name}" of type {word} and shape {list(shape)} has no rows that can be read separately')
     picks = picks_of(asked, shape)
     assert picks is not None
     return part_of(shape, BITS[word] // 8, picks)

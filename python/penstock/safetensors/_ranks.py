@@ -29,10 +29,10 @@ __all__ = ["Failed", "Piece", "failure_of", "load_rank", "unlike", "word_of_fail
 
 _piece_bytes = 32 << 20
 _most_under_way = 16  # pieces in flight, in each direction
-_most_telling = 10.0  # seconds that a failed rank waits for its neighbours, to send them the reason
+_most_telling = 10.0  # seconds that a failed rank waits for its neighbors, to send them the reason
 _most_telling_late = 1.0  # the same, if it failed because they did not connect
-_silent = 5.0  # seconds of waiting for another rank before a log message
-_look = 0.05  # seconds between checks of the neighbours' messages during other waits
+_silent = 5.0  # seconds to wait for another rank before logging a message
+_look = 0.05  # seconds between checks of the neighbors' messages during other waits
 _most_reason = 2000  # characters of a failure's reason
 
 _log = logging.getLogger("penstock")
@@ -54,30 +54,30 @@ def load_rank(
     group: Any = None,
     storage_options: StorageOptions | None = None,
 ) -> dict[str, Any]:
-    """Loads one rank's part of a model. All processes of the job call this with the same files, `shard` and `names`. Blocks.
+    """Loads one rank's part of a model. All processes in the job call this with the same files, `shard` and `names`. Blocks.
 
     Arguments:
 
     - `filename`, `device`, `framework`, `names`, `storage_options`: as for `load_file()`. Each process must be able to open the files.
-    - `rank`, `world`: this process's number, from 0, and the number of processes.
-    - `address`: where the processes meet. On one host: "unix:@name" or "unix:/path". On several hosts: a list of URLs such as "tcp://host:port", one
-      for each rank but the last, on which that rank listens.
+    - `rank`, `world`: this process's number, starting at 0, and the number of processes.
+    - `address`: the rendezvous address. On one host: "unix:@name" or "unix:/path". On several hosts: a list of URLs such as "tcp://host:port", one
+      for each rank except the last, on which that rank listens.
     - `shard`: as for `load_sharded()`.
     - `secret`: the shared secret for `penstock.pipe`, required for tcp.
-    - `timeout`: seconds to wait for the other ranks, and for each piece. After 5 s, the logger "penstock" names the rank being waited for.
-    - `group`: a `torch.distributed` process group, in place of `rank`, `world` and `address`. Its backend must support the device. The result is
-      PyTorch tensors; the group's own timeout applies, and `secret` is not used.
+    - `timeout`: seconds to wait for the other ranks, and for each piece. After 5 s, the logger "penstock" logs which rank is being waited for.
+    - `group`: a `torch.distributed` process group, in place of `rank`, `world` and `address`. Its backend must support the device. The result
+      contains PyTorch tensors, the group's own timeout applies, and `secret` is not used.
 
-    With `address`, rank 0 reads the tensors that all ranks get, and each rank passes them on to the next. With `group`, each rank reads a share of
+    With `address`, rank 0 reads the tensors that all ranks need, and each rank forwards them to the next. With `group`, each rank reads a share of
     them and broadcasts it. Each rank reads its own parts itself.
 
     Returns a dict of tensors by name.
 
     Raises:
 
-    - `InvalidArgument`: the ranks differ in files (their headers are compared, not the tensors' content), `shard`, `names` or `world`.
-    - `Closed`: another rank has failed; the message names it and the reason. A rank that fails waits up to 10 s to inform its neighbours. With
-      `address`, ranks that already have the common tensors do not learn of a failure to read another rank's own part.
+    - `InvalidArgument`: the ranks differ in files (only headers are compared, not the tensors' content), `shard`, `names` or `world`.
+    - `Closed`: another rank failed; the message contains the rank and the reason. A rank that fails waits up to 10 s to inform its neighbors. With
+      `address`, ranks that already have the common tensors are not informed if another rank fails to read its own part.
     - `TimedOut`: a rank did not connect, has a wrong secret, or stopped.
     - the errors of `load_sharded()` and `penstock.pipe`.
     """
@@ -90,7 +90,7 @@ def load_rank(
 
 
 class Ranks(Protocol):
-    """The ranks of a job, as seen by one of them. A context manager: an exception inside it is reported to the other ranks."""
+    """The ranks in a job, from one rank's view. A context manager: an exception inside the block is reported to the other ranks."""
 
     rank: int
     world: int
@@ -103,7 +103,7 @@ class Ranks(Protocol):
         """Connects to the other ranks. Raises InvalidArgument if their digest differs."""
 
     def carry(self, pieces: list[Piece], own: Reads) -> None:
-        """Passes on all pieces, and waits for own, this rank's own reads. The pieces have the same layout in each rank."""
+        """Forwards all pieces, and waits for `own`, this rank's own reads. The pieces have the same layout in each rank."""
 
     def __enter__(self) -> Ranks: ...
 
@@ -114,18 +114,18 @@ def _ranks(rank: int | None, world: int | None, address: str | Sequence[str] | N
     told = (rank, world, address)
     if group is not None:
         if told != (None, None, None):
-            raise TypeError("do not combine group= with rank, world or address: the group provides all three")
+            raise TypeError("group= cannot be combined with rank, world or address, which the group provides")
         from ._group import Group
 
         return Group(group)
     if rank is None or world is None or address is None:
-        raise TypeError("rank, world and address are needed, or group=")
+        raise TypeError("pass either rank, world and address, or group=")
     return _Chain(rank, world, _urls(address, rank, world), secret, timeout)
 
 
 def _of_group(framework: str | None) -> str:
     if framework not in (None, "pt"):
-        raise InvalidArgument(f"framework {framework!r}: load_rank(group=) returns PyTorch tensors; leave framework out, or pass 'pt'", code="invalid_argument")
+        raise InvalidArgument(f"framework {framework!r}: load_rank(group=) returns PyTorch tensors; omit framework, or pass 'pt'", code="invalid_argument")
     return "pt"
 
 
@@ -158,26 +158,26 @@ def _load(
 
 def _urls(address: str | Sequence[str], rank: int, world: int) -> list[str]:
     if world < 1 or not 0 <= rank < world:
-        raise InvalidArgument(f"rank {rank} of {world}", code="invalid_argument")
+        raise InvalidArgument(f"rank is {rank}, but world is {world}", code="invalid_argument")
     if not isinstance(address, str):
         urls = list(address)
         if len(urls) < world - 1:
-            raise InvalidArgument(f"address has {len(urls)} URLs for {world} ranks: every rank but the last listens", code="invalid_argument")
+            raise InvalidArgument(f"address has {len(urls)} URLs for {world} ranks: pass one for each rank except the last", code="invalid_argument")
         return urls
     if not address.startswith("unix:") or len(address) < 7:
-        raise InvalidArgument(f"address {address!r}: a single URL for all ranks must be unix:@name or unix:/path; otherwise each rank has its own", code="invalid_argument")
+        raise InvalidArgument(f"address is {address!r}: a single URL must be unix:@name or unix:/path; otherwise, pass a list", code="invalid_argument")
     return [f"{address}.{each}" for each in range(world)]
 
 
 def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
-    """Returns a hash of everything that must be the same in all ranks."""
+    """Returns a hash of everything that must be the same on all ranks."""
     headers = [[each.header.names, each.header.types, each.header.shapes, each.header.offsets] for each in sources]
     told = json.dumps([world, plan.whole_bytes, mine.passing.nbytes, list(plan.dims.items()), headers])
     return hashlib.sha256(told.encode()).hexdigest()
 
 
 class Piece:
-    """A part of the memory that all ranks have in common, with the reads that fill it on rank 0."""
+    """A part of the memory for the common tensors, with the reads that fill it on rank 0."""
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
@@ -210,7 +210,7 @@ _Going = collections.deque["_native.Future[int]"]
 
 
 def unlike(first: int, second: int) -> InvalidArgument:
-    return InvalidArgument(f"ranks {first} and {second} do not load the same thing: their files, shard, names, world or framework differ", code="invalid_argument")
+    return InvalidArgument(f"ranks {first} and {second} do not load the same model: their files, shard, names, world or framework differ", code="invalid_argument")
 
 
 class Failed(Closed):
@@ -223,9 +223,9 @@ class Failed(Closed):
 
 
 class _Neighbour:
-    """A neighbouring rank, previous or next: one pipe for messages and one for the pieces. Each side first sends a message with its digest.
+    """A neighboring rank, previous or next: one pipe for messages and one for the pieces. Each side first sends a message with its digest.
 
-    The next rank sends a second, empty message when it and all later ranks have everything; a rank that fails sends its reason instead.
+    The next rank sends a second, empty message once it and all later ranks have received everything. A rank that fails sends the reason instead.
     """
 
     def __init__(self, rank: int, words: pipe.Pipe) -> None:
@@ -233,10 +233,10 @@ class _Neighbour:
         self.words = words
         self.pieces: pipe.Pipe | None = None
         self.digest: Any = None
-        self.heard = words.receive()  # its next message
+        self.heard = words.receive()  # the next message from it
 
     def failure(self, within: float = 0.0) -> Failed | None:
-        """Returns the neighbour's failure if it has sent one."""
+        """Returns the neighbor's failure if it has sent one."""
         try:
             return failure_of(_word_of(self.heard.result(timeout=within)))
         except (Error, TimeoutError):
@@ -257,7 +257,7 @@ def _word_of(message: pipe.Message) -> dict[str, Any]:
 
 
 def word_of_failure(rank: int, error: BaseException) -> dict[str, Any]:
-    """Returns the message that tells other ranks which rank failed, and why."""
+    """Returns the message that informs other ranks which rank failed, and why."""
     if isinstance(error, Failed):
         return {"failed": error.rank, "reason": error.reason}
     return {"failed": rank, "reason": f"{type(error).__name__}: {error}"[:_most_reason]}
@@ -268,11 +268,11 @@ def failure_of(word: dict[str, Any]) -> Failed | None:
     if not isinstance(rank, int) or not isinstance(reason, str):
         return None
     shown = "".join(each if each.isprintable() else "?" for each in reason[:_most_reason])
-    return Failed(f"rank {rank} has failed: {shown}", rank, shown)
+    return Failed(f"rank {rank} failed: {shown}", rank, shown)
 
 
 class _Chain:
-    """The previous and the next rank. A context manager: an exception in it is reported to both, after connecting to them if necessary."""
+    """The previous and the next rank. A context manager: an exception in the block is reported to both, after connecting to them if necessary."""
 
     def __init__(self, rank: int, world: int, urls: list[str], secret: str | bytes, timeout: float) -> None:
         self.rank = rank
@@ -306,7 +306,7 @@ class _Chain:
                 each.close()
 
     def meet(self, digest: str) -> None:
-        """Connects to both neighbours."""
+        """Connects to both neighbors."""
         deadline = time.monotonic() + self._timeout
         word = {"digest": digest}
         if self.rank + 1 < self.world:
@@ -340,7 +340,7 @@ class _Chain:
         other.heard = other.words.receive()
 
     def _outcome(self, future: _native.Future[_T], other: int, deadline: float) -> _T:
-        """Waits for another rank's result. Raises if one of the neighbours reports a failure, or at the deadline."""
+        """Waits for another rank's result. Raises if a neighbor reports a failure, or at the deadline."""
         began, said = time.monotonic(), False
         while not future.done():
             with contextlib.suppress(TimeoutError):
@@ -354,12 +354,12 @@ class _Chain:
                 raise TimedOut(f"nothing arrived within {self._timeout:g} s{self._of_strangers()}", code="timed_out")
             if not said and now - began > _silent:
                 said = True
-                _log.warning("load_rank: rank %d waits for rank %d%s", self.rank, other, self._of_strangers())
+                _log.warning("load_rank: rank %d is waiting for rank %d%s", self.rank, other, self._of_strangers())
         return future.result()
 
     def _of_strangers(self) -> str:
         refused = self._listener.refused if self._listener is not None else 0
-        return f" ({refused} that connected to {self._urls[self.rank]} did not know its secret)" if refused else ""
+        return f" (connections to {self._urls[self.rank]} with a wrong secret: {refused})" if refused else ""
 
     def _look_behind(self) -> None:
         """Accepts the next rank if it has connected, so that its messages are received while this rank waits for the previous one."""
@@ -379,7 +379,7 @@ class _Chain:
         return self._behind
 
     def _meet_before(self, talk: Callable[[_Neighbour], None], deadline: float) -> None:
-        """Connects to the previous rank as soon as it listens."""
+        """Connects to the previous rank as soon as it is listening."""
         url, began, said = self._urls[self.rank - 1], time.monotonic(), False
         while True:
             try:
@@ -398,7 +398,7 @@ class _Chain:
                 raise Failed(f"rank {self.rank}: {failed}", failed.rank, failed.reason)
             if not said and time.monotonic() - began > _silent:
                 said = True
-                _log.warning("load_rank: rank %d waits for rank %d to listen at %s", self.rank, self.rank - 1, url)
+                _log.warning("load_rank: rank %d is waiting for rank %d to listen at %s", self.rank, self.rank - 1, url)
             time.sleep(0.01)
 
     def _forget_before(self) -> None:
@@ -407,7 +407,7 @@ class _Chain:
             self._before = None
 
     def _tell(self, error: BaseException) -> None:
-        """Tells the neighbours why this rank has failed."""
+        """Informs the neighbors why this rank failed."""
         self._telling = True
         reason = f"{type(error).__name__}: {error}"
         word = json.dumps(word_of_failure(self.rank, error)).encode()
@@ -417,7 +417,7 @@ class _Chain:
                     each.words.send(word, timeout=1.0).result()
         if not isinstance(error, Exception):
             return  # an interrupted rank does not wait
-        # A rank that failed because a neighbour did not connect waits less for it now.
+        # A rank that failed because a neighbor did not connect waits for a shorter time now.
         deadline = time.monotonic() + min(self._timeout, _most_telling_late if isinstance(error, TimedOut) else _most_telling)
         unmet = []
         if self._before is None and self.rank > 0 and not isinstance(error, PermissionDenied):
@@ -425,7 +425,7 @@ class _Chain:
         if self._behind is None and self.rank + 1 < self.world:
             unmet.append(threading.Thread(target=self._tell_behind, args=(word, deadline), daemon=True))
         if unmet:
-            _log.warning("load_rank: rank %d has failed, and waits to inform its neighbours: %s", self.rank, reason[:_most_reason])
+            _log.warning("load_rank: rank %d failed, and is waiting to inform its neighbors: %s", self.rank, reason[:_most_reason])
         for each_of in unmet:
             each_of.start()
         for each_of in unmet:
@@ -445,14 +445,14 @@ class _Chain:
 
     @staticmethod
     def _part(other: _Neighbour, word: bytes, deadline: float) -> None:
-        """Sends the failure, and waits until the neighbour has sent its own message or disconnected."""
+        """Sends the failure, and waits until the neighbor has sent its own message or disconnected."""
         other.words.send(word, timeout=max(0.001, deadline - time.monotonic())).result()
         with contextlib.suppress(TimeoutError):
             other.heard.result(timeout=max(0.0, deadline - time.monotonic()))
         other.close()
 
     def carry(self, pieces: list[Piece], own: Reads) -> None:
-        """Passes on all pieces. Other ranks do not wait for `own`, which may take longer than their timeout."""
+        """Forwards all pieces. Other ranks do not wait for `own`, which may take longer than their timeout."""
         coming: _Coming = collections.deque()
         going: _Going = collections.deque()
         try:
@@ -469,10 +469,10 @@ class _Chain:
             self._end()
         except BaseException as error:
             self._tell(error)
-            self.close()  # ends the transfers in flight
+            self.close()  # stops the transfers in flight
             raise
         finally:
-            # After this, nothing accesses the memory any more.
+            # From here on, nothing accesses the memory.
             for _, each in coming:
                 each.stop() if isinstance(each, Reads) else _ended(each)
             for sent in going:
@@ -490,7 +490,7 @@ class _Chain:
         return reads
 
     def _hand_on(self, coming: _Coming, going: _Going) -> None:
-        """Passes on the first piece. Each operation stays in its deque until it ends, so that an interrupt loses none."""
+        """Forwards the first piece. Each operation stays in its deque until it is complete, so that an interrupt loses none."""
         piece, come = coming[0]
         if isinstance(come, Reads):
             come.wait()
@@ -507,7 +507,8 @@ class _Chain:
                 going.append(self._behind.pieces.send(tensors=[piece.memory], timeout=self._timeout))
 
     def _end(self) -> None:
-        """Waits until all later ranks have everything. Otherwise a rank would not learn that a rank it sent to has failed."""
+        """Waits until all later ranks have received everything, because otherwise a rank would not notice the failure of a rank to which it has
+        sent."""
         if self._behind is not None:
             with self._told(self.rank + 1):
                 if failed := failure_of(_word_of(self._outcome(self._behind.heard, self.rank + 1, time.monotonic() + self._timeout))):
@@ -518,13 +519,13 @@ class _Chain:
 
     @staticmethod
     def _compare(first: int, digest: str, other: _Neighbour) -> None:
-        """Compares the digests of two neighbours; `first` is the number of the first one."""
+        """Compares the digests of two neighbors; `first` is the number of the first one."""
         if other.digest != digest:
             raise unlike(first, first + 1)
 
     @contextlib.contextmanager
     def _told(self, other: int) -> Iterator[None]:
-        """Adds to errors which rank they are about, and the reason if that rank has reported one."""
+        """Adds to errors the rank that they concern, and the reason if that rank has reported one."""
         try:
             yield
         except Failed as problem:

@@ -20,7 +20,7 @@ __all__ = ["TensorSpec", "deserialize", "serialize", "serialize_file"]
 class TensorSpec:
     """A tensor to save, as memory at an address.
 
-    - `dtype`: the type, as NumPy, ml_dtypes or PyTorch spells it.
+    - `dtype`: the type's name in NumPy, ml_dtypes or PyTorch.
     - `shape`: the number of elements in each dimension.
     - `data_ptr`: the address. The memory must stay valid until the tensor is saved.
     - `data_len`: bytes at the address.
@@ -30,7 +30,7 @@ class TensorSpec:
         """Raises SafetensorError for a type that the format does not support."""
         self.dtype = word_of(None, dtype)
         self.shape = list(shape)
-        if self.dtype == "F4":  # PyTorch counts two of them as one
+        if self.dtype == "F4":  # PyTorch counts two elements as one
             self.shape[-1:] = [self.shape[-1] * 2] if self.shape else [2]
         self.data_ptr = data_ptr
         self.data_len = data_len
@@ -50,7 +50,7 @@ def serialize_file(tensor_dict: Mapping[str, TensorSpec], filename: Path, metada
 
 
 def deserialize(data: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """Returns each tensor's name with its "dtype" (as the file spells it), "shape" and "data". Raises SafetensorError for damaged content."""
+    """Returns each tensor's name with its "dtype" (the type name in the file), "shape" and "data". Raises SafetensorError for damaged content."""
     header = header_of_bytes(data)
     content = memoryview(data)
     rows = zip(header.names, header.types, header.shapes, header.offsets, header.sizes)
@@ -69,9 +69,9 @@ def _tensor_of(name: str, spec: TensorSpec) -> Tensor:
         raise TypeError(f'tensor "{name}" must be a TensorSpec, not {type(spec).__name__}')
     wanted = math.prod(spec.shape) * BITS[spec.dtype]
     if wanted != spec.data_len * 8:
-        problem = f'tensor "{name}" of type {spec.dtype} and shape {spec.shape} has {wanted / 8:g} bytes, and data_len is {spec.data_len}'
+        problem = f'tensor "{name}" of type {spec.dtype} and shape {spec.shape} requires {wanted / 8:g} bytes, but data_len is {spec.data_len}'
         raise SafetensorError(problem, code="invalid_argument")
     if spec.data_len and not spec.data_ptr:
-        raise BufferError(f'tensor "{name}": data_ptr is 0, so it has no memory of {spec.data_len} bytes', code="bad_memory")
+        raise BufferError(f'tensor "{name}": data_ptr is 0, but data_len is {spec.data_len}', code="bad_memory")
     memory = _native.Pointer(spec.data_ptr, spec.data_len, spec, True) if spec.data_len else b""
     return Tensor(spec.dtype, tuple(spec.shape), spec.data_len, memory)

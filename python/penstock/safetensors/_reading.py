@@ -1,4 +1,4 @@
-"""Reads in flight, and errors for tensors that could not be read."""
+"""Reads in flight, and the errors for tensors that could not be read."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Ranges:
             column.frombytes(values)
 
     def add_part(self, offset: int, part: Part, place: int) -> None:
-        """Adds a part's runs, one after another. `offset` is the tensor's place in the file."""
+        """Adds a part's runs consecutively. `offset` is the tensor's offset in the file."""
         if part.run_bytes:
             self.offsets.extend([offset + each for each in part.starts])
             self.sizes.extend([part.run_bytes] * len(part.starts))
             self.places.extend(range(place, place + part.nbytes, part.run_bytes))
 
     def in_turns(self, nbytes: int) -> Iterator[Ranges]:
-        """Splits the ranges into groups of about this many bytes; a single range may be larger."""
+        """Splits the ranges into groups of about `nbytes` bytes; a single range may be larger."""
         ends = list(itertools.accumulate(self.sizes))
         first = before = 0
         while first < len(ends):
@@ -58,7 +58,7 @@ class Ranges:
             first, before = past, ends[past - 1]
 
     def cut(self, most: int) -> Ranges:
-        """Splits the ranges into pieces of at most this many bytes."""
+        """Splits the ranges into pieces of at most `most` bytes."""
         found = Ranges()
         for offset, size, place in zip(self.offsets, self.sizes, self.places):
             for at in range(0, size, most):
@@ -68,11 +68,11 @@ class Ranges:
         return found
 
 
-# Piece size for copies to further devices: finished pieces are copied while later ones are read.
+# Piece size for copies to additional devices: completed pieces are copied while later ones are being read.
 _handed_on_bytes = _native.MOST_MODEL_REQUEST_BYTES
 
 
-# A lower limit would need a request for each piece of a tensor.
+# A lower limit would require a separate request for each piece of a tensor.
 _LEAST_UNDER_WAY = 1 << 20
 _TURNS = 4  # in flight, if there is a limit
 
@@ -84,7 +84,7 @@ def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | 
     if isinstance(nbytes, bool) or not isinstance(nbytes, int):
         raise TypeError(f"{what} must be an int (bytes) or None, not {type(nbytes).__name__}")
     if nbytes < least:
-        raise InvalidArgument(f"{what} is {nbytes}, and must be at least {least}", code="invalid_argument")
+        raise InvalidArgument(f"{what} is {nbytes}, but must be at least {least}", code="invalid_argument")
     return nbytes
 
 
@@ -97,7 +97,7 @@ class _Request(NamedTuple):
     sizes: Sequence[int]
 
     def check(self) -> None:
-        """Raises the request's error after it has ended."""
+        """Raises the request's error once it is done."""
         _check(self.future, self.source, self.offsets, self.sizes)
 
 
@@ -105,7 +105,7 @@ class Reads:
     """Batches in flight. After wait(), nothing writes to their memory.
 
     - `links`: as for File.pread_ranges().
-    - `most_bytes`: the limit on bytes in flight, at least 1 MiB; start() waits until there is room.
+    - `most_bytes`: the limit on bytes in flight, at least 1 MiB; start() waits while the limit is reached.
     """
 
     def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
@@ -114,7 +114,7 @@ class Reads:
         self._batches: list[_Request] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
-        """Starts a batch. `copies` are buffers on other devices, each filled from the one before. The file is read once."""
+        """Starts a batch. `copies` are buffers on other devices, each filled from the previous one. The file is read once."""
         if not ranges.sizes:
             return
         if copies:
@@ -122,13 +122,13 @@ class Reads:
         if self._most_bytes is None:
             self._start(source, memory, ranges, copies)
             return
-        turn_bytes = self._most_bytes // (2 * _TURNS)  # a turn holds less than twice this
+        turn_bytes = self._most_bytes // (2 * _TURNS)  # a turn has less than twice this
         for turn in ranges.cut(turn_bytes).in_turns(turn_bytes):
             self._make_room(sum(turn.sizes))
             self._start(source, memory, turn, copies)
 
     def wait(self) -> None:
-        """Waits for all batches. On the first error, or an exception from a signal handler, cancels the others and raises it."""
+        """Waits for all batches. On the first error, or an exception from a signal handler, cancels the remaining batches and raises it."""
         try:
             wait([each.future for each in self._batches], return_when=FIRST_EXCEPTION)
             for each in self._batches:
@@ -138,11 +138,11 @@ class Reads:
             self.stop()
 
     def stop(self) -> None:
-        """Cancels the batches in flight, and waits until they have ended."""
+        """Cancels the batches in flight, and waits until they are done."""
         wait(self.cancel())
 
     def cancel(self) -> list[Any]:
-        """Cancels the batches in flight. Their memory stays in use until they have ended."""
+        """Cancels the batches in flight. Their memory stays in use until they are done."""
         running = [each.future for each in self._batches if not each.future.done()]
         for each in running:
             each.cancel()
@@ -195,7 +195,7 @@ def _check_counts(source: Source, offsets: Sequence[int], sizes: Sequence[int], 
     end, offset, size = cut[0]
     names = listed(dict.fromkeys(_tensor_at(source, each[1]) for each in cut))
     raise ShortRead(
-        f"{source.name}: the file ends at {end}, before the bytes of {names}: it was cut after it was opened",
+        f"{source.name}: the file was truncated after it was opened: it ends at {end}, before the end of {names}",
         code="short_read",
         filename=source.name,
         offset=offset,

@@ -1,4 +1,4 @@
-"""save() and save_file(): tensor files with the same bytes as those of the safetensors library."""
+"""save() and save_file(): write tensor files with the same bytes as the safetensors library writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._types import NAMES, WORDS
 
 __all__ = ["Tensor", "beginning_of", "saved", "save_file", "settle", "shape_in_file", "tensor_of", "word_of", "write_file"]
 
-_QUANTIZED = ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")  # PyTorch's types
+_QUANTIZED = ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")  # PyTorch's quantized types
 
 
 class Tensor(NamedTuple):
@@ -26,8 +26,8 @@ class Tensor(NamedTuple):
     word: str  # safetensors type
     shape: tuple[int, ...]  # in elements of this type
     nbytes: int
-    memory: Any  # buffer of its bytes; unused if there are none
-    stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may still write it
+    memory: Any  # buffer of its bytes; unused if it is empty
+    stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may still be writing it
 
 
 def save_file(
@@ -45,18 +45,18 @@ def save_file(
       Tensors are written in place; non-contiguous ones are first copied in C order.
     - `filename`: the name of the file, or the URL of an S3 object (s3://BUCKET/KEY).
     - `metadata`: strings by name, stored in the header.
-    - `storage_options`: how to reach the server, as for `penstock.open()`. `{"overwrite": False}` keeps an existing object.
+    - `storage_options`: connection options for a URL, as in `penstock.open()`. `{"overwrite": False}` keeps an existing object.
 
-    An existing file is replaced atomically once all bytes are on disk; if anything fails, it is unchanged. The new file gets its owner, group,
-    permissions and attributes, as far as the process may set them.
+    An existing file is replaced atomically once all bytes are on disk, and unchanged if anything fails. The new file gets the old file's owner,
+    group, permissions and attributes, as far as the process may set them.
 
     Raises:
 
-    - `SafetensorError`: the format cannot hold a tensor. Nothing was written.
+    - `SafetensorError`: the format cannot represent a tensor. Nothing was written.
     - `BufferError`: a tensor has no memory. Nothing was written.
     - `TypeError`: names or metadata are not strings. Nothing was written.
-    - `FileExistsError`: an object exists, and `overwrite` is False.
-    - `penstock.Error`: writing failed, or the name belongs to a FIFO, a device or a folder.
+    - `FileExistsError`: the object exists, and `overwrite` is False.
+    - `penstock.Error`: writing failed, or the name refers to a FIFO, a device or a folder.
     """
     write_file({name: tensor_of(name, value) for name, value in _checked(tensors).items()}, filename, metadata, storage_options)
 
@@ -74,7 +74,7 @@ def write_file(
             requests.append((each.memory, place, each.nbytes))
             place += each.nbytes
     with _native.PendingFile(filename, storage_options=storage_options) as pending:
-        with pending.open(direct=True) as file:  # past the page cache if possible, because the data goes to disk at once
+        with pending.open(direct=True) as file:  # bypasses the page cache if possible, because the data is flushed to disk immediately
             if pending.is_object:
                 file.truncate(place)
             for group in in_order(requests, lambda each: each[2]) if pending.is_object else [requests]:
@@ -99,10 +99,10 @@ def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> 
 
 
 def tensor_of(name: Any, value: Any) -> Tensor:
-    """Describes an array of any library. Each error names the tensor.
+    """Describes an array from any library. Each error names the tensor.
 
-    Raises SafetensorError if the format lacks its type or layout, BufferError if it has no memory (NotImplementedError on PyTorch's meta device, as
-    the library does), and TypeError if it is not a tensor.
+    Raises SafetensorError if the format does not support its type or layout, BufferError if it has no memory (NotImplementedError on PyTorch's meta
+    device, like the library), and TypeError if it is not a tensor.
     """
     torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
     if torch is not None and isinstance(value, torch.Tensor):
@@ -118,15 +118,15 @@ def tensor_of(name: Any, value: Any) -> Tensor:
 
 def _checked(tensors: Any) -> Mapping[str, Any]:
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"tensors must be a mapping of names and tensors, not {type(tensors).__name__}")
+        raise TypeError(f"tensors must be a mapping of names to tensors, not {type(tensors).__name__}")
     return tensors
 
 
 def word_of(name: Any, dtype: str) -> str:
-    """Returns the safetensors type for a NumPy or PyTorch type name, or None if it is unknown. `name`: the tensor's, for the error."""
+    """Returns the safetensors type for a NumPy or PyTorch type name, or None if it is unknown. `name`: the tensor's name, for the error."""
     word = WORDS.get(dtype)
     if word is None and dtype in _QUANTIZED:
-        raise _wrong(name, "is quantized, and the file cannot hold its scales: pass dequantize(), or int_repr() and the scales as separate tensors")
+        raise _wrong(name, "is quantized, and files cannot represent its scales: pass dequantize(), or int_repr() and the scales as separate tensors")
     if word is None:
         who = "" if name is None else f'tensor "{name}": '
         raise SafetensorError(f'{who}Unknown dtype "{dtype}". Supported dtypes: {", ".join(NAMES.values())}', code="invalid_argument")
@@ -134,11 +134,11 @@ def word_of(name: Any, dtype: str) -> str:
 
 
 def shape_in_file(name: Any, word: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape in the file. PyTorch counts two 4-bit elements as one. `name`: the tensor's, for the error."""
+    """Returns the shape in the file. PyTorch counts two 4-bit elements as one. `name`: the tensor's name, for the error."""
     if word != "F4":
         return shape
     if not shape:
-        raise _wrong(name, "has two elements of four bits and no dimension that counts them: pass reshape(1)")
+        raise _wrong(name, "contains two 4-bit elements but has no dimension for them: pass reshape(1)")
     return (*shape[:-1], shape[-1] * 2)
 
 
@@ -149,7 +149,7 @@ def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
     word = word_of(name, str(tensor.dtype).removeprefix("torch."))
     shape = shape_in_file(name, word, tuple(tensor.shape))
     plain = plain_copy(tensor)
-    if is_wrapper(tensor):  # its own methods may have made a plain tensor
+    if is_wrapper(tensor):  # its own methods may have created a plain tensor
         _check(name, tensor, problem_of(plain))
     nbytes = plain.numel() * plain.element_size()
     memory = _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b""
@@ -191,7 +191,7 @@ def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
 
 
 def settle(tensors: Iterable[Tensor]) -> None:
-    """Waits for the current streams, which may still be computing values or copying."""
+    """Waits for the current streams, which may still be computing or copying values."""
     for library, number in {each.stream for each in tensors if each.stream is not None}:
         if library == "torch":
             sys.modules["torch"].cuda.current_stream(number).synchronize()
@@ -207,7 +207,7 @@ def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | No
         if not isinstance(name, str):
             raise TypeError(f"the names of tensors must be str, not {type(name).__name__}")
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata must be a mapping of str, not {type(metadata).__name__}")
+        raise TypeError(f"metadata must be a mapping of str to str, not {type(metadata).__name__}")
     rows = tensors.values()
     try:
         beginning, order, _, _ = _native.make_safetensors(

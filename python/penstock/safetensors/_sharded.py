@@ -29,17 +29,17 @@ def load_sharded(
     names: Iterable[str] | None = None,
     storage_options: StorageOptions | None = None,
 ) -> list[dict[str, Any]]:
-    """Loads a model onto several devices in one call, whole or split for tensor parallelism. Blocks; KeyboardInterrupt stops it.
+    """Loads a model onto several devices in one call, replicated or split for tensor parallelism. Blocks; KeyboardInterrupt stops it.
 
     Arguments:
 
     - `filename`, `framework`, `names`, `storage_options`: as for `load_file()`.
     - `devices`: each rank's device, in rank order. A device may appear more than once.
-    - `shard`: the dimension in which to split tensors into equal parts, one per device, by name pattern as in `fnmatch` ("*.q_proj.weight"). The
-      first matching pattern applies; None, or no match, gives the whole tensor to each device. Or a function of name and shape.
+    - `shard`: maps name patterns as in `fnmatch` ("*.q_proj.weight") to the dimension in which to split tensors into equal parts, one per device. The
+      first matching pattern applies; None, or no match, gives the whole tensor to each device. It may also be a function of name and shape.
 
-    The file is read once. Each part crosses its own GPU's link. A tensor for all devices goes to the first one, and then from GPU to GPU if they have
-    direct access to each other. All tensors on a device are views of one allocation, each at a multiple of 256 bytes.
+    The file is read once. Each part uses its own GPU's link. A tensor for all devices is read into the first one, and then copied from GPU to GPU if
+    they have direct access to each other. All tensors on a device are views of one allocation, each at a multiple of 256 bytes.
 
     Returns a dict of tensors by name for each device.
 
@@ -56,7 +56,7 @@ def load_sharded(
 
 
 def dims_of(shard: Shard | None) -> Callable[[str, tuple[int, ...]], int | None]:
-    """Returns a function of name and shape that gives the dimension to split."""
+    """Returns a function of name and shape that returns the dimension to split."""
     if shard is None:
         return lambda name, shape: None
     if callable(shard):
@@ -80,21 +80,21 @@ def _checked(devices: Any) -> list[Any]:
     return listed
 
 
-# Reads run in the order of the requests. Interleaving the devices' parts fills the devices at the same time, each over its own link.
+# Reads run in request order. Interleaving the devices' parts fills the devices at the same time, each over its own link.
 _TURN_BYTES = 64 << 20
 
 
 class Rank:
-    """One rank's tensors: first the common ones, at the same places in every rank, then its own parts."""
+    """One rank's tensors: first the common ones, at the same offsets in every rank, then its own parts."""
 
     def __init__(self, number: int, place: Framework) -> None:
         self.number = number
         self.place = place
         self.own = Layout(place)
-        self.passing = Layout(place)  # tensors that are read whole and then cut
+        self.passing = Layout(place)  # tensors that are read completely and then cut
 
     def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the tensors, in the order of these names, and those that must still be sliced."""
+        """Returns the tensors, in the order of the names, and those that must still be cut."""
         found: dict[str, Any] = dict.fromkeys(names)
         uncut: dict[str, Any] = {}
         own.views(self.own.rows(), found)
@@ -110,8 +110,8 @@ class Rank:
 class Plan(NamedTuple):
     """The reads for some of the ranks."""
 
-    whole: list[tuple[Source, Ranges]]  # common tensors, at the same places in each rank's memory
-    whole_bytes: int  # from the beginning of that memory
+    whole: list[tuple[Source, Ranges]]  # common tensors, at the same offsets in each rank's memory
+    whole_bytes: int  # size of that memory, from its start
     dims: dict[str, int | None]  # the split dimension of each tensor, in file order
 
 
@@ -131,7 +131,7 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
             rank.own.add_whole(source, [row for row, parts in zip(rows, parts_of) if parts is None])
         cut += [(source, row, parts) for row, parts in zip(rows, parts_of) if parts is not None]
     whole_bytes = ranks[0].own.nbytes
-    whole = [rank.own.taken_ranges() for rank in ranks][0]  # equal in all ranks
+    whole = [rank.own.taken_ranges() for rank in ranks][0]  # the same for all ranks
     for source, row, parts in cut:
         for rank, part in zip(ranks, parts):
             layout = rank.own if part.cut is None else rank.passing
@@ -150,7 +150,7 @@ def _parts_of(
     if dim is None or world == 1:
         return None
     if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f'shard gives {dim!r} for tensor "{name}", which is neither a dimension nor None')
+        raise TypeError(f'shard returned {dim!r} for tensor "{name}", which is neither a dimension nor None')
     exact = not all(each.place.indexes for each in ranks)
     found = []
     for rank, shape in zip(ranks, shapes):
@@ -174,7 +174,7 @@ def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
         for each in itertools.chain.from_iterable(itertools.zip_longest(*turns)):
             if each is not None:
                 reads.start(*each)
-        # A tensor that is cut later is read whole for every rank.
+        # A tensor that is cut later is read completely for every rank.
         for source, ranges in ranks[0].passing.ranges:
             reads.start(source, passing[0].memory, ranges, [each.memory for each in passing[1:]])
         found = [rank.views(arena, room, plan.dims) for rank, arena, room in zip(ranks, arenas, passing)]  # while the reads run

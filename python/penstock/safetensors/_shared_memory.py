@@ -1,4 +1,4 @@
-"""Finds PyTorch tensors that share memory. Saved as they are, they would be duplicated in the file, and separate after loading."""
+"""Finds PyTorch tensors that share memory. If they were all saved, they would be duplicated in the file and separate after loading."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
 
 
 def _end_of(tensor: torch.Tensor) -> int:
-    """Returns the address after the tensor's last element."""
+    """Returns the address past the tensor's last element."""
     if tensor.numel() == 0:
         return int(tensor.data_ptr())
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
@@ -43,14 +43,14 @@ def _end_of(tensor: torch.Tensor) -> int:
 
 
 def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = None) -> dict[str, list[str]]:
-    """Chooses the name to keep and the names to remove in each group that shares memory. `preferred`: names to keep if possible."""
+    """Chooses which name to keep and which to remove in each group of tensors that share memory. `preferred`: names to keep if possible."""
     found = {}
     for group in sharing(state):
         if len(group) < 2:
             continue
         complete = sorted(name for name in group if _is_all_of_its_storage(state[name]))
         if not complete:
-            raise RuntimeError(f"these tensors share memory, and none of them covers all of it, so none can be saved in place of the others: {listed(sorted(group))}")
+            raise RuntimeError(f"these tensors share memory, but none of them covers all of it, so no one tensor can be saved for all: {listed(sorted(group))}")
         kept = next((name for name in complete if preferred is not None and name in preferred), complete[0])
         found[kept] = sorted(group - {kept})
     return found

@@ -22,8 +22,8 @@ class Pick(NamedTuple):
 class Part(NamedTuple):
     """Runs of equal length in a tensor's bytes, made contiguous in memory by reading."""
 
-    shape: tuple[int, ...]  # of the array that the runs form
-    starts: list[int]  # byte offsets from the beginning of the tensor
+    shape: tuple[int, ...]  # shape of the array that the runs form
+    starts: list[int]  # byte offsets from the start of the tensor
     run_bytes: int
     cut: tuple[Any, ...] | None  # index to apply to that array; None: keep all
 
@@ -32,20 +32,21 @@ class Part(NamedTuple):
         return len(self.starts) * self.run_bytes
 
 
-# Gaps below this are read too, because disks and the page cache read whole pages.
+# Gaps smaller than this are read too, because disks and the page cache read whole pages.
 _page_bytes = 4096
 _short_bytes = 512
 _many_runs = 4096
-# In host memory, a run costs as much as copying some KiB. Whole rows are read if they are small, or not much larger than the wanted part.
+# In host memory, a run costs as much as copying a few KiB. Whole rows are read if they are small, or not much larger than the selected part.
 _near_run_bytes = 16 << 10
 _few_bytes = 256 << 10
 _times_wanted = 4
 
 
 def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
-    """Returns the selection of ints, slices with positive steps and one Ellipsis. None for any other index, which the array's library may support.
+    """Returns the selection for ints, slices with positive steps and one Ellipsis, or None for any other index, which the array's library may
+    support.
 
-    Raises IndexError if an int is out of bounds, or there are too many.
+    Raises IndexError if an int is out of bounds or there are too many indices.
     """
     items = list(index) if isinstance(index, tuple) else [index]
     ellipses = [i for i, each in enumerate(items) if each is Ellipsis]
@@ -74,16 +75,16 @@ def picks_of(index: Any, shape: Sequence[int]) -> list[Pick] | None:
 
 
 def _is_int(value: Any) -> bool:
-    """Returns whether an index is an int. Arrays of one item, and some libraries' bools, define __index__ too."""
+    """Returns True if an index is an int. One-item arrays, and some libraries' bools, define __index__ too."""
     return isinstance(value, int) or (hasattr(value, "__index__") and not hasattr(value, "__len__") and "bool" not in type(value).__name__)
 
 
 def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[slice, ...]:
     """Returns one rank's part. Raises ValueError if the tensor cannot be split this way."""
     if not -len(shape) <= dim < len(shape):
-        raise ValueError(f"dimension {dim} of {list(shape)}")
+        raise ValueError(f"shape {list(shape)} has no dimension {dim}")
     if world < 1 or not 0 <= rank < world:
-        raise ValueError(f"rank {rank} of {world}")
+        raise ValueError(f"rank is {rank}, but world is {world}")
     length = shape[dim]
     if length % world:
         raise ValueError(f"the {length} rows of dimension {dim} cannot be divided evenly among {world} ranks")
@@ -130,14 +131,14 @@ def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[Pick], exact:
 
 
 def _reads_rows(run_bytes: int, row_bytes: int, runs: int, on_host: bool) -> bool:
-    """Returns whether to read whole rows instead of a run in each row."""
+    """Returns True if whole rows should be read instead of a run in each row."""
     if run_bytes < _short_bytes and runs > _many_runs:
         return True
     return on_host and runs > 1 and run_bytes < _near_run_bytes and (row_bytes * runs <= _few_bytes or row_bytes <= _times_wanted * run_bytes)
 
 
 def _last_cut(shape: Sequence[int], picks: Sequence[Pick]) -> int:
-    """Returns the last dimension that is only partly selected, or -1."""
+    """Returns the last dimension that is only partially selected, or -1."""
     for axis in range(len(shape) - 1, -1, -1):
         if picks[axis].length != shape[axis]:
             return axis

@@ -1,4 +1,4 @@
-"""The files to load (one, several, or those in an index) and their headers."""
+"""The files to load (one file, several files, or those in an index) and their headers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names"
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
-StorageOptions = Mapping[str, Any]  # of penstock.open()
+StorageOptions = Mapping[str, Any]  # as in penstock.open()
 
-_MOST_OPENED_AT_ONCE = 16  # on servers, because each open waits for a response
+_MOST_OPENED_AT_ONCE = 16  # opened concurrently on servers, because each open waits for a response
 
 
 class Source:
-    """An open tensor file and its header. The file closes with the last reference, because parts of tensors may outlive the caller's object."""
+    """An open tensor file and its header. The file is closed with the last reference, because parts of tensors may outlive the caller's object."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Source:
         *,
         file: _native.File | None = None,
     ) -> None:
-        """Opens a file, or takes an open one.
+        """Opens a file, or uses an open one.
 
-        - `descriptor`: an open descriptor for the file, whose name may have been reused; the caller closes it.
+        - `descriptor`: an open descriptor for a file whose name may have been reused; the caller closes it.
         - `file`: the open file itself.
         """
         self.name = _native.shown_name(name)
@@ -77,15 +77,15 @@ class Source:
 
 
 class Sources:
-    """Several files. No tensor may be in two of them; an index determines which tensors in its files count. A context manager.
+    """Several files. No tensor may be in two of them; an index determines which tensors in its files are used. A context manager.
 
-    `devices`: the devices that the tensors will be read to.
+    `devices`: the devices that the tensors will be read into.
     """
 
     def __init__(self, paths: Paths, devices: Iterable[str] = (), storage_options: StorageOptions | None = None) -> None:
-        """`storage_options`: how to reach URLs' servers, as for penstock.open()."""
+        """`storage_options`: connection options for URLs, as in penstock.open()."""
         names: list[str] = []
-        promised: dict[str, str] = {}  # tensor: the file that an index names for it
+        promised: dict[str, str] = {}  # tensor: the file that contains it according to an index
         for path in _listed(paths):
             found, index = _files_of(path, storage_options)
             names += [each for each in found if each not in names]
@@ -115,13 +115,13 @@ class Sources:
 
     @property
     def name(self) -> str:
-        """The files' name in messages."""
+        """The name of the files, for messages."""
         if len(self.files) == 1:
             return self.files[0].name
         return f"{self.files[0].name} and {len(self.files) - 1} more" if self.files else "no files"
 
     def _check(self, promised: dict[str, str]) -> None:
-        """Checks that no tensor is in two files, and that each is in the file that the index names. Drops tensors that an index does not list."""
+        """Checks that no tensor is in two files, and that each is in the file listed in the index. Drops tensors that an index does not list."""
         if len(self.files) < 2 and not promised:
             return
         try:
@@ -151,7 +151,8 @@ def _checked(path: Any) -> Path:
 
 
 def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOptions | None) -> Iterator[Source]:
-    """Yields the files in order. Opens files on servers concurrently, because these respond late. Without a URL, opening rejects storage_options."""
+    """Yields the files in order. Opens files on servers concurrently, because their latency is high. Opening rejects storage_options unless a path is
+    a URL."""
     if len(names) < 2 or not any(map(_native.is_url, names)):
         yield from (Source(name, devices, storage_options=storage_options) for name in names)
         return
@@ -167,13 +168,13 @@ def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOp
                 taken += 1
                 yield each.result()
         finally:
-            for each in begun[taken:]:  # files after one that failed
+            for each in begun[taken:]:  # files after the one that failed
                 if not each.cancel() and each.exception() is None:
                     each.result().file.close()
 
 
 def _files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[str], dict[str, str]]:
-    """Returns the files of one path, and the file that an index names for each tensor."""
+    """Returns the files at a path, and the file that an index lists for each tensor."""
     name = _native.find_model(path, storage_options)
     at_url = _native.is_url(name)
     if not _native.shown_name(name).endswith(".json"):
@@ -193,7 +194,7 @@ def _read_index(url: str, storage_options: StorageOptions | None) -> bytes:
     with _native.open(url, storage_options=storage_options) as file:
         size = file.size()
         if size > _native.MOST_MODEL_INDEX_BYTES:
-            problem = f"{_native.shown_name(url)} has more than {_native.MOST_MODEL_INDEX_BYTES} bytes"
+            problem = f"{_native.shown_name(url)} is larger than {_native.MOST_MODEL_INDEX_BYTES} bytes"
             raise InvalidArgument(problem, code="invalid_argument")
         content = bytearray(size)
         file.read_into(content)

@@ -1,7 +1,7 @@
 """stream(): yields tensors from files one at a time, and reads ahead in bounded memory.
 
 Tensors are read in batches; each batch is one allocation, and one request per file. The stream never reuses memory: an allocation returns to the
-library's allocator once it is unreferenced, and only then is there room for another batch. So a tensor that the caller keeps stays valid.
+library's allocator once it is unreferenced, and only then is there space for another batch. A tensor that the caller keeps therefore stays valid.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Stream", "stream"]
 _default_bytes = 512 << 20
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
-_batches = 8  # minimum number of batches in memory: one that is handed out, and others that are being read
-_enough_running = 384 << 20  # bytes in flight: if all batches started at once, they would end at once, and nothing would run until the next call
-_takes_between_looks = 16  # tensors taken from a batch between checks for freed memory and startable reads
+_batches = 8  # minimum number of batches in memory: one that is being consumed, and others that are being read
+_enough_running = 384 << 20  # bytes in flight: if all batches started together, they would end together, and nothing would run until the next call
+_takes_between_looks = 16  # number of tensors taken from a batch between checks for freed memory and reads to start
 
 
 def stream(
@@ -42,28 +42,29 @@ def stream(
     max_host_bytes: int | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Stream:
-    """Yields the tensors in safetensors files as (name, tensor) pairs, in file order, and reads ahead in bounded memory.
+    """Yields the tensors in safetensors files as (name, tensor) pairs in file order, and reads ahead in bounded memory.
 
     Arguments:
 
     - `files`, `names`, `device`, `framework`, `slices`, `storage_options`: as for `load_file()`.
-    - `max_device_bytes`: the limit on the stream's GPU memory: tensors read ahead, and those that you still hold. None means 512 MiB. On the host it
-      has no effect.
-    - `max_host_bytes`: on the host, the same limit for host memory. For a GPU, how many bytes are read at once, as for `load_file()`.
+    - `max_device_bytes`: the limit on the stream's GPU memory, for tensors read ahead and tensors that you still hold. None means 512 MiB. It has no
+      effect on the host.
+    - `max_host_bytes`: on the host, the same limit for host memory. For a GPU, the maximum number of bytes in flight, as for `load_file()`.
 
-    The result is an iterator and a context manager. Only one thread at a time may use it; any other gets `InvalidArgument`, and the stream continues.
+    The result is an iterator and a context manager. Only one thread at a time may use it; in any other thread, it raises `InvalidArgument`, and the
+    stream continues.
 
-    Tensors are views of allocations of up to 1/8 of the limit (at most 64 MiB). An allocation lives as long as any of its tensors, and is never
-    reused by the stream, so a tensor that you keep stays valid, and its whole allocation counts. If your tensors use up the limit, the stream
-    continues with one tensor at a time, and exceeds the limit by at most that tensor. A tensor larger than the limit is read alone.
+    Tensors are views of allocations of up to 1/8 of the limit (at most 64 MiB). An allocation lives as long as any of its tensors, and the stream
+    never reuses it. A tensor that you keep therefore stays valid, and its whole allocation counts towards the limit. If your tensors use up the
+    limit, the stream continues with one tensor at a time, and exceeds the limit by at most that tensor. A tensor larger than the limit is read alone.
 
     `close()`, the end of a `with` block, an error, or leaving the loop stops the reads and frees tensors that you do not hold. The stream does not
-    wait for your CUDA stream, except before it reads into memory that was used there.
+    wait for your CUDA stream, except before it reads into memory that was in use there.
 
     Raises:
 
-    - at once, the errors of `load_file()` for files, names and device.
-    - when it reaches the tensor: a read error or an error in `slices`, which names the file and the tensor, and ends the stream.
+    - immediately, the errors of `load_file()` for files, names and device.
+    - when it reaches the tensor, a read error or an error in `slices`, which names the file and the tensor, and ends the stream.
     """
     return Stream(files, names, framework_on(framework, device), slices, max_device_bytes, max_host_bytes, storage_options)
 
@@ -93,7 +94,7 @@ class Stream:
             sources.close()
             raise
         self._turn = forkable_lock()
-        # Also runs when the interpreter exits. Refers only to the batches, because the flow has `slices`, which may refer to the stream.
+        # Also runs when the interpreter exits. Refers only to the batches, because the flow refers to `slices`, which may refer to the stream.
         self._end = weakref.finalize(self, _end, self._flow.ahead, sources)
 
     def __iter__(self) -> Stream:
@@ -101,7 +102,7 @@ class Stream:
 
     def __next__(self) -> tuple[str, Any]:
         if not self._turn.acquire(blocking=False):
-            problem = "another call is taking a tensor from this stream: only one thread at a time may use it"
+            problem = "another thread is using this stream: only one thread at a time may use it"
             raise InvalidArgument(problem, code="invalid_argument")
         try:
             return self._take()
@@ -121,7 +122,7 @@ class Stream:
         return found
 
     def __length_hint__(self) -> int:
-        """Returns how many tensors remain, if no error occurs. `operator.length_hint()` returns it, for progress bars."""
+        """Returns the number of remaining tensors, provided that no error occurs. Progress bars can call `operator.length_hint()`."""
         return self._left if self._end.alive else 0
 
     def close(self) -> None:
@@ -156,7 +157,7 @@ def _limits(place: Framework, max_device_bytes: int | None, max_host_bytes: int 
 
 
 def _end(ahead: deque[_Batch], sources: Sources) -> None:
-    """Stops all reads, so that nothing accesses memory any more."""
+    """Stops all reads. Once it returns, nothing accesses the memory."""
     batches = list(ahead)
     ahead.clear()
     try:
@@ -175,7 +176,7 @@ class _Item(NamedTuple):
     row: int
     dtype: Any
     part: Part | None  # None: the whole tensor
-    nbytes: int  # memory, including the copy for a part that is cut
+    nbytes: int  # bytes of memory, including the copy if the part is cut
 
 
 def _item(source: Source, row: int, dtype: Any, part: Part | None) -> _Item:
@@ -188,7 +189,7 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
-_Tensor = tuple[Source, int, Any, tuple[int, ...]]  # with the row, and the type and shape in the library
+_Tensor = tuple[Source, int, Any, tuple[int, ...]]  # source, row, and the library's type and shape
 
 
 def _tensors(sources: Sources, place: Framework, names: set[str] | None) -> list[_Tensor]:
@@ -204,7 +205,7 @@ def _tensors(sources: Sources, place: Framework, names: set[str] | None) -> list
 
 
 def _plan(tensors: Iterable[_Tensor], place: Framework, slices: Slices | None) -> Iterator[_Item]:
-    """Plans each tensor when it is about to be read, because the ranges of all slices together may be many."""
+    """Plans each tensor just before it is read, because there may be many ranges in all slices together."""
     return (_item(source, row, dtype, _part(source, row, shape, place, slices)) for source, row, dtype, shape in tensors)
 
 
@@ -216,7 +217,7 @@ def _part(source: Source, row: int, shape: tuple[int, ...], place: Framework, sl
 
 
 class _Flow:
-    """Reads ahead and hands out tensors. Used by one thread at a time."""
+    """Reads ahead and returns tensors. Used by one thread at a time."""
 
     def __init__(self, plan: Iterator[_Item], place: Framework, limits: _Limits) -> None:
         self._coming = _Coming(plan, limits.batch)
@@ -226,12 +227,12 @@ class _Flow:
         self.ahead: deque[_Batch] = deque()
         self._current: _Batch | None = None
         self._taken = 0  # tensors taken from the current batch
-        self._alone: deque[_Item] = deque()  # items of a failed batch, retried one by one: the error belongs to one tensor, which may come later
-        self._is_short = False  # out of memory; lasts until the current batch is handed out
+        self._alone: deque[_Item] = deque()  # items of a failed batch, retried one by one, because one tensor, possibly a later one, caused the error
+        self._is_short = False  # out of memory; stays True until the current batch is consumed
 
     def take(self) -> tuple[str, Any] | None:
         """Returns the next tensor, or None at the end."""
-        if self._taken <= 1 or self._taken % _takes_between_looks == 0:  # at the second one, the caller may have freed the previous batch
+        if self._taken <= 1 or self._taken % _takes_between_looks == 0:  # by the second tensor, the caller may have freed the previous batch
             self._read_on()
         while self._current is None:
             batch = self._next()
@@ -241,7 +242,7 @@ class _Flow:
             self._current = self._filled(batch)
         self._taken += 1
         found = self._current.take(self._held)
-        if not self._current.left:  # the caller owns the memory now
+        if not self._current.left:  # the caller now owns the memory
             self._current = None
             self._taken = 0
             self._is_short = False
@@ -260,7 +261,7 @@ class _Flow:
         return None
 
     def _filled(self, batch: _Batch) -> _Batch | None:
-        """Waits until the batch is read. Returns None if a part of it failed."""
+        """Waits until the batch is read. Returns None if any of its reads failed."""
         try:
             batch.start()
             self._start_reads(batch)
@@ -274,7 +275,7 @@ class _Flow:
         return batch
 
     def _read_on(self) -> None:
-        """Allocates batches as far as memory allows, and starts their reads."""
+        """Allocates as many batches as memory allows, and starts their reads."""
         while (items := self._coming.items) and not self._is_short:
             self._held.look()
             idle = self._current is None and not self.ahead and not self._alone
@@ -287,7 +288,7 @@ class _Flow:
         self._start_reads()
 
     def _begin(self, items: list[_Item], idle: bool) -> bool:
-        """Allocates a batch. Returns False if the device lacks memory now. `idle`: nothing else holds memory, so waiting would not help."""
+        """Allocates a batch. Returns False if the device is currently out of memory. `idle`: nothing else holds memory, so waiting would not help."""
         try:
             batch = self._batch(items)
         except (MemoryError, RuntimeError, Error):  # PyTorch's OutOfMemoryError is a RuntimeError
@@ -321,7 +322,7 @@ class _Flow:
 
 
 class _Coming:
-    """The tensors without memory yet, one batch at a time."""
+    """The tensors that have no memory yet, one batch at a time."""
 
     def __init__(self, plan: Iterator[_Item], batch_bytes: int) -> None:
         self._plan = plan
@@ -329,11 +330,11 @@ class _Coming:
         self._first: _Item | None = None  # first item after `items`
         self._problem: Exception | None = None
         self.items: list[_Item] = []
-        self.nbytes = 0  # of the items
+        self.nbytes = 0  # total bytes of the items
         self._collect()
 
     def begun(self, count: int) -> None:
-        """Removes the first items, whose batch was allocated."""
+        """Removes the first items, whose batch has been allocated."""
         self.nbytes -= sum(each.nbytes for each in self.items[:count])
         self.items = self.items[count:]  # a new list, because the batch keeps the old one
         if not self.items:
@@ -361,7 +362,7 @@ class _Coming:
             return None
         try:
             return next(self._plan, None)
-        except Exception as problem:  # `slices` may raise anything: it is raised after all earlier tensors were handed out
+        except Exception as problem:  # `slices` may raise any exception, which is raised after all earlier tensors have been returned
             self._problem = problem
             return None
 
@@ -385,7 +386,7 @@ class _Batch:
         return self._arena.settled()
 
     def start(self) -> None:
-        """Starts to read, after waiting for the work that the current stream held at the allocation."""
+        """Starts reading, after waiting for the work that was queued on the current stream at allocation."""
         if self.started:
             return
         self.started = True
@@ -445,7 +446,7 @@ def _laid_out(items: list[_Item], place: Framework) -> Layout:
 class _Held:
     """Allocated memory that is still referenced."""
 
-    _looks = 64  # per call, so that callers who keep thousands of tensors do not wait for a check of each
+    _looks = 64  # checks per call, so that callers that keep thousands of tensors do not wait for a check of each one
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -456,7 +457,7 @@ class _Held:
         self._every.append((nbytes, held))
 
     def look(self) -> None:
-        """Subtracts memory that was freed meanwhile."""
+        """Subtracts memory that has been freed since the last call."""
         for _ in range(min(self._looks, len(self._every))):
             nbytes, held = self._every.popleft()
             if held():

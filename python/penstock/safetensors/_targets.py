@@ -1,4 +1,4 @@
-"""Existing tensors as load targets."""
+"""Existing tensors as targets for loading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Target", "count_changes", "crossing", "settle_torch", "span_of", "ta
 
 
 class Target:
-    """A tensor to fill. `problem` says why it cannot be filled."""
+    """A tensor to fill. `problem` is the reason why it cannot be filled."""
 
     problem: str | None = None
     shape: tuple[int, ...] | None = None  # None: bytes without a shape
@@ -24,8 +24,8 @@ class Target:
     device = "host"  # device name, with the library's name if streams matter
     address = 0
     span: tuple[int, int] = (0, 0)  # the address of its first byte, and the address after its last
-    is_plain = True  # contiguous and writable: bytes may be read straight into it
-    same_as: Any = None  # equal for targets with the same memory
+    is_plain = True  # contiguous and writable: bytes may be read directly into it
+    same_as: Any = None  # equal for targets that share the same memory
 
     def place(self) -> Framework:
         raise NotImplementedError
@@ -34,10 +34,10 @@ class Target:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Waits for its device's current stream."""
+        """Waits for the device's current stream."""
 
     def assign(self, array: Any) -> None:
-        """Copies an array of the same library and shape into it, converting the type if necessary."""
+        """Copies an array from the same library, with the same shape, into the target, converting the type if necessary."""
         raise NotImplementedError
 
     @staticmethod
@@ -70,7 +70,7 @@ def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize
 
 
 def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
-    """Returns the numbers of spans that may overlap another. A span is (device, first address, address past the last byte, number)."""
+    """Returns the numbers of spans that may overlap another span. A span is (device, first address, address past the last byte, number)."""
     found: set[int] = set()
     last: tuple[Any, int, int] | None = None  # device, end, number
     for device, start, end, number in sorted(each for each in spans if each[1] < each[2]):
@@ -82,19 +82,19 @@ def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:
 
 
 def settle_torch(devices: Iterable[Any]) -> None:
-    """Waits for the current streams of the GPUs among these devices."""
+    """Waits for the current stream of each GPU among these devices."""
     for device in devices:
         if device.type == "cuda":
             sys.modules["torch"].cuda.current_stream(device).synchronize()
 
 
 def count_changes(tensors: list[Any]) -> None:
-    """Tells autograd that the values of these PyTorch tensors have changed."""
+    """Notifies autograd that the values of these PyTorch tensors have changed."""
     counted = [each for each in tensors if not each.is_inference()]
     increment = sys.modules["torch"].autograd.graph.increment_version
     try:
         increment(counted)
-    except (AttributeError, TypeError):  # older versions take one tensor at a time
+    except (AttributeError, TypeError):  # older versions accept only one tensor at a time
         for each in counted:
             increment(each)
 
@@ -110,7 +110,7 @@ class _OfTorch(Target):
             return
         self.shape = tuple(tensor.shape)
         self.nbytes = tensor.numel() * tensor.element_size()
-        dispatched = is_wrapper(tensor)  # for example, a tensor that is distributed over GPUs
+        dispatched = is_wrapper(tensor)  # for example, a tensor that is distributed across GPUs
         self.is_plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg() and not dispatched
         if not dispatched and self.nbytes:
             self.address = tensor.data_ptr()

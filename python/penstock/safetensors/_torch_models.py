@@ -17,9 +17,9 @@ __all__ = ["load_model", "save_model"]
 
 
 def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] | None = None, force_contiguous: bool = True) -> None:
-    """Saves a module's state. If tensors share memory, one is written, and the metadata names it for the others.
+    """Saves a module's state. If tensors share memory, one of them is written, and the metadata maps the others to it.
 
-    - `force_contiguous`: True first copies non-contiguous tensors; False raises ValueError for them.
+    - `force_contiguous`: True copies non-contiguous tensors first; False raises ValueError for them.
 
     Raises:
 
@@ -43,7 +43,7 @@ def save_model(model: torch.nn.Module, filename: Path, metadata: dict[str, str] 
 def load_model(
     model: torch.nn.Module, filename: Paths, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
 ) -> tuple[set[str], list[str]]:
-    """Loads the result of `save_model()` into a module, with the module's own `load_state_dict()`. `load_into()` needs no second copy.
+    """Loads the result of `save_model()` into a module, with the module's own `load_state_dict()`. `load_into()` does not need a second copy.
 
     - `device`: where the tensors are loaded before they are copied into the module.
     - `backend`: has no effect.

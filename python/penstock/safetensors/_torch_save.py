@@ -49,13 +49,13 @@ def save_file_async(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SaveFuture:
-    """Saves a copy of the tensors in the background. You may change the tensors as soon as the call returns. The safetensors library has no such
+    """Saves a copy of the tensors in the background. You may change the tensors as soon as the call returns. The safetensors library lacks this
     function.
 
     - `tensors`, `filename`, `metadata`, `storage_options`: as for `save_file()`.
     - `snapshot`, `progress`: as for `penstock.torch.save_async()`.
 
-    Saves to the same path run one at a time. Returns a `penstock.torch.SaveFuture`. The call itself raises `save_file()`'s errors for invalid
+    Saves to the same path run sequentially. Returns a `penstock.torch.SaveFuture`. The call itself raises `save_file()`'s errors for invalid
     arguments.
     """
     return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
@@ -77,12 +77,12 @@ def _checked(tensors: Any) -> dict[str, Tensor]:
             tensor_of(name, tensor)  # raises
     sparse = [name for name, tensor in tensors.items() if tensor.layout != torch.strided]
     if sparse:
-        raise ValueError(f"sparse tensors cannot be saved: {listed(sparse)}; to_dense() makes them dense, and maybe much larger")
+        raise ValueError(f"sparse tensors cannot be saved: {listed(sparse)}; convert them with to_dense(), which may make them much larger")
     shared = [sorted(group) for group in sharing(tensors) if len(group) > 1]
     if shared:
         groups = "; ".join(listed(group) for group in shared)
-        raise RuntimeError(f"tensors that share memory would be in the file twice, and be apart once they are loaded: {groups}; save_model() saves one of them")
+        raise RuntimeError(f"tensors that share memory would be duplicated in the file: {groups}; use save_model(), which saves one of them")
     scattered = [name for name, tensor in tensors.items() if not tensor.is_contiguous()]
     if scattered:
-        raise ValueError(f"non contiguous tensors cannot be saved: {listed(scattered)}; contiguous() makes a copy that can")
+        raise ValueError(f"non contiguous tensors cannot be saved: {listed(scattered)}; pass contiguous(), which returns a copy")
     return {name: tensor_of(name, tensor) for name, tensor in tensors.items()}

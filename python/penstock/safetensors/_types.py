@@ -1,4 +1,4 @@
-"""The element types, as safetensors files spell them."""
+"""The names of element types in safetensors files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BITS = {
     "U64": 64,
 }
 
-# Names in NumPy, ml_dtypes and PyTorch. None of them has 6-bit types.
+# Names in NumPy, ml_dtypes and PyTorch, none of which has 6-bit types.
 NAMES = {
     "BOOL": "bool",
     "F4": "float4_e2m1fn_x2",

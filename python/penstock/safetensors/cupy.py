@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import cupy  # noqa: F401  # without it this module is of no use
+import cupy  # noqa: F401  # without CuPy, this module is useless
 
 from ._devices import DeviceMap
 from ._frameworks import framework_on
@@ -49,7 +49,7 @@ def load_file(
 
 
 def load(data: bytes, device: Any = None) -> dict[str, Any]:
-    """Returns the tensors in a file's content, on the device."""
+    """Loads the tensors in a file's content onto the device."""
     return loaded(data, framework_on("cupy", device))
 
 
@@ -65,7 +65,7 @@ def save_file(
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Returns the content of a file with these arrays. Raises SafetensorError for an array that the format cannot hold."""
+    """Returns the content of a file with these arrays. Raises SafetensorError for an array that the format cannot represent."""
     return saved({name: tensor_of(name, value) for name, value in tensors.items()}, metadata)
 
 

@@ -1,4 +1,4 @@
-"""The names of `safetensors.numpy` on Penstock, with the same arguments and results."""
+"""The functions of `safetensors.numpy` on Penstock, with the same names, arguments and results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def save_file(
 
 
 def save(tensor_dict: Mapping[str, numpy.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Returns the content of a file with these arrays. Raises SafetensorError for an array that the format cannot hold."""
+    """Returns the content of a file with these arrays. Raises SafetensorError for an array that the format cannot represent."""
     return saved({name: tensor_of(name, value) for name, value in tensor_dict.items()}, metadata)
 
 

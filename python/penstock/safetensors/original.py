@@ -1,4 +1,4 @@
-"""The safetensors library itself, even while Penstock is installed in its place. It has the names of the library's modules.
+"""The safetensors library itself, even while Penstock is installed in its place. It provides the names in the library's modules.
 
     from penstock.safetensors import original
 
@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     library = importlib.import_module("safetensors")
-    made = importlib.import_module("safetensors._safetensors_rust")  # the library's compiled module, which nobody replaces
+    made = importlib.import_module("safetensors._safetensors_rust")  # the library's compiled module, which is never replaced
     return getattr(made, name) if hasattr(made, name) else getattr(library, name)

@@ -1,4 +1,4 @@
-"""The names of `safetensors.torch` on Penstock, with the same arguments, results and exceptions, plus a few extra arguments."""
+"""The functions of `safetensors.torch` on Penstock, with the same names, arguments, results and exceptions, plus a few extra arguments."""
 
 from __future__ import annotations
 
