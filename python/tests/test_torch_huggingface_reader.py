@@ -171,7 +171,7 @@ def test_a_file_that_is_cut_after_its_header_was_read_names_the_tensor(tmp_path:
     planner = dcp.DefaultLoadPlanner()
     planner.set_up_planner({"first": torch.zeros(50_000, dtype=dtype)}, metadata, True)
     os.truncate(tmp_path / "a.safetensors", 100_000)
-    with pytest.raises(penstock.ShortRead, match='a.safetensors: the file ends at 100000, before the bytes of "first"'):
+    with pytest.raises(penstock.ShortRead, match='a.safetensors: the file was truncated after it was opened: it ends at 100000, before the end of "first"'):
         reader.read_data(planner.create_local_plan(), planner)
 
 
@@ -203,7 +203,7 @@ def test_places_that_make_no_sense_are_not_believed(tmp_path: Path, info: str) -
 def test_chunks_of_other_dimensions_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, 3)}, tmp_path / "a.safetensors")
     save_file({"a": torch.zeros(6)}, tmp_path / "b.safetensors")
-    with pytest.raises(penstock.Error, match='b.safetensors: tensor "a" has 1 dimensions there, and 2 in another file'):
+    with pytest.raises(penstock.Error, match='b.safetensors: tensor "a" has 1 dimensions in this file, but 2 in another file'):
         checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
 
 
@@ -227,7 +227,7 @@ def test_overlapping_parts_hide_no_hole(tmp_path: Path, boxes: list[tuple[tuple[
     for number, (offsets, shape) in enumerate(boxes):
         told = {"DCP_SHARDING_INFO": json.dumps({"a": {"saved_offsets": offsets}}), "DCP_VERSION": "1.0", "format": "pt"}
         save_file({"a": torch.ones(shape)}, tmp_path / f"shard-{number}.safetensors", told)
-    with pytest.raises(penstock.Error, match='parts of tensor "a" in the files overlap|files are missing'):
+    with pytest.raises(penstock.Error, match='some parts of tensor "a" overlap|files are missing'):
         checkpoint.HuggingFaceStorageReader(str(tmp_path)).read_metadata()
 
 

@@ -177,10 +177,10 @@ def test_what_was_left_by_a_killed_save_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "options", "message"),
     [
-        ({"a": torch.ones(3), "step": 7}, {}, 'safetensors files can hold only tensors, not Python objects: "step"'),
+        ({"a": torch.ones(3), "step": 7}, {}, 'safetensors files can contain only tensors, not Python objects: "step"'),
         ({"a": torch.ones(3), "step": 7}, {"save_distributed": True}, 'not Python objects: "step"'),
-        ({"a": torch.ones(3)}, {"fqn_to_index_mapping": {"b": 1}}, 'gives tensor "a" the file None'),
-        ({"a": torch.ones(3)}, {"fqn_to_index_mapping": {"a": 0}, "save_distributed": True}, 'gives tensor "a" the file 0'),
+        ({"a": torch.ones(3)}, {"fqn_to_index_mapping": {"b": 1}}, 'maps tensor "a" to None'),
+        ({"a": torch.ones(3)}, {"fqn_to_index_mapping": {"a": 0}, "save_distributed": True}, 'maps tensor "a" to 0'),
     ],
 )
 def test_what_such_files_cannot_have_is_named(tmp_path: Path, tensors: dict[str, Any], options: dict[str, Any], message: str) -> None:
@@ -190,10 +190,10 @@ def test_what_such_files_cannot_have_is_named(tmp_path: Path, tensors: dict[str,
 
 
 def test_tensors_of_types_that_such_files_lack_are_named(tmp_path: Path) -> None:
-    with pytest.raises(dcp.CheckpointException, match='tensor "a" is quantized, and the file cannot hold its scales: pass dequantize'):
+    with pytest.raises(dcp.CheckpointException, match='tensor "a" is quantized, and files cannot represent its scales: pass dequantize'):
         save({"a": torch.quantize_per_tensor(torch.randn(5), 0.1, 0, torch.qint8)}, tmp_path)
     for options in ({}, {"save_distributed": True}):
-        with pytest.raises(dcp.CheckpointException, match='tensor "a" is of the layout torch.sparse_coo .* pass to_dense'):
+        with pytest.raises(dcp.CheckpointException, match='tensor "a" has the layout torch.sparse_coo .* pass to_dense'):
             save({"a": torch.eye(3).to_sparse()}, tmp_path, **options)
     assert os.listdir(tmp_path) == []
 
@@ -234,7 +234,7 @@ def test_a_save_whose_writer_has_begun_another_one_ends_without_a_file(tmp_path:
             writer.reset()
             return super().resolve_data(item)
 
-    with pytest.raises(dcp.CheckpointException, match="another process that was writing it failed|a newer save with the same writer has begun"):
+    with pytest.raises(dcp.CheckpointException, match="another process that was writing the file failed|a newer save was started with the same writer"):
         dcp.save({"a": torch.ones(3)}, storage_writer=writer, planner=Begins())
     assert os.listdir(tmp_path) == []
 

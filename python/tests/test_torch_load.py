@@ -230,7 +230,7 @@ def test_a_file_cut_anywhere_is_an_error_that_names_it(path: Path) -> None:
     whole = path.read_bytes()
     for length in (5, 30, 100, 1_000, len(whole) // 2, len(whole) - 30, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(penstock.torch.CheckpointError, match="it is not whole") as caught:
+        with pytest.raises(penstock.torch.CheckpointError, match="the archive is truncated") as caught:
             penstock.torch.load(path)
         assert str(path) in str(caught.value) and caught.value.filename == str(path)
         assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, penstock.Error)
@@ -257,12 +257,12 @@ def test_archives_that_do_not_hold_together_are_errors_that_name_the_storage(pat
         penstock.torch.load(path, mmap=mmap)
     header = whole.index(b"state/data/0") - 30
     path.write_bytes(whole[:header] + b"XXXX" + whole[header + 4 :])
-    with pytest.raises(penstock.torch.CheckpointError, match=f"record state/data/0: there is no local header of it at offset {header}"):
+    with pytest.raises(penstock.torch.CheckpointError, match=f"record state/data/0: its local header is not at offset {header}"):
         penstock.torch.load(path, mmap=mmap)
     directory = whole.index(b"PK\1\2", header)
     entry = whole.index(b"state/data/0", directory) - 46
     path.write_bytes(whole[: entry + 42] + struct.pack("<L", len(whole) + 999) + whole[entry + 46 :])
-    with pytest.raises(penstock.torch.CheckpointError, match="there is no local header"):
+    with pytest.raises(penstock.torch.CheckpointError, match="its local header is not at offset"):
         penstock.torch.load(path, mmap=mmap)
 
 
@@ -276,7 +276,7 @@ def test_a_file_that_is_cut_while_it_is_read_names_the_storage(path: Path, monke
         return found(*arguments)
 
     monkeypatch.setattr("penstock.torch._load.wanted_storages", cut)
-    with pytest.raises(penstock.Error, match=f"{path}: (storage|record).*data/1.*(read|no local header)"):
+    with pytest.raises(penstock.Error, match=f"{path}: (storage|record).*data/1.*(read|its local header)"):
         penstock.torch.load(path)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints: read straight to their tensors' devices, and saved atomically.
+"""PyTorch checkpoints: read directly into their tensors' devices, and saved atomically.
 
     import penstock.torch
 

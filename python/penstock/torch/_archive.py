@@ -1,4 +1,4 @@
-"""A checkpoint's zip archive, and the places of its records in the file."""
+"""A checkpoint's zip archive, and the offsets of its records in the file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 
 def is_zip(file: Any) -> bool:
-    """Returns True if the first four bytes are those of a zip archive; torch.load uses the same test."""
+    """Returns True if the file starts with the four magic bytes of a zip archive; torch.load uses the same test."""
     beginning = bytearray(4)
     return bool(file.read_into(beginning) == 4 and bytes(beginning) == _BEGINNING)
 
@@ -45,7 +45,7 @@ class Archive:
             with zipfile.ZipFile(file) as directory:
                 members = directory.infolist()
         except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as error:
-            raise self.broken(f"it begins like a zip archive but has no zip directory at its end ({error}): it is not whole") from error
+            raise self.broken(f"the archive is truncated: it starts like a zip archive but has no zip directory at its end ({error})") from error
         if not members:
             raise self.broken("the zip archive is empty")
         self._prefix = members[0].filename.partition("/")[0] + "/"
@@ -87,6 +87,6 @@ class Archive:
         for i, (record, count) in enumerate(zip(records, counts)):
             fields = _local_header.unpack_from(headers, i * step)
             if count != step or fields[0] != _BEGINNING:
-                raise self.broken(f"record {self._prefix}{record.name}: there is no local header of it at offset {record.header_offset}")
+                raise self.broken(f"record {self._prefix}{record.name}: its local header is not at offset {record.header_offset}")
             found.append(record.header_offset + step + fields[-2] + fields[-1])
         return found

@@ -1,4 +1,4 @@
-"""Finds tensors that torch.save has written to parts of one file, as torch.distributed.checkpoint does."""
+"""Finds tensors that torch.save has written to parts of a file, as torch.distributed.checkpoint does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._scan import wanted_of
 
 __all__ = ["Blob", "blobs_of"]
 
-# Bytes to read at the beginning (pickle and local headers) and at the end (directory) of each part.
+# Bytes to read at the start (pickle and local headers) and at the end (directory) of each part.
 _EDGE_BYTES = 4096
 
 
@@ -24,12 +24,12 @@ class Blob(NamedTuple):
     """A tensor, and the place of its storage."""
 
     tensor: Any  # on the meta device
-    offset: int  # of the tensor's storage in the file
-    nbytes: int  # of the tensor's storage
+    offset: int  # where the tensor's storage starts in the file
+    nbytes: int  # size of the tensor's storage
 
 
 def blobs_of(file: Any, path: str, ranges: Sequence[tuple[int, int]]) -> list[Blob | None]:
-    """Describes the tensors. `ranges` has each part's offset and size. Returns None for a part that cannot be read straight into a tensor.
+    """Describes the tensors. `ranges` contains each part's offset and size. Returns None for a part that cannot be read directly into a tensor.
 
     Raises penstock.Error.
     """
@@ -67,7 +67,7 @@ def _blob_of(window: _Window, path: str, start: int) -> Blob | None:
 
 
 class _Window:
-    """A part of a file as a file of its own, with its beginning and end already in memory."""
+    """Presents a part of a file as a file of its own, with its start and end already in memory."""
 
     def __init__(self, file: Any, start: int, nbytes: int, edges: list[tuple[int, memoryview]]) -> None:
         self._file, self._start, self._nbytes, self._edges = file, start, nbytes, edges
@@ -95,7 +95,7 @@ class _Window:
     def seek(self, offset: int, whence: int = 0) -> int:
         base = (0, self._position, self._nbytes)[whence]
         if base + offset < 0:
-            raise OSError(f"offset {offset} lies before the beginning")  # zipfile relies on this error of files
+            raise OSError(f"offset {offset} is before the start of the file")  # zipfile relies on files raising this error
         self._position = base + offset
         return self._position
 
@@ -107,8 +107,8 @@ class _Window:
 
 
 def _windows(file: Any, ranges: Sequence[tuple[int, int]]) -> list[_Window]:
-    """Reads the edges of all parts at once."""
-    wanted: list[tuple[int, int, int]] = []  # index of the range, offset in it, byte count
+    """Reads the starts and ends of all parts at once."""
+    wanted: list[tuple[int, int, int]] = []  # index of the range, offset in the range, byte count
     for i, (_, nbytes) in enumerate(ranges):
         if nbytes <= 2 * _EDGE_BYTES:
             wanted.append((i, 0, nbytes))

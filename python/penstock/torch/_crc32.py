@@ -1,4 +1,4 @@
-"""Computes zip's CRC-32: of host memory with zlib, and of GPU memory on the GPU."""
+"""Computes zip's CRC-32, for host memory with zlib, and for GPU memory on the GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ALL_ONES = 0xFFFFFFFF
 _CHUNK_BYTES = 32 << 20
 # Below this, the CPU is faster than a GPU, which needs hundreds of kernels.
 _SMALL_BYTES = 2 << 20
-# One thread does 1 to 3 GB/s.
+# One thread processes 1 to 3 GB/s.
 _THREADS = 8
 
 _Matrix = tuple[int, ...]  # 32 columns of a linear map on 32 bits
 
 
 def crcs32_of(contents: Sequence[Sequence[Memory]]) -> list[int]:
-    """Returns the CRC-32 of each content, a list of memory ranges that nothing may write to. Blocks; uses several threads for large contents."""
+    """Returns the CRC-32 of each content, a list of memory ranges that must not change. Blocks; uses several threads for large contents."""
     parts = [_Part(i, piece) for i, content in enumerate(contents) for each in content for piece in _chunks(each)]
     left = list(reversed(parts))
     threads = _helpers(left, sum(each.memory.nbytes for each in parts if each.memory.device.type == "cpu"))
@@ -46,7 +46,7 @@ def crcs32_of(contents: Sequence[Sequence[Memory]]) -> list[int]:
 
 
 class _Part:
-    """A part of a content, and its checksum once computed."""
+    """A part of a content, and its checksum once it has been computed."""
 
     def __init__(self, index: int, memory: Memory) -> None:
         self.index, self.memory = index, memory
@@ -57,14 +57,14 @@ class _Part:
         self._crc = _of_host(self.memory.address, self.memory.nbytes) if on_host else _of_gpu(self.memory)
 
     def crc(self) -> int:
-        if self._crc is None:  # a helper thread has failed
+        if self._crc is None:  # a helper thread failed
             self.look()
         assert self._crc is not None
         return self._crc
 
 
 def _chunks(memory: Memory) -> Iterable[Memory]:
-    """Splits memory into chunks for the threads. GPU memory stays whole."""
+    """Splits memory into chunks for the threads. GPU memory is not split."""
     if memory.device.type != "cpu" or memory.nbytes <= _CHUNK_BYTES:
         return [memory]
     starts = range(0, memory.nbytes, _CHUNK_BYTES)
@@ -87,13 +87,13 @@ def _helpers(left: list[_Part], host_bytes: int) -> list[threading.Thread]:
         try:
             thread.start()
         except RuntimeError:
-            break  # the interpreter is exiting, and waits for the save
+            break  # the interpreter is exiting, and waiting for the save
         found.append(thread)
     return found
 
 
 def combined(first: int, second: int, second_nbytes: int) -> int:
-    """Returns the CRC-32 of two consecutive ranges from the CRCs of both."""
+    """Returns the CRC-32 of two consecutive ranges, given the CRC of each."""
     return _moved(first, second_nbytes) ^ second
 
 
@@ -118,15 +118,15 @@ def bytes_of(memory: Memory) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _stream_on(device: torch.device) -> Any:
-    """Returns one cached stream per device, because PyTorch's allocator keeps memory for each stream."""
+    """Returns one cached stream per device, because PyTorch's allocator keeps separate memory for each stream."""
     return torch.cuda.Stream(device)
 
 
 def crc32_of_tensor(content: Any) -> int:
     """Computes the CRC-32 of a one-dimensional tensor of bytes on any device, on its current stream.
 
-    A CRC is linear in the bytes, except for the inversions at the start and end. So it is combined from the CRCs of pairs of words, of pairs of
-    pairs, and so on, one level at a time.
+    A CRC is linear in the bytes, except for the inversions at the start and end. It can therefore be combined from the CRCs of pairs of words, of
+    pairs of pairs, and so on, one level at a time.
     """
     nbytes = content.numel()
     whole, rest = divmod(nbytes, _CHUNK_BYTES)

@@ -28,21 +28,21 @@ from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
 
-_most_open = 128  # files at once: a checkpoint of many ranks has thousands, and the usual limit of open files is 1024
+_most_open = 128  # open files: a checkpoint from many ranks has thousands of files, and the usual limit is 1024
 _most_elements = 2**63 - 1
 
 
 class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: ignore[misc]
-    """Reads safetensors files, or the parts that a rank needs, straight into the target tensors, from all files at once.
+    """Reads safetensors files, or the parts that a rank needs, directly into the target tensors, from all files at once.
 
-    Arguments, metadata and results are those of `torch.distributed.checkpoint.HuggingFaceStorageReader`. The files may come from any program.
-    `thread_count` has no effect. If a tensor and its target differ in type, the values are converted.
+    Arguments, metadata and results are the same as for `torch.distributed.checkpoint.HuggingFaceStorageReader`. Any program may have written the
+    files. `thread_count` has no effect. If a tensor and its target differ in type, the values are converted.
 
     Raises `penstock.Error` if reading fails, if files are missing from the folder, or if a tensor is in two files; the message names the file and the
     tensor.
     """
 
-    _sources: dict[str, Source] = {}  # by path, open since read_metadata()
+    _sources: dict[str, Source] = {}  # by path; open since read_metadata()
 
     def read_metadata(self) -> Any:
         self._close()
@@ -95,9 +95,9 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
 
 class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageReader, HuggingFaceStorageReader):  # type: ignore[misc]
-    """Reads quantized safetensors files for `torch.distributed.checkpoint`. The arguments are those of PyTorch's class of the same name.
+    """Reads quantized safetensors files for `torch.distributed.checkpoint`. The arguments are the same as for PyTorch's class of the same name.
 
-    Penstock reads quantized tensors one at a time, and PyTorch dequantizes them. Other tensors are read as by `HuggingFaceStorageReader`.
+    Penstock reads quantized tensors one at a time, and PyTorch dequantizes them. Other tensors are read as in `HuggingFaceStorageReader`.
     """
 
     def read_data(self, plan: Any, planner: Any) -> Any:
@@ -137,38 +137,38 @@ def _add_tensors(metadata: Any, source: Source, place: Framework) -> None:
             found = TensorStorageMetadata(properties=TensorProperties(dtype=dtype), size=torch.Size(ends), chunks=[])
             metadata.state_dict_metadata[name] = found
         elif len(found.size) != len(ends):
-            raise of_file(source.name, f'tensor "{name}" has {len(ends)} dimensions there, and {len(found.size)} in another file')
+            raise of_file(source.name, f'tensor "{name}" has {len(ends)} dimensions in this file, but {len(found.size)} in another file')
         found.size = torch.Size([max(each) for each in zip(found.size, ends)])
         found.chunks.append(chunk)
         index = MetadataIndex(fqn=name, offset=offsets)
         other = metadata.storage_data.get(index)
         if other is not None and 0 not in shape and 0 not in other.shape:
-            raise of_file(source.name, f'tensor "{name}" is in {other.relative_path} too: remove one of the two')
+            raise of_file(source.name, f'tensor "{name}" is also in {other.relative_path}: remove one of the two')
         if other is None or 0 not in shape:
             metadata.storage_data[index] = _hf_utils._HFStorageInfo(relative_path=source.name, shape=torch.Size(shape), dtype=dtype)
 
 
 def _check_is_whole(metadata: Any, folder: str) -> None:
-    """Checks that the files have all elements. Loading would leave missing ones unchanged in the target tensors."""
+    """Checks that the files contain all elements. Loading would leave missing elements unchanged in the target tensors."""
     for name, each in metadata.state_dict_metadata.items():
         there, wanted = sum(math.prod(chunk.sizes) for chunk in each.chunks), math.prod(each.size)
         if there != wanted:
-            problem = f'the files have {there} elements of tensor "{name}" of shape {list(each.size)}, which has {wanted}'
-            raise of_file(folder, f"{problem}: files are missing, or belong to a different checkpoint")
+            problem = f'the files contain {there} of the {wanted} elements of tensor "{name}" of shape {list(each.size)}'
+            raise of_file(folder, f"{problem}: files are missing, or are from a different checkpoint")
         if not _lie_apart(each.chunks):
-            raise of_file(folder, f'parts of tensor "{name}" in the files overlap, and others are missing: the files come from different checkpoints')
+            raise of_file(folder, f'some parts of tensor "{name}" overlap and others are missing: the files are from different checkpoints')
 
 
 def _lie_apart(chunks: list[Any]) -> bool:
-    """Returns whether no two chunks share elements. Compares few pairs if a tensor is cut along one axis, or as a grid."""
+    """Returns True if no two chunks share elements. Compares few pairs if a tensor is cut along one axis or into a grid."""
     boxes = [(tuple(each.offsets), tuple(map(sum, zip(each.offsets, each.sizes)))) for each in chunks if 0 not in each.sizes]
     if len(boxes) < 2:
         return True
     axis = max(range(len(boxes[0][0])), key=lambda axis: len({begin[axis] for begin, _ in boxes}), default=None)
-    if axis is None:  # a scalar that is in two files
+    if axis is None:  # the same scalar is in two files
         return False
     boxes.sort(key=lambda box: box[0][axis])
-    near: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # boxes that extend past the beginning of the next one
+    near: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # boxes that extend past the start of the next one
     for begin, end in boxes:
         near = [each for each in near if each[1][axis] > begin[axis]]
         if any(all(a < d and c < b for a, b, c, d in zip(begin, end, *each)) for each in near):
@@ -196,7 +196,7 @@ def _offsets_of(source: Source, saved: dict[str, Any], name: str, shape: tuple[i
     offsets = told.get(_hf_utils.SAVED_OFFSETS_KEY) if isinstance(told, dict) else None
     if not isinstance(offsets, list) or len(offsets) != len(shape) or not all(_is_offset(*each) for each in zip(offsets, shape)):
         shown = f"{told!r:.100}"
-        raise of_file(source.name, f'{_hf_utils.CUSTOM_METADATA_KEY} says {shown} of tensor "{name}" of shape {list(shape)}, which is not a valid place for it')
+        raise of_file(source.name, f'{_hf_utils.CUSTOM_METADATA_KEY} contains invalid offsets {shown} for tensor "{name}" of shape {list(shape)}')
     return offsets
 
 
@@ -228,7 +228,7 @@ def _read_of(source: Source, item: Any, planner: Any) -> tuple[TensorRead, Any]:
     shape = check_type(source.name, name, word, source.header.shapes[row], place, dtype)
     offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
     if len(offsets) != len(shape) or any(start < 0 or length < 0 or start + length > whole for start, length, whole in zip(offsets, lengths, shape)):
-        problem = f'{source.name}: tensor "{name}" has the shape {list(shape)}, and not {list(lengths)} from {list(offsets)} on'
+        problem = f'{source.name}: tensor "{name}" has the shape {list(shape)}, so {list(lengths)} starting at {list(offsets)} is out of bounds'
         raise InvalidArgument(problem, code="invalid_argument", filename=source.name)
     target = planner.resolve_tensor(item).detach()
     if tuple(target.size()) != lengths:

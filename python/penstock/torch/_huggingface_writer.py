@@ -1,4 +1,5 @@
-"""HuggingFaceStorageWriter: writes torch.distributed.checkpoint's safetensors files, as shards per rank, or whole by all ranks together."""
+"""HuggingFaceStorageWriter: writes torch.distributed.checkpoint's safetensors files, as shards of each rank, or as whole files by all ranks
+together."""
 
 from __future__ import annotations
 
@@ -34,15 +35,15 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
     """Writes safetensors files directly from the tensors' memory, each file atomically. Use a writer for one save at a time.
 
     - `path`, `fqn_to_index_mapping`: as for `torch.distributed.checkpoint.HuggingFaceStorageWriter`.
-    - `save_distributed`, `enable_consolidation`: with `save_distributed` alone, each rank writes its own files. Otherwise all ranks write their parts
-      into the whole model's files at once, in one pass. All ranks must see the folder.
-    - `snapshot`: where `async_save()` copies GPU tensors: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has room, else
-      pinned memory).
+    - `save_distributed`, `enable_consolidation`: with only `save_distributed`, each rank writes its own files. Otherwise, all ranks write their parts
+      into the whole model's files at the same time, in one pass, and must have access to the folder.
+    - `snapshot`: where `async_save()` copies GPU tensors: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has enough
+      memory, else pinned memory).
     - `thread_count`, `thread_count_consolidation`, `token`: no effect.
 
     The whole model's files have hidden names until all ranks have finished. model.safetensors.index.json is renamed last.
 
-    Raises `penstock.Error`, which names the file and the tensor. A save that fails leaves the old files.
+    Raises `penstock.Error`, which names the file and the tensor. If a save fails, the old files remain.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             return self._prepared_shards(plans)
         self._check_is_together(plans)
         if not all(getattr(each, "usable", True) for each in plans):
-            raise _wrong("the plans of all ranks are needed, and a planner with enable_plan_caching=True leaves some out")
+            raise _wrong("the plans of all ranks are required, but a planner with enable_plan_caching=True omits some of them")
         files = model_files(plans, self.fqn_to_index_mapping, self._metadata_of)
         self._save = _Save(os.fspath(self.path), files, sum(len(each.items) for each in plans))
         return [dataclasses.replace(each, storage_data=self._save.part_of_rank(each)) for each in plans]
@@ -106,13 +107,13 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             return
         save, self._save = self._save, None
         if save is None:
-            raise _wrong("this save was abandoned: a newer save with the same writer has begun")
+            raise _wrong("this save was abandoned, because a newer save was started with the same writer")
         with contextlib.closing(save):
             save.check([each.storage_data for of_rank in results for each in of_rank])
             save.publish()
 
     def _has_own_files(self) -> bool:
-        """Returns whether each rank writes files of its own."""
+        """Returns True if each rank writes its own files."""
         return bool(self.save_distributed and not self.enable_consolidation)
 
     def _set_path(self, path: Any) -> None:
@@ -128,7 +129,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
     def _check_is_together(self, plans: Sequence[Any]) -> None:
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         if not getattr(self, "use_collectives", True) and world > 1 and len(plans) == 1:
-            raise _wrong("use_collectives=False: the ranks write the same files and must know about each other; save_distributed=True alone gives each rank its own files")
+            raise _wrong("use_collectives=False is not supported if ranks write the same files; with only save_distributed=True, each rank writes its own files")
 
     def _metadata_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         if self.enable_consolidation:
@@ -141,7 +142,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
         check_plans(plans, self.fqn_to_index_mapping)
         prepared = super().prepare_global_plan(plans)
         if not getattr(self, "use_collectives", True) and self.rank is not None:
-            for each in prepared:  # only this rank's plan; this rank takes itself for the first
+            for each in prepared:  # only this rank's plan, as if this rank were the first
                 each.storage_data["shard_index"] = self.rank + 1
         return list(prepared)
 
@@ -182,7 +183,7 @@ def _result(item: Any, written: _Written) -> Any:
 
 
 def _tensor(item: Any, planner: Any) -> Tensor:
-    """Returns the tensor of an item. Raises if it differs from the plan, because the places of the file's other tensors depend on its size."""
+    """Returns an item's tensor. Raises if it differs from the plan, because the offsets of the file's other tensors depend on its size."""
     data, name, planned = planner.resolve_data(item).detach(), item.index.fqn, item.tensor_data
     if tuple(data.size()) != tuple(planned.chunk.sizes) or data.dtype != planned.properties.dtype:
         is_ = f"is {data.dtype} of {list(data.size())}"
@@ -194,7 +195,7 @@ def _shards_of(file: str, items: Sequence[Any], planner: Any) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
     for each in items:
         if each.index.fqn in found:
-            raise _wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", and a file holds one')
+            raise _wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", but a file can contain only one')
         found[each.index.fqn] = _tensor(each, planner)
     return found
 
@@ -203,10 +204,10 @@ def _shards_of(file: str, items: Sequence[Any], planner: Any) -> dict[str, Tenso
 
 
 class _Written(NamedTuple):
-    """A rank's report of an item that it has written."""
+    """A rank's report about an item that it has written."""
 
     relative_path: str
-    offset: int  # of its first byte in the file
+    offset: int  # offset of its first byte in the file
     length: int
     save: str
 
@@ -233,7 +234,7 @@ class _Save:
         self._folder = folder
         self._files = files
         self._items = items
-        self._numbers = {name: number for number, file in enumerate(files) for name in file.places}  # index of each tensor's file
+        self._numbers = {name: number for number, file in enumerate(files) for name in file.places}  # the index of each tensor's file
         self._shared: list[SharedFile] = []
         remove_left(folder)
         try:
@@ -251,10 +252,10 @@ class _Save:
         return _RankPart(self._name, hidden, places)
 
     def check(self, written: Sequence[Any]) -> None:
-        """Checks that everything in the plan was written, and for this save."""
+        """Checks that everything in the plan was written for this save."""
         mine = [each for each in written if getattr(each, "save", None) == self._name]
         if len(mine) != len(written) or len(mine) != self._items:
-            raise _wrong(f"{self._folder}: {len(mine)} of {self._items} parts were written for this save, and {len(written) - len(mine)} for another one")
+            raise _wrong(f"{self._folder}: {len(mine)} of {self._items} parts were written for this save, and {len(written) - len(mine)} for another")
 
     def publish(self) -> None:
         for each in self._shared:

@@ -20,7 +20,7 @@ __all__ = ["CheckpointImage", "piece_of"]
 
 
 class CheckpointImage:
-    """The zip archive that torch.save would write, starting at an offset in a file."""
+    """The zip archive that torch.save would write, placed at an offset in a file."""
 
     def __init__(self, folder: str, pickled: bytes, contents: Snapshot, names: Sequence[str], crc32: bool, start: int = 0) -> None:
         """`folder` contains the archive's members, `names` are the storages' names for errors, and `start` is a multiple of the alignment."""
@@ -37,7 +37,7 @@ class CheckpointImage:
         sizes += [(f"{folder}/{name}", len(content)) for name, content in last.items()]
         self._placed: list[Placed] = place(sizes, alignment)
         self._end = self._placed[-1].offset + self._placed[-1].nbytes
-        # Its length does not depend on the checksums.
+        # The directory's length does not depend on the checksums.
         self.nbytes = self._end + len(directory_of(self._placed, [0] * len(self._placed)))
 
     def pieces(self) -> Sequence[Piece]:

@@ -1,4 +1,4 @@
-"""load(): loads a torch.save checkpoint, reading its storages straight to their devices."""
+"""load(): loads a torch.save checkpoint, reading its storages directly into their devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def load(
     storage_options: Mapping[str, Any] | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Returns what `torch.load(f, ...)` returns, but reads the storages straight to their devices. Blocks.
+    """Returns what `torch.load(f, ...)` returns, but reads the storages directly into their devices. Blocks.
 
     Arguments:
 
@@ -47,17 +47,17 @@ def load(
     - `map_location`: as for `torch.load`. A function receives storages on the CPU; a name, a device or a dict is faster.
     - `pickle_module`, `mmap`, and other keyword arguments: as for `torch.load`. With `mmap=True`, `torch.load` reads the file.
     - `weights_only`: True unless you pass False or a `pickle_module`. It uses PyTorch's restricted unpickler, with the classes that you allowed with
-      `torch.serialization.add_safe_globals()`, and runs no code that a file names.
+      `torch.serialization.add_safe_globals()`, and runs no code from the file.
     - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
-    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
+    - `storage_options`: connection options for a URL, as in `penstock.open()`.
 
-    Tensors that share storage still do. The call waits for PyTorch's current streams; you may use the tensors on any stream.
+    Tensors that shared storage share it again. The call waits for PyTorch's current streams; you may use the tensors on any stream.
 
     Raises:
 
     - `CheckpointError`: the file is incomplete or damaged.
     - `penstock.Error`: reading failed; the message names the file and the storage.
-    - `pickle.UnpicklingError`, `EOFError`, `RuntimeError`: as `torch.load` raises them.
+    - `pickle.UnpicklingError`, `EOFError`, `RuntimeError`: as for `torch.load`.
     """
     safe = _weights_only(weights_only, pickle_module)
     if safe and pickle_module is not None:
@@ -71,7 +71,7 @@ def load(
                 unpickler = weights_only_unpickler() if safe else pickle_module or pickle
                 return _Load(file, archive, f, map_location, progress).run(unpickler, safe, pickle_load_args)
     if isinstance(f, str) and is_url(f):
-        problem = f"{_shown(f)}: only torch.load can read it, which takes no URLs: {reason}; copy it to a file first"
+        problem = f"{_shown(f)}: {reason}, so only torch.load can read it, which does not support URLs; copy it to a local file first"
         raise Error(problem, code="unsupported", filename=_shown(f))
     _log.info("torch.load reads %s: %s", _shown(f), reason)
     if _is_mapped(mmap):
@@ -83,7 +83,7 @@ def load(
 def fallback_reason(
     f: Any, map_location: Any = None, *, mmap: bool | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Says why `load()` with these arguments leaves the file to `torch.load`. None if Penstock reads the file itself. Raises penstock.Error."""
+    """Returns why `load()` with these arguments leaves the file to `torch.load`, or None if Penstock reads the file itself. Raises penstock.Error."""
     reason = _reason_before_reading(f, map_location, mmap)
     if reason is None:
         with _native.open(f, storage_options=storage_options) as file:
@@ -93,7 +93,7 @@ def fallback_reason(
 
 @contextlib.contextmanager
 def _damage_named(f: Any, safe: bool, map_location: Any) -> Iterator[None]:
-    """Reports damage found while unpickling. For a damaged pickle, PyTorch's restricted unpickler raises a KeyError, UnicodeDecodeError or others
+    """Reports damage found while unpickling. For a damaged pickle, PyTorch's restricted unpickler raises KeyError, UnicodeDecodeError or others
     without the file's name. Exceptions from the caller's code (map_location, classes of an unrestricted pickle, a file object) are not changed.
     """
     if not safe or not isinstance(f, (str, os.PathLike)) or _is_callable(map_location):
@@ -105,7 +105,7 @@ def _damage_named(f: Any, safe: bool, map_location: Any) -> Iterator[None]:
         raise
     except Exception as problem:
         name = os.fspath(_shown(f))
-        told = f"{name}: it is not a checkpoint of torch.save, or it is damaged: {type(problem).__name__}: {problem}"
+        told = f"{name}: not a torch.save checkpoint, or a damaged one: {type(problem).__name__}: {problem}"
         raise CheckpointError(told, code="invalid_argument", filename=name) from problem
 
 
@@ -122,7 +122,7 @@ def _shown(f: Any) -> Any:
 
 def _reason_before_reading(f: Any, map_location: Any, mmap: bool | None) -> str | None:
     if not isinstance(f, (str, os.PathLike)):
-        return f"{type(f).__name__} is not the path of a file"
+        return f"{type(f).__name__} is not a file path"
     if _is_mapped(mmap):
         return "mmap=True requests tensors that are read on first access"
     if str(f).endswith(".safetensors"):
@@ -141,7 +141,7 @@ def _is_mapped(mmap: bool | None) -> bool:
 
 
 def _check_storages(f: Any, encoding: str) -> None:
-    """Checks storage sizes. If a storage is too short, PyTorch maps the bytes after it as if they belonged to it."""
+    """Checks storage sizes. If a storage is too short, PyTorch maps the bytes after it as if they were part of it."""
     if not isinstance(f, (str, os.PathLike)) or not os.path.isfile(f):
         return
     with _native.open(f) as file:
@@ -160,7 +160,7 @@ def _record_of(archive: Archive, storage: Wanted) -> Record:
 
 def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None]:
     if not is_zip(file):
-        return None, "it is not a zip archive: PyTorch 1.5 and older, and _use_new_zipfile_serialization=False, write another format"
+        return None, "it is not a zip archive (PyTorch 1.5 and older, and _use_new_zipfile_serialization=False, write a different format)"
     archive = Archive(file, path)
     if "constants.pkl" in archive.records:
         return None, "it is a TorchScript archive"
@@ -168,7 +168,7 @@ def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None
         if not record.stored:
             return None, f"record {record.name} is compressed or encrypted"
     if "version" in archive.records and archive.read("version").strip() not in _VERSIONS:
-        return None, f"its version {archive.read('version')[:20]!r} is unknown"
+        return None, f"its version {archive.read('version')[:20]!r} is not supported"
     return archive, None
 
 
@@ -197,19 +197,19 @@ def weights_only_unpickler() -> Any:
 
 
 class _Places:
-    """Places storages as map_location says, through the functions that torch.load uses."""
+    """Places storages according to map_location, through the functions that torch.load uses."""
 
     def __init__(self, map_location: Any) -> None:
         self._map_location = map_location
         self._devices: dict[str, torch.device] = {}
 
     def direct(self, location: str) -> torch.device | None:
-        """Returns the device to create a storage on and read into, or None if the storage is read on the CPU and then moved by place()."""
+        """Returns the device on which to create a storage and into which to read it, or None if it is read on the CPU and then moved by place()."""
         if self._is_callable():
             return None
         name = self._mapped(location)
         if name not in self._devices:
-            # PyTorch's registry maps, and checks, the location of an empty storage.
+            # PyTorch's registry maps and checks the location of an empty storage.
             self._devices[name] = torch.serialization.default_restore_location(torch.UntypedStorage(0), name).device
         device = self._devices[name]
         return device if reaches(device) else None
@@ -283,7 +283,7 @@ class _Load:
 
     def _persistent_load(self, persistent_id: Any) -> Any:
         wanted = wanted_of(persistent_id)
-        # An empty record may be requested in several sizes, each with its own storage. Storages that the first pass missed are read here too.
+        # An empty record may be requested with several sizes, each with its own storage. Storages that the first pass missed are read here too.
         if (wanted.key, wanted.nbytes) not in self._loaded:
             self._read([wanted])
         storage = self._loaded[wanted.key, wanted.nbytes]
@@ -308,7 +308,7 @@ class _Load:
             self._loaded[each.key, each.nbytes] = self._places.place(storage, each.location)
 
     def _as_torch_tells(self, error: pickle.UnpicklingError) -> BaseException:
-        """Returns PyTorch's own error, which says what to do, by loading the same file without its storages."""
+        """Returns PyTorch's own error, which explains what to do, by loading the same file without its storages."""
         try:
             torch.load(self._path, map_location="meta", weights_only=True)
         except pickle.UnpicklingError as told:

@@ -1,4 +1,4 @@
-"""Storages as memory that Penstock transfers, and copies of storages that stay unchanged while the program continues."""
+"""Storages as memory that Penstock can transfer, and copies of storages that stay unchanged while the program continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Memory", "Snapshot", "has_room", "is_plain", "memory_of", "new_stora
 
 # PyTorch's pinned allocator rounds up to powers of two, so a snapshot uses blocks of this size.
 _BLOCK_BYTES = 256 << 20
-# A snapshot on a GPU must leave this fraction of its memory free.
+# A snapshot on a GPU must leave this fraction of the GPU's memory free.
 _LEFT_FREE = 1 / 16
 
 
@@ -29,7 +29,7 @@ class Memory(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Copies of storages. They are complete when the events have completed."""
+    """Copies of storages. They are complete once the events have completed."""
 
     contents: list[list[Memory]]  # the consecutive ranges of each storage
     events: list[Any]
@@ -51,7 +51,7 @@ def is_plain(tensor: Any) -> bool:
 
 @functools.cache
 def _reaches_gpus() -> bool:
-    return torch.version.cuda is not None and _native.cuda_status() is None  # ROCm's devices are called cuda, too
+    return torch.version.cuda is not None and _native.cuda_status() is None  # ROCm devices are also called cuda
 
 
 def new_storage(nbytes: int, device: torch.device) -> Any:
@@ -62,21 +62,21 @@ def new_storage(nbytes: int, device: torch.device) -> Any:
 
 
 def memory_of(storage: Any) -> list[Memory]:
-    """Returns the storage's memory, or that of a CPU copy if Penstock cannot access the device."""
+    """Returns the storage's memory, or a CPU copy's memory if Penstock cannot access the device."""
     if not reaches(storage.device):
         storage = storage.cpu()
     return [Memory(storage.data_ptr(), storage.nbytes(), storage, storage.device)] if storage.nbytes() else []
 
 
 def synchronize(devices: Iterable[torch.device]) -> None:
-    """Waits for PyTorch's current streams on the GPUs among the devices, because the allocator's memory may be in use there."""
+    """Waits for PyTorch's current streams on the GPUs among the devices, because memory from the allocator may still be in use there."""
     for device in set(devices):
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
 
 
 def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
-    """Copies storages: those on GPUs in the order of the current streams, those on the CPU at once.
+    """Copies storages: those on GPUs on the current streams, those on the CPU immediately.
 
     `where` is "device" (the storage's own GPU), "host" (pinned memory), or "auto" (the GPU if 1/16 of its memory stays free, else pinned memory).
     Raises InvalidArgument for any other value, and torch.OutOfMemoryError for "device".
@@ -117,14 +117,14 @@ def _memory_of_copy(source: Any) -> list[Memory]:
 
 
 def has_room(device: torch.device, nbytes: int) -> bool:
-    """Returns True if this many more bytes fit on a GPU with enough memory left for a snapshot."""
+    """Returns True if a GPU can hold `nbytes` more bytes for a snapshot and keep enough memory free."""
     free, total = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return bool(free + cached // 2 - nbytes >= total * _LEFT_FREE)  # some of the cached memory is too fragmented
 
 
 def _pinned_copies(sources: Sequence[Any]) -> list[list[Memory]]:
-    """Copies the sources, packed one after the other into pinned blocks."""
+    """Copies the sources, packed into pinned blocks."""
     left = sum(each.numel() for each in sources)
     block, used = None, 0
     found = []

@@ -1,4 +1,4 @@
-"""Plans the safetensors files of a model that several ranks save together: each file's tensors, and their places."""
+"""Plans the safetensors files of a model that several ranks save together: each file's tensors, and their offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MetadataOf = Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, str]]
 
 
 class ModelFile(NamedTuple):
-    """One of the files."""
+    """One of the model's files."""
 
     name: str
     beginning: bytes  # the header
@@ -30,7 +30,7 @@ class ModelFile(NamedTuple):
 
 
 class _Tensor:
-    """One tensor as the ranks' plans describe it."""
+    """A tensor, as described by the ranks' plans."""
 
     def __init__(self, name: str, data: Any) -> None:
         self.dtype = data.properties.dtype
@@ -41,21 +41,21 @@ class _Tensor:
     def add(self, data: Any) -> None:
         offsets, sizes = tuple(data.chunk.offsets), tuple(data.chunk.sizes)
         if data.properties.dtype != self.dtype or tuple(data.size) != self.size:
-            raise _wrong(f'tensor "{self._name}" is {self.dtype} of {list(self.size)} on one rank, and {data.properties.dtype} of {list(data.size)} on another')
+            raise _wrong(f'tensor "{self._name}" is {self.dtype} of {list(self.size)} on one rank, but {data.properties.dtype} of {list(data.size)} on another')
         if len(offsets) != len(self.size) or any(at < 0 or n < 0 or at + n > all_ for at, n, all_ in zip(offsets, sizes, self.size)):
-            raise _wrong(f'tensor "{self._name}" has the shape {list(self.size)}, and none of {list(sizes)} at {list(offsets)}')
+            raise _wrong(f'tensor "{self._name}" has the shape {list(self.size)}, so a part of {list(sizes)} at {list(offsets)} is out of bounds')
         self._planned += math.prod(sizes)
 
     def check_is_whole(self) -> None:
         wanted = math.prod(self.size)
         if self._planned != wanted:
-            raise _wrong(f'the ranks save {self._planned} elements of tensor "{self._name}", which has {wanted}: its parts are missing, or overlap')
+            raise _wrong(f'the ranks save {self._planned} elements of tensor "{self._name}", which has {wanted}: some parts are missing or overlap')
 
 
 def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadata_of: MetadataOf) -> list[ModelFile]:
-    """Returns the files for all ranks' plans, with the items that each will write.
+    """Returns the files for all ranks' plans.
 
-    - `indexes`: the number of each tensor's file, from 1; None: all are in one file.
+    - `indexes`: the number of each tensor's file, starting at 1. None means that all tensors are in one file.
     - `metadata_of`: returns a file's metadata for its tensors' shapes.
 
     Raises InvalidArgument for plans that do not cover whole tensors, or contain items other than tensors; SafetensorError for types that the format
@@ -81,10 +81,10 @@ def index_of(files: Sequence[ModelFile]) -> dict[str, Any]:
 
 
 def check_plans(plans: Sequence[Any], indexes: Mapping[str, int] | None) -> None:
-    """Raises InvalidArgument if a plan has items that are not tensors, such as a number, or a tensor without a file."""
+    """Raises InvalidArgument if a plan contains items that are not tensors, such as numbers, or a tensor without a file."""
     objects = sorted({item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO})
     if objects:
-        raise _wrong(f"safetensors files can hold only tensors, not Python objects: {listed(objects)}")
+        raise _wrong(f"safetensors files can contain only tensors, not Python objects: {listed(objects)}")
     if indexes is not None:
         for name in {item.index.fqn for plan in plans for item in plan.items}:
             _index_of(indexes, name)
@@ -106,7 +106,7 @@ def _tensors_of(plans: Sequence[Any]) -> dict[str, _Tensor]:
 def _index_of(indexes: Mapping[str, int], name: str) -> int:
     number = indexes.get(name)
     if not isinstance(number, int) or number < 1:
-        raise _wrong(f'fqn_to_index_mapping gives tensor "{name}" the file {number!r}, which is not a whole number of 1 or more')
+        raise _wrong(f'fqn_to_index_mapping maps tensor "{name}" to {number!r}, which is not an integer of 1 or more')
     return number
 
 

@@ -51,7 +51,7 @@ def takes_bytes(target: Any) -> bool:
 
 
 def overlapping(targets: Sequence[Any]) -> set[int]:
-    """Returns the numbers of tensors that may share memory with another. They must be filled one at a time, in plan order."""
+    """Returns the numbers of the tensors that may share memory with another tensor. They must be filled one at a time, in plan order."""
     spans = []
     for number, each in enumerate(targets):
         if is_plain(each) and reaches(each.device):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Run", "runs_of"]
 
-# If there are more runs than this and they are shorter than this, it is faster to read the bytes in between too.
+# If there are more runs than the first limit and they are shorter than the second, it is faster to read the bytes in between too.
 _MANY = 4096
 _SHORT_BYTES = 4096
 
@@ -15,7 +15,7 @@ _SHORT_BYTES = 4096
 class Run(NamedTuple):
     """Bytes that are contiguous in both tensors."""
 
-    source: int  # offset in bytes from the beginning of the source's storage
+    source: int  # offset in bytes from the start of the source's storage
     target: int  # offset in bytes from the target's first item
     nbytes: int
 

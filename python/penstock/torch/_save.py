@@ -33,20 +33,20 @@ def save(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Saves an object to a file as `torch.save` does, but atomically and durably. Blocks. `torch.load` and `load()` read it.
+    """Saves an object to a file as `torch.save` does, but atomically and durably. Blocks. `torch.load` and `load()` can read the file.
 
     Arguments:
 
     - `obj`, `pickle_module`, `pickle_protocol`: as for `torch.save`.
     - `f`: a file name, or the URL of an S3 object (s3://BUCKET/KEY). `torch.save` handles everything else.
-    - `crc32`: whether the archive has checksums, which zip tools check and `torch.load` does not. A GPU computes the checksums of its own memory.
-      None: the value of `torch.serialization.set_crc32_options()`, else True.
+    - `crc32`: True adds checksums to the archive, which zip tools check but `torch.load` does not. A GPU computes the checksums of its own memory.
+      None uses the value of `torch.serialization.set_crc32_options()`, else True.
     - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
-    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
+    - `storage_options`: connection options for a URL, as in `penstock.open()`.
 
-    Storages on a GPU are written directly from there, after the work on PyTorch's current streams. The new file is written next to the old one,
-    flushed to disk and renamed, so a crash leaves either the old file or the new one, and perhaps a file named .NAME.penstock-PID-N. The new file
-    gets the old one's owner, group, permissions and attributes, as far as the process may set them.
+    Storages on a GPU are written directly from GPU memory, after the work on PyTorch's current streams. The new file is written next to the old one,
+    flushed to disk and renamed, so a crash leaves either the old file or the new one, and possibly a temporary file named .NAME.penstock-PID-N. The
+    new file gets the old one's owner, group, permissions and attributes, as far as the process may set them.
 
     Raises:
 
@@ -85,9 +85,9 @@ def save_async(
     - `progress`: as for `save()`, but called on the writing thread.
     - `obj`, `f`, `pickle_module`, `pickle_protocol`, `crc32`, `storage_options`: as for `save()`.
 
-    Saves to the same path run one at a time.
+    Saves to the same path run sequentially.
 
-    Raises `InvalidArgument` if `f` does not name a regular file, and pickling errors. The future raises write errors.
+    Raises `InvalidArgument` if `f` is not the path of a regular file, and pickling errors. The future raises write errors.
     """
     if _is_for_torch(f):
         raise InvalidArgument(f"{f!r:.100} is not the path of a regular file", code="invalid_argument")
@@ -103,7 +103,7 @@ def _is_for_torch(f: Any) -> bool:
     try:
         return not stat.S_ISREG(os.stat(f).st_mode)
     except OSError:
-        return False  # the file will be created, or the error will come later
+        return False  # the file will be created, or the error will be reported later
 
 
 def wants_crc32(told: bool | None) -> bool:
@@ -114,7 +114,7 @@ def wants_crc32(told: bool | None) -> bool:
 
 
 def _image_of(path: str, plan: Plan, contents: Snapshot, crc32: bool) -> CheckpointImage:
-    # Named as by torch.save: the file's name without its ending.
+    # Named as by torch.save: the file's name without its extension.
     name = os.path.splitext(os.path.basename(path))[0]
     folder = name if name.isascii() and 0 < len(name) < 1000 else "archive"
     names = [f"storage data/{key}" for key in range(len(plan.storages))]
@@ -144,7 +144,7 @@ def plan_of(obj: object, pickle_module: Any, protocol: int) -> Plan:
 
 
 class _Storages:
-    """The storages that a pickle refers to, each under a key, identified as in torch.save."""
+    """The storages that a pickle refers to, each with a key, identified as in torch.save."""
 
     def __init__(self, obj: object) -> None:
         """`obj` is the pickled object, for the names of its tensors in errors."""
@@ -177,7 +177,7 @@ class _Storages:
 
 
 def _called(obj: Any, tensor: Any) -> str:
-    """Returns a tensor's path in the saved object, or its type and shape if it is not in its dicts, lists and modules."""
+    """Returns a tensor's path in the saved object, or its type and shape if the object's dicts, lists and modules do not contain it."""
     name = _name_in(obj, tensor, 0)
     return f"a tensor of {tensor.dtype} and shape {list(tensor.shape)}" if name is None else f'tensor "{name}"'
 

@@ -1,4 +1,4 @@
-"""Finds the storages that a pickle requests, without running anything that it names."""
+"""Finds the storages that a pickle refers to, without running any code from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Wanted", "storage_type", "wanted_of", "wanted_storages"]
 
 
 class Wanted(NamedTuple):
-    """A storage, as the pickle describes it."""
+    """A storage, as described in the pickle."""
 
     key: str
     dtype: torch.dtype
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
 
 def storage_type(name: Any) -> Any:
-    """Returns a stand-in for torch.FloatStorage and similar classes, with their dtype. None if the name is not a storage class."""
+    """Returns a stand-in for torch.FloatStorage or a similar class, with its dtype, or None if the name is not a storage class."""
     if type(name) is str and "Storage" in name:
         try:
             return torch.serialization.StorageType(name)
@@ -33,49 +33,49 @@ def storage_type(name: Any) -> Any:
 
 
 def wanted_of(persistent_id: Any) -> Wanted:
-    """Parses a persistent id. Raises ValueError if it is not a storage's."""
+    """Parses a persistent id. Raises ValueError if it is not a storage's id."""
     if not isinstance(persistent_id, tuple) or len(persistent_id) != 5:
-        raise ValueError(f"a persistent id of a storage is a tuple of five, not {persistent_id!r:.100}")
+        raise ValueError(f"a storage's persistent id must be a tuple of five items, not {persistent_id!r:.100}")
     word, kind, key, location, count = persistent_id
     if _text(word) != "storage":
         raise ValueError(f"only persistent ids of 'storage' are supported, not {word!r:.100}")
     if type(count) is not int or count < 0:
-        raise ValueError(f"the number of items of a storage must be an int, not {count!r:.100}")
+        raise ValueError(f"a storage's number of items must be an int, not {count!r:.100}")
     dtype = torch.uint8 if kind is torch.UntypedStorage else getattr(kind, "dtype", None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"the type of a storage must be one of PyTorch's, not {kind!r:.100}")
+        raise ValueError(f"a storage's type must be a PyTorch storage type, not {kind!r:.100}")
     return Wanted(_text(key), dtype, count * dtype.itemsize, _text(location))
 
 
 def wanted_storages(pickled: bytes, encoding: str) -> list[Wanted]:
-    """Returns the storages, each once, in the order in which unpickling requests them; fewer or none if the pickle cannot be interpreted.
+    """Returns each storage once, in the order in which unpickling requests them; fewer or none if the pickle cannot be interpreted.
 
-    Nothing that the pickle names is imported or called: all objects that it builds are of one class that does nothing.
+    Nothing that the pickle refers to is imported or called: all objects that it builds are of a class that does nothing.
     """
     if not _is_bounded(pickled):
         return []
     found = _Scan(pickled, encoding)
-    # The unpickler would take objects that the program has registered by number from this cache without calling find_class().
+    # From this cache, the unpickler would take objects that the program has registered by number, without calling find_class().
     if getattr(copyreg, "_extension_cache", None):
         return []
     try:
         found.load()
-    except Exception:  # the real unpickler will raise it again
+    except Exception:  # the real unpickler will raise the error again
         pass
     return list(found.wanted.values())
 
 
-# Opcodes by their arguments: none, a fixed number of bytes, or lines.
+# Opcodes grouped by argument: none, a fixed number of bytes, or lines.
 _FIXED = (
     rb"[(012NRQabdelostu)}\]\x81\x85-\x89\x8f-\x94\x97\x98]|[Khq\x80\x82].|[M\x83]..|[Jj\x84].{4}|[G\x95].{8}|[FILPSVg][^\n]*\n|[ci][^\n]*\n[^\n]*\n"
 )
-# Opcodes with a byte count and that many bytes; the value is the size of the count.
+# Opcodes followed by a byte count and that many bytes; the value is the size of the count.
 _COUNT_BYTES = {**dict.fromkeys(b"CU\x8a\x8c", 1), **dict.fromkeys(b"BTX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
 
 
 def _is_bounded(pickled: bytes) -> bool:
-    """Returns whether memo numbers are at most about the size of the pickle. Python's unpickler allocates memory up to the largest number, so that a
-    damaged one would take gigabytes.
+    """Returns True if memo numbers do not exceed about the size of the pickle. Python's unpickler allocates memory up to the largest number, so a
+    damaged number could consume gigabytes.
     """
     high, middle = len(pickled) >> 24, len(pickled) >> 16
     put = b"r..%b%b" % ((b".", _up_to(high)) if high else (_up_to(middle), rb"\x00"))
@@ -84,7 +84,7 @@ def _is_bounded(pickled: bytes) -> bool:
     at = 0
     while at < len(pickled):
         after = run.match(pickled, at)
-        assert after is not None  # an empty run matches
+        assert after is not None  # because the pattern also matches an empty run
         if after.end() > at:
             at = after.end()
             continue
@@ -100,7 +100,7 @@ def _up_to(last: int) -> bytes:
 
 
 class _Nothing:
-    """Stands for every class, function and object."""
+    """Replaces every class, function and object."""
 
     def __new__(cls, *_: Any, **__: Any) -> _Nothing:
         return object.__new__(cls)
@@ -120,7 +120,7 @@ class _Nothing:
 
 
 class _Untyped:
-    """Stands for torch.UntypedStorage, which would allocate memory if it were called."""
+    """Replaces torch.UntypedStorage, which would allocate memory if it were called."""
 
     dtype = torch.uint8
 
@@ -145,9 +145,9 @@ class _Scan(pickle.Unpickler):
 
 
 def _text(word: Any) -> str:
-    """Decodes a name, which is bytes in pickles from Python 2."""
+    """Decodes a name, which is a bytes object in pickles from Python 2."""
     if isinstance(word, bytes):
         return word.decode("ascii")
     if not isinstance(word, str):
-        raise ValueError(f"a name in a persistent id must be text, not {word!r:.100}")
+        raise ValueError(f"a name in a persistent id must be a string, not {word!r:.100}")
     return word

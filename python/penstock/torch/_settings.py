@@ -1,4 +1,4 @@
-"""Reads settings of torch.utils.serialization.config."""
+"""Reads settings in torch.utils.serialization.config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["setting"]
 
 
 def setting(part: str, name: str) -> Any:
-    """Returns the value of a setting. None before PyTorch 2.6, which has no such settings."""
+    """Returns the value of a setting, or None before PyTorch 2.6, which does not have these settings."""
     try:
         from torch.utils.serialization import config
     except ImportError:

@@ -1,4 +1,4 @@
-"""Makes the copies for torch.distributed.checkpoint.async_save() before it returns. GPU tensors are copied on their GPU, at memory bandwidth."""
+"""Makes the copies for torch.distributed.checkpoint.async_save() before it returns. GPU tensors are copied on their own GPU, at memory bandwidth."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["DeviceStager"]
 
 
 class DeviceStager:
-    """The part of a writer that copies tensors for `async_save()`. The writer is its own AsyncStager.
+    """The part of a writer that copies tensors for `async_save()`. The writer acts as its own AsyncStager.
 
-    - `snapshot`: where to copy GPU tensors: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has room, else pinned memory).
+    - `snapshot`: where to copy GPU tensors: "device" (the same GPU), "host" (pinned memory), or "auto" (the GPU if it has enough memory, else pinned
+      memory).
     """
 
     def __init__(self, *arguments: Any, snapshot: str = "auto", **named: Any) -> None:
@@ -28,10 +29,10 @@ class DeviceStager:
             raise InvalidArgument(f"snapshot must be 'auto', 'device' or 'host', not {snapshot!r}", code="invalid_argument")
         super().__init__(*arguments, **named)
         self.snapshot = snapshot
-        self._copying: list[Any] = []  # events of streams
+        self._copying: list[Any] = []  # stream events
 
     def stage(self, state_dict: Any) -> Any:
-        """Copies the state: CPU tensors at once, and GPU tensors, if they stay on the GPU, on its current stream."""
+        """Copies the state: CPU tensors immediately, and GPU tensors, if they stay on the GPU, on its current stream."""
         check_state(state_dict)
         tensors = list(_tensors_of(state_dict))
         if not self._stays_on_device(tensors):
@@ -53,7 +54,7 @@ class DeviceStager:
             self._copying.pop().synchronize()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles for another process, which cannot wait for this one's events."""
+        """Pickles the writer for another process, which cannot wait for this process's events."""
         self.wait_for_copies()
         return self.__dict__
 
@@ -70,7 +71,7 @@ class DeviceStager:
 
 
 def _tensors_of(value: Any) -> Iterator[Any]:
-    """Yields the tensors with memory; for a DTensor, the local part."""
+    """Yields the tensors that have memory; for a DTensor, its local part."""
     if isinstance(value, DTensor):
         yield value.to_local()
     elif isinstance(value, torch.Tensor):

@@ -21,17 +21,17 @@ from ._runs import Run, runs_of
 
 __all__ = ["TensorRead", "read_tensors"]
 
-_BESIDE_BYTES = 512 << 20  # limit for reads through temporary memory, and as much again while that is copied
+_BESIDE_BYTES = 512 << 20  # limit for reads through temporary memory; as much again is in use while it is copied
 
 
 class TensorRead(NamedTuple):
-    """A part of a tensor in a file, and a target of the same shape."""
+    """A part of a tensor in a file, and a target with the same shape."""
 
     source: Source
-    offset: int  # of the tensor in the file, in bytes
+    offset: int  # offset of the tensor in the file, in bytes
     dtype: torch.dtype
-    shape: tuple[int, ...]  # of the whole tensor
-    starts: tuple[int, ...]  # first element of the part in each dimension
+    shape: tuple[int, ...]  # shape of the whole tensor
+    starts: tuple[int, ...]  # the part's first element in each dimension
     target: Any  # detached tensor
 
     def part(self) -> Part:
@@ -49,9 +49,9 @@ class TensorRead(NamedTuple):
 def read_tensors(reads: Sequence[TensorRead]) -> None:
     """Fills all targets. Blocks.
 
-    Targets of the file's type are filled directly, all at once. Others are read into temporary memory on their device, and copied from there while
-    more is read. If targets share memory, the last one wins. On a GPU, the call waits for the current stream. Raises penstock.Error; the content of
-    the targets is then undefined.
+    Targets that have the file's type are filled directly, all at once. Others are read into temporary memory on their device, and copied from there
+    while more is being read. If targets share memory, the last one wins. On a GPU, the call waits for the current stream. If it raises
+    penstock.Error, the content of the targets is undefined.
     """
     direct, beside = _sorted(reads)
     synchronize(each.target.device for each, _ in direct)
@@ -79,7 +79,7 @@ _Direct = list[tuple[TensorRead, "Part | list[Run]"]]
 
 
 def _sorted(reads: Sequence[TensorRead]) -> tuple[_Direct, list[tuple[TensorRead, Part]]]:
-    """Separates reads in place, sorted by file offset, from reads through temporary memory, in their given order."""
+    """Separates in-place reads, sorted by file offset, from reads through temporary memory, in their original order."""
     direct: _Direct = []
     beside: list[tuple[TensorRead, Part]] = []
     together = overlapping([each.target for each in reads])
@@ -121,7 +121,7 @@ def _add(ranges: Ranges, read: TensorRead, way: Part | list[Run], place: int) ->
 
 
 def _end_of(tensor: Any) -> int:
-    """Returns the address after the tensor's last element."""
+    """Returns the address past the tensor's last element."""
     last = sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride()))
     return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
 
@@ -130,7 +130,7 @@ def _end_of(tensor: Any) -> int:
 
 
 def _groups(beside: Iterable[tuple[TensorRead, Part]]) -> Iterator[list[tuple[TensorRead, Part]]]:
-    """Groups tensors up to the memory limit; a larger tensor gets its own group."""
+    """Groups tensors up to the memory limit. A tensor above the limit gets its own group."""
     group: list[tuple[TensorRead, Part]] = []
     nbytes = 0
     for each in beside:

@@ -1,4 +1,4 @@
-"""Writes parts of tensors to a file of whole tensors."""
+"""Writes parts of tensors to a file that contains the whole tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TensorWrite(NamedTuple):
 
     name: str
     tensor: Tensor  # the part
-    offset: int  # of the whole tensor in the file, in bytes
+    offset: int  # offset of the whole tensor in the file, in bytes
     part: Part  # position in the whole tensor
 
 
@@ -56,7 +56,7 @@ def _called(write: TensorWrite) -> str:
 
 
 class _Scattered:
-    """Parts with many places in the file, such as the columns of a matrix that one rank has."""
+    """Parts that are scattered across the file, such as one rank's columns of a matrix."""
 
     def __init__(self, file: _native.File, label: str) -> None:
         self._file = file
@@ -75,7 +75,7 @@ class _Scattered:
             self._check(future, write, offsets)
 
     def stop(self) -> None:
-        """Ends all writes. After this, nothing accesses their memory."""
+        """Stops all writes. Once it returns, nothing accesses their memory."""
         running = [future for future, _, _ in self._under_way if not future.done()]
         for each in running:
             each.cancel()

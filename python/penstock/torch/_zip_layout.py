@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 __all__ = ["Placed", "directory_of", "header_of", "place"]
 
-# Sizes, offsets and member counts from these values on are stored in zip64 fields.
+# Sizes, offsets and member counts of at least these values are stored in zip64 fields.
 _BIG = 0xFFFFFFFF
 _MANY = 0xFFFF
-_DATE = 0x21  # the first date that zip supports, 1980-01-01, so that checkpoints do not depend on the clock
+_DATE = 0x21  # the earliest date that zip supports, 1980-01-01, so that checkpoints do not depend on the clock
 
 _local = struct.Struct("<4s5H3L2H")
 _central = struct.Struct("<4s6H3L5H2L")
@@ -22,17 +22,17 @@ _PADDING = struct.Struct("<2sH")  # an extra field without meaning
 
 
 class Placed(NamedTuple):
-    """A record and its place."""
+    """A record and its position in the file."""
 
     name: bytes
     nbytes: int
     header_offset: int
-    offset: int  # of its bytes; a multiple of the alignment
-    padding: int  # bytes between the header's end and offset: none, or at least the 4 of an extra field's header
+    offset: int  # where its bytes start; a multiple of the alignment
+    padding: int  # bytes between the header's end and offset: none, or at least the 4 bytes of an extra field's header
 
 
 def place(records: Sequence[tuple[str, int]], alignment: int) -> list[Placed]:
-    """Places records one after another, in order. `records` has each one's name and size."""
+    """Places the records consecutively, in order. `records` contains each record's name and size."""
     found, end = [], 0
     for name, nbytes in records:
         encoded = name.encode("ascii")

@@ -1,4 +1,4 @@
-"""Readers and writers for `torch.distributed.checkpoint`. The files are in PyTorch's format: each side reads the other's.
+"""Readers and writers for `torch.distributed.checkpoint`. The files are in PyTorch's format: PyTorch can read Penstock's files, and vice versa.
 
     import torch.distributed.checkpoint as dcp
     from penstock.torch.checkpoint import FileSystemReader, FileSystemWriter
@@ -47,19 +47,19 @@ if hasattr(torch.distributed.checkpoint, "QuantizedHuggingFaceStorageReader"):  
 
     __all__ += ["HuggingFaceStorageReader", "HuggingFaceStorageWriter", "QuantizedHuggingFaceStorageReader"]
 
-_ALIGNMENT = 4096  # of each tensor's part of a file
+_ALIGNMENT = 4096 # of each tensor's part of a file
 
 
 class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
-    """Reads tensors, or the parts that a rank needs, straight into the target tensors.
+    """Reads tensors, or the parts that a rank needs, directly into the target tensors.
 
-    The arguments are those of `torch.distributed.checkpoint.FileSystemReader`. PyTorch itself reads items that extensions have transformed, and items
-    whose targets are not plain tensors. If a tensor has two names, or two tensors overlap, the later one in the plan wins; PyTorch's `load()` plans
-    in alphabetical order.
+    The arguments are the same as for `torch.distributed.checkpoint.FileSystemReader`. PyTorch itself reads items that extensions have transformed,
+    and items whose targets are not plain tensors. If a tensor has two names, or two tensors overlap, the later one in the plan wins; PyTorch's
+    `load()` plans in alphabetical order.
 
     Raises:
 
-    - `penstock.BufferError`: a target cannot be filled. No tensor was changed.
+    - `penstock.BufferError`: a target cannot be filled. No tensor has been changed.
     - `penstock.Error`: reading failed; the message names the file and the tensor.
     """
 
@@ -85,9 +85,9 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
 class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
     """Writes tensors directly from their memory, and each file atomically.
 
-    The arguments are those of `torch.distributed.checkpoint.FileSystemWriter`. `thread_count` has no effect: with `single_file_per_rank`, each rank
-    writes one file, with several threads. Files are always flushed to disk. With extensions, or in the safetensors format, PyTorch itself does the
-    writing.
+    The arguments are the same as for `torch.distributed.checkpoint.FileSystemWriter`. `thread_count` has no effect: with `single_file_per_rank`, each
+    rank writes one file, with several threads. Files are always flushed to disk. With extensions, or in the safetensors format, PyTorch itself writes
+    the files.
 
     Raises:
 
@@ -121,7 +121,7 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
         super().finish(metadata, results)
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)  # the entry of the metadata file, too, survives a power failure
+            os.fsync(descriptor)  # so that the metadata file's directory entry also survives a power failure
         finally:
             os.close(descriptor)
 
@@ -142,7 +142,7 @@ def _done(result: Any) -> Any:
 
 
 class _FileReads:
-    """The items of a plan in one file."""
+    """A plan's items in one file."""
 
     def __init__(self, file: Any, path: str, storage_data: Any, planner: Any) -> None:
         self._file = file
@@ -150,11 +150,11 @@ class _FileReads:
         self._infos = storage_data
         self._planner = planner
         self._pieces: list[Piece] = []
-        self._later: list[Any] = []  # actions after all reads
+        self._later: list[Any] = []  # actions to run after all reads
         self._changed: list[Any] = []  # tensors that were read in place
 
     def run(self, items: Sequence[Any]) -> list[Any]:
-        """Reads the items, and returns those that are left to PyTorch."""
+        """Reads the items, and returns those that PyTorch must read."""
         left = [each for each in items if getattr(self._info(each), "transform_descriptors", None)]
         raw = [each for each in items if each not in left and each.type == LoadItemType.BYTE_IO]
         tensors = [each for each in items if each not in left and each.type != LoadItemType.BYTE_IO]
@@ -222,7 +222,7 @@ class _FileReads:
 
     def _add(self, name: str, blob: Blob, offset: int, nbytes: int, address: int, owner: Any, device: Any) -> None:
         if offset + nbytes > blob.offset + blob.nbytes:
-            message = f"{self._path}: {name}: its storage has {blob.nbytes} bytes, and {offset + nbytes - blob.offset} are needed"
+            message = f"{self._path}: {name}: its storage has {blob.nbytes} bytes, but {offset + nbytes - blob.offset} are needed"
             raise ShortRead(message, code="short_read", filename=self._path, offset=blob.offset)
         self._pieces.append(Piece(name, offset, nbytes, address, owner, device))
 
@@ -238,7 +238,7 @@ def _narrowed(tensor: Any, offsets: Sequence[int], lengths: Sequence[int]) -> An
 
 
 class _ItemsImage:
-    """The items of a plan, one after the other, as a penstock._saving.Image."""
+    """A plan's items, placed consecutively, as a penstock._saving.Image."""
 
     def __init__(self, items: Sequence[Any], planner: Any) -> None:
         self.places: list[tuple[Any, int, int]] = []  # item, offset and bytes
@@ -278,7 +278,7 @@ def _saved_by_torch(data: Any) -> bytes:
 
 
 def _image_of_tensor(tensor: Any, name: str, start: int) -> CheckpointImage:
-    """Returns the image that torch.save writes for a CPU tensor with a storage of its own."""
+    """Returns the image that torch.save would write for a CPU tensor with its own storage."""
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     if not reaches(tensor.device):
         tensor = tensor.cpu()
